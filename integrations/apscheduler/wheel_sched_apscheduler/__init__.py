@@ -1,0 +1,1 @@
+"""The APScheduler jobstores and schedulers; in progress, see CHANGELOG.md."""

@@ -1,0 +1,1 @@
+"""The Celery worker plugin; in progress, see CHANGELOG.md."""

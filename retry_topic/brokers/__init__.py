@@ -1,0 +1,1 @@
+"""Brokers: one small protocol, one module per broker."""

@@ -1,0 +1,107 @@
+"""The broker seam: what the retry service needs of a message broker, and nothing more.
+
+Implementations: `memory` (one process, tests and examples), `redis-streams` (the embedded default); each passes the
+public suite in `retry_topic.brokers.conformance`. All methods are blocking; a `Broker` may be used from any thread,
+a `BrokerConsumer` by one thread at a time (except `beat`, which any thread may call).
+
+Delivery is at least once: what is neither acknowledged nor kept alive by `beat` for `idle_ms` is handed out again
+with `deliveries` raised by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from retry_topic.message import Message
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A message in the hands of a consumer.
+
+    Args:
+        message: what was read, with its `source`.
+        handle: the broker's own acknowledgement handle, opaque to everybody else.
+        deliveries: how often the broker handed it out, 1 the first time. Above 1 a consumer died or hung.
+    """
+
+    message: Message
+    handle: Any
+    deliveries: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class PublishFailure:
+    """Why one message of a batch was not published.
+
+    Args:
+        reason: plain words, bounded to 500 characters.
+        transient: True when the same message may go through later (broker away, throttled); False when it never
+            will (unknown topic, record too large).
+        in_doubt: True when the broker may have it all the same (the reply was lost).
+    """
+
+    reason: str
+    transient: bool = True
+    in_doubt: bool = False
+
+
+class BrokerConsumer(Protocol):
+    """One member of a consumer group."""
+
+    def poll(self, limit: int, timeout_ms: int) -> list[Delivery]:
+        """Up to `limit` deliveries; waits up to `timeout_ms` for the first. Orphans of dead members come first."""
+        ...
+
+    def ack(self, deliveries: Sequence[Delivery]) -> None:
+        """Settle deliveries: they will not be handed out again. Repeating it is harmless."""
+        ...
+
+    def forward(self, pairs: Sequence[tuple[Delivery, Message]]) -> list[PublishFailure | None]:
+        """Publish each message and settle its delivery, atomically where the broker can.
+
+        Where it cannot, it publishes first and settles after: a crash in between makes a duplicate, never a loss.
+        A delivery whose message failed stays unsettled. Answers in the order of `pairs`, None = done.
+        """
+        ...
+
+    def beat(self, deliveries: Sequence[Delivery]) -> None:
+        """Say that these are still being worked on, so that no other member is given them. Any thread."""
+        ...
+
+    def close(self) -> None:
+        """Leave the group; unsettled deliveries are handed out to others after `idle_ms`. Idempotent."""
+        ...
+
+
+@runtime_checkable
+class Broker(Protocol):
+    """A place to publish to and to consume from."""
+
+    name: str
+
+    def publish(self, messages: Sequence[Message]) -> list[PublishFailure | None]:
+        """Publish each message to its topic; answers in order, None = confirmed. Never raises for one message.
+
+        Raises:
+            BrokerUnavailable: nothing is known of any of them.
+        """
+        ...
+
+    def consumer(self, topics: Sequence[str], group: str, *, idle_ms: int = 30_000) -> BrokerConsumer:
+        """Join `group` on `topics` (created when absent). The group starts at the beginning of each topic."""
+        ...
+
+    def create_topic(self, topic: str) -> None:
+        """Create `topic` when it is absent."""
+        ...
+
+    def topics(self) -> dict[str, int]:
+        """Known topics and how many records each holds."""
+        ...
+
+    def close(self) -> None:
+        """Release connections. Idempotent."""
+        ...

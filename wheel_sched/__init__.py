@@ -1,0 +1,1 @@
+"""wheel-sched: one scheduling core for Python task frameworks."""

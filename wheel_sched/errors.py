@@ -1,0 +1,89 @@
+"""Errors, one type per "whose fault is it and what to do next".
+
+Every message says what is wrong, what stayed unchanged and what to do. `transient` tells a caller whether the
+same call may succeed later without anybody changing anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class WheelSchedError(Exception):
+    """Root of every error this project raises on purpose."""
+
+    transient = False
+
+
+class ConfigError(WheelSchedError, ValueError):
+    """The configuration is wrong; all problems are listed, nothing was started or changed."""
+
+    def __init__(self, problems: str | Sequence[str]) -> None:
+        self.problems = [problems] if isinstance(problems, str) else list(problems)
+        count = len(self.problems)
+        head = self.problems[0] if count == 1 else f"{count} problems:\n" + "\n".join(f"- {p}" for p in self.problems)
+        super().__init__(head)
+
+
+class Rejected(WheelSchedError, ValueError):
+    """The caller's input cannot be accepted; nothing of the call was stored or sent."""
+
+
+class StoreError(WheelSchedError):
+    """The delay store refused or could not answer."""
+
+
+class StoreUnavailable(StoreError):
+    """The server is away or the reply was lost: the outcome is unknown, so repeat under the same token or id."""
+
+    transient = True
+
+
+class InDoubt(StoreUnavailable):
+    """The write was executed, but the durability level asked for was not confirmed: repeat under the same token."""
+
+
+class StoreFull(StoreError):
+    """The server is at `maxmemory` under `noeviction`: nothing was written; free memory or raise the limit."""
+
+    transient = True
+
+
+class StoreReadOnly(StoreError):
+    """The server is a read-only replica: nothing was written; connect to the primary."""
+
+    transient = True
+
+
+class StoreAuthError(StoreError):
+    """Wrong or missing password, or the user lacks a command: nothing was written."""
+
+
+class StoreTooOld(StoreError):
+    """The server lacks something this project needs: nothing was written; upgrade the server."""
+
+
+class NamespaceMismatch(StoreError):
+    """The namespace exists with another schema, shard count or clock: nothing was changed."""
+
+
+class StaleEpoch(StoreError):
+    """The shard's epoch has moved on (clock jump or new owner): nothing was claimed; read the window again."""
+
+
+class EmbeddedServerError(StoreError):
+    """The embedded server could not be started here; the message says why and what to use instead."""
+
+
+class BrokerError(WheelSchedError):
+    """The broker refused or could not answer."""
+
+
+class BrokerUnavailable(BrokerError):
+    """The broker is away: what was being sent is in doubt; repeat it."""
+
+    transient = True
+
+
+class UnknownTopic(BrokerError):
+    """The topic does not exist and may not be created implicitly: nothing was sent."""
