@@ -1,0 +1,70 @@
+# The house in one page: `make help`. Each target sets up what it needs in .venv first; the second time it starts at once.
+# Needs git, make, Python >= 3.11 and the package registry. ARGS goes to the program behind the target.
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+
+PY := .venv/bin/python
+export ARGS ?=
+WORKERS ?= 2
+
+# An empty layer is a failure, unless the caller has narrowed the run and the other layer holds what was asked for.
+pytest = $(PY) -m pytest $(1) $(ARGS) || { code=$$?; [ $$code -eq 5 ] && [ -n "$$ARGS" ]; }
+
+.PHONY: help demo test test-unit test-real check lint types imports built-wheel bench clean distclean venv-demo venv-test venv-dev
+
+help: ## show this
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
+	@printf '\n  ARGS="..." is handed on: make demo ARGS=--json, make test ARGS="-k wheel", make bench ARGS=--quick\n'
+
+demo: venv-demo ## see it work: an embedded server, failing messages, retries on the millisecond
+	@.venv/bin/wheel-sched demo $(ARGS)
+
+test: test-unit test-real ## every test: the unit layer, then real servers and real processes
+
+test-unit: venv-test ## the unit layer alone: seconds, no server
+	@printf '==> unit layer\n'
+	@$(call pytest,-m "not real and not slow and not built")
+
+test-real: venv-test ## the real-server layer alone: embedded servers, real kills
+	@printf '==> real-server layer\n'
+	@$(call pytest,-m "(real or slow) and not built" -n $(WORKERS))
+
+check: lint types imports built-wheel ## linter, types, direction of imports, the built wheel
+	@printf '==> all checks passed\n'
+
+lint: venv-dev ## ruff: rules and format
+	@printf '==> ruff\n'
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
+
+types: venv-dev ## mypy strict and pyright
+	@printf '==> mypy\n'
+	@$(PY) -m mypy
+	@printf '==> pyright\n'
+	@PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(PY) -m pyright --pythonpath $(PY)
+
+imports: venv-dev ## import contracts: which package may know which
+	@printf '==> import contracts\n'
+	@$(PY) .venv/bin/lint-imports --no-logo
+
+built-wheel: venv-dev ## build sdist and wheel, install the wheel into an empty environment, use it there
+	@printf '==> built wheel\n'
+	@$(PY) -m pytest -m built tests/packaging
+
+bench: venv-test ## benchmarks against peers measured in the same run: store, then dispatch
+	@printf '==> benchmark: store\n' >&2
+	@$(PY) -m benchmarks store $(ARGS)
+	@printf '==> benchmark: dispatch\n' >&2
+	@$(PY) -m benchmarks dispatch $(ARGS)
+
+clean: ## remove caches and build results
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .wheel-sched
+	find . -path ./.venv -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
+
+distclean: clean ## clean, and remove .venv
+	rm -rf .venv
+
+venv-demo venv-test venv-dev: venv-%:
+	@.ci/venv $*
