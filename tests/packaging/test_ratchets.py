@@ -47,9 +47,13 @@ def undocumented_modules(root: Path) -> list[str]:
 
 
 def untyped_packages(root: Path) -> list[str]:
-    inits = (path for path in sources(root, *PACKAGES) if path.name == "__init__.py")
-    tops = (init.parent for init in inits if not (init.parent.parent / "__init__.py").exists())
-    return [str(top.relative_to(root)) for top in tops if not (top / "py.typed").exists()]
+    # a marker counts for everything below it (PEP 561)
+    packages = (path.parent for path in sources(root, *PACKAGES) if path.name == "__init__.py")
+    return [
+        str(package.relative_to(root))
+        for package in packages
+        if not any((folder / "py.typed").exists() for folder in (package, *package.parents))
+    ]
 
 
 CHECKS: dict[Callable[[Path], list[str]], tuple[str, str]] = {
