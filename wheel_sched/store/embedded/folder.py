@@ -1,0 +1,156 @@
+"""The data folder: its files, its two locks, and the record of the server that lives in it.
+
+- `open.lock` is held during `EmbeddedServer.open`: of several processes opening at once one starts, the rest find.
+- `server.pid` is locked by the server itself for as long as it lives (see `supervisor`): "locked" means "a server lives
+  here", and no pid has to be trusted.
+
+Locks are released by an explicit LOCK_UN, so that a child forked meanwhile by another thread, which inherits the
+descriptor, does not keep them. flock is local: don't put the folder on a network file system.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from wheel_sched.errors import EmbeddedServerError
+
+if sys.platform != "win32":
+    import fcntl
+
+POLL_S = 0.002
+SOCKET_PATH_LIMIT = 100  # sun_path: 108 bytes on Linux, 104 on macOS, with the closing NUL
+LOG_ROTATE_BYTES = 8 * 1024 * 1024
+ALTERNATIVES = "Use a server of your own (redis://...) or the memory store instead."
+
+
+@dataclass(frozen=True, slots=True)
+class ServerRecord:
+    """What `server.pid` says below the pid, one value a line (as PostgreSQL's postmaster.pid does)."""
+
+    pid: int
+    socket_path: Path
+    port: int | None
+    fsync: str
+
+    @staticmethod
+    def lines(socket_path: Path, port: int | None, fsync: str) -> str:
+        return f"{socket_path}\n{port or 0}\n{fsync}\n"
+
+    @classmethod
+    def parse(cls, text: str) -> ServerRecord | None:
+        """The record, or None when it is empty or half written (the server starts or stops just now)."""
+        lines = text.split("\n")
+        if len(lines) != 5 or not (lines[0].isdigit() and lines[2].isdigit()):
+            return None
+        return cls(pid=int(lines[0]), socket_path=Path(lines[1]), port=int(lines[2]) or None, fsync=lines[3])
+
+
+class DataFolder:
+    """Paths and locks of one folder. Any thread; instances are independent."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.pid_path = path / "server.pid"
+        self.log_path = path / "server.log"
+        self.config_path = path / "server.conf"
+
+    @classmethod
+    def prepare(cls, path: str | os.PathLike[str]) -> DataFolder:
+        """Make the folder (0700) when it is absent; an existing one keeps its mode."""
+        try:
+            folder = cls(Path(path).expanduser().absolute())
+            if "\n" in str(folder.path):
+                raise EmbeddedServerError(f"expected a folder without line breaks, got: {str(path)!r}")
+            folder.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            folder.pid_path.touch(mode=0o600)
+        except OSError as error:
+            raise cannot_write(path, error) from error
+        return folder
+
+    @contextlib.contextmanager
+    def opening(self, deadline_s: float) -> Iterator[None]:
+        """Keep every other opener out, waiting for it until `deadline_s` on the monotonic clock."""
+        try:
+            fd = os.open(self.path / "open.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise cannot_write(self.path, error) from error
+        try:
+            while not _try_lock(fd):
+                if time.monotonic() >= deadline_s:
+                    raise EmbeddedServerError(
+                        f"another process has been opening {self.path} all the time; nothing was started. "
+                        "Try again with a larger timeout_s."
+                    )
+                time.sleep(POLL_S)
+            try:
+                yield
+            finally:
+                fcntl.flock(fd, fcntl.LOCK_UN)
+        finally:
+            os.close(fd)
+
+    def occupied(self) -> bool:
+        """Whether a server lives here. Ask it inside `opening` only: it takes the lock for an instant."""
+        fd = os.open(self.pid_path, os.O_RDWR)
+        try:
+            if not _try_lock(fd):
+                return True
+            fcntl.flock(fd, fcntl.LOCK_UN)
+            return False
+        finally:
+            os.close(fd)
+
+    def record(self) -> ServerRecord | None:
+        """Who lives here, as far as it is written. Worth something only while `occupied`."""
+        return ServerRecord.parse(self.pid_path.read_text(errors="surrogateescape"))
+
+    def make_socket_path(self) -> Path:
+        """Where the socket goes: `run/` in the folder, or a new private temporary folder when that is too long."""
+        preferred = self.path / "run" / "server.sock"
+        if len(os.fsencode(preferred)) <= SOCKET_PATH_LIMIT:
+            preferred.parent.mkdir(mode=0o700, exist_ok=True)
+            preferred.parent.chmod(0o700)
+            preferred.unlink(missing_ok=True)  # left by a server that was killed
+            return preferred
+        private = Path(tempfile.mkdtemp(prefix="wheel-sched-"))  # 0700
+        if len(os.fsencode(private)) + 12 > SOCKET_PATH_LIMIT:
+            private.rmdir()
+            private = Path(tempfile.mkdtemp(prefix="wheel-sched-", dir="/tmp"))  # noqa: S108  # 0700, random name
+        return private / "server.sock"
+
+    def start_log(self) -> int:
+        """The log's size, the place where the next server's lines begin. A large log moves to `server.log.1`."""
+        if self.log_path.exists() and self.log_path.stat().st_size > LOG_ROTATE_BYTES:
+            shutil.move(self.log_path, self.log_path.with_name("server.log.1"))
+        self.log_path.touch(mode=0o600)
+        return self.log_path.stat().st_size
+
+    def log_since(self, offset: int) -> str:
+        """What was logged after `offset`."""
+        with self.log_path.open("rb") as log:
+            log.seek(offset)
+            return log.read().decode(errors="replace")
+
+
+def cannot_write(path: str | os.PathLike[str], error: OSError) -> EmbeddedServerError:
+    """The folder's fault, in words."""
+    return EmbeddedServerError(
+        f"cannot write to the data folder {os.fspath(path)}: {error.strerror or error}. Nothing was started. "
+        f"Choose a folder this user may write to, on a disk with space. {ALTERNATIVES}"
+    )
+
+
+def _try_lock(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -1,0 +1,237 @@
+"""`EmbeddedServer`: start the folder's server, or find it running, and stop it if we started it.
+
+Invariant: at most one server per data folder, on one machine. Cost: about 60 ms to start over an empty folder (20 of
+them the supervisor, 30 Valkey's own clock calibration), plus the loading of what is stored; about 1 ms to find.
+Any thread may call anything; the server does not depend on the thread that opened it (see `supervisor`).
+
+Life time: a server started here lives until `close()` or until this process ends, in whatever way, SIGKILL included.
+It does not live on for other processes that found it: they lose their connections, and whoever opens the folder next
+starts a new server over the same append-only file. For several long-lived processes run a server of your own.
+
+Forked children may connect, but never own: neither their `close()` nor their end stops the parent's server.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import Self
+from urllib.parse import quote
+
+from wheel_sched.errors import EmbeddedServerError
+from wheel_sched.store.embedded import supervisor
+from wheel_sched.store.embedded.binary import python, require_posix, server_binary
+from wheel_sched.store.embedded.diagnosis import failed_start
+from wheel_sched.store.embedded.folder import POLL_S, DataFolder, ServerRecord, cannot_write
+from wheel_sched.store.embedded.probe import ping
+from wheel_sched.store.embedded.settings import Fsync, ServerSettings
+
+
+class EmbeddedServer:
+    """A handle on the one server of a data folder. Make it with `EmbeddedServer.open`."""
+
+    def __init__(self, folder: DataFolder, record: ServerRecord, owned: _OwnedProcess | None) -> None:
+        self._folder = folder
+        self._record = record
+        self._owned = owned
+        self._closed = False
+
+    @classmethod
+    def open(
+        cls,
+        folder: str | os.PathLike[str],
+        *,
+        fsync: Fsync = "everysec",
+        port: int | None = None,
+        extra: Mapping[str, str] = MappingProxyType({}),
+        timeout_s: float = 30.0,
+    ) -> EmbeddedServer:
+        """Start a server over `folder`, or use the one that runs there; both answer PING on return.
+
+        Args:
+            folder: the data folder; made when absent. Not on a network file system.
+            fsync: when writes reach the disk: "always", "everysec" or "no".
+            port: also listen on this TCP port of the loopback, without a password. Defaults to None.
+            extra: more lines of `valkey.conf`; ignored when the server runs already.
+            timeout_s: how long to wait for another opener or a silent server. Loading does not count. Defaults to 30.
+
+        Raises:
+            ConfigError: an argument is wrong; nothing was started.
+            EmbeddedServerError: it cannot be started here, or the one that runs keeps less than was asked for.
+        """
+        require_posix()
+        settings = ServerSettings(fsync=fsync, port=port, extra=extra)
+        home = DataFolder.prepare(folder)
+        deadline_s = time.monotonic() + timeout_s
+        with home.opening(deadline_s):
+            running = _find(home, deadline_s)
+            if running is None:
+                return cls._start(home, settings, timeout_s)
+        unmet = settings.unmet_by(running.fsync, running.port)
+        if unmet:
+            raise EmbeddedServerError(
+                f"the server that runs in {home.path} (pid {running.pid}) was started with other settings: "
+                f"{'; '.join(unmet)}. It was left alone: open it with its own settings, or close it first."
+            )
+        return cls(home, running, None)
+
+    @classmethod
+    def _start(cls, home: DataFolder, settings: ServerSettings, timeout_s: float) -> EmbeddedServer:
+        binary = server_binary()
+        try:
+            socket_path = home.make_socket_path()
+            home.config_path.write_text(settings.render(home.path, socket_path))
+            log_offset = home.start_log()
+        except OSError as error:
+            raise cannot_write(home.path, error) from error
+        record = ServerRecord.lines(socket_path, settings.port, settings.fsync)
+        owned = _OwnedProcess(home, record, socket_path, [str(binary), str(home.config_path)])
+        try:
+            owned.wait_until_up(socket_path, timeout_s, log_offset)
+            written = home.record()
+            assert written is not None, "the server writes its record before it listens"  # noqa: S101
+        except BaseException:
+            owned.stop()
+            raise
+        return cls(home, written, owned)
+
+    @property
+    def url(self) -> str:
+        """The address as redis-py's `from_url` takes it: `unix:///path?db=0`."""
+        return f"unix://{quote(os.fsencode(self.socket_path))}?db=0"
+
+    @property
+    def socket_path(self) -> Path:
+        return self._record.socket_path
+
+    @property
+    def port(self) -> int | None:
+        """The loopback TCP port, None without one."""
+        return self._record.port
+
+    @property
+    def pid(self) -> int:
+        """The server's process id (not the supervisor's)."""
+        return self._record.pid
+
+    @property
+    def folder(self) -> Path:
+        return self._folder.path
+
+    @property
+    def started_here(self) -> bool:
+        """Whether this process started the server, and so stops it."""
+        return self._owned is not None
+
+    @property
+    def alive(self) -> bool:
+        """Whether the server answers, if only that it is loading."""
+        return ping(self.socket_path) != "away"
+
+    def close(self) -> None:
+        """Stop the server if this process started it, as SHUTDOWN does (append-only file synced). Idempotent."""
+        self._closed = True
+        if self._owned is not None:
+            self._owned.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "started here" if self.started_here else "found running"
+        return f"<EmbeddedServer pid={self.pid} folder={str(self.folder)!r} {state}>"
+
+
+class _OwnedProcess:
+    """The supervisor process and the write end of the pipe that keeps its server alive."""
+
+    def __init__(self, home: DataFolder, record: str, socket_path: Path, command: list[str]) -> None:
+        self._home = home
+        self._lock = threading.Lock()
+        program = [python(), "-I", "-S", supervisor.__file__, str(home.pid_path), record, str(socket_path), *command]
+        stdin, self._lifeline = os.pipe()
+        try:
+            with home.log_path.open("ab") as log:
+                # A session of its own: Ctrl-C in the terminal is the owner's to handle, not the server's.
+                self._process = subprocess.Popen(
+                    program, stdin=stdin, stdout=log, stderr=log, cwd=home.path, start_new_session=True
+                )
+        except OSError as error:
+            os.close(self._lifeline)
+            raise EmbeddedServerError(f"cannot start {program[0]}: {error.strerror or error}") from error
+        finally:
+            os.close(stdin)
+        _owned.add(self)
+
+    def wait_until_up(self, socket_path: Path, timeout_s: float, log_offset: int) -> None:
+        deadline_s = time.monotonic() + timeout_s
+        while (state := ping(socket_path)) != "up":
+            if self._process.poll() is not None:
+                raise failed_start(self._home, self._process.returncode, self._home.log_since(log_offset))
+            if state == "loading":
+                deadline_s = time.monotonic() + timeout_s
+            elif time.monotonic() >= deadline_s:
+                raise EmbeddedServerError(
+                    f"the embedded server gave no answer for {timeout_s:g} s and was stopped; see {self._home.log_path}"
+                )
+            time.sleep(POLL_S)
+
+    def stop(self) -> None:
+        """Close the lifeline and wait for the end; bounded by the supervisor's grace."""
+        with self._lock:
+            if self in _owned:
+                _owned.discard(self)
+                os.close(self._lifeline)
+            self._process.wait()
+
+    def forget(self) -> None:
+        """In a forked child: our copy of the lifeline must not keep the parent's server alive."""
+        self._lock = threading.Lock()  # another thread of the parent may have held it
+        os.close(self._lifeline)
+        self._process.returncode = 0  # not our child: nothing to wait for
+
+
+# Strong references: dropping the last handle must not take the server from those who hold its URL.
+_owned: set[_OwnedProcess] = set()
+
+
+def _find(home: DataFolder, deadline_s: float) -> ServerRecord | None:
+    """The server that lives in the folder, once it is up; None when there is none (or no longer)."""
+    while home.occupied():
+        record = home.record()
+        if record is not None and ping(record.socket_path) == "up" and home.record() == record:
+            return record
+        if time.monotonic() >= deadline_s:
+            raise EmbeddedServerError(
+                f"a server (pid {record.pid if record else 'unknown'}) holds {home.path} but does not answer. It was "
+                "left alone: stop it, or wait until it has loaded its data, and open the folder again."
+            )
+        time.sleep(POLL_S)
+    return None
+
+
+def _stop_all() -> None:
+    for process in list(_owned):
+        process.stop()
+
+
+def _forget_all() -> None:
+    for process in list(_owned):
+        process.forget()
+    _owned.clear()
+
+
+atexit.register(_stop_all)
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_forget_all)

@@ -1,0 +1,93 @@
+"""What a caller may choose about the embedded server, and the configuration file that follows from it.
+
+The choices that carry a promise (append-only file, no eviction, no network, private socket) are ours: an `extra` that
+names one of them is refused, so nobody loses messages through a copied line of `valkey.conf`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, get_args
+
+from wheel_sched.errors import ConfigError
+
+Fsync = Literal["always", "everysec", "no"]
+_STRENGTH: Mapping[str, int] = {"no": 0, "everysec": 1, "always": 2}
+_NAME = re.compile(r"[a-z][a-z0-9-]*")
+
+OWNED = frozenset(
+    "aclfile appenddirname appendfilename appendfsync appendonly bind daemonize dbfilename dir include logfile "
+    "maxmemory-policy no-appendfsync-on-rewrite pidfile port protected-mode rename-command requirepass save supervised "
+    "tls-port unixsocket unixsocketperm user".split()
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """The caller's choices.
+
+    Args:
+        fsync: when writes reach the disk: with every batch of replies, each second, or when the kernel likes. Only a
+            crash of the machine costs what is not synced; a crash of the server process costs nothing written.
+            Defaults to "everysec".
+        port: TCP port on the loopback, for tools that know no unix socket. It has no password: any local user may
+            connect. Defaults to None (no TCP at all).
+        extra: more lines of `valkey.conf`, name to value, values written as that file wants them. Defaults to none.
+    """
+
+    fsync: Fsync = "everysec"
+    port: int | None = None
+    extra: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        problems = []
+        if self.fsync not in get_args(Fsync):
+            problems.append(f"expected fsync to be one of {', '.join(get_args(Fsync))}, got: {self.fsync!r}")
+        if self.port is not None and not (type(self.port) is int and 1 <= self.port <= 65535):
+            problems.append(f"expected port to be None or 1 to 65535, got: {self.port!r}")
+        for name, value in self.extra.items():
+            if not _NAME.fullmatch(name):
+                problems.append(f"expected extra to have names as in valkey.conf, got: {name!r}")
+            elif name in OWNED:
+                problems.append(f"expected extra to leave {name!r} to the embedded server, got: {value!r}")
+            if not isinstance(value, str) or re.search(r"[\r\n\0]", value):
+                problems.append(f"expected extra[{name!r}] to be one line of text, got: {value!r}")
+        if problems:
+            raise ConfigError(problems)
+
+    def render(self, folder: Path, socket_path: Path) -> str:
+        """The text of `server.conf`. The log goes to stdout, which the caller binds to `server.log`."""
+        lines = [
+            "# Written at each start; choose settings through EmbeddedServer.open.",
+            f"dir {_quoted(folder)}",
+            f"unixsocket {_quoted(socket_path)}",
+            "unixsocketperm 700",
+            f"port {self.port or 0}",
+            "bind 127.0.0.1",
+            "protected-mode yes",
+            "daemonize no",
+            "appendonly yes",
+            f"appendfsync {self.fsync}",
+            'save ""',
+            "maxmemory-policy noeviction",
+            *(f"{name} {value}" for name, value in self.extra.items()),
+        ]
+        return "\n".join(lines) + "\n"
+
+    def unmet_by(self, fsync: str, port: int | None) -> list[str]:
+        """What a server already running with these settings would not keep of the caller's wishes."""
+        unmet = []
+        if _STRENGTH.get(fsync, 0) < _STRENGTH[self.fsync]:
+            unmet.append(f"expected fsync to be at least {self.fsync!r}, got: {fsync!r}")
+        if self.port is not None and self.port != port:
+            unmet.append(f"expected port to be {self.port}, got: {port}")
+        return unmet
+
+
+def _quoted(path: Path) -> str:
+    """A path as valkey.conf reads it: bytes outside printable ASCII, quotes and backslashes as `\\xHH`."""
+    plain = "".join(chr(b) if 32 <= b < 127 and b not in b'"\\' else f"\\x{b:02x}" for b in bytes(path))
+    return f'"{plain}"'

@@ -1,0 +1,310 @@
+"""What goes into the delay store and what comes out of it: plain values, the same for every implementation.
+
+An item is (id, due, body) with a topic it is counted under, a route that chooses its shard and refs it can be found
+by. It is in exactly one place at a time:
+
+    schedule ─► due ─► fly ─► (gone)          due   waiting for its time
+                 ▲      │ └──► dead           fly   claimed, under a lease
+                 │      ▼                     held  parked: paused topic, no due, quarantine
+                held ◄──┘                     dead  given up, kept for people
+
+Times are integer milliseconds since 1970 by the store's clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
+
+from wheel_sched.errors import Rejected
+
+MAX_BATCH = 500  # items in one script call: more gains little and blocks the server for over 1.3 ms
+MAX_ID_BYTES = 512
+MAX_BODY_BYTES = 16 * 1024 * 1024
+MAX_DUE_MS = 253_402_300_799_999  # 9999-12-31T23:59:59.999Z; also far below 2**53, the last exact ZSET score
+
+State = Literal["due", "fly", "held", "dead"]
+STATES: tuple[State, ...] = ("due", "fly", "held", "dead")
+
+
+class Outcome(StrEnum):
+    """What became of one item of a call."""
+
+    STORED = "s"
+    HELD = "h"
+    DUPLICATE = "d"
+    DONE = "o"
+    STALE = "t"
+    CANCELLED = "c"
+    ABSENT = "a"
+    IN_FLIGHT = "f"
+    OTHER_VERSION = "v"
+    WRONG_STATE = "w"
+
+
+@dataclass(slots=True)
+class Item:
+    """What a caller stores.
+
+    Args:
+        id: unique within the namespace, 1 to 512 bytes of UTF-8.
+        due_ms: when it is to be released, or None: parked in `held` until somebody gives it a due. The past is due
+            at once.
+        body: opaque bytes, at most 16 MiB.
+        topic: what it is counted, paused and listed under. Defaults to "".
+        refs: names it can be found by, see `find`. Defaults to none.
+        route: what chooses its shard. Defaults to the id.
+
+    Raises:
+        Rejected: from `check`, with the field and its limits.
+    """
+
+    id: str
+    due_ms: int | None
+    body: bytes
+    topic: str = ""
+    refs: tuple[str, ...] = ()
+    route: str | None = None
+
+    def check(self) -> None:
+        check_id(self.id)
+        check_due(self.due_ms, self.id)
+        if not isinstance(self.body, bytes):
+            raise Rejected(f"item {_short(self.id)}: expected body to be bytes, got: {type(self.body).__name__}")
+        if len(self.body) > MAX_BODY_BYTES:
+            raise Rejected(f"item {_short(self.id)}: the body has {len(self.body)} bytes, the limit is {MAX_BODY_BYTES}")
+        check_name(self.topic, "topic")
+        for ref in self.refs:
+            check_name(ref, "ref")
+            if not ref or "\n" in ref:
+                raise Rejected(f"item {_short(self.id)}: a ref must be one non-empty line, got: {ref!r}")
+
+
+def check_id(item_id: str) -> None:
+    """Raise `Rejected` unless `item_id` can be an id."""
+    if not isinstance(item_id, str) or not item_id:
+        raise Rejected(f"expected an id to be a non-empty text, got: {item_id!r}; nothing was stored")
+    if len(item_id) > MAX_ID_BYTES or len(item_id.encode("utf-8", "surrogateescape")) > MAX_ID_BYTES:
+        raise Rejected(f"the id {_short(item_id)} is longer than {MAX_ID_BYTES} bytes; nothing was stored")
+
+
+def check_due(due_ms: int | None, item_id: str) -> None:
+    """Raise `Rejected` unless `due_ms` is a time the store can hold."""
+    if due_ms is None:
+        return
+    if isinstance(due_ms, bool) or not isinstance(due_ms, int):
+        raise Rejected(f"item {_short(item_id)}: expected due_ms to be whole milliseconds, got: {due_ms!r}")
+    if not 0 <= due_ms <= MAX_DUE_MS:
+        raise Rejected(
+            f"item {_short(item_id)}: due_ms must lie between 1970 and the year 9999 (0 to {MAX_DUE_MS}), "
+            f"got: {due_ms}; nothing was stored"
+        )
+
+
+def check_name(name: str, what: str) -> None:
+    """Raise `Rejected` unless `name` can be a topic or ref."""
+    if not isinstance(name, str) or len(name) > 249 or "\n" in name or "\0" in name:
+        raise Rejected(f"expected a {what} to be one line of at most 249 characters, got: {_short(str(name))!r}")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 60 else f"{text[:57]}... ({len(text)} characters)"
+
+
+@dataclass(slots=True)
+class Claimed:
+    """An item in the hands of a claimer: settle it before the lease ends, or it is handed out again."""
+
+    id: str
+    due_ms: int
+    version: int
+    topic: str
+    body: bytes
+    refs: tuple[str, ...] = ()
+    route: str | None = None
+
+
+@dataclass(slots=True)
+class Claim:
+    """One claimed batch of one shard; `number` is its fencing token (0 = nothing was claimed)."""
+
+    shard: int
+    number: int
+    now_us: int
+    epoch: int
+    due_head_ms: int | None
+    fly_head_ms: int | None
+    items: list[Claimed]
+
+
+@dataclass(slots=True)
+class Refused:
+    """An item that could not be pushed; it stays claimed until it is settled."""
+
+    item: Claimed
+    reason: str
+
+
+@dataclass(slots=True)
+class Pushed:
+    """What one claim-and-publish step did: the dues of all that went out, and what was refused under `number`."""
+
+    shard: int
+    number: int
+    now_us: int
+    epoch: int
+    due_head_ms: int | None
+    fly_head_ms: int | None
+    dues_ms: list[int]
+    refused: list[Refused]
+
+
+@dataclass(slots=True)
+class Done:
+    """Settle: the item is finished and removed."""
+
+    id: str
+
+
+@dataclass(slots=True)
+class Next:
+    """Settle: the same id waits again, with a new body when one is given; `due_ms` None parks it."""
+
+    id: str
+    due_ms: int | None
+    body: bytes | None = None
+    topic: str = ""
+    refs: tuple[str, ...] = ()
+    route: str | None = None
+
+
+@dataclass(slots=True)
+class Held:
+    """Settle: the item is parked in `held` under `reason` (its first word is the code it is indexed by)."""
+
+    id: str
+    reason: str
+
+
+@dataclass(slots=True)
+class Dead:
+    """Settle: the item is given up and kept among the dead, with a new body when one is given."""
+
+    id: str
+    reason: str
+    body: bytes | None = None
+    topic: str = ""
+    refs: tuple[str, ...] = ()
+    route: str | None = None
+
+
+Settlement = Done | Next | Held | Dead
+
+
+@dataclass(slots=True)
+class Settled:
+    """Outcomes in the order of the settlements (DONE, STALE or CANCELLED), and what comes next in the shard."""
+
+    outcomes: list[Outcome]
+    now_us: int
+    due_head_ms: int | None
+    fly_head_ms: int | None
+
+
+@dataclass(slots=True)
+class Stored:
+    """Outcomes of a `schedule` in the order of its items: STORED, HELD or DUPLICATE."""
+
+    outcomes: list[Outcome]
+    now_us: int
+
+    @property
+    def accepted(self) -> int:
+        return len(self.outcomes) - self.outcomes.count(Outcome.DUPLICATE)
+
+
+@dataclass(slots=True)
+class Found:
+    """An item as it lies in the store. `score_ms` is its due, lease deadline or time of death, by `state`."""
+
+    id: str
+    state: State
+    score_ms: int
+    version: int
+    topic: str
+    body: bytes
+    reason: str = ""
+    refs: tuple[str, ...] = ()
+    route: str | None = None
+
+    def item(self) -> Item:
+        """The same as something to store elsewhere."""
+        due_ms = self.score_ms if self.state == "due" else None
+        return Item(self.id, due_ms, self.body, self.topic, self.refs, self.route)
+
+
+@dataclass(slots=True)
+class Window:
+    """What a shard will release next: ids with their dues, without bodies."""
+
+    shard: int
+    now_us: int
+    epoch: int
+    due_head_ms: int | None
+    fly_head_ms: int | None
+    mark: bytes
+    dues: list[tuple[str, int]]
+
+
+@dataclass(slots=True)
+class Swept:
+    """What a sweep of one shard found."""
+
+    shard: int
+    now_us: int
+    epoch: int
+    due_head_ms: int | None
+    fly_head_ms: int | None
+    recovered: int
+
+
+@dataclass(slots=True)
+class Counts:
+    """Counters of a shard or a namespace.
+
+    `now` is how many items are in each (state, topic), `ever` how many (event, topic) there were: accepted,
+    completed, cancelled, lapsed, died, requeued, deleted, trimmed. `sizes` are the true cardinalities, so that
+    anyone can check that the counters never drift.
+    """
+
+    now_us: int
+    now: dict[tuple[str, str], int]
+    ever: dict[tuple[str, str], int]
+    sizes: dict[str, int]
+    due_head_ms: int | None
+    fly_head_ms: int | None
+    epoch: int
+    jumps: int
+    last_jump_ms: int
+    paused: dict[str, int]
+    unreadable: int = 0
+    frozen: str | None = None
+
+    def total(self, state: str) -> int:
+        return sum(n for (kind, _), n in self.now.items() if kind == state)
+
+    def happened(self, event: str) -> int:
+        return sum(n for (kind, _), n in self.ever.items() if kind == event)
+
+    @property
+    def topics(self) -> list[str]:
+        return sorted({topic for _, topic in self.now} | {topic for _, topic in self.ever} | set(self.paused))
+
+
+@dataclass(slots=True)
+class Page:
+    """One page of a listing; give `cursor` back for the next one, None = that was the last."""
+
+    found: list[Found]
+    cursor: str | None = None

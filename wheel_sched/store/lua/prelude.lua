@@ -1,0 +1,257 @@
+-- Shared by every script of the delay store; loaded once per library, or in front of each script under EVALSHA.
+--
+-- Every script gets the same KEYS, all with one hash tag {ns:shard}:
+--   KEYS[1]  meta   HASH    clock, last (ms), epoch, seq, claims, frozen, paused (number of topics), p:<topic>,
+--                           n:<state>:<topic> (how many are there now), t:<event>:<topic> (how many ever)
+--   KEYS[2]  due    ZSET    id -> due (ms)
+--   KEYS[3]  fly    ZSET    id -> lease deadline (ms)
+--   KEYS[4]  body   HASH    id -> record, of waiting, held and in-flight ids
+--   KEYS[5]  claim  HASH    id -> [!]<claim number>:<due>:<r|->:<topic>; "!" = cancelled while in flight, r = has refs
+--   KEYS[6]  held   ZSET    id -> due (ms), 0 = none
+--   KEYS[7]  why    HASH    id -> <reason>\n<topic>, of held ids
+--   KEYS[8]  dead   ZSET    id -> time of death (ms)
+--   KEYS[9]  deadbody HASH  id -> <length of reason>:<reason><record>
+--   KEYS[10] mark   STREAM  of one entry {d: due}: "an earlier head arrived"
+--   KEYS[11] tries  ZSET    key -> expiry (s) * 1000 + attempts, see remember.lua
+--   KEYS[12] lapsed HASH    id -> how often its lease ran out
+-- and, with the same hash tag: op:<token> (the first answer of a call, for repeats), ref:<ref> (SET of ids),
+-- held:<reason code>:<topic> (ZSET id -> due).
+-- ARGV[1] -> now (ms) in a test-clock namespace, "" elsewhere   ARGV[2] -> token of the call, "" = not repeatable
+--
+-- record = 1:<version>:<length of topic>:<of route>:<of refs>:<topic><route><refs, one per line><body>
+
+local META, DUE, FLY, BODY, CLAIM, HELD, WHY = 1, 2, 3, 4, 5, 6, 7
+local DEAD, DEADBODY, MARK, TRIES, LAPSED = 8, 9, 10, 11, 12
+
+local MAX_BATCH = 500        -- a larger batch gains little and blocks the server more than 1.3 ms
+local CLAMP_MS = 5000        -- a backward step up to this is taken for jitter and clamped
+local REPLY_TTL_MS = 60000   -- how long the first answer of a call is kept for its repeats
+
+local function ms(n) return string.format('%.0f', n) end
+
+-- The state of one call: time, epoch and what is to be written at its end.
+local function begin(KEYS, ARGV, reading)
+  local m = redis.call('HMGET', KEYS[META], 'clock', 'last', 'epoch', 'paused', 'frozen')
+  if not m[1] then return {err = 'WSABSENT the namespace does not exist'} end
+  if m[5] and not reading then return {err = 'WSFROZEN the namespace is frozen: ' .. m[5]} end
+  local us
+  if m[1] == 'test' then
+    if ARGV[1] == '' then return {err = 'WSCLOCK this namespace runs on test time and needs now'} end
+    us = tonumber(ARGV[1]) * 1000
+  else
+    if ARGV[1] ~= '' then return {err = 'WSCLOCK this namespace runs on server time and refuses now'} end
+    local t = redis.call('TIME')
+    us = tonumber(t[1]) * 1000000 + tonumber(t[2])
+  end
+  local s = {K = KEYS, epoch = tonumber(m[3]), paused = tonumber(m[4] or '0'), tally = {}, due = {}, held = {},
+             whys = {}, index = {}, base = string.sub(KEYS[META], 1, -5), token = ARGV[2]}
+  s.now = math.floor(us / 1000)
+  s.us = us
+  local last = tonumber(m[2] or '0')
+  if s.now < last then
+    if last - s.now <= CLAMP_MS then
+      s.now = last
+      s.us = last * 1000
+    elseif not reading then
+      s.epoch = redis.call('HINCRBY', KEYS[META], 'epoch', 1)
+      redis.call('HINCRBY', KEYS[META], 'jumps', 1)
+      redis.call('HSET', KEYS[META], 'last_jump', ms(s.now - last), 'last', ms(s.now))
+    end
+  elseif s.now > last and not reading then
+    redis.call('HSET', KEYS[META], 'last', ms(s.now))
+  end
+  return s
+end
+
+local function add(s, field, by) s.tally[field] = (s.tally[field] or 0) + by end
+
+-- One id changes place (nil = outside); the counters follow.
+local function moves(s, topic, from, to)
+  if from then add(s, 'n:' .. from .. ':' .. topic, -1) end
+  if to then add(s, 'n:' .. to .. ':' .. topic, 1) end
+end
+
+local function event(s, name, topic) add(s, 't:' .. name .. ':' .. topic, 1) end
+
+local function parse(rec)
+  local version, tl, kl, rl, at = string.match(rec, '^1:(%d+):(%d+):(%d+):(%d+):()')
+  if not version then return nil end
+  tl, kl, rl = tonumber(tl), tonumber(kl), tonumber(rl)
+  local topic = string.sub(rec, at, at + tl - 1)
+  local refs = rl > 0 and string.sub(rec, at + tl + kl, at + tl + kl + rl - 1) or nil
+  return topic, refs, version, at + tl + kl + rl
+end
+
+local function refs_of(s, refs, id, command)
+  for ref in string.gmatch(refs, '[^\n]+') do redis.call(command, s.base .. 'ref:' .. ref, id) end
+end
+
+local function unref(s, id, rec)
+  local _, refs = parse(rec)
+  if refs then refs_of(s, refs, id, 'SREM') end
+end
+
+local function reason_code(reason) return string.match(reason, '^[%w_%-]+') or 'other' end
+
+local function put_held(s, id, due, topic, reason)
+  local key = s.base .. 'held:' .. reason_code(reason) .. ':' .. topic
+  table.insert(s.held, due) table.insert(s.held, id)
+  table.insert(s.whys, id) table.insert(s.whys, reason .. '\n' .. topic)
+  s.index[key] = s.index[key] or {}
+  table.insert(s.index[key], due) table.insert(s.index[key], id)
+end
+
+local function is_paused(s, topic)
+  if s.paused == 0 then return false end
+  s.blocked = s.blocked or {}
+  if s.blocked[topic] == nil then
+    s.blocked[topic] = redis.call('HEXISTS', s.K[META], 'p:' .. topic) == 1
+  end
+  return s.blocked[topic]
+end
+
+-- Where an id waits: among the due, or held when its topic is paused. Answers the state's name.
+local function put_waiting(s, id, due, topic)
+  if is_paused(s, topic) then
+    put_held(s, id, due, topic, 'paused')
+    return 'held'
+  end
+  table.insert(s.due, due) table.insert(s.due, id)
+  if not s.least or due < s.least then s.least = due end
+  return 'due'
+end
+
+local function drop_held(s, id)
+  local why = redis.call('HGET', s.K[WHY], id)
+  if not why then return nil end
+  local reason, topic = string.match(why, '^(.-)\n(.*)$')
+  redis.call('ZREM', s.base .. 'held:' .. reason_code(reason) .. ':' .. topic, id)
+  redis.call('ZREM', s.K[HELD], id)
+  redis.call('HDEL', s.K[WHY], id)
+  return reason
+end
+
+local function put_dead(s, id, rec, topic, reason)
+  redis.call('ZADD', s.K[DEAD], s.now, id)
+  redis.call('HSET', s.K[DEADBODY], id, #reason .. ':' .. reason .. rec)
+  event(s, 'died', topic)
+end
+
+-- The oldest dead letters above `cap` go, at most MAX_BATCH a call; cap 0 = unlimited.
+local function trim_dead(s, ids)
+  if #ids == 0 then return end
+  local recs = redis.call('HMGET', s.K[DEADBODY], unpack(ids))
+  for i, id in ipairs(ids) do
+    local value = recs[i] or ''
+    local len, at = string.match(value, '^(%d+):()')
+    local rec = len and string.sub(value, at + tonumber(len)) or ''
+    local topic, refs = parse(rec)
+    topic = topic or ''
+    if refs then refs_of(s, refs, id, 'SREM') end
+    moves(s, topic, 'dead', nil)
+    event(s, 'trimmed', topic)
+  end
+  redis.call('ZREM', s.K[DEAD], unpack(ids))
+  redis.call('HDEL', s.K[DEADBODY], unpack(ids))
+end
+
+local function trim_dead_above(s, cap)
+  if cap <= 0 then return end
+  local over = redis.call('ZCARD', s.K[DEAD]) - cap
+  if over > 0 then trim_dead(s, redis.call('ZRANGE', s.K[DEAD], 0, math.min(over, MAX_BATCH) - 1)) end
+end
+
+local function first_score(key)
+  local head = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
+  return head[2] and tonumber(head[2]) or -1
+end
+
+-- Writes what the call gathered; raises the marker when an earlier head arrived. Answers the heads of due and fly.
+local function finish(s)
+  if #s.due > 0 then
+    local head = first_score(s.K[DUE])
+    redis.call('ZADD', s.K[DUE], unpack(s.due))
+    if head < 0 or s.least < head then
+      redis.call('XADD', s.K[MARK], 'MAXLEN', 1, '*', 'd', ms(s.least))
+    end
+  end
+  if #s.held > 0 then
+    redis.call('ZADD', s.K[HELD], unpack(s.held))
+    redis.call('HSET', s.K[WHY], unpack(s.whys))
+    for key, pairs_ in pairs(s.index) do redis.call('ZADD', key, unpack(pairs_)) end
+  end
+  for field, by in pairs(s.tally) do
+    if by ~= 0 and redis.call('HINCRBY', s.K[META], field, by) == 0 then redis.call('HDEL', s.K[META], field) end
+  end
+  return first_score(s.K[DUE]), first_score(s.K[FLY])
+end
+
+local function recall(s) return s.token ~= '' and redis.call('GET', s.base .. 'op:' .. s.token) end
+
+local function record_answer(s, text)
+  if s.token ~= '' then redis.call('SET', s.base .. 'op:' .. s.token, text, 'PX', REPLY_TTL_MS) end
+end
+
+-- Leases that ran out: back to waiting, or to the dead after `cap` lapses (0 = never), or gone when cancelled.
+local function recover(s, limit, cap)
+  local ids = redis.call('ZRANGEBYSCORE', s.K[FLY], '-inf', s.now, 'LIMIT', 0, limit)
+  if #ids == 0 then return 0 end
+  local claims = redis.call('HMGET', s.K[CLAIM], unpack(ids))
+  for i, id in ipairs(ids) do
+    local cut, due, topic = string.match(claims[i] or '', '^(!?)%d+:(%d+):[r-]:(.*)$')
+    if cut == '!' then
+      local rec = redis.call('HGET', s.K[BODY], id)
+      if rec then unref(s, id, rec) end
+      redis.call('HDEL', s.K[BODY], id)
+      redis.call('HDEL', s.K[LAPSED], id)
+      moves(s, topic, 'fly', nil)
+      event(s, 'cancelled', topic)
+    elseif due then
+      local lapses = redis.call('HINCRBY', s.K[LAPSED], id, 1)
+      event(s, 'lapsed', topic)
+      if cap > 0 and lapses >= cap then
+        put_dead(s, id, redis.call('HGET', s.K[BODY], id) or '', topic,
+                 'poison: its lease ran out ' .. lapses .. ' times')
+        redis.call('HDEL', s.K[BODY], id)
+        redis.call('HDEL', s.K[LAPSED], id)
+        moves(s, topic, 'fly', 'dead')
+      else
+        moves(s, topic, 'fly', put_waiting(s, id, tonumber(due), topic))
+      end
+    end
+  end
+  redis.call('ZREM', s.K[FLY], unpack(ids))
+  redis.call('HDEL', s.K[CLAIM], unpack(ids))
+  return #ids
+end
+
+-- Takes up to `n` ids due at `until_ms` or before out of `due`: lists of ids, dues, records, topics.
+-- Ids of paused topics move to held on the way, ids without a readable record to the dead.
+local function take(s, n, until_ms)
+  local found = redis.call('ZRANGEBYSCORE', s.K[DUE], '-inf', until_ms, 'WITHSCORES', 'LIMIT', 0, n)
+  local ids, dues, recs, topics, refs = {}, {}, {}, {}, {}
+  if #found == 0 then return ids, dues, recs, topics, refs end
+  local all = {}
+  for i = 1, #found, 2 do all[#all + 1] = found[i] end
+  local bodies = redis.call('HMGET', s.K[BODY], unpack(all))
+  for i, id in ipairs(all) do
+    local rec, due = bodies[i], tonumber(found[2 * i])
+    local topic, has_refs
+    if rec then topic, has_refs = parse(rec) end
+    if not topic then
+      put_dead(s, id, rec or '', '', 'quarantine: the record is missing or cannot be read')
+      redis.call('HDEL', s.K[BODY], id)
+      add(s, 'n:dead:', 1)
+      add(s, 'unreadable', 1)
+    elseif is_paused(s, topic) then
+      put_held(s, id, due, topic, 'paused')
+      moves(s, topic, 'due', 'held')
+    else
+      local k = #ids + 1
+      ids[k], dues[k], recs[k], topics[k], refs[k] = id, due, rec, topic, has_refs and 'r' or '-'
+    end
+  end
+  -- by rank: the due ones are the head of the set, so no member is looked up
+  redis.call('ZREMRANGEBYRANK', s.K[DUE], 0, #all - 1)
+  return ids, dues, recs, topics, refs
+end

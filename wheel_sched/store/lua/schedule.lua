@@ -1,0 +1,52 @@
+-- Stores new items; an id that exists anywhere in the shard is left alone.
+-- ARGV[3..] -> triples: id, due (ms, "" = parked), tail of the record (all behind its version)
+-- Answers {codes, now (us), head of due, head of fly}; a code per item: s stored, h stored and held, d duplicate.
+local s = begin(KEYS, ARGV)
+if s.err then return s end
+local said = recall(s)
+if said then return {said, s.us, first_score(KEYS[DUE]), first_score(KEYS[FLY])} end
+local n = (#ARGV - 2) / 3
+if n > MAX_BATCH then return {err = 'WSBATCH at most ' .. MAX_BATCH .. ' items a call'} end
+local ids = {}
+for i = 1, n do ids[i] = ARGV[3 * i] end
+local have = redis.call('HMGET', KEYS[BODY], unpack(ids))
+local buried = redis.call('ZCARD', KEYS[DEAD]) > 0 and redis.call('ZMSCORE', KEYS[DEAD], unpack(ids)) or {}
+local prefix = '1:' .. redis.call('HINCRBY', KEYS[META], 'seq', 1) .. ':'
+local codes, bodies, seen = {}, {}, {}
+local fresh, known = 0, nil
+local head, topic, refs                -- a batch mostly holds one topic: parse only when the start differs
+for i = 1, n do
+  local id, tail = ids[i], ARGV[3 * i + 2]
+  if have[i] or buried[i] or seen[id] then
+    codes[i] = 'd'
+  else
+    seen[id] = true
+    if not known or string.sub(tail, 1, #known) ~= known then
+      local tl, kl, rl, at = string.match(tail, '^(%d+):(%d+):(%d+):()')
+      topic = string.sub(tail, at, at + tl - 1)
+      refs = rl ~= '0' and string.sub(tail, at + tl + kl, at + tl + kl + rl - 1) or nil
+      -- only heads without route and refs are alike from item to item
+      known = (rl == '0' and kl == '0') and string.sub(tail, 1, at + tl - 1) or nil
+    end
+    bodies[#bodies + 1] = id
+    bodies[#bodies + 1] = prefix .. tail
+    local due = ARGV[3 * i + 1]
+    local state
+    if due == '' then
+      put_held(s, id, 0, topic, 'parked')
+      state = 'held'
+    else
+      state = put_waiting(s, id, tonumber(due), topic)
+    end
+    if refs then refs_of(s, refs, id, 'SADD') end
+    codes[i] = state == 'due' and 's' or 'h'
+    moves(s, topic, nil, state)
+    event(s, 'accepted', topic)
+    fresh = fresh + 1
+  end
+end
+if fresh > 0 then redis.call('HSET', KEYS[BODY], unpack(bodies)) end
+local text = table.concat(codes)
+record_answer(s, text)
+local due_head, fly_head = finish(s)
+return {text, s.us, due_head, fly_head}

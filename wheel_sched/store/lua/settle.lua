@@ -1,0 +1,83 @@
+-- Ends items of a claim; an id that is no longer in flight under this claim it stale and changes nothing.
+-- ARGV[3] -> claim number   ARGV[4] -> cap of the dead (0 = none)   ARGV[5] -> number of plain "done" ids
+-- ARGV[6..] -> these ids, then quadruples: id, verb, argument, tail ("" = keep the record):
+--   n <due ms, "" = parked>   the same id with its next due (a successor, or a release)
+--   h <reason>                held
+--   d <reason>                dead
+-- Answers {codes, now (us), head of due, head of fly}; a code per id: o settled, t stale, c dropped: was cancelled.
+local s = begin(KEYS, ARGV)
+if s.err then return s end
+local said = recall(s)
+if said then return {said, s.us, first_score(KEYS[DUE]), first_score(KEYS[FLY])} end
+local number, cap, plain = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
+local ids = {}
+for i = 1, plain do ids[i] = ARGV[5 + i] end
+local first = 6 + plain
+for at = first, #ARGV, 4 do ids[#ids + 1] = ARGV[at] end
+if #ids > MAX_BATCH then return {err = 'WSBATCH at most ' .. MAX_BATCH .. ' items a call'} end
+local codes = {}
+if #ids > 0 then
+  local claims = redis.call('HMGET', KEYS[CLAIM], unpack(ids))
+  local landed, gone = {}, {}
+  local seq
+  for i, id in ipairs(ids) do
+    local cut, holder, refs, topic = string.match(claims[i] or '', '^(!?)(%d+):%d+:([r-]):(.*)$')
+    if holder ~= number then
+      codes[i] = 't'
+    else
+      claims[i] = nil                  -- the same id twice in one call settles once
+      landed[#landed + 1] = id
+      local at = first + 4 * (i - plain - 1)
+      local verb = i > plain and ARGV[at + 1] or 'o'
+      local rec
+      if refs == 'r' or verb ~= 'o' then rec = redis.call('HGET', KEYS[BODY], id) or '' end
+      codes[i] = 'o'
+      if cut == '!' and verb == 'n' then
+        verb, codes[i] = 'c', 'c'
+      end
+      if verb == 'o' or verb == 'c' then
+        gone[#gone + 1] = id
+        if refs == 'r' then unref(s, id, rec) end
+        moves(s, topic, 'fly', nil)
+        event(s, verb == 'o' and 'completed' or 'cancelled', topic)
+      else
+        local argument, tail = ARGV[at + 2], ARGV[at + 3]
+        if tail ~= '' then
+          if refs == 'r' then unref(s, id, rec) end
+          seq = seq or redis.call('HINCRBY', KEYS[META], 'seq', 1)
+          rec = '1:' .. seq .. ':' .. tail
+          moves(s, topic, 'fly', nil)
+          local new_refs
+          topic, new_refs = parse(rec)
+          if new_refs then refs_of(s, new_refs, id, 'SADD') end
+        else
+          moves(s, topic, 'fly', nil)
+        end
+        if verb == 'd' then
+          gone[#gone + 1] = id
+          put_dead(s, id, rec, topic, argument)
+          moves(s, topic, nil, 'dead')
+        else
+          if tail ~= '' then redis.call('HSET', KEYS[BODY], id, rec) end
+          if verb == 'h' or argument == '' then
+            put_held(s, id, 0, topic, verb == 'h' and argument or 'parked')
+            moves(s, topic, nil, 'held')
+          else
+            moves(s, topic, nil, put_waiting(s, id, tonumber(argument), topic))
+          end
+        end
+      end
+    end
+  end
+  if #landed > 0 then
+    redis.call('ZREM', KEYS[FLY], unpack(landed))
+    redis.call('HDEL', KEYS[CLAIM], unpack(landed))
+    if redis.call('EXISTS', KEYS[LAPSED]) == 1 then redis.call('HDEL', KEYS[LAPSED], unpack(landed)) end
+  end
+  if #gone > 0 then redis.call('HDEL', KEYS[BODY], unpack(gone)) end
+end
+trim_dead_above(s, cap)
+local text = table.concat(codes)
+record_answer(s, text)
+local due_head, fly_head = finish(s)
+return {text, s.us, due_head, fly_head}

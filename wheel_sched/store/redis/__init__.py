@@ -1,0 +1,6 @@
+"""The delay store on Redis and Valkey: scripts, connections and the two faces' backends."""
+
+from wheel_sched.store.redis.asyncio_backend import AsyncRedisBackend
+from wheel_sched.store.redis.backend import RedisBackend
+
+__all__ = ["AsyncRedisBackend", "RedisBackend"]

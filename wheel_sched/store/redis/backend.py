@@ -1,0 +1,194 @@
+"""Performs operations on a Redis or Valkey server, blocking. Any thread; each call takes a pooled connection."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import redis
+from redis.backoff import NoBackoff
+from redis.cluster import RedisCluster
+from redis.retry import Retry
+from redis.sentinel import SentinelConnectionPool
+
+from wheel_sched.errors import StoreTooOld, StoreUnavailable
+from wheel_sched.store.operations import Call
+from wheel_sched.store.redis import faults
+from wheel_sched.store.redis.conversation import Dialect, Send, Sleep, by_node, ensure_durable
+from wheel_sched.store.redis.library import shard_keys
+
+Client = redis.Redis | RedisCluster
+
+CLIENT_SETTINGS: dict[str, Any] = {
+    "protocol": 2,  # RESP3 is no faster here, and RESP2 is what every proxy speaks
+    "socket_timeout": 10,
+    "socket_connect_timeout": 5,
+    "socket_keepalive": True,
+}
+
+
+def client_for(url: str, **settings: Any) -> redis.Redis:
+    """A client without retries of its own: a retried pop or claim under a lost reply is how messages get lost."""
+    settings = {**CLIENT_SETTINGS, **settings}
+    if url.startswith("unix:"):
+        for name in ("socket_connect_timeout", "socket_keepalive"):
+            settings.pop(name)
+    client: redis.Redis = redis.Redis.from_url(url, retry=Retry(NoBackoff(), 0), **settings)
+    return client
+
+
+def blocking_twin(client: Client, key: bytes, timeout_s: float) -> redis.Redis:
+    """A client with one connection of its own to the server of `key`, whose socket waits longer than its reads."""
+    if isinstance(client, RedisCluster):
+        node = client.get_node_from_key(key.decode())
+        if node is None or node.redis_connection is None:
+            raise StoreUnavailable(f"no cluster node serves {key!r} now: repeat in a moment")
+        client = node.redis_connection
+    pool = client.connection_pool
+    settings = {**pool.connection_kwargs, "socket_timeout": timeout_s, "retry": Retry(NoBackoff(), 0)}
+    settings.pop("connection_pool", None)
+    if isinstance(pool, SentinelConnectionPool):
+        twin = SentinelConnectionPool(pool.service_name, pool.sentinel_manager, is_master=pool.is_master, **settings)
+        return redis.Redis(connection_pool=twin)
+    pool_class = redis.ConnectionPool
+    return redis.Redis(connection_pool=pool_class(connection_class=pool.connection_class, **settings))
+
+
+class RedisBackend:
+    """Calls in, values out.
+
+    Args:
+        client: standalone, Sentinel-made or Cluster client. Our calls carry tokens, so its own retries are harmless.
+        dialect: namespace and durability.
+        owns_client: whether `close` closes it.
+    """
+
+    def __init__(self, client: Client, dialect: Dialect, *, owns_client: bool = False) -> None:
+        self.client = client
+        self.dialect = dialect
+        self.cluster = isinstance(client, RedisCluster)
+        self._owns_client = owns_client
+
+    def execute(self, calls: Sequence[Call[Any]], now_ms: int | None = None) -> list[Any]:
+        """Perform calls, one round trip per node; a value or an exception for each, in order."""
+        answers: list[Any] = [None] * len(calls)
+        for group in by_node(calls, self.cluster):
+            talk = self.dialect.talk([calls[i] for i in group], now_ms)
+            replies: list[Any] = []
+            try:
+                step = next(talk)
+                while True:
+                    if isinstance(step, Sleep):
+                        time.sleep(step.seconds)
+                        replies = []
+                    else:
+                        replies = self._send(step)
+                    step = talk.send(replies)
+            except StopIteration as end:
+                for i, answer in zip(group, end.value, strict=True):
+                    answers[i] = answer
+        return answers
+
+    def _send(self, step: Send) -> list[Any]:
+        if self.cluster:
+            return [self._cluster_command(command, step) for command in step.commands]
+        try:
+            if len(step.commands) == 1:
+                return [self.client.execute_command(*step.commands[0])]
+            pipeline = self.client.pipeline(transaction=False)
+            for command in step.commands:
+                pipeline.execute_command(*command)
+            return list(pipeline.execute(raise_on_error=False))
+        except (redis.RedisError, OSError) as error:
+            return [error] * len(step.commands)
+
+    def _cluster_command(self, command: tuple[Any, ...], step: Send) -> Any:
+        try:
+            if step.everywhere:
+                replies = [
+                    node.redis_connection.execute_command(*command)
+                    for node in self.client.get_primaries()  # type: ignore[union-attr]
+                ]
+                return replies[0]
+            return self.client.execute_command(*command)
+        except (redis.RedisError, OSError) as error:
+            return error
+
+    def check_server(self) -> None:
+        """Refuse a server that is too old or cannot keep the durability level.
+
+        Raises:
+            StoreError: with what to change; nothing was written.
+        """
+        info = self.info()
+        check_version(info)
+        if self.dialect.durability in ("fsync", "replicated"):
+            try:
+                config = self.client.config_get("appendfsync")
+            except redis.RedisError:
+                config = {}  # managed servers hide CONFIG; the version decides then
+            ensure_durable(self.dialect.durability, info, {_text(k): _text(v) for k, v in dict(config).items()})
+
+    def info(self) -> dict[str, Any]:
+        """The server's INFO, {} where there is none (test doubles)."""
+        try:
+            node = self.client
+            if isinstance(node, RedisCluster):
+                node = node.get_default_node().redis_connection
+            info: dict[str, Any] = node.info()
+            return info
+        except redis.ResponseError as error:
+            if "unknown command" in str(error).lower():
+                return {}
+            raise faults.translate(error) from error
+        except (redis.RedisError, OSError) as error:
+            raise faults.translate(error) from error
+
+    def identity(self) -> tuple[str, int] | None:
+        """(run id, database) of a standalone server; None in a cluster or where the server does not say."""
+        if self.cluster:
+            return None
+        run_id = self.info().get("run_id")
+        db = int(self.client.connection_pool.connection_kwargs.get("db") or 0)  # type: ignore[union-attr]
+        return (str(run_id), db) if run_id else None
+
+    def wait_for_mark(self, waiter: redis.Redis, marks: dict[int, bytes], timeout_ms: int) -> dict[int, bytes]:
+        """Block until a shard's marker is newer than `marks[shard]`; the newer ids by shard, {} at the timeout."""
+        keys = {shard_keys(self.dialect.namespace, shard)[9]: shard for shard in marks}
+        streams: dict[Any, Any] = {key: marks[shard] for key, shard in keys.items()}
+        try:
+            reply: Any = waiter.xread(streams, block=timeout_ms)
+        except (redis.RedisError, OSError) as error:
+            raise faults.translate(error) from error
+        entries = reply.items() if isinstance(reply, dict) else reply or []
+        return {keys[key]: rows[-1][0] for key, rows in entries if rows}
+
+    def waiter(self, shard: int, timeout_ms: int) -> redis.Redis:
+        """A connection of its own for `wait_for_mark`; close it when done."""
+        return blocking_twin(
+            self.client, shard_keys(self.dialect.namespace, shard)[9], timeout_ms / 1000 + 5
+        )
+
+    def close(self) -> None:
+        if self._owns_client:
+            self.client.close()
+
+
+def check_version(info: dict[str, Any]) -> None:
+    """Raise `StoreTooOld` below Redis 7.0 and Valkey 8.0; a server that does not say is taken as it is."""
+    valkey, server = info.get("valkey_version"), info.get("redis_version")
+    if valkey is None and server is None:
+        return
+    version = str(valkey or server)
+    least = 8 if valkey else 7
+    if int(version.split(".")[0]) < least:
+        name = "Valkey" if valkey else "Redis"
+        raise StoreTooOld(
+            f"the server is {name} {version}; wheel-sched needs Valkey 8 or Redis 7 or newer: nothing was written; "
+            "upgrade the server"
+        )
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)

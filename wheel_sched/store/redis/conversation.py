@@ -1,0 +1,200 @@
+"""How calls are put to a server, without any I/O: a generator yields what to send and is given the replies.
+
+Both backends drive it, so that loading scripts, repeating under the same token after a lost reply, and checking the
+durability level stand in one place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import redis
+
+from wheel_sched.errors import ConfigError, InDoubt, StoreError
+from wheel_sched.store.operations import Argument, Call
+from wheel_sched.store.redis import faults
+from wheel_sched.store.redis.library import library, shard_keys
+
+DURABILITIES = ("memory", "everysec", "fsync", "replicated")
+REPEATS = 2  # after a lost reply; the caller's own retry comes on top
+REPEAT_AFTER_S = 0.05
+CONFIRM_MS = 5_000  # how long WAIT and WAITAOF may take before a write is in doubt
+
+Command = tuple[Argument, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send these commands on one connection of the shard's node, in order, and give back replies or exceptions."""
+
+    commands: Sequence[Command]
+    key: bytes
+    everywhere: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Sleep:
+    """Wait before the next step."""
+
+    seconds: float
+
+
+Step = Send | Sleep
+Talk = Generator[Step, list[Any], list[Any]]
+
+
+@dataclass(slots=True)
+class Dialect:
+    """How to speak to this server.
+
+    Args:
+        namespace: prefix of all keys.
+        durability: what a write waits for. Defaults to "everysec".
+        replicas: how many replicas confirm under "replicated". Defaults to 1.
+        functions: whether FCALL is used; becomes False when the server refuses it. Defaults to True.
+        variant: see `library`. Defaults to "".
+    """
+
+    namespace: str
+    durability: str = "everysec"
+    replicas: int = 1
+    functions: bool = True
+    variant: str = ""
+
+    def __post_init__(self) -> None:
+        if self.durability not in DURABILITIES:
+            raise ConfigError(f"expected durability to be one of {', '.join(DURABILITIES)}, got: {self.durability!r}")
+
+    def command(self, call: Call[Any], now_ms: int | None) -> Command:
+        """The call as one command."""
+        operation = call.operation
+        keys = shard_keys(self.namespace, call.shard)
+        script = library(self.variant).scripts[operation.script]
+        start: Command = ("FCALL", script.function) if self.functions else ("EVALSHA", script.sha)
+        now: Argument = "" if now_ms is None else now_ms
+        return (*start, len(keys), *keys, now, operation.token, *operation.argv())
+
+    def confirmation(self, calls: Sequence[Call[Any]]) -> Command | None:
+        """What makes the server say that the writes before it are safe, on the same connection."""
+        if not any(call.operation.writes for call in calls):
+            return None
+        if self.durability == "fsync":
+            return ("WAITAOF", 1, 0, CONFIRM_MS)
+        if self.durability == "replicated":
+            return ("WAIT", self.replicas, CONFIRM_MS)
+        return None
+
+    def confirmed(self, reply: Any) -> Exception | None:
+        """The error in the confirmation's reply, if any."""
+        if isinstance(reply, Exception):
+            return faults.translate(reply)
+        if self.durability == "fsync" and reply[0] < 1:
+            return InDoubt("written, but not yet on disk after 5 s: repeat under the same token or id")
+        if self.durability == "replicated" and reply < self.replicas:
+            return InDoubt(
+                f"written, but only {reply} of {self.replicas} replicas confirmed within 5 s: repeat under the same "
+                "token or id"
+            )
+        return None
+
+    def talk(self, calls: Sequence[Call[Any]], now_ms: int | None) -> Talk:
+        """Perform calls of one node; the result holds a value or an exception for each."""
+        answers: list[Any] = [None] * len(calls)
+        open_ = list(range(len(calls)))
+        repeats = 0
+        loaded = False
+        while open_:
+            batch = [calls[i] for i in open_]
+            commands = [self.command(call, now_ms) for call in batch]
+            confirmation = self.confirmation(batch)
+            if confirmation is not None:
+                commands.append(confirmation)
+            key = shard_keys(self.namespace, batch[0].shard)[0]
+            replies = yield Send(commands, key)
+            doubt = self.confirmed(replies[len(batch)]) if confirmation is not None else None
+            again: list[int] = []
+            missing = lost = False
+            for i, call, reply in zip(open_, batch, replies, strict=False):
+                if isinstance(reply, Exception):
+                    answers[i] = faults.translate(reply)
+                    if faults.no_function(reply) or isinstance(reply, redis.exceptions.NoScriptError):
+                        missing = True
+                        again.append(i)
+                    elif faults.functions_refused(reply) and self.functions:
+                        self.functions = False
+                        missing = True
+                        again.append(i)
+                    elif faults.lost(reply) and (call.operation.token or not call.operation.writes):
+                        lost = True
+                        again.append(i)
+                elif doubt is not None and call.operation.writes:
+                    answers[i] = doubt
+                else:
+                    answers[i] = call.operation.parse(reply, call.shard)
+            if missing:
+                if loaded and self.functions:
+                    return answers
+                loaded = True
+                failure = yield from self._load([calls[i] for i in again], key)
+                if failure is not None:
+                    for i in again:
+                        answers[i] = failure
+                    return answers
+            elif lost:
+                if repeats == REPEATS:
+                    return answers
+                repeats += 1
+                yield Sleep(REPEAT_AFTER_S * repeats)
+            open_ = again
+        return answers
+
+    def _load(self, calls: Sequence[Call[Any]], key: bytes) -> Generator[Step, list[Any], Exception | None]:
+        lib = library(self.variant)
+        if self.functions:
+            (reply, *_) = yield Send([("FUNCTION", "LOAD", lib.source)], key, everywhere=True)
+            if not isinstance(reply, Exception) or "already exists" in str(reply):
+                return None
+            if not faults.functions_refused(reply):
+                return faults.translate(reply)
+            self.functions = False
+        sources = {lib.scripts[call.operation.script].source for call in calls}
+        replies = yield Send([("SCRIPT", "LOAD", source) for source in sources], key, everywhere=True)
+        for reply in replies:
+            if isinstance(reply, Exception):
+                return faults.translate(reply)
+        return None
+
+
+def by_node(calls: Sequence[Call[Any]], cluster: bool) -> list[list[int]]:
+    """Which calls can go down one connection: all of them on one server, a shard's own in a cluster."""
+    if not cluster:
+        return [list(range(len(calls)))] if calls else []
+    groups: dict[int, list[int]] = {}
+    for i, call in enumerate(calls):
+        groups.setdefault(call.shard, []).append(i)
+    return list(groups.values())
+
+
+def ensure_durable(durability: str, info: dict[str, Any], config: dict[str, str]) -> None:
+    """Refuse a durability level at start that the server cannot keep.
+
+    Raises:
+        StoreError: with what to change.
+    """
+    if durability == "fsync":
+        version = str(info.get("valkey_version") or info.get("redis_version") or "0")
+        major, minor = (int(part) for part in (*version.split("."), "0")[:2])
+        aof = str(info.get("aof_enabled", "0")) == "1"
+        if not aof:
+            raise StoreError(
+                "durability 'fsync' needs the append-only file: set `appendonly yes` on the server; nothing was changed"
+            )
+        if (major, minor) < (7, 2) and config.get("appendfsync") != "always":
+            raise StoreError(
+                f"durability 'fsync' needs WAITAOF (Redis 7.2, Valkey 8) or `appendfsync always`; this server is "
+                f"{version}; nothing was changed"
+            )
+    if durability == "replicated" and int(info.get("connected_slaves", 0)) < 1:
+        raise StoreError("durability 'replicated' needs a connected replica; there is none; nothing was changed")

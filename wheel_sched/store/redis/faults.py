@@ -1,0 +1,92 @@
+"""Client errors as ours: who is at fault, what stayed unchanged, what to do next."""
+
+from __future__ import annotations
+
+import redis
+
+from wheel_sched.errors import (
+    NamespaceMismatch,
+    Rejected,
+    StaleEpoch,
+    StoreAuthError,
+    StoreError,
+    StoreFull,
+    StoreReadOnly,
+    StoreTooOld,
+    StoreUnavailable,
+)
+
+_BY_START: tuple[tuple[str, type[StoreError], str], ...] = (
+    ("OOM", StoreFull, "the server is at its memory limit and evicts nothing: nothing was written; free memory or "
+     "raise maxmemory, then repeat"),
+    ("READONLY", StoreReadOnly, "the server is a read-only replica: nothing was written; connect to the primary"),
+    ("MISCONF", StoreReadOnly, "the server refuses writes because it cannot save to disk: nothing was written; see "
+     "its log and free disk space"),
+    ("NOAUTH", StoreAuthError, "the server wants a password: nothing was written; give one in the URL"),
+    ("WRONGPASS", StoreAuthError, "the user name or password is wrong: nothing was written; correct the URL"),
+    ("NOPERM", StoreAuthError, "this user may not run a command or touch a key: nothing was written; extend its ACL"),
+    ("WSCLOCK", NamespaceMismatch, "nothing was changed"),
+    ("WSABSENT", NamespaceMismatch, "nothing was changed; open the namespace first (was the server flushed?)"),
+    ("WSFROZEN", NamespaceMismatch, "nothing was changed; wait for the maintenance to end, or end it with "
+     "`wheel-sched reshard --resume`"),
+    ("WSEPOCH", StaleEpoch, "nothing was claimed; read the window again"),
+    ("LOADING", StoreUnavailable, "the server is still loading its data: repeat in a moment"),
+    ("BUSY", StoreUnavailable, "the server is busy with a script: repeat in a moment"),
+    ("MASTERDOWN", StoreUnavailable, "the replica has lost its primary: repeat after the failover"),
+    ("CLUSTERDOWN", StoreUnavailable, "the cluster is down: repeat when its slots are served again"),
+    ("TRYAGAIN", StoreUnavailable, "the slot is being moved: repeat in a moment"),
+)
+
+
+def translate(error: Exception) -> Exception:
+    """Our error for the client's; what is not known is a `StoreError` with the server's words."""
+    if isinstance(error, redis.AuthenticationError):
+        return StoreAuthError(f"the server refused the login ({error}): nothing was written; correct the URL")
+    text = f"{_code(error)}{error}"
+    for start, kind, advice in _BY_START:
+        if text.startswith(start):
+            return kind(f"{text}: {advice}")
+    if isinstance(error, redis.ConnectionError | redis.TimeoutError | OSError):
+        return StoreUnavailable(
+            f"no answer from the server ({error or type(error).__name__}): what was sent may have been "
+            "executed; repeat under the same token or id"
+        )
+    if "unknown command" in text.lower():
+        return StoreTooOld(f"{text}: the server lacks a command; use Valkey 8 or Redis 7 or newer")
+    if text.startswith("WSBATCH"):
+        return Rejected(f"{text}; nothing was changed")
+    if isinstance(error, redis.RedisError):
+        return StoreError(f"the server refused: {text}; nothing was changed")
+    return error
+
+
+def _code(error: Exception) -> str:
+    """redis-py strips the code of errors it has a class for; put it back."""
+    codes = {
+        redis.exceptions.ReadOnlyError: "READONLY ",
+        redis.exceptions.OutOfMemoryError: "OOM ",
+        redis.exceptions.NoPermissionError: "NOPERM ",
+        redis.exceptions.BusyLoadingError: "LOADING ",
+    }
+    code = codes.get(type(error), "")
+    return "" if str(error).startswith(code.strip() or "\0") else code
+
+
+def lost(error: Exception) -> bool:
+    """Whether the outcome is unknown: the reply did not arrive."""
+    return isinstance(error, redis.ConnectionError | redis.TimeoutError | OSError) and not isinstance(
+        error, redis.AuthenticationError | redis.exceptions.BusyLoadingError
+    )
+
+
+def no_function(error: Exception) -> bool:
+    """Whether the server does not have the library (new server, failover, flush)."""
+    return isinstance(error, redis.ResponseError) and "Function not found" in str(error)
+
+
+def functions_refused(error: Exception) -> bool:
+    """Whether this server or user may not use functions at all, so that EVALSHA has to do."""
+    text = str(error)
+    return isinstance(error, redis.ResponseError) and (
+        "unknown command" in text.lower() or isinstance(error, redis.exceptions.NoPermissionError) or "NOPERM" in text
+    )
