@@ -6,9 +6,12 @@ import re
 
 from wheel_sched.errors import EmbeddedServerError
 from wheel_sched.store.embedded.folder import ALTERNATIVES, DataFolder
-from wheel_sched.store.embedded.supervisor import NOT_EXECUTABLE, OCCUPIED
 
 SHOWN_LINES = 6
+
+# The supervisor's own exit codes, repeated here because that file stands alone and is not importable on Windows.
+NOT_EXECUTABLE = 127
+OCCUPIED = 75
 
 # First match wins: the more particular lines come first.
 _CAUSES = [

@@ -110,7 +110,11 @@ class DataFolder:
 
     def record(self) -> ServerRecord | None:
         """Who lives here, as far as it is written. Worth something only while `occupied`."""
-        return ServerRecord.parse(self.pid_path.read_text(errors="surrogateescape"))
+        return ServerRecord.parse(self.pid_path.read_text(encoding="utf-8", errors="surrogateescape"))
+
+    def clear_record(self) -> None:
+        """Forget a server that was killed along with its supervisor. Only when not `occupied`."""
+        self.pid_path.write_text("")
 
     def make_socket_path(self) -> Path:
         """Where the socket goes: `run/` in the folder, or a new private temporary folder when that is too long."""
@@ -123,7 +127,7 @@ class DataFolder:
         private = Path(tempfile.mkdtemp(prefix="wheel-sched-"))  # 0700
         if len(os.fsencode(private)) + 12 > SOCKET_PATH_LIMIT:
             private.rmdir()
-            private = Path(tempfile.mkdtemp(prefix="wheel-sched-", dir="/tmp"))  # noqa: S108  # 0700, random name
+            private = Path(tempfile.mkdtemp(prefix="wheel-sched-", dir="/tmp"))  # 0700, random name
         return private / "server.sock"
 
     def start_log(self) -> int:

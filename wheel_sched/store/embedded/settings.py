@@ -18,11 +18,14 @@ Fsync = Literal["always", "everysec", "no"]
 _STRENGTH: Mapping[str, int] = {"no": 0, "everysec": 1, "always": 2}
 _NAME = re.compile(r"[a-z][a-z0-9-]*")
 
-OWNED = frozenset(
-    "aclfile appenddirname appendfilename appendfsync appendonly bind daemonize dbfilename dir include logfile "
-    "maxmemory-policy no-appendfsync-on-rewrite pidfile port protected-mode rename-command requirepass save supervised "
-    "tls-port unixsocket unixsocketperm user".split()
-)
+# fmt: off
+OWNED = frozenset((
+    "aclfile", "appenddirname", "appendfilename", "appendfsync", "appendonly", "bind", "daemonize",
+    "dbfilename", "dir", "include", "logfile", "maxmemory-policy", "no-appendfsync-on-rewrite", "pidfile",
+    "port", "protected-mode", "rename-command", "requirepass", "save", "supervised", "tls-port", "unixsocket",
+    "unixsocketperm", "user",
+))
+# fmt: on
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,7 @@ class ServerSettings:
                 problems.append(f"expected extra to have names as in valkey.conf, got: {name!r}")
             elif name in OWNED:
                 problems.append(f"expected extra to leave {name!r} to the embedded server, got: {value!r}")
-            if not isinstance(value, str) or re.search(r"[\r\n\0]", value):
+            if re.search(r"[\r\n\0]", str(value)):
                 problems.append(f"expected extra[{name!r}] to be one line of text, got: {value!r}")
         if problems:
             raise ConfigError(problems)

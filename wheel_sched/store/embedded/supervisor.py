@@ -52,14 +52,14 @@ def supervise(pid_file: str, record: str, socket_path: str, command: list[str]) 
     except BlockingIOError:
         sys.stderr.write(f"another server holds {pid_file}\n")
         return OCCUPIED
-    wake = _wake_on_signals()
     libc = ctypes.CDLL(None) if sys.platform == "linux" else None
     supervisor_pid = os.getpid()
     server_pid = os.fork()
     if server_pid == 0:
         _become_server(pid_fd, record, command, libc, supervisor_pid)
     try:
-        return _watch(server_pid, wake, pid_fd)
+        # After the fork: a SIGTERM that reaches the child before it is the server must end it, not be caught here.
+        return _watch(server_pid, _wake_on_signals(), pid_fd)
     finally:
         os.ftruncate(pid_fd, 0)
         Path(socket_path).unlink(missing_ok=True)
@@ -84,7 +84,7 @@ def _become_server(pid_fd: int, record: str, command: list[str], libc: ctypes.CD
     """In the child: write the pid file, tie our life to the supervisor's, become the server. Never returns."""
     try:
         os.ftruncate(pid_fd, 0)
-        os.pwrite(pid_fd, f"{os.getpid()}\n{record}".encode(), 0)
+        os.pwrite(pid_fd, os.fsencode(f"{os.getpid()}\n{record}"), 0)
         os.set_inheritable(pid_fd, True)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         if libc is not None:
@@ -102,15 +102,15 @@ def _watch(server_pid: int, wake: int, pid_fd: int) -> int:
     kill_at: float | None = None
     owner = [0]
     while True:
+        ended, status = os.waitpid(server_pid, os.WNOHANG)
+        if ended:
+            code = os.waitstatus_to_exitcode(status)
+            return code if code >= 0 else 128 - code
         timeout_s = None if kill_at is None else max(0.0, kill_at - time.monotonic())
         ready, _, _ = select.select([*owner, wake], [], [], timeout_s)
         stop = bool(owner) and 0 in ready  # the owner never writes: readable means end of file
         if wake in ready:
             stop = any(number in STOP_SIGNALS for number in os.read(wake, 256)) or stop
-        ended, status = os.waitpid(server_pid, os.WNOHANG)
-        if ended:
-            code = os.waitstatus_to_exitcode(status)
-            return code if code >= 0 else 128 - code
         if stop and kill_at is None:
             owner = []
             os.ftruncate(pid_fd, 0)  # first of all: whoever reads an empty record waits for the lock instead
