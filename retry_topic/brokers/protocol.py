@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from retry_topic.message import Message
+from wheel_sched.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,3 +106,22 @@ class Broker(Protocol):
     def close(self) -> None:
         """Release connections. Idempotent."""
         ...
+
+
+def joining(topics: Sequence[str], group: str, idle_ms: int) -> tuple[str, ...]:
+    """The distinct topics of a consumer to be, in the order given; every implementation checks its arguments here.
+
+    Raises:
+        ConfigError: with all that is wrong with them.
+    """
+    problems = []
+    names = () if isinstance(topics, str | bytes) else tuple(dict.fromkeys(topics))
+    if not names or not all(isinstance(name, str) and name for name in names):
+        problems.append(f"expected topics to be a sequence of one or more non-empty names, got: {topics!r}")
+    if not isinstance(group, str) or not group:
+        problems.append(f"expected group to be a non-empty name, got: {group!r}")
+    if not isinstance(idle_ms, int) or isinstance(idle_ms, bool) or idle_ms < 1:
+        problems.append(f"expected idle_ms to be an integer of 1 or more, got: {idle_ms!r}")
+    if problems:
+        raise ConfigError(problems)
+    return names

@@ -1,0 +1,290 @@
+"""The broker of one process: topics are lists, a group is a position and a table of what its members hold.
+
+Invariant: of every record a group is past, it either holds a lease (a member works on it) or has settled it. Leases
+are kept in the order in which they were last renewed, so the first one tells whether anything has to be handed out
+again: no scan, whatever is in flight.
+
+Cost: about 0.3 us per published message (one append; a batch takes the lock once), O(deliveries) per poll.
+Threads: every method may be called from any thread; one lock guards the broker, no callback runs under it.
+Time: `monotonic_ms` decides when an unsettled delivery is handed out again and may be a virtual clock; a waiting
+`poll` waits in real time, because nobody would wake it otherwise.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+
+from retry_topic.brokers.protocol import Delivery, PublishFailure, joining
+from retry_topic.message import Message, Source
+from wheel_sched.errors import BrokerUnavailable, ConfigError
+
+
+def _monotonic_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+@dataclass(slots=True)
+class _Lease:
+    member: int
+    since_ms: int
+    deliveries: int
+
+
+@dataclass(slots=True)
+class _Group:
+    position: int = 0
+    leases: dict[int, _Lease] = field(default_factory=dict)  # by offset, least recently renewed first
+
+    def lease(self, offset: int, member: int, now_ms: int) -> int:
+        """Give `offset` to `member`; answers how often it has been handed out now."""
+        old = self.leases.pop(offset, None)
+        deliveries = old.deliveries + 1 if old else 1
+        self.leases[offset] = _Lease(member, now_ms, deliveries)
+        return deliveries
+
+    def expired(self, now_ms: int, idle_ms: int, limit: int) -> list[int]:
+        """Offsets whose lease was not renewed for `idle_ms`, the longest silent first."""
+        found: list[int] = []
+        for offset, lease in self.leases.items():
+            if len(found) == limit or now_ms - lease.since_ms < idle_ms:
+                break
+            found.append(offset)
+        return found
+
+    def first_unsettled(self) -> int:
+        return min(self.leases, default=self.position)
+
+
+@dataclass(slots=True)
+class _Topic:
+    base: int = 0  # offset of records[0]
+    records: list[tuple[Message, int]] = field(default_factory=list)  # the message and when it came (wall ms)
+    groups: dict[str, _Group] = field(default_factory=dict)
+
+    @property
+    def end(self) -> int:
+        return self.base + len(self.records)
+
+    def delivered(self, name: str, offset: int) -> Message:
+        message, at_ms = self.records[offset - self.base]
+        return Message(name, message.value, message.key, message.headers, Source(name, 0, str(offset), at_ms))
+
+    def trim(self, maxlen: int) -> None:
+        """Drop the oldest settled records beyond `maxlen`, never one that a group has not settled."""
+        excess = len(self.records) - maxlen
+        if excess > 0 and self.groups:
+            settled = min(group.first_unsettled() for group in self.groups.values()) - self.base
+            del self.records[: min(excess, settled)]
+            self.base = max(self.base, self.base + min(excess, settled))
+
+
+class MemoryBroker:
+    """Topics in the memory of this process.
+
+    Args:
+        create_topics: publishing to an absent topic creates it instead of failing. Defaults to False.
+        maxlen: how many records of a topic stay after every group has settled them; unsettled ones always stay, and
+            so does a topic that no group reads. Defaults to None (all stay).
+        monotonic_ms: the clock of redelivery. Defaults to the monotonic clock.
+        wall_ms: the clock of `Source.timestamp_ms`. Defaults to the time of day.
+    """
+
+    name = "memory"
+
+    def __init__(
+        self,
+        *,
+        create_topics: bool = False,
+        maxlen: int | None = None,
+        monotonic_ms: Callable[[], int] = _monotonic_ms,
+        wall_ms: Callable[[], int] = _wall_ms,
+    ) -> None:
+        if maxlen is not None and maxlen < 0:
+            raise ConfigError(f"expected maxlen to be None or 0 and more, got: {maxlen!r}")
+        self._create_topics = create_topics
+        self._maxlen = maxlen
+        self._monotonic_ms = monotonic_ms
+        self._wall_ms = wall_ms
+        self._topics: dict[str, _Topic] = {}
+        self._members = count(1)
+        self._closed = False
+        self._changed = threading.Condition(threading.Lock())
+
+    def publish(self, messages: Sequence[Message]) -> list[PublishFailure | None]:
+        """Append each message to its topic; None = done, else why not. Raises BrokerUnavailable once closed."""
+        at_ms = self._wall_ms()
+        with self._changed:
+            self._check_open()
+            answers = self._append(messages, at_ms)
+            self._changed.notify_all()
+        return answers
+
+    def consumer(self, topics: Sequence[str], group: str, *, idle_ms: int = 30_000) -> MemoryConsumer:
+        """Join `group` on `topics`, which are created when absent; a new group starts at their beginning."""
+        names = joining(topics, group, idle_ms)
+        with self._changed:
+            self._check_open()
+            for name in names:
+                topic = self._topics.setdefault(name, _Topic())
+                topic.groups.setdefault(group, _Group(topic.base))
+            return MemoryConsumer(self, names, group, idle_ms, next(self._members))
+
+    def create_topic(self, topic: str) -> None:
+        """Create `topic` when it is absent."""
+        if not topic:
+            raise ConfigError(f"expected topic to be a non-empty name, got: {topic!r}")
+        with self._changed:
+            self._topics.setdefault(topic, _Topic())
+
+    def topics(self) -> dict[str, int]:
+        """Known topics and how many records each holds."""
+        with self._changed:
+            return {name: len(topic.records) for name, topic in self._topics.items()}
+
+    def records(self, topic: str) -> list[Message]:
+        """What `topic` holds, oldest first, without consuming it: for tests and for looking."""
+        with self._changed:
+            held = self._topics.get(topic, _Topic())
+            return [held.delivered(topic, offset) for offset in range(held.base, held.end)]
+
+    def close(self) -> None:
+        """Refuse further work and wake waiting consumers. Idempotent; the records can still be looked at."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def __repr__(self) -> str:
+        with self._changed:
+            records = sum(len(topic.records) for topic in self._topics.values())
+            return f"<MemoryBroker topics={len(self._topics)} records={records}{' closed' if self._closed else ''}>"
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise BrokerUnavailable("the memory broker was closed: nothing was done")
+
+    def _append(self, messages: Sequence[Message], at_ms: int) -> list[PublishFailure | None]:
+        answers: list[PublishFailure | None] = [None] * len(messages)
+        topics = self._topics
+        for index, message in enumerate(messages):
+            topic = topics.get(message.topic)
+            if topic is None:
+                if not self._create_topics or not message.topic:
+                    answers[index] = PublishFailure(f"unknown topic {message.topic!r}"[:500], transient=False)
+                    continue
+                topic = topics[message.topic] = _Topic()
+            topic.records.append((message, at_ms))
+        return answers
+
+
+class MemoryConsumer:
+    """One member of a group of a `MemoryBroker`; made by its `consumer` method."""
+
+    def __init__(self, broker: MemoryBroker, topics: tuple[str, ...], group: str, idle_ms: int, member: int) -> None:
+        self._broker = broker
+        self._topics = topics
+        self._group = group
+        self._idle_ms = idle_ms
+        self._member = member
+        self._turn = 0  # which topic is read first: rotates, so that a busy one does not starve the others
+        self._closed = False
+
+    def poll(self, limit: int, timeout_ms: int) -> list[Delivery]:
+        """Up to `limit` deliveries, orphans first; waits up to `timeout_ms` (real time) for the first."""
+        until = time.monotonic() + timeout_ms / 1000
+        with self._broker._changed:
+            while True:
+                self._broker._check_open()
+                if self._closed:
+                    raise BrokerUnavailable("this consumer was closed: nothing was read")
+                now_ms = self._broker._monotonic_ms()
+                taken = self._take(limit, now_ms)
+                left_seconds = until - time.monotonic()
+                if taken or left_seconds <= 0 or limit < 1:
+                    return taken
+                self._broker._changed.wait(min(left_seconds, self._orphan_in_seconds(now_ms)))
+
+    def ack(self, deliveries: Sequence[Delivery]) -> None:
+        """Settle deliveries. Repeating it is harmless."""
+        with self._broker._changed:
+            for delivery in deliveries:
+                self._settle(delivery)
+
+    def forward(self, pairs: Sequence[tuple[Delivery, Message]]) -> list[PublishFailure | None]:
+        """Publish each message and settle its delivery in one step; one settled already is not published again."""
+        at_ms = self._broker._wall_ms()
+        answers: list[PublishFailure | None] = []
+        with self._broker._changed:
+            self._broker._check_open()
+            for delivery, message in pairs:
+                failure = None
+                if self._lease_of(delivery) is not None:
+                    failure = self._broker._append([message], at_ms)[0]
+                    if failure is None:
+                        self._settle(delivery)
+                answers.append(failure)
+            self._broker._changed.notify_all()
+        return answers
+
+    def beat(self, deliveries: Sequence[Delivery]) -> None:
+        """Renew the leases that are still this member's; one that another member has taken stays with it."""
+        now_ms = self._broker._monotonic_ms()
+        with self._broker._changed:
+            for delivery in deliveries:
+                lease = self._lease_of(delivery)
+                if lease is not None and lease.member == self._member:
+                    topic, offset = delivery.handle
+                    leases = self._broker._topics[topic].groups[self._group].leases
+                    del leases[offset]
+                    lease.since_ms = now_ms
+                    leases[offset] = lease
+
+    def close(self) -> None:
+        """Leave the group; what is unsettled goes to others after `idle_ms`. Idempotent."""
+        with self._broker._changed:
+            self._closed = True
+            self._broker._changed.notify_all()
+
+    def __repr__(self) -> str:
+        return f"<MemoryConsumer group={self._group!r} topics={list(self._topics)} member={self._member}>"
+
+    def _take(self, limit: int, now_ms: int) -> list[Delivery]:
+        names = self._topics[self._turn :] + self._topics[: self._turn]
+        self._turn = (self._turn + 1) % len(self._topics)
+        states = [(name, topic := self._broker._topics[name], topic.groups[self._group]) for name in names]
+        taken: list[Delivery] = []
+        for name, topic, group in states:
+            for offset in group.expired(now_ms, self._idle_ms, limit - len(taken)):
+                deliveries = group.lease(offset, self._member, now_ms)
+                taken.append(Delivery(topic.delivered(name, offset), (name, offset), deliveries))
+        for name, topic, group in states:
+            last = min(topic.end, group.position + limit - len(taken))
+            for offset in range(group.position, last):
+                group.lease(offset, self._member, now_ms)
+                taken.append(Delivery(topic.delivered(name, offset), (name, offset)))
+            group.position = max(group.position, last)
+        return taken
+
+    def _orphan_in_seconds(self, now_ms: int) -> float:
+        """When the next lease of the group could run out, at least a millisecond from now."""
+        groups = (self._broker._topics[name].groups[self._group] for name in self._topics)
+        oldest = (next(iter(group.leases.values())).since_ms for group in groups if group.leases)
+        return max(1, min(oldest, default=now_ms) + self._idle_ms - now_ms) / 1000
+
+    def _lease_of(self, delivery: Delivery) -> _Lease | None:
+        topic, offset = delivery.handle
+        return self._broker._topics[topic].groups[self._group].leases.get(offset)
+
+    def _settle(self, delivery: Delivery) -> None:
+        topic, offset = delivery.handle
+        held = self._broker._topics[topic]
+        settled = held.groups[self._group].leases.pop(offset, None)
+        if settled is not None and self._broker._maxlen is not None:
+            held.trim(self._broker._maxlen)
