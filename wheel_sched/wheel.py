@@ -1,0 +1,527 @@
+"""The hierarchical timing wheel: who is due at which tick, and nothing else.
+
+Kafka's `TimingWheel` (after Varghese and Lauck, SOSP 1987, scheme 7) as a core without clock, lock, thread or
+callback: `now` is an argument, time is whole milliseconds, and what is due is returned.
+
+    level 0   slots of tick_ms                  up to the end of the block the clock is in
+    level n   slots of tick_ms * wheel_size**n  from there to the end of the enclosing block, and so on without limit
+
+Invariants. Levels are aligned and follow each other without overlap, so where a tick belongs depends on nothing but
+the clock: entries of one tick always share one slot, a slot is emptied into the levels below before anything can be
+placed there directly, and FIFO inside a tick follows. Deadlines round up to a tick and now rounds down: never early.
+A deadline at or before the clock joins the tick being handed out. Exempt from FIFO is an entry moved by `touch`: it
+joins its new tick when it is relocated.
+
+Cost. A slot is Kafka's `TimerTaskList`, an insertion-ordered `dict[entry, None]` keyed by its absolute number, and
+each level keeps an int heap of its slots. Schedule and cancel are O(1) apart from the heap push of a new slot;
+an entry moves down at most once per level. A slot emptied by cancels costs some 200 bytes until the clock passes it,
+and there are never more than `wheel_size` of them per level. `next_expiry` may scan one slot of a far level, once.
+
+Threads. None of it is thread-safe: one owner calls everything, `repr` included.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from heapq import heappop, heappush
+from operator import attrgetter
+from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
+
+from wheel_sched.errors import ConfigError, Rejected
+
+T = TypeVar("T")
+
+
+class EntryState(Enum):
+    """Where an entry stands.
+
+    PENDING -> RUNNING (handed out) -> FIRED (`finish`); PENDING -> CANCELLED, for good. `reschedule` leads from
+    every state but CANCELLED back to PENDING.
+    """
+
+    PENDING = "pending"
+    RUNNING = "running"
+    FIRED = "fired"
+    CANCELLED = "cancelled"
+
+
+# Globals, because looking a member up on an Enum class costs as much as a dict insert.
+_PENDING: Final = EntryState.PENDING
+_RUNNING: Final = EntryState.RUNNING
+_FIRED: Final = EntryState.FIRED
+_CANCELLED: Final = EntryState.CANCELLED
+
+
+@dataclass(frozen=True, slots=True)
+class WheelCounters:
+    """What a wheel has done and holds.
+
+    Args:
+        pending: entries waiting.
+        levels: entries waiting per level, lowest first; as many as were needed so far.
+        cascades: moves of an entry from a level to a lower one.
+        relocations: moves of an entry that `touch` had postponed, made when its old place came up.
+        productive_wakeups: `advance` calls that handed something out.
+        empty_wakeups: `advance` calls that did not.
+    """
+
+    pending: int
+    levels: tuple[int, ...]
+    cascades: int
+    relocations: int
+    productive_wakeups: int
+    empty_wakeups: int
+
+
+class TimerTaskEntry(Generic[T]):
+    """The handle of one scheduled task, made by `TimingWheel.schedule` only."""
+
+    __slots__ = ("_deadline_ms", "_slot", "_state", "_task", "_wheel")
+
+    # No __init__: passing five arguments to one costs more than making the object.
+    _deadline_ms: int
+    _slot: TimerTaskList[T] | None  # the slot it waits in; None when it does not wait
+    _state: EntryState
+    _task: T | None
+    _wheel: TimingWheel[T]
+
+    @property
+    def task(self) -> T | None:
+        """What was scheduled; None once cancelled, so that a kept handle keeps nothing else alive."""
+        return self._task
+
+    @property
+    def deadline_ms(self) -> int:
+        """The deadline as given, not rounded to a tick."""
+        return self._deadline_ms
+
+    @property
+    def state(self) -> EntryState:
+        """Where the entry stands."""
+        return self._state
+
+    def cancel(self) -> EntryState:
+        """Take the entry out at once and let go of its task. Answers the state the entry is now in.
+
+        CANCELLED: it will not be handed out (again). RUNNING, FIRED: too late, nothing changed.
+        """
+        slot = self._slot
+        if slot is None:
+            return self._state
+        del slot[self]
+        self._slot = None
+        self._task = None
+        self._state = _CANCELLED
+        self._wheel._pending -= 1
+        return _CANCELLED
+
+    def finish(self) -> None:
+        """Say that a handed-out task has been run. Without effect on an entry that was armed again meanwhile."""
+        if self._state is _RUNNING:
+            self._state = _FIRED
+
+    def reschedule(self, deadline_ms: int) -> bool:
+        """Wait for `deadline_ms` instead, as if scheduled now; arms an entry again that was handed out.
+
+        False, and nothing changed, when the entry was cancelled: its task is gone.
+        """
+        if type(deadline_ms) is not int:
+            deadline_ms = _whole("deadline_ms", deadline_ms)
+        if self._state is _CANCELLED:
+            return False
+        slot, wheel = self._slot, self._wheel
+        if slot is None:
+            wheel._pending += 1
+        else:
+            del slot[self]
+        self._deadline_ms = deadline_ms
+        self._state = _PENDING
+        wheel._place(self)
+        return True
+
+    def touch(self, deadline_ms: int) -> bool:
+        """Postpone a waiting entry by writing its deadline down; it moves when its old place comes up.
+
+        The cheap way to keep a heartbeat alive. An earlier deadline is a `reschedule`. False, and nothing changed,
+        when the entry does not wait (any more).
+        """
+        if type(deadline_ms) is not int:
+            deadline_ms = _whole("deadline_ms", deadline_ms)
+        if self._slot is None:
+            return False
+        if deadline_ms < self._deadline_ms:
+            return self.reschedule(deadline_ms)
+        self._deadline_ms = deadline_ms
+        return True
+
+    def __repr__(self) -> str:
+        return f"<TimerTaskEntry {self._state.value} deadline_ms={self._deadline_ms} task={self._task!r}>"
+
+
+TimerTaskList: TypeAlias = dict[TimerTaskEntry[T], None]
+
+_deadline_of: Final = attrgetter("_deadline_ms")
+
+
+class _Level(Generic[T]):
+    """One level: its slots by absolute number (tick >> shift), and where its range ends (a tick, exclusive)."""
+
+    __slots__ = ("end", "heap", "shift", "slots")
+
+    def __init__(self, shift: int, end: int) -> None:
+        self.shift = shift
+        self.end = end
+        self.slots: dict[int, TimerTaskList[T]] = {}
+        self.heap: list[int] = []  # the keys of `slots`, each once
+
+
+class TimingWheel(Generic[T]):
+    """Tasks by deadline.
+
+    Args:
+        now_ms: where time starts. Defaults to 0.
+        tick_ms: width of a slot of the lowest level; deadlines round up to it. Defaults to 1.
+        wheel_size: slots per level, a power of two of at least 2. Defaults to 4096: with ticks of 1 ms the levels
+            reach 4 s, 4.7 h and 2.2 years, so that an entry moves twice at most, and most never do.
+
+    Raises:
+        ConfigError: all that is wrong with the arguments.
+    """
+
+    def __init__(self, now_ms: int = 0, *, tick_ms: int = 1, wheel_size: int = 4096) -> None:
+        problems = []
+        if type(now_ms) is not int or now_ms < 0:
+            problems.append(f"expected now_ms to be an int of at least 0 (milliseconds), got: {now_ms!r}")
+        if type(tick_ms) is not int or tick_ms < 1:
+            problems.append(f"expected tick_ms to be an int of at least 1 (milliseconds), got: {tick_ms!r}")
+        if type(wheel_size) is not int or wheel_size < 2 or wheel_size & (wheel_size - 1):
+            problems.append(f"expected wheel_size to be a power of two of at least 2, got: {wheel_size!r}")
+        if problems:
+            raise ConfigError(problems)
+        self._tick_ms = tick_ms
+        self._wheel_size = wheel_size
+        self._bits = wheel_size.bit_length() - 1
+        self._clock = now_ms // tick_ms  # the tick handed out last; every earlier one is empty
+        self._pending = 0
+        self._near = self._level(0)
+        self._far: list[_Level[T]] = []
+        # What a limit left of the clock's tick, newest first: popitem() then takes the oldest in O(1), where a walk
+        # from the front would step over all that were taken before.
+        self._ready: TimerTaskList[T] = {}
+        # The earliest entry of the far levels and its tick. -1 = unknown; stale once the entry left or was touched.
+        self._far_head: TimerTaskEntry[T] | None = None
+        self._far_tick = -1
+        self._cascades = 0
+        self._relocations = 0
+        self._productive_wakeups = 0
+        self._empty_wakeups = 0
+
+    @property
+    def now_ms(self) -> int:
+        """The wheel's clock: the tick handed out last. It moves in `advance` only, and never back."""
+        return self._clock * self._tick_ms
+
+    @property
+    def tick_ms(self) -> int:
+        """Width of a slot of the lowest level."""
+        return self._tick_ms
+
+    @property
+    def wheel_size(self) -> int:
+        """Slots per level."""
+        return self._wheel_size
+
+    @property
+    def counters(self) -> WheelCounters:
+        """What was done and what waits where, counted on demand: O(slots)."""
+        levels = [sum(map(len, level.slots.values())) for level in (self._near, *self._far)]
+        levels[0] += len(self._ready)
+        return WheelCounters(
+            pending=self._pending,
+            levels=tuple(levels),
+            cascades=self._cascades,
+            relocations=self._relocations,
+            productive_wakeups=self._productive_wakeups,
+            empty_wakeups=self._empty_wakeups,
+        )
+
+    def __len__(self) -> int:
+        return self._pending
+
+    def __repr__(self) -> str:
+        expiry_ms = self.next_expiry()
+        due = "none" if expiry_ms is None else f"{expiry_ms - self.now_ms:+}ms"
+        return (
+            f"<TimingWheel pending={self._pending} now={self.now_ms}ms next={due}"
+            f" tick={self._tick_ms}ms size={self._wheel_size} levels={1 + len(self._far)}>"
+        )
+
+    def schedule(self, task: T, deadline_ms: int) -> TimerTaskEntry[T]:
+        """Hold `task` until `deadline_ms`; a deadline that has passed is due at once.
+
+        Raises:
+            Rejected: `deadline_ms` is not an int; nothing was scheduled.
+        """
+        if type(deadline_ms) is not int:
+            deadline_ms = _whole("deadline_ms", deadline_ms)
+        entry: TimerTaskEntry[T] = TimerTaskEntry()
+        entry._task = task
+        entry._deadline_ms = deadline_ms
+        entry._wheel = self
+        entry._state = _PENDING
+        # What `_place` does, in line and without max(): the calls would add a quarter to the cost.
+        tick = deadline_ms if self._tick_ms == 1 else -(-deadline_ms // self._tick_ms)
+        level = self._near
+        if tick < level.end:
+            number = tick if tick > self._clock else self._clock
+        else:
+            for level in self._far:
+                if tick < level.end:
+                    break
+            else:
+                level = self._grow(tick)
+            number = tick >> level.shift
+            if tick < self._far_tick:
+                self._far_tick = tick
+                self._far_head = entry
+        slot = level.slots.get(number)
+        if slot is None:
+            slot = level.slots[number] = {}
+            heappush(level.heap, number)
+        slot[entry] = None
+        entry._slot = slot
+        self._pending += 1
+        return entry
+
+    def advance(self, now_ms: int, limit: int | None = None) -> list[TimerTaskEntry[T]]:
+        """Move the clock to `now_ms` and hand out what is due, by deadline, first come first served inside a tick.
+
+        With a `limit` the clock stops at the tick of the last entry handed out; call again with the same now for
+        the rest, until less than `limit` comes back. What is cancelled or postponed in between is not handed out;
+        what is scheduled for now or earlier in between comes with a later call. A now that went back is taken as
+        the clock's. The limit bounds what is handed out, not the moves between levels on the way.
+
+        Raises:
+            Rejected: `now_ms` is not an int or `limit` is not a positive one; nothing was handed out.
+        """
+        if type(now_ms) is not int:
+            now_ms = _whole("now_ms", now_ms)
+        if limit is None:
+            limit = sys.maxsize
+        elif type(limit) is not int or limit < 1:
+            raise Rejected(f"expected limit to be None or an int of at least 1, got: {limit!r}; nothing was handed out")
+        tick_ms, slots, heap = self._tick_ms, self._near.slots, self._near.heap
+        target = max(now_ms // tick_ms, self._clock)
+        due: list[TimerTaskEntry[T]] = []
+        while len(due) < limit:
+            if self._ready:
+                self._take_ready(due, limit)
+            elif heap:
+                number = heap[0]
+                if number > target:
+                    self._forward(target)
+                    break
+                slot = slots.pop(heappop(heap))
+                self._clock = number
+                if len(due) + len(slot) > limit:
+                    newest_first = dict.fromkeys(reversed(slot))
+                    slot.clear()
+                    slot.update(newest_first)  # the same dict, for its entries point to it
+                    self._ready = slot
+                    continue
+                slot_ms = number * tick_ms
+                for entry in slot:
+                    if entry._deadline_ms <= slot_ms:
+                        entry._slot = None
+                        entry._state = _RUNNING
+                        due.append(entry)
+                    else:  # touched
+                        self._relocations += 1
+                        self._place(entry)
+            elif not self._refill(target):
+                self._forward(target)
+                break
+        self._pending -= len(due)
+        if due:
+            self._productive_wakeups += 1
+        else:
+            self._empty_wakeups += 1
+        return due
+
+    def next_expiry(self) -> int | None:
+        """The ms at which `advance` would next hand something out, exactly; at once if not after `now_ms`.
+
+        None when nothing waits. Postponed entries found at the head are moved to where they belong.
+        """
+        tick_ms, near = self._tick_ms, self._near
+        if self._ready and self._holds_due(self._ready, reversed(self._ready), self._clock):
+            return self._clock * tick_ms
+        while near.heap:
+            number = near.heap[0]
+            slot = near.slots[number]
+            if self._holds_due(slot, slot, number):
+                return number * tick_ms
+            del near.slots[heappop(near.heap)]
+        tick = self._far_expiry()
+        return None if tick is None else tick * tick_ms
+
+    def snapshot(self) -> list[tuple[int, T]]:
+        """All that waits as (deadline_ms, task), in the order it would be handed out."""
+        return [(entry._deadline_ms, entry._task) for entry in self._waiting()]  # type: ignore[misc]  # waiting: has a task
+
+    def restore(self, pending: Iterable[tuple[int, T]]) -> list[TimerTaskEntry[T]]:
+        """Schedule what a `snapshot` or `clear` answered, all or nothing; answers the new entries in that order.
+
+        Raises:
+            Rejected: a deadline is not an int; nothing was scheduled.
+        """
+        checked = [(_whole("deadline_ms", deadline_ms), task) for deadline_ms, task in pending]
+        return [self.schedule(task, deadline_ms) for deadline_ms, task in checked]
+
+    def clear(self) -> list[tuple[int, T]]:
+        """Cancel all that waits and answer it as `snapshot` does. The clock and the counters of work done stay."""
+        pending = self.snapshot()
+        for entry in self._waiting():
+            entry.cancel()
+        self._ready = {}
+        for level in (self._near, *self._far):
+            level.slots.clear()
+            level.heap.clear()
+        return pending
+
+    def _place(self, entry: TimerTaskEntry[T]) -> None:
+        """Put an entry where its deadline belongs. The caller counts it and has taken it from its old slot."""
+        tick = -(-entry._deadline_ms // self._tick_ms)  # rounds up
+        level = self._near
+        if tick < level.end:
+            number = max(tick, self._clock)
+        else:
+            for level in self._far:
+                if tick < level.end:
+                    break
+            else:
+                level = self._grow(tick)
+            number = tick >> level.shift
+            if tick < self._far_tick:
+                self._far_tick = tick
+                self._far_head = entry
+        slot = level.slots.get(number)
+        if slot is None:
+            slot = level.slots[number] = {}
+            heappush(level.heap, number)
+        slot[entry] = None
+        entry._slot = slot
+
+    def _level(self, shift: int) -> _Level[T]:
+        """An empty level that ends with the block the clock is in."""
+        block = shift + self._bits
+        return _Level(shift, ((self._clock >> block) + 1) << block)
+
+    def _grow(self, tick: int) -> _Level[T]:
+        """Add levels until one reaches `tick`."""
+        while True:
+            level = self._level((1 + len(self._far)) * self._bits)
+            self._far.append(level)
+            if tick < level.end:
+                return level
+
+    def _forward(self, tick: int) -> None:
+        """Set the clock, which may enter other blocks. The caller has emptied every slot that begins before."""
+        self._clock = tick
+        for level in (self._near, *self._far):
+            if tick < level.end:
+                return
+            block = level.shift + self._bits
+            level.end = ((tick >> block) + 1) << block
+
+    def _refill(self, target: int) -> bool:
+        """Empty the first far slot into the levels below it if it begins by `target`. Level 0 must be empty."""
+        for level in self._far:
+            while level.heap:
+                start = level.heap[0] << level.shift
+                if start > target:
+                    return False
+                slot = level.slots.pop(heappop(level.heap))
+                if slot:
+                    self._far_head = None
+                    self._far_tick = -1
+                    self._forward(start)
+                    for entry in slot:
+                        self._place(entry)
+                    self._cascades += len(slot)
+                    return True
+        return False
+
+    def _take_ready(self, due: list[TimerTaskEntry[T]], limit: int) -> None:
+        """Move entries, oldest first, from what an earlier call left over to `due`."""
+        ready, now_ms = self._ready, self._clock * self._tick_ms
+        while ready and len(due) < limit:
+            entry, _ = ready.popitem()
+            if entry._deadline_ms <= now_ms:
+                entry._slot = None
+                entry._state = _RUNNING
+                due.append(entry)
+            else:  # touched
+                self._relocations += 1
+                self._place(entry)
+
+    def _holds_due(self, slot: TimerTaskList[T], order: Iterable[TimerTaskEntry[T]], tick: int) -> bool:
+        """Whether an entry of `slot` is due at its `tick`; postponed ones in front of it in `order` are moved."""
+        touched, found, slot_ms = [], False, tick * self._tick_ms
+        for entry in order:
+            if entry._deadline_ms <= slot_ms:
+                found = True
+                break
+            touched.append(entry)
+        self._relocate(slot, touched)
+        return found
+
+    def _relocate(self, slot: TimerTaskList[T], touched: list[TimerTaskEntry[T]]) -> None:
+        """Move postponed entries from `slot` to where they belong, which is a later slot."""
+        for entry in touched:
+            del slot[entry]
+            self._place(entry)
+        self._relocations += len(touched)
+
+    def _far_expiry(self) -> int | None:
+        """The earliest tick waiting in the far levels, remembered until its entry leaves or is postponed."""
+        tick_ms, head = self._tick_ms, self._far_head
+        if head is not None and head._slot is not None and -(-head._deadline_ms // tick_ms) == self._far_tick:
+            return self._far_tick
+        for level in self._far:
+            while level.heap:
+                number = level.heap[0]
+                slot = level.slots[number]
+                last_ms = (((number + 1) << level.shift) - 1) * tick_ms
+                self._relocate(slot, [entry for entry in slot if entry._deadline_ms > last_ms])
+                if slot:
+                    self._far_head = head = min(slot, key=_deadline_of)
+                    self._far_tick = -(-head._deadline_ms // tick_ms)
+                    return self._far_tick
+                del level.slots[heappop(level.heap)]
+        return None
+
+    def _waiting(self) -> list[TimerTaskEntry[T]]:
+        """All entries in the order they would be handed out."""
+        entries = list(reversed(self._ready))
+        for level in (self._near, *self._far):
+            for number in sorted(level.slots):
+                entries += level.slots[number]
+        # Stable: a slot keeps its order. What is due at once is equal, whatever its deadline was.
+        entries.sort(key=lambda entry: max(-(-entry._deadline_ms // self._tick_ms), self._clock))
+        return entries
+
+
+def _whole(name: str, value: Any) -> int:
+    """`value` as an exact int (an IntEnum, say, is one), or an error that says what was wrong with it."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return int(value)
+    raise Rejected(f"expected {name} to be an int (milliseconds), got: {value!r}; nothing was changed")
+
+
+# The one place that knows which cores there are and which one the faces use.
+CORES: Final = {"pure": TimingWheel}
+CORE: Final[Literal["pure", "compiled"]] = "pure"
