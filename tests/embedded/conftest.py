@@ -1,0 +1,65 @@
+"""Real owner processes and a way to wait for what other processes do."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from wheel_sched.store.embedded.folder import DataFolder
+
+Owner = subprocess.Popen[str]
+
+OPEN = "import os, sys\nfrom wheel_sched.store.embedded import EmbeddedServer\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def run_owner(folder: Path) -> Iterator[Callable[[str], Owner]]:
+    """Start a Python process over `folder` (its argv[1]); killed at the end if it still runs."""
+    started: list[Owner] = []
+
+    def run(code: str) -> Owner:
+        process = subprocess.Popen(
+            [sys.executable, "-c", OPEN + code, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        started.append(process)
+        return process
+
+    yield run
+    for process in started:
+        process.kill()
+        process.communicate()
+    if folder.exists():
+        wait_until(lambda: not occupied(folder))
+
+
+def occupied(folder: Path) -> bool:
+    """Whether a server or its supervisor lives over `folder`: the kernel's word, by the lock on the pid file."""
+    return DataFolder(folder).occupied()
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
+    """Wait for what another process does."""
+    deadline_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline_s, "waited in vain"
+        time.sleep(0.005)  # nothing to wait on: another process's doing
+
+
+@pytest.fixture(name="wait_until")
+def _wait_until() -> Callable[[Callable[[], bool]], None]:
+    return wait_until
+
+
+@pytest.fixture(name="occupied")
+def _occupied(folder: Path) -> Callable[[], bool]:
+    return lambda: occupied(folder)

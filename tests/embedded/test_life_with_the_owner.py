@@ -1,0 +1,145 @@
+"""The server ends with the process that started it, however that ends, and not a moment before."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import redis
+
+from wheel_sched.store.embedded import EmbeddedServer
+from wheel_sched.store.embedded.folder import DataFolder
+
+pytestmark = pytest.mark.real
+
+RunOwner = Callable[[str], "subprocess.Popen[str]"]
+Occupied = Callable[[], bool]
+WaitUntil = Callable[[Callable[[], bool]], None]
+
+OPEN_AND_WAIT = "server = EmbeddedServer.open(sys.argv[1])\nprint(server.url, flush=True)\nsys.stdin.read()\n"
+
+
+def line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def ended_cleanly(folder: Path) -> bool:
+    return "bye bye" in (folder / "server.log").read_text()
+
+
+def test_sigkill_of_the_owner_stops_the_server_with_its_data_synced(
+    folder: Path, run_owner: RunOwner, occupied: Occupied, wait_until: WaitUntil
+) -> None:
+    """The owner cannot react to SIGKILL, and yet the server is gone, by SIGTERM, with everything on disk."""
+    owner = run_owner(OPEN_AND_WAIT)
+    with redis.Redis.from_url(line(owner)) as client:
+        client.set("k", "v")
+    owner.kill()
+    wait_until(lambda: not occupied())
+    assert "Received SIGTERM" in (folder / "server.log").read_text()
+    assert ended_cleanly(folder)
+    with EmbeddedServer.open(folder) as server, redis.Redis.from_url(server.url) as client:
+        assert client.get("k") == b"v"
+
+
+def test_a_server_opened_by_a_short_lived_thread_outlives_the_thread_but_not_the_process(
+    run_owner: RunOwner, occupied: Occupied, wait_until: WaitUntil
+) -> None:
+    """A parent-death signal would fire at the thread's end; the pipe does not."""
+    owner = run_owner(
+        "import threading\n"
+        "thread = threading.Thread(target=lambda: print(EmbeddedServer.open(sys.argv[1]).url, flush=True))\n"
+        "thread.start(); thread.join(); print('thread is gone', flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    url = line(owner)
+    assert line(owner) == "thread is gone"
+    with redis.Redis.from_url(url) as client:
+        for _ in range(20):
+            assert client.ping()
+    assert occupied()
+    owner.kill()
+    wait_until(lambda: not occupied())
+
+
+def test_a_forked_child_does_not_keep_its_dead_parent_s_server(
+    folder: Path, run_owner: RunOwner, occupied: Occupied, wait_until: WaitUntil
+) -> None:
+    """A pre-forked worker inherits the pipe; it lets go of it at once."""
+    owner = run_owner(
+        "server = EmbeddedServer.open(sys.argv[1])\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    server.close(); print(server.started_here, server.alive, flush=True)\n"
+        "    sys.stdin.read(); os._exit(0)\n"
+        "print(child, flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    lines = {line(owner), line(owner)}
+    assert "False True" in lines, "the child may not stop its parent's server"
+    (child,) = (int(text) for text in lines if text.isdigit())
+    assert occupied()
+    owner.kill()
+    wait_until(lambda: not occupied())
+    os.kill(child, 0)  # the child is still there
+    assert ended_cleanly(folder)
+
+
+@pytest.mark.parametrize("ending", ["", "sys.exit(3)", "raise RuntimeError('oops')"])
+def test_an_owner_that_forgets_to_close_stops_its_server_at_exit(folder: Path, occupied: Occupied, ending: str) -> None:
+    """However Python ends, the server has ended before the process has."""
+    code = "import sys\nfrom wheel_sched.store.embedded import EmbeddedServer\nEmbeddedServer.open(sys.argv[1])\n"
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code + ending, str(folder)], capture_output=True, text=True
+    )
+    assert not occupied()
+    assert ended_cleanly(folder)
+    assert "ResourceWarning" not in done.stderr
+
+
+def test_ctrl_c_in_the_terminal_leaves_the_server_to_its_owner(folder: Path) -> None:
+    """The signal goes to the whole process group; the owner may still need the server to finish its work."""
+    code = (
+        "import sys\nfrom wheel_sched.store.embedded import EmbeddedServer\n"
+        "server = EmbeddedServer.open(sys.argv[1])\n"
+        "try:\n    print('ready', flush=True); sys.stdin.read()\n"
+        "except KeyboardInterrupt:\n    print(server.alive, flush=True)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(folder)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as owner:
+        assert line(owner) == "ready"
+        os.killpg(owner.pid, signal.SIGINT)
+        assert line(owner) == "True"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the parent-death signal is Linux's own")
+def test_sigkill_of_the_supervisor_stops_the_server(folder: Path, occupied: Occupied, wait_until: WaitUntil) -> None:
+    """Were only the supervisor killed, nobody would watch; so the kernel sends the server SIGTERM."""
+    with EmbeddedServer.open(folder) as server:
+        status = Path(f"/proc/{server.pid}/status").read_text()
+        (supervisor,) = (int(row.split()[1]) for row in status.splitlines() if row.startswith("PPid:"))
+        os.kill(supervisor, signal.SIGKILL)
+        wait_until(lambda: not occupied())
+    assert ended_cleanly(folder)
+    with EmbeddedServer.open(folder) as again:
+        assert again.started_here
+
+
+def test_the_server_lives_on_when_the_handle_is_dropped(folder: Path) -> None:
+    """Whoever keeps only the URL keeps a working server."""
+    url = EmbeddedServer.open(folder).url
+    with redis.Redis.from_url(url) as client:
+        assert client.ping()
+        client.shutdown(nosave=True)
+    assert DataFolder(folder).log_path.exists()
