@@ -1,0 +1,97 @@
+"""Every Python block of README and docs runs, page by page, from top to bottom, in a folder of its own.
+
+A block that shows an interface which is still being built stands below `<!-- pending: package:name -->`. It is compiled
+only, until that name can be imported; from then on it runs like any other, without anybody remembering to say so.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from sybil import Example, Sybil
+from sybil.parsers.markdown import PythonCodeBlockParser
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
+# pages whose examples start an embedded server
+REAL = frozenset({"README.md"})
+PENDING = re.compile(r"<!-- pending: ([\w.]+):(\w+) -->\s*\Z")
+
+
+@dataclass(slots=True)
+class Outcome:
+    """Line numbers of the blocks that ran and of those that wait for a name."""
+
+    ran: list[int] = field(default_factory=list)
+    waiting: list[int] = field(default_factory=list)
+
+
+def run_page(page: Path) -> Outcome:
+    document = Sybil(parsers=[PythonCodeBlockParser()]).parse(page)
+    # Dataclasses and typing look a class's module up by name, so the page is one for as long as it runs.
+    module = ModuleType(f"page_{page.stem.replace('-', '_')}")
+    document.namespace = module.__dict__
+    outcome = Outcome()
+    sys.modules[module.__name__] = module
+    try:
+        for example in document.examples():
+            if waits(example):
+                compile(example.parsed, str(page), "exec")
+                outcome.waiting.append(example.line)
+            else:
+                example.evaluate()
+                outcome.ran.append(example.line)
+    finally:
+        del sys.modules[module.__name__]
+    return outcome
+
+
+def waits(example: Example) -> bool:
+    mark = PENDING.search(example.document.text[: example.start])
+    return mark is not None and not importable(mark[1], mark[2])
+
+
+def importable(module: str, name: str) -> bool:
+    try:
+        return hasattr(importlib.import_module(module), name)
+    except ImportError:
+        return False
+
+
+def name_of(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize(
+    "page", [pytest.param(p, id=name_of(p), marks=[pytest.mark.real] if name_of(p) in REAL else []) for p in PAGES]
+)
+def test_every_example_of_the_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader who pastes the page's blocks one after the other sees no error."""
+    monkeypatch.chdir(tmp_path)
+    outcome = run_page(page)
+    assert len(outcome.ran) + len(outcome.waiting) == page.read_text("utf-8").count("```python\n")
+
+
+def test_a_wrong_example_fails(tmp_path: Path) -> None:
+    """An example that no longer holds fails its page."""
+    page = tmp_path / "page.md"
+    page.write_text("```python\nx = 1\n```\n\n```python\nassert x == 2\n```\n", "utf-8")
+    with pytest.raises(AssertionError):
+        run_page(page)
+
+
+def test_a_pending_example_runs_as_soon_as_its_name_is_there(tmp_path: Path) -> None:
+    """The mark keeps a block from running only while the name it waits for cannot be imported."""
+    page = tmp_path / "page.md"
+    block = "```python\nassert False\n```\n"
+    page.write_text(f"<!-- pending: wheel_sched.nowhere:thing -->\n{block}", "utf-8")
+    assert run_page(page) == Outcome(ran=[], waiting=[2])
+    page.write_text(f"<!-- pending: wheel_sched.errors:Rejected -->\n{block}", "utf-8")
+    with pytest.raises(AssertionError):
+        run_page(page)
