@@ -73,7 +73,9 @@ class Item:
         if not isinstance(self.body, bytes):
             raise Rejected(f"item {_short(self.id)}: expected body to be bytes, got: {type(self.body).__name__}")
         if len(self.body) > MAX_BODY_BYTES:
-            raise Rejected(f"item {_short(self.id)}: the body has {len(self.body)} bytes, the limit is {MAX_BODY_BYTES}")
+            raise Rejected(
+                f"item {_short(self.id)}: the body has {len(self.body)} bytes, the limit is {MAX_BODY_BYTES}"
+            )
         check_name(self.topic, "topic")
         for ref in self.refs:
             check_name(ref, "ref")
@@ -237,6 +239,7 @@ class Found:
     reason: str = ""
     refs: tuple[str, ...] = ()
     route: str | None = None
+    shard: int = 0
 
     def item(self) -> Item:
         """The same as something to store elsewhere."""

@@ -42,6 +42,8 @@ R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 Argument = bytes | str | int
 
+SCHEMA = 1  # of keys and records; releases that share it share a namespace
+
 _OUTCOMES = {ord(outcome.value): outcome for outcome in Outcome}
 _counter = itertools.count()
 _process = [0, ""]
@@ -81,6 +83,24 @@ def _head(value: int) -> int | None:
 def _claimed(raw_id: bytes, due_ms: int, raw: bytes) -> Claimed:
     record = read_record(raw)
     return Claimed(decode_text(raw_id), due_ms, record.version, record.topic, record.body, record.refs, record.route)
+
+
+@dataclass(slots=True)
+class Open:
+    """Create the shard, or read how it was created: (schema, shards, clock, epoch, server time in us)."""
+
+    script: ClassVar[str] = "open"
+    writes: ClassVar[bool] = True
+    shards: int
+    clock: str
+    token: str = ""
+
+    def argv(self) -> list[Argument]:
+        return [SCHEMA, self.shards, self.clock]
+
+    def parse(self, reply: Any, shard: int) -> tuple[int, int, str, int, int]:
+        schema, shards, clock, epoch, now_us = reply
+        return int(schema), int(shards), decode_text(clock), int(epoch), int(now_us)
 
 
 @dataclass(slots=True)
@@ -150,8 +170,7 @@ class PushDue:
         number, now_us, epoch, due_head, fly_head, refusals = reply[:6]
         stop = 6 + 4 * refusals
         refused = [
-            Refused(_claimed(*reply[at : at + 3]), reply[at + 3].decode("utf-8", "replace"))
-            for at in range(6, stop, 4)
+            Refused(_claimed(*reply[at : at + 3]), reply[at + 3].decode("utf-8", "replace")) for at in range(6, stop, 4)
         ]
         heads = _head(due_head), _head(fly_head)
         return Pushed(shard, number, now_us, epoch, *heads, dues_ms=reply[stop:], refused=refused)
@@ -316,8 +335,7 @@ class Get:
 
     def parse(self, reply: Any, shard: int) -> list[Found | None]:
         return [
-            _found(item_id, *reply[at : at + 4])
-            for item_id, at in zip(self.ids, range(1, len(reply), 4), strict=True)
+            _found(item_id, *reply[at : at + 4]) for item_id, at in zip(self.ids, range(1, len(reply), 4), strict=True)
         ]
 
 
@@ -330,9 +348,7 @@ def _found(item_id: str, raw_state: bytes, score_ms: int, raw: bytes, raw_reason
         record = read_record(raw)
     except StoreError:
         return Found(item_id, state, score_ms, 0, "", raw, reason or "unreadable record")
-    return Found(
-        item_id, state, score_ms, record.version, record.topic, record.body, reason, record.refs, record.route
-    )
+    return Found(item_id, state, score_ms, record.version, record.topic, record.body, reason, record.refs, record.route)
 
 
 @dataclass(slots=True)

@@ -166,9 +166,7 @@ class RedisBackend:
 
     def waiter(self, shard: int, timeout_ms: int) -> redis.Redis:
         """A connection of its own for `wait_for_mark`; close it when done."""
-        return blocking_twin(
-            self.client, shard_keys(self.dialect.namespace, shard)[9], timeout_ms / 1000 + 5
-        )
+        return blocking_twin(self.client, shard_keys(self.dialect.namespace, shard)[9], timeout_ms / 1000 + 5)
 
     def close(self) -> None:
         if self._owns_client:

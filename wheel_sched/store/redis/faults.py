@@ -17,18 +17,29 @@ from wheel_sched.errors import (
 )
 
 _BY_START: tuple[tuple[str, type[StoreError], str], ...] = (
-    ("OOM", StoreFull, "the server is at its memory limit and evicts nothing: nothing was written; free memory or "
-     "raise maxmemory, then repeat"),
+    (
+        "OOM",
+        StoreFull,
+        "the server is at its memory limit and evicts nothing: nothing was written; free memory or "
+        "raise maxmemory, then repeat",
+    ),
     ("READONLY", StoreReadOnly, "the server is a read-only replica: nothing was written; connect to the primary"),
-    ("MISCONF", StoreReadOnly, "the server refuses writes because it cannot save to disk: nothing was written; see "
-     "its log and free disk space"),
+    (
+        "MISCONF",
+        StoreReadOnly,
+        "the server refuses writes because it cannot save to disk: nothing was written; see "
+        "its log and free disk space",
+    ),
     ("NOAUTH", StoreAuthError, "the server wants a password: nothing was written; give one in the URL"),
     ("WRONGPASS", StoreAuthError, "the user name or password is wrong: nothing was written; correct the URL"),
     ("NOPERM", StoreAuthError, "this user may not run a command or touch a key: nothing was written; extend its ACL"),
     ("WSCLOCK", NamespaceMismatch, "nothing was changed"),
     ("WSABSENT", NamespaceMismatch, "nothing was changed; open the namespace first (was the server flushed?)"),
-    ("WSFROZEN", NamespaceMismatch, "nothing was changed; wait for the maintenance to end, or end it with "
-     "`wheel-sched reshard --resume`"),
+    (
+        "WSFROZEN",
+        NamespaceMismatch,
+        "nothing was changed; wait for the maintenance to end, or end it with `wheel-sched reshard --resume`",
+    ),
     ("WSEPOCH", StaleEpoch, "nothing was claimed; read the window again"),
     ("LOADING", StoreUnavailable, "the server is still loading its data: repeat in a moment"),
     ("BUSY", StoreUnavailable, "the server is busy with a script: repeat in a moment"),

@@ -1,0 +1,131 @@
+"""Open a delay store from a URL, a client or nothing at all.
+
+redis://host:6379/0, rediss://..., unix:///path/to.sock   a Redis or Valkey server
+embedded:./folder                                         our own Valkey server over that folder
+memory:                                                   this process only
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from wheel_sched.errors import ConfigError
+from wheel_sched.store.delay_store import AsyncDelayStore, Backend, DelayStore
+
+_SCHEMES = ("redis://", "rediss://", "unix://")
+
+
+def open_store(
+    target: Any = "memory:",
+    *,
+    namespace: str = "wheel",
+    shards: int = 1,
+    durability: str = "everysec",
+    replicas: int = 1,
+    test_clock: Callable[[], int] | None = None,
+    variant: str = "",
+) -> DelayStore:
+    """Open (and create when absent) a namespace, ready to use.
+
+    Args:
+        target: a URL as above, or a redis-py client (standalone, Sentinel-made or Cluster). Defaults to "memory:".
+        namespace: prefix of all keys. Defaults to "wheel".
+        shards: fixed at creation. Defaults to 1.
+        durability: "memory", "everysec", "fsync" or "replicated", see docs/guarantees.md. Defaults to "everysec".
+        replicas: how many replicas confirm under "replicated". Defaults to 1.
+        test_clock: now in ms, for a namespace that runs on test time. Defaults to None: server time.
+        variant: see `wheel_sched.store.redis.library`. Defaults to "".
+
+    Raises:
+        ConfigError: an argument is wrong; nothing was opened.
+        StoreError: the server is away, too old, or the namespace was created differently.
+    """
+    _check(namespace, shards)
+    store = DelayStore(
+        _backend(target, namespace, shards, durability, replicas, test_clock, variant),
+        shards=shards,
+        test_clock=test_clock,
+    )
+    try:
+        return store.open()
+    except BaseException:
+        store.close()
+        raise
+
+
+def _backend(
+    target: Any,
+    namespace: str,
+    shards: int,
+    durability: str,
+    replicas: int,
+    test_clock: Callable[[], int] | None,
+    variant: str,
+) -> Backend:
+    if target == "memory:":
+        from wheel_sched.store.memory import MemoryBackend
+
+        return MemoryBackend(shards, clock="server" if test_clock is None else "test")
+    try:
+        from wheel_sched.store.redis.backend import RedisBackend, client_for
+        from wheel_sched.store.redis.conversation import Dialect
+    except ImportError as error:
+        raise ConfigError("a Redis store needs `pip install wheel-sched[redis]`; nothing was opened") from error
+    dialect = Dialect(namespace, durability, replicas, variant=variant)
+    if not isinstance(target, str):
+        return RedisBackend(target, dialect)
+    if target.startswith("embedded:"):
+        from wheel_sched.store.embedded import EmbeddedServer
+        from wheel_sched.store.redis.embedded_backend import EmbeddedBackend
+
+        server = EmbeddedServer.open(target.removeprefix("embedded:") or ".wheel-sched")
+        return EmbeddedBackend(server, client_for(server.url), dialect)
+    if target.startswith(_SCHEMES):
+        return RedisBackend(client_for(target), dialect, owns_client=True)
+    raise ConfigError(
+        f"expected the store to be redis://..., rediss://..., unix://..., embedded:FOLDER or memory:, got: {target!r}"
+    )
+
+
+async def open_async_store(
+    target: Any,
+    *,
+    namespace: str = "wheel",
+    shards: int = 1,
+    durability: str = "everysec",
+    replicas: int = 1,
+    test_clock: Callable[[], int] | None = None,
+) -> AsyncDelayStore:
+    """The asyncio twin of `open_store`, for URLs of servers and `redis.asyncio` clients."""
+    from wheel_sched.store.redis.asyncio_backend import AsyncRedisBackend, async_client_for
+    from wheel_sched.store.redis.conversation import Dialect
+
+    _check(namespace, shards)
+    dialect = Dialect(namespace, durability, replicas)
+    if isinstance(target, str):
+        if not target.startswith(_SCHEMES):
+            raise ConfigError(
+                f"expected an asyncio store to be redis://..., rediss://... or unix://..., got: {target!r}"
+            )
+        backend = AsyncRedisBackend(async_client_for(target), dialect, owns_client=True)
+    else:
+        backend = AsyncRedisBackend(target, dialect)
+    store = AsyncDelayStore(backend, shards=shards, test_clock=test_clock)
+    try:
+        return await store.open()
+    except BaseException:
+        await store.close()
+        raise
+
+
+def _check(namespace: str, shards: int) -> None:
+    problems = []
+    if not namespace or len(namespace) > 64 or any(c in namespace for c in "{}:\n\0 "):
+        problems.append(
+            f"expected namespace to be 1 to 64 characters without braces, colons or blanks, got: {namespace!r}"
+        )
+    if isinstance(shards, bool) or not isinstance(shards, int) or not 1 <= shards <= 1024:
+        problems.append(f"expected shards to be a whole number from 1 to 1024, got: {shards!r}")
+    if problems:
+        raise ConfigError(problems)

@@ -1,0 +1,484 @@
+"""DelayStore and AsyncDelayStore: the two faces of one delay store, over any backend.
+
+Every method runs a plan (see `plans`): the synchronous face on a blocking backend, from any thread; the asyncio face
+on an awaiting one, from one event loop. Errors are those of `wheel_sched.errors`; after `StoreUnavailable` the
+outcome is unknown, and the same call with the same `token` (or the same ids) is safe and answers alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, Protocol, TypeVar
+
+from wheel_sched.store.items import (
+    MAX_DUE_MS,
+    Claim,
+    Counts,
+    Found,
+    Item,
+    Outcome,
+    Page,
+    Pushed,
+    Settled,
+    Settlement,
+    State,
+    Stored,
+    Swept,
+    Window,
+)
+from wheel_sched.store.operations import Alteration, Call, ClaimDue, PushDue, ReportJump, new_token
+from wheel_sched.store.plans import Plan, Plans
+
+T = TypeVar("T")
+
+
+class Backend(Protocol):
+    """What performs calls for the synchronous face."""
+
+    def execute(self, calls: Sequence[Call[Any]], now_ms: int | None = None) -> list[Any]:
+        """Perform calls; a value or an exception for each, in order."""
+        ...
+
+    def check_server(self) -> None:
+        """Refuse a server that cannot keep the promises asked for."""
+        ...
+
+    def info(self) -> dict[str, Any]:
+        """What the server says of itself, {} where there is none."""
+        ...
+
+    def identity(self) -> tuple[str, int] | None:
+        """(run id, database) of a standalone server, None elsewhere."""
+        ...
+
+    def waiter(self, shard: int, timeout_ms: int) -> Any:
+        """A connection of its own for `wait_for_mark`."""
+        ...
+
+    def wait_for_mark(self, waiter: Any, marks: dict[int, bytes], timeout_ms: int) -> dict[int, bytes]:
+        """Block until a shard's marker is newer; the newer ones, {} at the timeout."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class AsyncBackend(Protocol):
+    """What performs calls for the asyncio face."""
+
+    async def execute(self, calls: Sequence[Call[Any]], now_ms: int | None = None) -> list[Any]:
+        """Perform calls; a value or an exception for each, in order."""
+        ...
+
+    async def check_server(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+def _values(answers: list[Any]) -> list[Any]:
+    for answer in answers:
+        if isinstance(answer, Exception):
+            raise answer
+    return answers
+
+
+def _release(ids: Sequence[str], due_ms: int | None) -> list[Alteration]:
+    return [Alteration(item_id, "u", "=" if due_ms is None else due_ms) for item_id in ids]
+
+
+def _replace(item: Item, keep_due: bool, version: int | None, create: bool) -> list[Alteration]:
+    due: int | str = "=" if keep_due else "" if item.due_ms is None else item.due_ms
+    return [Alteration(item.id, "P" if create else "p", due, version, item)]
+
+
+class DelayStore:
+    """The blocking face. Thread-safe when its backend is; both of ours are.
+
+    Args:
+        backend: who performs the calls.
+        shards: how many shards the namespace has. Defaults to 1.
+        test_clock: gives now in ms for a namespace created with `clock="test"`. Defaults to None: the server's time.
+    """
+
+    def __init__(self, backend: Backend, *, shards: int = 1, test_clock: Callable[[], int] | None = None) -> None:
+        self.backend = backend
+        self.plans = Plans(shards)
+        self._test_clock = test_clock
+
+    @property
+    def shards(self) -> int:
+        return self.plans.shards
+
+    def __repr__(self) -> str:
+        return f"<DelayStore {type(self.backend).__name__} shards={self.shards}>"
+
+    def __enter__(self) -> DelayStore:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _run(self, plan: Generator[list[Call[Any]], list[Any], T]) -> T:
+        try:
+            calls = next(plan)
+            while True:
+                calls = plan.send(_values(self.execute(calls)))
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+    def execute(self, calls: Sequence[Call[Any]]) -> list[Any]:
+        """Perform calls as they are, one round trip; a value or an exception for each (the dispatcher's way in)."""
+        return self.backend.execute(calls, None if self._test_clock is None else self._test_clock())
+
+    def open(self) -> DelayStore:
+        """Check the server, create the namespace when it is absent, compare it when it is there.
+
+        Raises:
+            StoreError: the server is away, too old or cannot keep the durability level, or the namespace is another.
+        """
+        self.backend.check_server()
+        self._run(self.plans.open("server" if self._test_clock is None else "test"))
+        return self
+
+    def schedule(self, items: Sequence[Item], *, token: str | None = None) -> Stored:
+        """Store new items; ids that exist anywhere are left alone (DUPLICATE).
+
+        Raises:
+            Rejected: one of the items is malformed; none was stored.
+        """
+        return self._run(self.plans.schedule(items, token))
+
+    def claim(
+        self,
+        limit: int = 100,
+        *,
+        lease_ms: int = 30_000,
+        shard: int = 0,
+        until_ms: int | None = None,
+        epoch: int | None = None,
+        lapse_cap: int = 0,
+        token: str | None = None,
+    ) -> Claim:
+        """Claim up to `limit` items due at min(store's now, `until_ms`) under a lease.
+
+        Leases that ran out go back first, to the dead after `lapse_cap` times (0 = never). With the same `token` the
+        same batch is answered again.
+        """
+        operation = ClaimDue(limit, lease_ms, until_ms, epoch, lapse_cap, token or new_token())
+        return self._run(self.plans.one(shard, operation))
+
+    def push(
+        self,
+        limit: int = 100,
+        *,
+        lease_ms: int = 30_000,
+        shard: int = 0,
+        prefix: str = "",
+        create: bool = False,
+        maxlen: int = 0,
+        token: str | None = None,
+    ) -> Pushed:
+        """Claim and push due items to streams or lists of the same server in one step (exactly once).
+
+        Their bodies must be in push form (see `wheel_sched.store.push_form`). What is refused stays claimed.
+        """
+        operation = PushDue(limit, lease_ms, prefix, create, maxlen, token=token or new_token())
+        return self._run(self.plans.one(shard, operation))
+
+    def settle(
+        self,
+        claim: Claim | Pushed,
+        settlements: Sequence[Settlement],
+        *,
+        dead_cap: int = 0,
+        token: str | None = None,
+    ) -> Settled:
+        """End items of a claim; those that are no longer under it are STALE and nothing of them changes."""
+        return self._run(self.plans.settle(claim, settlements, dead_cap, token))
+
+    def extend(self, claim: Claim | Pushed, ids: Sequence[str], lease_ms: int = 30_000) -> list[Outcome]:
+        """Lengthen leases, counted from now."""
+        return self._run(self.plans.extend(claim, ids, lease_ms))
+
+    def reschedule(
+        self, ids: Sequence[str], due_ms: int, *, route: str | None = None, token: str | None = None
+    ) -> list[Outcome]:
+        """Give waiting or held items a new due; IN_FLIGHT ones are left alone."""
+        return self._run(self.plans.change([Alteration(i, "r", due_ms) for i in ids], route, token))
+
+    def replace(
+        self,
+        item: Item,
+        *,
+        keep_due: bool = False,
+        if_version: int | None = None,
+        create: bool = False,
+        token: str | None = None,
+    ) -> Outcome:
+        """Give an item a new body (and due, unless `keep_due`), only at `if_version` when given."""
+        return self._run(self.plans.change(_replace(item, keep_due, if_version, create), None, token))[0]
+
+    def cancel(self, ids: Sequence[str], *, route: str | None = None, token: str | None = None) -> list[Outcome]:
+        """Remove waiting or held items (DONE); for one in flight its `Next` is dropped (CANCELLED)."""
+        return self._run(self.plans.change([Alteration(i, "c") for i in ids], route, token))
+
+    def hold(
+        self, ids: Sequence[str], reason: str, *, route: str | None = None, token: str | None = None
+    ) -> list[Outcome]:
+        """Park waiting items."""
+        return self._run(self.plans.change([Alteration(i, "h", reason) for i in ids], route, token))
+
+    def release(
+        self, ids: Sequence[str], due_ms: int | None = None, *, route: str | None = None, token: str | None = None
+    ) -> list[Outcome]:
+        """Let held items wait again, at the due they had unless one is given."""
+        return self._run(self.plans.change(_release(ids, due_ms), route, token))
+
+    def requeue(self, dues: Sequence[tuple[str, int, Item | None]], *, token: str | None = None) -> list[Outcome]:
+        """Let dead items wait again: (id, due, new body or None)."""
+        return self._run(self.plans.change([Alteration(i, "q", due, None, item) for i, due, item in dues], None, token))
+
+    def delete_dead(self, ids: Sequence[str], *, token: str | None = None) -> list[Outcome]:
+        """Delete dead items for good."""
+        return self._run(self.plans.change([Alteration(i, "x") for i in ids], None, token))
+
+    def get(self, ids: Sequence[str], *, route: str | None = None) -> list[Found | None]:
+        """Items wherever they lie, None where there is none."""
+        return self._run(self.plans.get(ids, route))
+
+    def find(self, ref: str, *, limit: int = 1000) -> list[str]:
+        """Ids that carry `ref`, in no order."""
+        return self._run(self.plans.find(ref, limit))
+
+    def list(
+        self,
+        state: State = "due",
+        *,
+        topic: str | None = None,
+        least_ms: int = 0,
+        greatest_ms: int = MAX_DUE_MS,
+        cursor: str | None = None,
+        limit: int = 100,
+        matches: Callable[[Found], bool] | None = None,
+    ) -> Page:
+        """One page of a state in order of due, lease deadline or time of death."""
+        return self._run(
+            self.plans.list(
+                state,
+                topic=topic,
+                least_ms=least_ms,
+                greatest_ms=greatest_ms,
+                cursor=cursor,
+                limit=limit,
+                matches=matches,
+            )
+        )
+
+    def counts(self) -> Counts:
+        """The counters of the namespace."""
+        return self._run(self.plans.counts())
+
+    def counts_by_shard(self) -> list[Counts]:
+        """The counters of each shard."""
+        return self._run(self.plans.counts_by_shard())
+
+    def pause(self, topic: str) -> int:
+        """Hold everything of a topic until `resume`; how many items were moved now."""
+        return self._run(self.plans.pause(topic))
+
+    def resume(self, topic: str, *, spread_ms: int = 0) -> int:
+        """Let a paused topic go on, the overdue spread over `spread_ms`; how many items were moved."""
+        return self._run(self.plans.resume(topic, spread_ms))
+
+    def windows(self, ahead_ms: int, limit: int = 1000) -> list[Window]:
+        """What each shard releases next."""
+        return self._run(self.plans.windows(ahead_ms, limit))
+
+    def sweep(self, *, dead_cap: int = 0, dead_age_ms: int = 0, lapse_cap: int = 0) -> list[Swept]:
+        """House-keeping, one bounded step per shard."""
+        return self._run(self.plans.sweep(dead_cap, dead_age_ms, lapse_cap))
+
+    def remember(self, tries: Sequence[tuple[str, int, int]]) -> list[int]:
+        """Raise attempt records (key, attempts, expiry in ms); the greatest known of each key."""
+        return self._run(self.plans.remember(tries))
+
+    def report_jump(self, shard: int, epoch: int, step_ms: int) -> int:
+        """Record a clock step; the shard's epoch after it."""
+        return self._run(self.plans.one(shard, ReportJump(epoch, step_ms)))
+
+    def restore(self, found: Sequence[Found]) -> int:
+        """Put items back exactly as they were, for restore and reshard; how many were absent and put."""
+        return self._run(self.plans.restore(found))
+
+    def close(self) -> None:
+        """Release connections. Idempotent."""
+        self.backend.close()
+
+
+class AsyncDelayStore:
+    """The asyncio face: the same methods, awaited, on one event loop. Arguments and answers are `DelayStore`'s."""
+
+    def __init__(self, backend: AsyncBackend, *, shards: int = 1, test_clock: Callable[[], int] | None = None) -> None:
+        self.backend = backend
+        self.plans = Plans(shards)
+        self._test_clock = test_clock
+
+    @property
+    def shards(self) -> int:
+        return self.plans.shards
+
+    def __repr__(self) -> str:
+        return f"<AsyncDelayStore {type(self.backend).__name__} shards={self.shards}>"
+
+    async def __aenter__(self) -> AsyncDelayStore:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def _run(self, plan: Plan[T]) -> T:
+        try:
+            calls = next(plan)
+            while True:
+                calls = plan.send(_values(await self.execute(calls)))
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+    async def execute(self, calls: Sequence[Call[Any]]) -> list[Any]:
+        return await self.backend.execute(calls, None if self._test_clock is None else self._test_clock())
+
+    async def open(self) -> AsyncDelayStore:
+        await self.backend.check_server()
+        await self._run(self.plans.open("server" if self._test_clock is None else "test"))
+        return self
+
+    async def schedule(self, items: Sequence[Item], *, token: str | None = None) -> Stored:
+        return await self._run(self.plans.schedule(items, token))
+
+    async def claim(
+        self,
+        limit: int = 100,
+        *,
+        lease_ms: int = 30_000,
+        shard: int = 0,
+        until_ms: int | None = None,
+        epoch: int | None = None,
+        lapse_cap: int = 0,
+        token: str | None = None,
+    ) -> Claim:
+        operation = ClaimDue(limit, lease_ms, until_ms, epoch, lapse_cap, token or new_token())
+        return await self._run(self.plans.one(shard, operation))
+
+    async def push(
+        self,
+        limit: int = 100,
+        *,
+        lease_ms: int = 30_000,
+        shard: int = 0,
+        prefix: str = "",
+        create: bool = False,
+        maxlen: int = 0,
+        token: str | None = None,
+    ) -> Pushed:
+        operation = PushDue(limit, lease_ms, prefix, create, maxlen, token=token or new_token())
+        return await self._run(self.plans.one(shard, operation))
+
+    async def settle(
+        self,
+        claim: Claim | Pushed,
+        settlements: Sequence[Settlement],
+        *,
+        dead_cap: int = 0,
+        token: str | None = None,
+    ) -> Settled:
+        return await self._run(self.plans.settle(claim, settlements, dead_cap, token))
+
+    async def extend(self, claim: Claim | Pushed, ids: Sequence[str], lease_ms: int = 30_000) -> list[Outcome]:
+        return await self._run(self.plans.extend(claim, ids, lease_ms))
+
+    async def reschedule(
+        self, ids: Sequence[str], due_ms: int, *, route: str | None = None, token: str | None = None
+    ) -> list[Outcome]:
+        return await self._run(self.plans.change([Alteration(i, "r", due_ms) for i in ids], route, token))
+
+    async def replace(
+        self,
+        item: Item,
+        *,
+        keep_due: bool = False,
+        if_version: int | None = None,
+        create: bool = False,
+        token: str | None = None,
+    ) -> Outcome:
+        return (await self._run(self.plans.change(_replace(item, keep_due, if_version, create), None, token)))[0]
+
+    async def cancel(self, ids: Sequence[str], *, route: str | None = None, token: str | None = None) -> list[Outcome]:
+        return await self._run(self.plans.change([Alteration(i, "c") for i in ids], route, token))
+
+    async def hold(
+        self, ids: Sequence[str], reason: str, *, route: str | None = None, token: str | None = None
+    ) -> list[Outcome]:
+        return await self._run(self.plans.change([Alteration(i, "h", reason) for i in ids], route, token))
+
+    async def release(
+        self, ids: Sequence[str], due_ms: int | None = None, *, route: str | None = None, token: str | None = None
+    ) -> list[Outcome]:
+        return await self._run(self.plans.change(_release(ids, due_ms), route, token))
+
+    async def requeue(self, dues: Sequence[tuple[str, int, Item | None]], *, token: str | None = None) -> list[Outcome]:
+        alterations = [Alteration(i, "q", due, None, item) for i, due, item in dues]
+        return await self._run(self.plans.change(alterations, None, token))
+
+    async def delete_dead(self, ids: Sequence[str], *, token: str | None = None) -> list[Outcome]:
+        return await self._run(self.plans.change([Alteration(i, "x") for i in ids], None, token))
+
+    async def get(self, ids: Sequence[str], *, route: str | None = None) -> list[Found | None]:
+        return await self._run(self.plans.get(ids, route))
+
+    async def find(self, ref: str, *, limit: int = 1000) -> list[str]:
+        return await self._run(self.plans.find(ref, limit))
+
+    async def list(
+        self,
+        state: State = "due",
+        *,
+        topic: str | None = None,
+        least_ms: int = 0,
+        greatest_ms: int = MAX_DUE_MS,
+        cursor: str | None = None,
+        limit: int = 100,
+        matches: Callable[[Found], bool] | None = None,
+    ) -> Page:
+        return await self._run(
+            self.plans.list(
+                state,
+                topic=topic,
+                least_ms=least_ms,
+                greatest_ms=greatest_ms,
+                cursor=cursor,
+                limit=limit,
+                matches=matches,
+            )
+        )
+
+    async def counts(self) -> Counts:
+        return await self._run(self.plans.counts())
+
+    async def pause(self, topic: str) -> int:
+        return await self._run(self.plans.pause(topic))
+
+    async def resume(self, topic: str, *, spread_ms: int = 0) -> int:
+        return await self._run(self.plans.resume(topic, spread_ms))
+
+    async def windows(self, ahead_ms: int, limit: int = 1000) -> list[Window]:
+        return await self._run(self.plans.windows(ahead_ms, limit))
+
+    async def sweep(self, *, dead_cap: int = 0, dead_age_ms: int = 0, lapse_cap: int = 0) -> list[Swept]:
+        return await self._run(self.plans.sweep(dead_cap, dead_age_ms, lapse_cap))
+
+    async def remember(self, tries: Sequence[tuple[str, int, int]]) -> list[int]:
+        return await self._run(self.plans.remember(tries))
+
+    async def close(self) -> None:
+        await self.backend.close()

@@ -1,0 +1,357 @@
+"""Plans: each method of the store as a generator of calls, without I/O.
+
+A plan yields lists of calls and is given their values; what it returns is the method's answer. The synchronous and
+the asyncio store run the same plans, so routing to shards, batching and paging stand here and only here.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable, Generator, Iterable, Sequence
+from typing import Any, TypeVar
+
+from wheel_sched.errors import NamespaceMismatch, Rejected
+from wheel_sched.store.items import (
+    MAX_BATCH,
+    MAX_DUE_MS,
+    Claim,
+    Counts,
+    Found,
+    Item,
+    Outcome,
+    Page,
+    Pushed,
+    Settled,
+    Settlement,
+    State,
+    Stored,
+    Swept,
+    Window,
+    check_due,
+    check_id,
+    check_name,
+)
+from wheel_sched.store.operations import (
+    SCHEMA,
+    Alteration,
+    Call,
+    Change,
+    Count,
+    Extend,
+    Find,
+    Get,
+    ListIds,
+    Look,
+    Open,
+    Operation,
+    Pause,
+    Remember,
+    Restore,
+    Schedule,
+    Settle,
+    Sweep,
+    new_token,
+)
+from wheel_sched.store.record import encode_text
+
+T = TypeVar("T")
+Plan = Generator[list[Call[Any]], list[Any], T]
+
+_SCAN_PAGES = 40  # how many pages of 500 a filtered listing reads before it hands back a cursor
+
+
+def shard_of(route: str, shards: int) -> int:
+    """The shard of a route; stable for ever, because it decides where data lies."""
+    return 0 if shards == 1 else zlib.crc32(encode_text(route)) % shards
+
+
+class Plans:
+    """The plans of a namespace with `shards` shards."""
+
+    def __init__(self, shards: int) -> None:
+        self.shards = shards
+
+    def _everywhere(self, operation: Callable[[], Operation[T]]) -> list[Call[T]]:
+        return [Call(shard, operation()) for shard in range(self.shards)]
+
+    def _batched(
+        self, things: Sequence[T], route: Callable[[T], str], make: Callable[[list[T], str], Operation[Any]], token: str
+    ) -> tuple[list[Call[Any]], list[list[int]]]:
+        """Calls of at most MAX_BATCH things each, and which thing went where."""
+        places: dict[int, list[int]] = {}
+        if self.shards == 1:
+            places[0] = list(range(len(things)))
+        else:
+            for i, thing in enumerate(things):
+                places.setdefault(shard_of(route(thing), self.shards), []).append(i)
+        calls: list[Call[Any]] = []
+        members: list[list[int]] = []
+        for shard, indices in places.items():
+            for at in range(0, len(indices), MAX_BATCH):
+                chosen = indices[at : at + MAX_BATCH]
+                members.append(chosen)
+                calls.append(Call(shard, make([things[i] for i in chosen], f"{token}.{len(calls)}")))
+        return calls, members
+
+    def open(self, clock: str) -> Plan[list[int]]:
+        """Create or check every shard; answers their epochs."""
+        replies = yield self._everywhere(lambda: Open(self.shards, clock))
+        for shard, (schema, shards, found_clock, _, _) in enumerate(replies):
+            problems = []
+            if schema != SCHEMA:
+                problems.append(f"schema {schema} (this release speaks {SCHEMA}: install the matching one)")
+            if shards != self.shards:
+                problems.append(f"{shards} shards, not {self.shards} (use that number, or `wheel-sched reshard`)")
+            if found_clock != clock:
+                problems.append(f"the clock {found_clock!r}, not {clock!r} (fixed when it was created)")
+            if problems:
+                raise NamespaceMismatch(
+                    f"the namespace's shard {shard} has {' and '.join(problems)}; nothing was changed"
+                )
+        return [reply[3] for reply in replies]
+
+    def schedule(self, items: Sequence[Item], token: str | None) -> Plan[Stored]:
+        for item in items:
+            item.check()
+        calls, members = self._batched(
+            items, lambda item: item.route or item.id, lambda part, mark: Schedule(part, mark), token or new_token()
+        )
+        outcomes = [Outcome.DUPLICATE] * len(items)
+        now_us = 0
+        replies: list[Stored] = (yield calls) if calls else []
+        for indices, stored in zip(members, replies, strict=True):
+            now_us = max(now_us, stored.now_us)
+            for i, outcome in zip(indices, stored.outcomes, strict=True):
+                outcomes[i] = outcome
+        return Stored(outcomes, now_us)
+
+    def one(self, shard: int, operation: Operation[T]) -> Plan[T]:
+        """One call on one shard."""
+        if not 0 <= shard < self.shards:
+            raise Rejected(f"expected a shard from 0 to {self.shards - 1}, got: {shard}; nothing was changed")
+        (answer,) = yield [Call(shard, operation)]
+        value: T = answer
+        return value
+
+    def settle(
+        self, claim: Claim | Pushed, settlements: Sequence[Settlement], dead_cap: int, token: str | None
+    ) -> Plan[Settled]:
+        if len(settlements) > MAX_BATCH:
+            raise Rejected(f"at most {MAX_BATCH} settlements a call, got: {len(settlements)}; nothing was settled")
+        operation = Settle(claim.number, settlements, dead_cap, token or new_token())
+        return (yield from self.one(claim.shard, operation))
+
+    def extend(self, claim: Claim | Pushed, ids: Sequence[str], lease_ms: int) -> Plan[list[Outcome]]:
+        settled: Settled = yield from self.one(claim.shard, Extend(claim.number, ids, lease_ms))
+        return settled.outcomes
+
+    def change(self, alterations: Sequence[Alteration], route: str | None, token: str | None) -> Plan[list[Outcome]]:
+        for alteration in alterations:
+            check_id(alteration.id)
+            if isinstance(alteration.argument, int):
+                check_due(alteration.argument, alteration.id)
+            if alteration.item is not None:
+                alteration.item.check()
+        calls, members = self._batched(
+            alterations,
+            lambda change: route or (change.item.route if change.item else None) or change.id,
+            lambda part, mark: Change(part, mark),
+            token or new_token(),
+        )
+        outcomes = [Outcome.ABSENT] * len(alterations)
+        replies: list[list[Outcome]] = (yield calls) if calls else []
+        for indices, answers in zip(members, replies, strict=True):
+            for i, outcome in zip(indices, answers, strict=True):
+                outcomes[i] = outcome
+        return outcomes
+
+    def get(self, ids: Sequence[str], route: str | None) -> Plan[list[Found | None]]:
+        for item_id in ids:
+            check_id(item_id)
+        calls, members = self._batched(ids, lambda item_id: route or item_id, lambda part, _: Get(part), "")
+        found: list[Found | None] = [None] * len(ids)
+        replies: list[list[Found | None]] = (yield calls) if calls else []
+        for indices, answers in zip(members, replies, strict=True):
+            for i, answer in zip(indices, answers, strict=True):
+                found[i] = answer
+        return found
+
+    def find(self, ref: str, limit: int) -> Plan[list[str]]:
+        check_name(ref, "ref")
+        replies: list[list[str]] = yield self._everywhere(lambda: Find(ref, limit))
+        return [item_id for ids in replies for item_id in ids][:limit]
+
+    def windows(self, ahead_ms: int, limit: int) -> Plan[list[Window]]:
+        return (yield self._everywhere(lambda: Look(ahead_ms, limit)))
+
+    def sweep(self, dead_cap: int, dead_age_ms: int, lapse_cap: int) -> Plan[list[Swept]]:
+        return (yield self._everywhere(lambda: Sweep(dead_cap, dead_age_ms, lapse_cap)))
+
+    def counts_by_shard(self) -> Plan[list[Counts]]:
+        return (yield self._everywhere(Count))
+
+    def counts(self) -> Plan[Counts]:
+        """The counters of all shards added up."""
+        return add_up((yield from self.counts_by_shard()))
+
+    def pause(self, topic: str) -> Plan[int]:
+        """Hold all of a topic, in pages; answers how many ids were moved."""
+        check_name(topic, "topic")
+        moved = 0
+        starts = dict.fromkeys(range(self.shards), 0)
+        while starts:
+            replies = yield [Call(shard, Pause("pause", topic, start)) for shard, start in starts.items()]
+            for shard, (count, going_on) in zip(list(starts), replies, strict=True):
+                moved += count
+                starts[shard] = going_on
+                if going_on < 0:
+                    del starts[shard]
+        return moved
+
+    def resume(self, topic: str, spread_ms: int) -> Plan[int]:
+        """Let a topic go on, in pages; those overdue are spread over `spread_ms`."""
+        check_name(topic, "topic")
+        totals: list[Counts] = yield from self.counts_by_shard()
+        moved = 0
+        starts = dict.fromkeys(range(self.shards), 0)
+        while starts:
+            replies = yield [
+                Call(shard, Pause("resume", topic, start, spread_ms, totals[shard].now.get(("held", topic), 0)))
+                for shard, start in starts.items()
+            ]
+            for shard, (count, going_on) in zip(list(starts), replies, strict=True):
+                moved += count
+                starts[shard] = going_on
+                if going_on < 0:
+                    del starts[shard]
+        return moved
+
+    def list(
+        self,
+        state: State,
+        *,
+        topic: str | None,
+        least_ms: int,
+        greatest_ms: int,
+        cursor: str | None,
+        limit: int,
+        matches: Callable[[Found], bool] | None,
+    ) -> Plan[Page]:
+        """One page in order of score over all shards; a filtered page may be short and still have a cursor."""
+        behind = read_cursor(cursor, self.shards)
+        found: list[Found] = []
+        for _ in range(_SCAN_PAGES):
+            page, behind = yield from self._page(state, least_ms, greatest_ms, behind, min(limit, MAX_BATCH))
+            for index, item in enumerate(page):
+                if (topic is None or item.topic == topic) and (matches is None or matches(item)):
+                    found.append(item)
+                    if len(found) == limit:
+                        rest = page[index + 1 :]
+                        if rest:
+                            behind = _rewind(page[: index + 1], read_cursor(cursor, self.shards))
+                        return Page(found, json.dumps(behind) if rest or behind is not None else None)
+            if behind is None:
+                return Page(found)
+            cursor = json.dumps(behind)
+        return Page(found, json.dumps(behind))
+
+    def _page(
+        self, state: State, least_ms: int, greatest_ms: int, behind: dict[str, tuple[str, int]] | None, limit: int
+    ) -> Plan[tuple[list[Found], dict[str, tuple[str, int]] | None]]:
+        behind = behind or {}
+        shards = range(self.shards)
+        calls: list[Call[Any]] = [
+            Call(shard, ListIds(state, least_ms, greatest_ms, behind.get(str(shard)), limit)) for shard in shards
+        ]
+        replies: list[list[tuple[str, int]]] = yield calls
+        heads = [(score, encode_text(item_id), item_id, shard) for shard in shards for item_id, score in replies[shard]]
+        heads.sort()
+        chosen = heads[:limit]
+        if not chosen:
+            return [], None
+        wanted: dict[int, list[str]] = {}
+        for _, _, item_id, shard in chosen:
+            wanted.setdefault(shard, []).append(item_id)
+        answers = yield [Call(shard, Get(ids)) for shard, ids in wanted.items()]
+        bodies = {item.id: item for part in answers for item in part if item is not None and item.state == state}
+        going_on = dict(behind)
+        for score, _, item_id, shard in chosen:
+            going_on[str(shard)] = (item_id, score)
+        page = []
+        for score, _, item_id, shard in chosen:
+            if item := bodies.get(item_id):
+                item.score_ms, item.shard = score, shard
+                page.append(item)
+        full = len(heads) > limit or any(len(reply) == limit for reply in replies)
+        return page, going_on if full else None
+
+    def remember(self, tries: Sequence[tuple[str, int, int]]) -> Plan[list[int]]:
+        for key, _, _ in tries:
+            check_id(key)
+        calls, members = self._batched(tries, lambda entry: entry[0], lambda part, _: Remember(part), "")
+        known = [0] * len(tries)
+        replies: list[list[int]] = (yield calls) if calls else []
+        for indices, answers in zip(members, replies, strict=True):
+            for i, answer in zip(indices, answers, strict=True):
+                known[i] = answer
+        return known
+
+    def restore(self, found: Sequence[Found]) -> Plan[int]:
+        calls, _ = self._batched(found, lambda item: item.route or item.id, lambda part, _: Restore(part), "")
+        return sum((yield calls) if calls else [])
+
+
+def _rewind(taken: Iterable[Found], before: dict[str, tuple[str, int]] | None) -> dict[str, tuple[str, int]]:
+    """The cursor behind the items taken from a page that was not used up."""
+    behind = dict(before or {})
+    for item in taken:
+        behind[str(item.shard)] = (item.id, item.score_ms)
+    return behind
+
+
+def read_cursor(cursor: str | None, shards: int) -> dict[str, tuple[str, int]] | None:
+    """A cursor as it was handed out.
+
+    Raises:
+        Rejected: it was not handed out by this namespace.
+    """
+    if cursor is None:
+        return None
+    try:
+        places = {str(int(shard)): (str(item_id), int(score)) for shard, (item_id, score) in json.loads(cursor).items()}
+        if any(not 0 <= int(shard) < shards for shard in places):
+            raise ValueError(cursor)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise Rejected(f"expected a cursor from an earlier page, got: {cursor[:80]!r}; nothing was changed") from error
+    return places
+
+
+def add_up(parts: Sequence[Counts]) -> Counts:
+    """The counters of several shards as one."""
+    total = Counts(0, {}, {}, {}, None, None, epoch=0, jumps=0, last_jump_ms=0, paused={})
+    for part in parts:
+        total.now_us = max(total.now_us, part.now_us)
+        for mine, theirs in ((total.now, part.now), (total.ever, part.ever)):
+            for key, count in theirs.items():
+                mine[key] = mine.get(key, 0) + count
+        for name, size in part.sizes.items():
+            total.sizes[name] = total.sizes.get(name, 0) + size
+        total.due_head_ms = _least(total.due_head_ms, part.due_head_ms)
+        total.fly_head_ms = _least(total.fly_head_ms, part.fly_head_ms)
+        total.epoch = max(total.epoch, part.epoch)
+        total.jumps += part.jumps
+        total.last_jump_ms = part.last_jump_ms or total.last_jump_ms
+        total.paused.update(part.paused)
+        total.unreadable += part.unreadable
+        total.frozen = total.frozen or part.frozen
+    return total
+
+
+def _least(one: int | None, other: int | None) -> int | None:
+    if one is None or other is None:
+        return one if other is None else other
+    return min(one, other)
+
+
+EVER = MAX_DUE_MS
