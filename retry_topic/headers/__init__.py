@@ -1,0 +1,20 @@
+"""Retry headers: what travels with a message between its failures, bounded, last value only, and never trusted."""
+
+from retry_topic.headers.codec import read, write
+from retry_topic.headers.identity import member_id, retry_id
+from retry_topic.headers.names import HEADER_NAMES, MAX_TOTAL_BYTES
+from retry_topic.headers.signature import sign, verify
+from retry_topic.headers.state import MAX_COUNT, RetryState
+
+__all__ = [
+    "HEADER_NAMES",
+    "MAX_COUNT",
+    "MAX_TOTAL_BYTES",
+    "RetryState",
+    "member_id",
+    "read",
+    "retry_id",
+    "sign",
+    "verify",
+    "write",
+]

@@ -1,0 +1,72 @@
+"""The retry state of a message: the typed form of its retry headers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+MAX_COUNT = 1_000_000
+"""Greatest attempt or replay count there is; larger claims are clamped to it, which is past every sensible cap."""
+
+Dialect = Literal["none", "own", "spring", "smallrye", "pulsar"]
+
+
+@dataclass(frozen=True, slots=True)
+class RetryState:
+    """What the headers of a message say. Every field has a header of its own, see `names.FIELDS`.
+
+    `attempt` counts the deliveries that have *failed*: 0 on a fresh message, 1 in the retry topic after the first
+    failure; the delivery that is running is number `attempt + 1`.
+
+    Args:
+        id: `retry_id` of the message, the same for all its attempts.
+        attempt: failed deliveries so far. Defaults to 0.
+        max_attempts: cap by count when it last failed; told to consumers, never used to decide.
+        first_failed_ms: epoch ms of the first failure.
+        last_failed_ms: epoch ms of the last failure.
+        due_ms: epoch ms of the next (or, on a delivered message, this) attempt.
+        policy: `name@version` of the policy that decided.
+        delay_ms: the delay before this delivery.
+        verdict: what the handler asked for by return value.
+        retry_after_ms: wait asked for by the handler or the remote side.
+        original_topic: where the message first failed.
+        original_partition: its partition there.
+        original_offset: its offset there, as text because brokers disagree.
+        original_timestamp_ms: its timestamp there.
+        consumer_group: the group whose handler failed.
+        error_class: fully qualified class of the last error.
+        error_mro: its parent classes, nearest first.
+        error_message: its text.
+        error_fingerprint: its group.
+        error_status: its HTTP status.
+        replays: how often it was replayed from the dead letters. Defaults to 0.
+        signature: HMAC over id, attempt, first failure and replays, see `signature`.
+        oddities: what was wrong with the headers when they were read; says nothing about the state, so it is not
+            compared and not written. Defaults to none.
+        dialect: whose headers it was read from, "none" when there were none; not compared and not written.
+    """
+
+    id: str | None = None
+    attempt: int = 0
+    max_attempts: int | None = None
+    first_failed_ms: int | None = None
+    last_failed_ms: int | None = None
+    due_ms: int | None = None
+    policy: str | None = None
+    delay_ms: int | None = None
+    verdict: Literal["retry", "dead"] | None = None
+    retry_after_ms: int | None = None
+    original_topic: str | None = None
+    original_partition: int | None = None
+    original_offset: str | None = None
+    original_timestamp_ms: int | None = None
+    consumer_group: str | None = None
+    error_class: str | None = None
+    error_mro: tuple[str, ...] = ()
+    error_message: str | None = None
+    error_fingerprint: str | None = None
+    error_status: int | None = None
+    replays: int = 0
+    signature: str | None = None
+    oddities: tuple[str, ...] = field(default=(), compare=False)
+    dialect: Dialect = field(default="none", compare=False)

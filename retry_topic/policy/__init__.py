@@ -1,0 +1,52 @@
+"""Retry policies: pure decisions about failed messages, as data that is versioned, loadable and explainable."""
+
+from retry_topic.policy.decision import Dead, DeadReason, Decision, Retry, Why, decide
+from retry_topic.policy.delays import Decorrelated, Delay, Draw, Exponential, Fixed, Jitter, Linear, Listed
+from retry_topic.policy.dumping import content_hash, dump_policies
+from retry_topic.policy.duration import format_duration, parse_duration
+from retry_topic.policy.explanation import explain
+from retry_topic.policy.failure import Failure, class_name, failure_from, failure_of
+from retry_topic.policy.loading import load_policies
+from retry_topic.policy.model import PolicySet, RetryPolicy
+from retry_topic.policy.plot import plot
+from retry_topic.policy.retry_after import parse_retry_after
+from retry_topic.policy.rules import Match, Rule, first_match
+from retry_topic.policy.simulation import Simulation, Spread, Step, simulate
+
+__all__ = [
+    "Dead",
+    "DeadReason",
+    "Decision",
+    "Decorrelated",
+    "Delay",
+    "Draw",
+    "Exponential",
+    "Failure",
+    "Fixed",
+    "Jitter",
+    "Linear",
+    "Listed",
+    "Match",
+    "PolicySet",
+    "Retry",
+    "RetryPolicy",
+    "Rule",
+    "Simulation",
+    "Spread",
+    "Step",
+    "Why",
+    "class_name",
+    "content_hash",
+    "decide",
+    "dump_policies",
+    "explain",
+    "failure_from",
+    "failure_of",
+    "first_match",
+    "format_duration",
+    "load_policies",
+    "parse_duration",
+    "parse_retry_after",
+    "plot",
+    "simulate",
+]

@@ -1,0 +1,67 @@
+"""Wording of what is wrong with a configured value: each check answers a list of problems, empty when all is well.
+
+Checks never raise and never stop at the first problem, so one `ConfigError` can name every mistake at once.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from retry_topic.policy.duration import LONGEST_MS, format_duration
+
+# Kafka's legal topic characters, so that a topic can name its policy; "@" stays free for `name@version`.
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+# `$` for nested Java classes, `<>` for Python's `<locals>`; brackets stay out: an unclosed one silently never matches.
+_PATTERN = re.compile(r"[\w$<>*?]+(?:\.[\w$<>*?]+)*")
+
+
+def is_integer(value: Any) -> bool:
+    """Whether `value` is an int; True and False are not numbers here."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def check_name(field: str, value: Any) -> list[str]:
+    """`value` must be usable as a topic name."""
+    if isinstance(value, str) and _NAME.fullmatch(value):
+        return []
+    return [f"expected {field} to be 1 to 249 of the characters A-Z a-z 0-9 . _ -, got: {value!r}"]
+
+
+def check_integer(field: str, value: Any, low: int, high: int) -> list[str]:
+    """`value` must be an int in `low..high`."""
+    if is_integer(value) and low <= value <= high:
+        return []
+    return [f"expected {field} to be an integer from {low} to {high}, got: {value!r}"]
+
+
+def check_number(field: str, value: Any, low: int, high: int) -> list[str]:
+    """`value` must be an int or float in `low..high` (NaN is not)."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high:
+        return []
+    return [f"expected {field} to be a number from {low} to {high}, got: {value!r}"]
+
+
+def check_pattern(field: str, value: Any) -> list[str]:
+    """`value` must be a class name, with `*` and `?` as wildcards."""
+    if isinstance(value, str) and _PATTERN.fullmatch(value):
+        return []
+    return [f"expected {field} to be a class name or a pattern such as requests.*, got: {value!r}"]
+
+
+def check_duration(field: str, value: Any, low_ms: int = 0) -> list[str]:
+    """`value` must be whole milliseconds in `low_ms..LONGEST_MS`."""
+    if not is_integer(value):
+        return [f"expected {field} to be whole milliseconds, got: {value!r}"]
+    if low_ms <= value <= LONGEST_MS:
+        return []
+    bounds = f"from {format_duration(low_ms)} to {format_duration(LONGEST_MS)}"
+    return [f"expected {field} to be {bounds}, got: {format_duration(value)}"]
+
+
+def check_choice(field: str, value: Any, choices: tuple[str, ...]) -> list[str]:
+    """`value` must be one of `choices`."""
+    if isinstance(value, str) and value in choices:
+        return []
+    return [f"expected {field} to be one of {', '.join(choices)}, got: {value!r}"]

@@ -1,0 +1,147 @@
+"""Deciding: a failed message comes back at a time, or is dead. Pure; the caller performs what was decided.
+
+In this order, the first that applies:
+
+1. the handler's verdict "dead" -> dead;
+2. the first matching rule says `dead`, and the handler did not ask for a retry -> dead;
+3. cap by count: the failed delivery was the last one allowed -> dead;
+4. the delay: exactly what the handler's `Retry(after=...)` asked for; else the policy's (or the rule's) draw, and no
+   less than a `Retry-After` of the remote side; both requests bounded by `retry_after_max`;
+5. cap by age: the retry would be *due* later than `max_age` after the first failure -> dead (waiting for a retry
+   that is not allowed any more helps nobody);
+6. retry.
+
+Invariants: `due_ms >= now_ms`; a first failure in the future counts as now, an attempt below 1 as 1, so no value of
+a failure raises a limit. Cost: O(rules). Any thread; randomness is the caller's.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from retry_topic.policy.delays import Draw
+from retry_topic.policy.failure import Failure
+from retry_topic.policy.model import RetryPolicy
+from retry_topic.policy.rules import Match, first_match
+
+DeadReason = Literal["verdict", "fatal", "max-attempts", "max-age"]
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """The reasons of a decision, complete enough to be explained later without the policy.
+
+    Args:
+        policy: `name@version` of the policy that decided.
+        attempt: the delivery that failed, from 1.
+        max_attempts: cap by count in force, None when lifted.
+        now_ms: when it was decided.
+        age_ms: time since the first failure.
+        max_age_ms: cap by age in force, None when lifted.
+        error_class: what failed, "" when nothing was raised.
+        verdict: what the handler asked for, if anything.
+        match: the rule in force, if any.
+        draw: the delay drawn; None when it was asked for, or the message died before.
+        asked_ms: wait asked for by the handler or the remote side, unbounded.
+        bound_ms: the bound of `asked_ms`.
+        delay_ms: the delay in the end, None when the message died before there was one.
+    """
+
+    policy: str
+    attempt: int
+    max_attempts: int | None
+    now_ms: int
+    age_ms: int
+    max_age_ms: int | None
+    error_class: str = ""
+    verdict: str | None = None
+    match: Match | None = None
+    draw: Draw | None = None
+    asked_ms: int | None = None
+    bound_ms: int = 0
+    delay_ms: int | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain JSON-able data; the rule is given by number, name and what matched."""
+        match = self.match
+        return {
+            **{name: getattr(self, name) for name in self.__slots__ if name not in ("match", "draw")},
+            "rule": match and {"number": match.number, "name": match.rule.name} | _matched(match),
+            "draw": self.draw and asdict(self.draw),
+        }
+
+
+def _matched(match: Match) -> dict[str, Any]:
+    return {"pattern": match.pattern, "subject": match.subject, "dead": match.rule.dead}
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Deliver the message again at `due_ms`, which is `delay_ms` after the decision."""
+
+    due_ms: int
+    delay_ms: int
+    why: Why
+
+
+@dataclass(frozen=True, slots=True)
+class Dead:
+    """Give the message up and keep it as a dead letter."""
+
+    reason: DeadReason
+    why: Why
+
+
+Decision = Retry | Dead
+
+
+def decide(policy: RetryPolicy, failure: Failure, now_ms: int, rng: random.Random) -> Decision:
+    """What becomes of a message after `failure`, at `now_ms`."""
+    match = first_match(policy.rules, failure)
+    rule = match.rule if match else None
+    max_attempts = rule.max_attempts if rule and rule.max_attempts is not None else policy.max_attempts
+    max_age_ms = rule.max_age_ms if rule and rule.max_age_ms is not None else policy.max_age_ms
+    attempt = max(1, failure.attempt)
+    first_failed_ms = now_ms if failure.first_failed_ms is None else min(failure.first_failed_ms, now_ms)
+
+    draw: Draw | None = None
+    delay_ms: int | None = None
+
+    def why() -> Why:
+        return Why(
+            policy=policy.ident,
+            attempt=attempt,
+            max_attempts=max_attempts,
+            now_ms=now_ms,
+            age_ms=now_ms - first_failed_ms,
+            max_age_ms=max_age_ms,
+            error_class=failure.error_class,
+            verdict=failure.verdict,
+            match=match,
+            draw=draw,
+            asked_ms=failure.retry_after_ms,
+            bound_ms=policy.retry_after_max_ms,
+            delay_ms=delay_ms,
+        )
+
+    if failure.verdict == "dead":
+        return Dead("verdict", why())
+    if rule and rule.dead and failure.verdict != "retry":
+        return Dead("fatal", why())
+    if max_attempts is not None and attempt >= max_attempts:
+        return Dead("max-attempts", why())
+
+    asked_ms = failure.retry_after_ms
+    wait_ms = None if asked_ms is None else min(max(0, asked_ms), policy.retry_after_max_ms)
+    if wait_ms is not None and failure.verdict == "retry":
+        delay_ms = wait_ms
+    else:
+        delay = rule.delay if rule and rule.delay is not None else policy.delay
+        draw = delay.draw(attempt, failure.previous_delay_ms, rng)
+        delay_ms = max(draw.delay_ms, wait_ms or 0)
+    due_ms = now_ms + delay_ms
+    if max_age_ms is not None and due_ms > first_failed_ms + max_age_ms:
+        return Dead("max-age", why())
+    return Retry(due_ms, delay_ms, why())

@@ -1,0 +1,84 @@
+"""Writing policies as TOML that `load_policies` reads back to the same policies, and their content hash."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from hashlib import blake2b
+from typing import Any
+
+from retry_topic.policy.delays import KINDS, Delay
+from retry_topic.policy.duration import format_duration
+from retry_topic.policy.model import PolicySet, RetryPolicy
+from retry_topic.policy.rules import Rule
+from retry_topic.policy.schema import DELAY_KEYS, UNLIMITED, place_of
+
+
+def dump_policies(policies: PolicySet) -> str:
+    """TOML text with every key spelled out; `load_policies(dump_policies(p)) == p`."""
+    blocks = [_policy(policies.default, ("default",))]
+    blocks += [_policy(policy, ("topic", topic)) for topic, policy in policies.topics.items()]
+    return "\n".join(blocks)
+
+
+def content_hash(policy: RetryPolicy) -> str:
+    """12 hex characters that differ when anything of the policy does: shows an edit without a new version."""
+    return blake2b(_policy(policy, ("default",)).encode(), digest_size=6).hexdigest()
+
+
+def _policy(policy: RetryPolicy, place: tuple[str, ...]) -> str:
+    lines = [
+        f"[{place_of(*place)}]",
+        f"name = {_text(policy.name)}",
+        f"version = {policy.version}",
+        f"max_attempts = {_text(UNLIMITED) if policy.max_attempts is None else policy.max_attempts}",
+        f"max_age = {_text(UNLIMITED) if policy.max_age_ms is None else _duration(policy.max_age_ms)}",
+        f"retry_after_max = {_duration(policy.retry_after_max_ms)}",
+        f"delay = {_delay(policy.delay)}",
+    ]
+    if not policy.rules:
+        lines.append("rule = []")  # said aloud: a topic without the key would inherit the default's rules
+    for rule in policy.rules:
+        lines += ["", f"[[{place_of(*place, 'rule')}]]", *_rule(rule)]
+    return "\n".join(lines) + "\n"
+
+
+def _rule(rule: Rule) -> Iterator[str]:
+    if rule.name:
+        yield f"name = {_text(rule.name)}"
+    if rule.errors:
+        yield f"error = [{', '.join(_text(pattern) for pattern in rule.errors)}]"
+    if rule.statuses:
+        yield f"status = [{', '.join(str(s) if isinstance(s, int) else _text(s) for s in rule.statuses)}]"
+    if rule.dead:
+        yield "dead = true"
+    if rule.max_attempts is not None:
+        yield f"max_attempts = {rule.max_attempts}"
+    if rule.max_age_ms is not None:
+        yield f"max_age = {_duration(rule.max_age_ms)}"
+    if rule.delay is not None:
+        yield f"delay = {_delay(rule.delay)}"
+
+
+def _delay(delay: Delay) -> str:
+    kind = next(kind for kind, cls in KINDS.items() if type(delay) is cls)
+    pairs = [f"kind = {_text(kind)}"]
+    for key, (field, key_type) in DELAY_KEYS[kind].items():
+        pairs.append(f"{key} = {_value(getattr(delay, field), key_type)}")
+    return "{ " + ", ".join(pairs) + " }"
+
+
+def _value(value: Any, key_type: str) -> str:
+    if key_type == "duration":
+        return _duration(value)
+    if key_type == "durations":
+        return f"[{', '.join(_duration(ms) for ms in value)}]"
+    return repr(value) if key_type == "number" else _text(value)
+
+
+def _duration(delay_ms: int) -> str:
+    return _text(format_duration(delay_ms))
+
+
+def _text(text: str) -> str:
+    return json.dumps(text)  # names are checked to be plain, and a plain JSON string is a TOML string

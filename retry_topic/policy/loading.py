@@ -1,0 +1,230 @@
+"""Reading policy files (TOML): strict, and every mistake of a file is named at once, with its place.
+
+Unknown keys, wrong types, bounds, kinds and patterns are all problems; nothing is guessed and nothing half-loaded.
+A value that cannot be read is replaced by one that cannot offend, only so that the rest is checked as well.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, TypeVar
+
+from retry_topic.policy.checks import is_integer
+from retry_topic.policy.delays import KINDS, Delay
+from retry_topic.policy.duration import LONGEST_MS, parse_duration
+from retry_topic.policy.model import PolicySet, RetryPolicy
+from retry_topic.policy.rules import Rule
+from retry_topic.policy.schema import DELAY_KEYS, FILE_KEYS, POLICY_KEYS, RULE_KEYS, UNLIMITED, place_of
+from wheel_sched.errors import ConfigError
+
+_Made = TypeVar("_Made")
+
+_HARMLESS: dict[str, Any] = {"base": 0, "cap": LONGEST_MS, "max_attempts": 8, "max_age": LONGEST_MS}
+
+# Names of AWS's article that people will try; here jitter is a setting of any curve.
+_JITTER_KINDS = {"full-jitter": "full", "equal-jitter": "equal"}
+
+
+def load_policies(path_or_text: str | Path) -> PolicySet:
+    """The policies of a TOML file, or of TOML text.
+
+    A `Path` is always a file. A str is text when it is empty or holds a line break or `=`, otherwise a path.
+
+    Raises:
+        ConfigError: with one problem for every mistake found; nothing was loaded.
+    """
+    try:
+        data = tomllib.loads(_text(path_or_text))
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"expected the policies to be TOML, got: {error}") from error
+    problems: list[str] = []
+    top = _Table(data, (), FILE_KEYS, problems)
+    default = _policy(top.table("default"), ("default",), RetryPolicy(), problems)
+    topics = {
+        topic: _policy(table, ("topic", topic), replace(default, name=_legal(topic)), problems)
+        for topic, table in top.table("topic").items()
+    }
+    policies = _made(lambda: PolicySet(default, topics), ("topic",), problems)
+    if problems or policies is None:
+        raise ConfigError(problems)
+    return policies
+
+
+def _text(path_or_text: str | Path) -> str:
+    if isinstance(path_or_text, str) and (not path_or_text or "\n" in path_or_text or "=" in path_or_text):
+        return path_or_text
+    try:
+        return Path(path_or_text).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"expected {path_or_text} to be a readable policy file, got: {error}") from error
+
+
+def _legal(topic: str) -> str:
+    """A topic as policy name; an illegal one is reported as a topic, not a second time as a name."""
+    try:
+        return RetryPolicy(name=topic).name
+    except ConfigError:
+        return "default"
+
+
+class _Table:
+    """One TOML table being read: typed getters that note problems instead of raising."""
+
+    def __init__(self, data: Any, place: Sequence[str], known: Sequence[str], problems: list[str]) -> None:
+        self.place, self.problems = place, problems
+        if not isinstance(data, dict):
+            self.problem(f"expected a table, got: {data!r}")
+            data = {}
+        self.data: dict[str, Any] = data
+        for key in data:
+            if key not in known:
+                close = get_close_matches(key, known, n=1)
+                hint = f"; did you mean {close[0]}?" if close else ""
+                self.problem(f"expected keys {', '.join(known)}, got: {key}{hint}")
+
+    def problem(self, text: str) -> None:
+        self.problems.append(f"[{place_of(*self.place)}] {text}" if self.place else text)
+
+    def wrong(self, key: str, wanted: str) -> Any:
+        """Note a wrong value of `key`; answers the harmless one."""
+        self.problem(f"expected {key} to be {wanted}, got: {self.data[key]!r}")
+        return _HARMLESS.get(key)
+
+    def table(self, key: str) -> dict[str, Any]:
+        value = self.data.get(key, {})
+        if not isinstance(value, dict):
+            self.wrong(key, "a table")
+            return {}
+        return value
+
+    def text(self, key: str) -> str | None:
+        value = self.data[key]
+        return value if isinstance(value, str) else self.wrong(key, "a text")
+
+    def number(self, key: str) -> float | None:
+        value = self.data[key]
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return value
+        return self.wrong(key, "a number")  # type: ignore[no-any-return]
+
+    def integer(self, key: str) -> int | None:
+        value = self.data[key]
+        return value if is_integer(value) else self.wrong(key, "an integer")  # type: ignore[no-any-return]
+
+    def duration(self, key: str) -> int | None:
+        value = self.data[key]
+        if not isinstance(value, str):
+            return self.wrong(key, 'a duration such as "90s"')  # type: ignore[no-any-return]
+        return self._parsed(key, value)
+
+    def durations(self, key: str) -> tuple[int, ...] | None:
+        values = self.data[key]
+        if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+            return self.wrong(key, 'a list of durations such as ["1s", "1m"]')  # type: ignore[no-any-return]
+        parsed = [self._parsed(f"{key}.{number}", value) for number, value in enumerate(values, 1)]
+        return None if None in parsed else tuple(ms for ms in parsed if ms is not None)
+
+    def listed(self, key: str, types: tuple[type, ...], wanted: str) -> tuple[Any, ...] | None:
+        """One value or a list of them."""
+        value = self.data[key]
+        values = value if isinstance(value, list) else [value]
+        if all(isinstance(one, types) and not isinstance(one, bool) for one in values):
+            return tuple(values)
+        self.wrong(key, wanted)
+        return None
+
+    def limit(self, key: str, read: Callable[[str], int | None]) -> int | None:
+        """None for "unlimited", else what `read` makes of it."""
+        return None if self.data[key] == UNLIMITED else read(key)
+
+    def _parsed(self, key: str, text: str) -> int | None:
+        try:
+            return parse_duration(text)
+        except ConfigError as error:
+            self.problem(f"{key}: {error.problems[0]}")
+            return _HARMLESS.get(key)
+
+
+def _made(make: Callable[[], _Made], place: Sequence[str], problems: list[str]) -> _Made | None:
+    """What `make` makes, or None with its problems noted under `place`."""
+    try:
+        return make()
+    except ConfigError as error:
+        problems += [f"[{place_of(*place)}] {problem}" for problem in error.problems]
+        return None
+
+
+def _policy(data: Any, place: Sequence[str], base: RetryPolicy, problems: list[str]) -> RetryPolicy:
+    table = _Table(data, place, POLICY_KEYS, problems)
+    given: dict[str, Any] = {}
+    if "name" in table.data and (name := table.text("name")) is not None:
+        given["name"] = name
+    if "version" in table.data and (version := table.integer("version")) is not None:
+        given["version"] = version
+    if "max_attempts" in table.data:
+        given["max_attempts"] = table.limit("max_attempts", table.integer)
+    if "max_age" in table.data:
+        given["max_age_ms"] = table.limit("max_age", table.duration)
+    if "retry_after_max" in table.data and (bound_ms := table.duration("retry_after_max")) is not None:
+        given["retry_after_max_ms"] = bound_ms
+    if "delay" in table.data and (delay := _delay(table.data["delay"], (*place, "delay"), problems)) is not None:
+        given["delay"] = delay
+    if "rule" in table.data:
+        rules = table.data["rule"]
+        if not isinstance(rules, list):
+            table.wrong("rule", "a list of tables, [[" + place_of(*place, "rule") + "]]")
+            rules = []
+        made = [_rule(rule, (*place, "rule", str(number)), problems) for number, rule in enumerate(rules, 1)]
+        given["rules"] = tuple(rule for rule in made if rule is not None)
+    return _made(lambda: replace(base, **given), place, problems) or base
+
+
+def _rule(data: Any, place: Sequence[str], problems: list[str]) -> Rule | None:
+    table = _Table(data, place, RULE_KEYS, problems)
+    if not isinstance(data, dict):
+        return None
+    given: dict[str, Any] = {}
+    if "name" in table.data and (name := table.text("name")) is not None:
+        given["name"] = name
+    if "error" in table.data:
+        errors = table.listed("error", (str,), "a text or a list of texts")
+        given["errors"] = ("*",) if errors is None else errors
+    if "status" in table.data:
+        statuses = table.listed("status", (int, str), 'a status or a list of them, such as [429, "5xx"]')
+        given["statuses"] = ("5xx",) if statuses is None else statuses
+    if "dead" in table.data:
+        given["dead"] = table.data["dead"]
+        if not isinstance(given["dead"], bool):
+            given["dead"] = bool(table.wrong("dead", "true or false"))
+    if "max_attempts" in table.data:
+        given["max_attempts"] = table.integer("max_attempts")
+    if "max_age" in table.data:
+        given["max_age_ms"] = table.duration("max_age")
+    if "delay" in table.data:
+        given["delay"] = _delay(table.data["delay"], (*place, "delay"), problems)
+    return _made(lambda: Rule(**given), place, problems)
+
+
+def _delay(data: Any, place: Sequence[str], problems: list[str]) -> Delay | None:
+    if not isinstance(data, dict):
+        _Table(data, place, (), problems)
+        return None
+    kind = data.get("kind")
+    if not isinstance(kind, str) or kind not in DELAY_KEYS:
+        jitter = _JITTER_KINDS.get(str(kind))
+        hint = f'; write kind = "exponential", jitter = "{jitter}"' if jitter else ""
+        problems.append(f"[{place_of(*place)}] expected kind to be one of {', '.join(KINDS)}, got: {kind!r}{hint}")
+        return None
+    keys = DELAY_KEYS[kind]
+    table = _Table(data, place, ("kind", *keys), problems)
+    given: dict[str, Any] = {}
+    for key, (field, key_type) in keys.items():
+        if key in table.data and (value := getattr(table, key_type)(key)) is not None:
+            given[field] = value
+    if kind == "list" and "delays" not in table.data:
+        table.problem("expected delays to be given, got: none")
+    return _made(lambda: KINDS[kind](**given), place, problems)

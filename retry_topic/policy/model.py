@@ -1,0 +1,85 @@
+"""The retry policy as data: immutable, versioned, comparable, and checked as a whole when it is made.
+
+A policy decides nothing itself; `decision.decide` reads it. Both caps may be lifted, but not both at once: a message
+that is never given up is a leak.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from retry_topic.policy.checks import check_duration, check_integer, check_name
+from retry_topic.policy.delays import KINDS, Delay, Exponential
+from retry_topic.policy.duration import UNITS_MS
+from retry_topic.policy.rules import MAX_ATTEMPTS, Rule
+from wheel_sched.errors import ConfigError
+
+MAX_VERSION = 999_999_999
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """When a failed message comes back, and when it is given up.
+
+    Args:
+        name: Defaults to "default".
+        version: raise it with every change, so that headers and explanations say which one decided. Defaults to 1.
+        delay: Defaults to exponential from 1 s by 2 to 1 h with full jitter.
+        max_attempts: deliveries in all, the first one included; None lifts the cap. Defaults to 8.
+        max_age_ms: a retry must be due within this time of the first failure; None lifts the cap. Defaults to
+            604,800,000 (7 d, Kafka's own default retention).
+        retry_after_max_ms: longest wait that a handler or a remote side may ask for. Defaults to 86,400,000 (1 d).
+        rules: exceptions to the above, the first match wins. Defaults to none.
+    """
+
+    name: str = "default"
+    version: int = 1
+    delay: Delay = field(default_factory=Exponential)
+    max_attempts: int | None = 8
+    max_age_ms: int | None = 7 * UNITS_MS["d"]
+    retry_after_max_ms: int = UNITS_MS["d"]
+    rules: tuple[Rule, ...] = ()
+
+    def __post_init__(self) -> None:
+        problems = check_name("name", self.name) + check_integer("version", self.version, 1, MAX_VERSION)
+        if not isinstance(self.delay, tuple(KINDS.values())):
+            problems.append(f"expected delay to be one of {', '.join(KINDS)}, got: {self.delay!r}")
+        if self.max_attempts is not None:
+            problems += check_integer("max_attempts", self.max_attempts, 1, MAX_ATTEMPTS)
+        if self.max_age_ms is not None:
+            problems += check_duration("max_age", self.max_age_ms)
+        if self.max_attempts is None and self.max_age_ms is None:
+            problems.append("expected max_attempts or max_age to be limited, got: both unlimited")
+        problems += check_duration("retry_after_max", self.retry_after_max_ms)
+        if problems:
+            raise ConfigError(problems)
+
+    @property
+    def ident(self) -> str:
+        """`name@version`, the value of the `retry-policy` header."""
+        return f"{self.name}@{self.version}"
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySet:
+    """The policies of a service: one for every topic.
+
+    Args:
+        default: for topics without their own. Defaults to `RetryPolicy()`.
+        topics: policies by topic. Defaults to none.
+    """
+
+    default: RetryPolicy = field(default_factory=RetryPolicy)
+    topics: Mapping[str, RetryPolicy] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if problems := [problem for topic in self.topics for problem in check_name("topic", topic)]:
+            raise ConfigError(problems)
+        # A private read-only copy: a frozen set must not change through the caller's dict.
+        object.__setattr__(self, "topics", MappingProxyType(dict(self.topics)))
+
+    def for_topic(self, topic: str) -> RetryPolicy:
+        """The policy that decides about messages of `topic`."""
+        return self.topics.get(topic, self.default)

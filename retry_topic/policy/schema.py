@@ -1,0 +1,55 @@
+"""The policy file's keys: one table that both reading and writing follow, so that they cannot drift apart.
+
+[default]                      # every key may be left out
+version = 3
+max_attempts = 8               # or "unlimited"
+max_age = "7d"                 # or "unlimited"
+retry_after_max = "1d"
+delay = { kind = "exponential", base = "1s", factor = 2, cap = "1h", jitter = "full" }
+
+[[default.rule]]               # first match wins
+name = "bad input"
+error = ["ValueError", "pydantic.*"]
+dead = true
+
+[topic.orders]                 # a key left out is the default's, a key given replaces it whole
+max_attempts = 20
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+KeyType = Literal["duration", "durations", "number", "text"]
+
+FILE_KEYS = ("default", "topic")
+POLICY_KEYS = ("name", "version", "max_attempts", "max_age", "retry_after_max", "delay", "rule")
+RULE_KEYS = ("name", "error", "status", "dead", "max_attempts", "max_age", "delay")
+UNLIMITED = "unlimited"
+
+DELAY_KEYS: dict[str, dict[str, tuple[str, KeyType]]] = {
+    "fixed": {"base": ("base_ms", "duration"), "jitter": ("jitter", "text")},
+    "linear": {
+        "base": ("base_ms", "duration"),
+        "step": ("step_ms", "duration"),
+        "cap": ("cap_ms", "duration"),
+        "jitter": ("jitter", "text"),
+    },
+    "exponential": {
+        "base": ("base_ms", "duration"),
+        "factor": ("factor", "number"),
+        "cap": ("cap_ms", "duration"),
+        "jitter": ("jitter", "text"),
+    },
+    "decorrelated": {"base": ("base_ms", "duration"), "cap": ("cap_ms", "duration")},
+    "list": {"delays": ("delays_ms", "durations"), "jitter": ("jitter", "text")},
+}
+"""Per kind of delay: key in the file -> field of the class and how it is written."""
+
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def place_of(*keys: str) -> str:
+    """A dotted TOML key, quoted where it must be: `topic."orders.eu".rule.2`."""
+    return ".".join(key if _BARE_KEY.fullmatch(key) else f'"{key}"' for key in keys)

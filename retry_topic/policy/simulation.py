@@ -1,0 +1,142 @@
+"""What a policy would do: the same failure over and over, on a virtual clock, many times.
+
+Handlers take no time here, so cumulative times are the waiting alone. Cost: attempts x samples decisions (a few
+microseconds each), nothing is slept. Pure; randomness is injected, the same seed gives the same numbers.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from retry_topic.policy.decision import Dead, decide
+from retry_topic.policy.failure import Failure
+from retry_topic.policy.model import RetryPolicy
+from wheel_sched.errors import ConfigError
+
+MAX_DECISIONS = 10_000_000  # about a minute; more is a typo
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Four points of a distribution, in ms (nearest rank: each is a value that occurred)."""
+
+    min_ms: int
+    p50_ms: int
+    p90_ms: int
+    max_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What follows failure number `attempt`.
+
+    Args:
+        attempt: the delivery that failed, from 1.
+        retried: samples that get a retry.
+        died: samples that end here, by reason.
+        delay: the wait before the retry; None when none got one.
+        elapsed: time from the first failure to the retry; None when none got one.
+    """
+
+    attempt: int
+    retried: int
+    died: Mapping[str, int]
+    delay: Spread | None
+    elapsed: Spread | None
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """The steps of a simulated policy, up to the last one that any sample reached."""
+
+    policy: str
+    samples: int
+    steps: tuple[Step, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain JSON-able data."""
+        return {
+            "policy": self.policy,
+            "samples": self.samples,
+            "steps": [
+                {
+                    "attempt": step.attempt,
+                    "retried": step.retried,
+                    "died": dict(step.died),
+                    "delay": _points(step.delay),
+                    "elapsed": _points(step.elapsed),
+                }
+                for step in self.steps
+            ],
+        }
+
+
+def simulate(
+    policy: RetryPolicy,
+    attempts: int = 20,
+    samples: int = 1_000,
+    rng: random.Random | None = None,
+    *,
+    error_class: str = "builtins.Exception",
+    error_mro: tuple[str, ...] = (),
+    status: int | None = None,
+) -> Simulation:
+    """Let `samples` messages fail up to `attempts` times each.
+
+    Args:
+        policy: what decides.
+        attempts: failures to follow at most. Defaults to 20.
+        samples: messages. Defaults to 1,000.
+        rng: Defaults to a generator of seed 0, so that a page shows the same numbers twice.
+        error_class: the error each time, for the rules. Defaults to a plain Exception.
+        error_mro: its parents. Defaults to none.
+        status: its HTTP status. Defaults to None.
+
+    Raises:
+        ConfigError: no attempts or samples, or more decisions than anybody waits for.
+    """
+    if attempts < 1 or samples < 1 or attempts * samples > MAX_DECISIONS:
+        raise ConfigError(
+            f"expected attempts and samples to be at least 1 and at most {MAX_DECISIONS} decisions, "
+            f"got: {attempts} attempts, {samples} samples"
+        )
+    rng = random.Random(0) if rng is None else rng
+    first = Failure(first_failed_ms=0, error_class=error_class, error_mro=error_mro, status=status)
+    alive: list[tuple[int, int | None]] = [(0, None)] * samples  # (virtual now, previous delay) of each sample
+    steps: list[Step] = []
+    for attempt in range(1, attempts + 1):
+        survivors: list[tuple[int, int | None]] = []
+        delays_ms: list[int] = []
+        died: Counter[str] = Counter()
+        for now_ms, previous_ms in alive:
+            failure = replace(first, attempt=attempt, previous_delay_ms=previous_ms)
+            decision = decide(policy, failure, now_ms, rng)
+            if isinstance(decision, Dead):
+                died[decision.reason] += 1
+            else:
+                delays_ms.append(decision.delay_ms)
+                survivors.append((decision.due_ms, decision.delay_ms))
+        elapsed = _spread([due_ms for due_ms, _ in survivors])
+        steps.append(Step(attempt, len(survivors), dict(died), _spread(delays_ms), elapsed))
+        alive = survivors
+        if not alive:
+            break
+    return Simulation(policy.ident, samples, tuple(steps))
+
+
+def _spread(values_ms: list[int]) -> Spread | None:
+    if not values_ms:
+        return None
+    ordered = sorted(values_ms)
+    p50_ms, p90_ms = (ordered[-(-len(ordered) * percent // 100) - 1] for percent in (50, 90))
+    return Spread(ordered[0], p50_ms, p90_ms, ordered[-1])
+
+
+def _points(spread: Spread | None) -> dict[str, int] | None:
+    if spread is None:
+        return None
+    return {"min_ms": spread.min_ms, "p50_ms": spread.p50_ms, "p90_ms": spread.p90_ms, "max_ms": spread.max_ms}

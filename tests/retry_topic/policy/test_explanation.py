@@ -1,0 +1,84 @@
+"""Decisions in words."""
+
+from __future__ import annotations
+
+import random
+
+from retry_topic.policy import Decorrelated, Exponential, Failure, Fixed, Listed, RetryPolicy, Rule, decide, explain
+from retry_topic.policy.explanation import format_time
+
+NOW_MS = 1_700_000_000_000
+HOUR_MS = 3_600_000
+
+
+class Fives(random.Random):
+    """A generator whose integers are always 5 above the least."""
+
+    def randint(self, a: int, b: int) -> int:
+        return min(a + 5, b)
+
+
+def explained(policy: RetryPolicy, failure: Failure) -> str:
+    return explain(decide(policy, failure, NOW_MS, Fives()))
+
+
+def test_a_jittered_retry_is_explained_in_full() -> None:
+    """Attempt, formula, draw, due time, age and policy are all named."""
+    policy = RetryPolicy("orders", 3, Exponential(), max_age_ms=HOUR_MS)
+    assert explained(policy, Failure(3, first_failed_ms=NOW_MS - 12_000)) == (
+        "attempt 3 of 8: exponential 1s*2^2=4s, full jitter drew 5ms; due 2023-11-14T22:13:20.005Z; "
+        "cap by age not reached (12s of 1h); policy orders@3"
+    )
+
+
+def test_a_capped_curve_says_so() -> None:
+    """Past the cap the cap is named instead of a value nobody computed."""
+    policy = RetryPolicy(delay=Exponential(cap_ms=60_000, jitter="none"), max_attempts=None)
+    assert "attempt 1000000000 of unlimited: exponential 1s*2^999999999 capped at 1m;" in explained(
+        policy, Failure(10**9)
+    )
+
+
+def test_other_kinds_read_well() -> None:
+    """Fixed, listed and decorrelated delays have their own words."""
+    assert ": fixed 1s; due" in explained(RetryPolicy(delay=Fixed()), Failure())
+    assert ": list entry 2 of 4=10s; due" in explained(RetryPolicy(delay=Listed()), Failure(2))
+    policy = RetryPolicy(delay=Decorrelated())
+    assert ": decorrelated jitter uniform(1s, 3*4s) drew 1.005s; due" in explained(
+        policy, Failure(2, previous_delay_ms=4_000)
+    )
+
+
+def test_waits_asked_for_name_who_asked_and_their_bound() -> None:
+    """A handler's wish, a server's wish and a cut wish are told apart."""
+    policy = RetryPolicy(delay=Fixed(), retry_after_max_ms=HOUR_MS)
+    assert ": the handler asked for 30s; due" in explained(policy, Failure(verdict="retry", retry_after_ms=30_000))
+    assert ": fixed 1s, raised by retry-after to 30s; due" in explained(policy, Failure(retry_after_ms=30_000))
+    assert "raised by retry-after to 2h, bounded to 1h; due" in explained(policy, Failure(retry_after_ms=2 * HOUR_MS))
+    assert ": fixed 1s; due" in explained(policy, Failure(retry_after_ms=500))
+
+
+def test_the_rule_and_what_it_matched_are_named() -> None:
+    """A reader finds the rule by number, name, pattern and class."""
+    policy = RetryPolicy(rules=(Rule(errors=("OSError",), name="network", dead=True),))
+    failure = Failure(error_class="my.Lost", error_mro=("builtins.OSError",))
+    assert explained(policy, failure) == (
+        "attempt 1 of 8: dead at once, the error is fatal; rule 1 (network): OSError matched builtins.OSError; "
+        "policy default@1"
+    )
+
+
+def test_every_death_has_its_reason() -> None:
+    """Verdict, count and age are told apart; the age says what would have passed it."""
+    assert "dead, the handler asked for it" in explained(RetryPolicy(), Failure(verdict="dead"))
+    assert "attempt 8 of 8: dead, it was the last attempt allowed" in explained(RetryPolicy(), Failure(8))
+    old = Failure(first_failed_ms=NOW_MS - HOUR_MS + 500)
+    assert "dead, fixed 1s would pass the cap by age (59m59.5s of 1h gone)" in explained(
+        RetryPolicy(delay=Fixed(), max_age_ms=HOUR_MS), old
+    )
+
+
+def test_times_past_the_calendar_are_still_shown() -> None:
+    """A virtual clock may run past the year 9999."""
+    assert format_time(0) == "1970-01-01T00:00:00.000Z"
+    assert format_time(10**18) == "1000000000000000000 ms"

@@ -1,0 +1,101 @@
+"""Rules: which failures they match, and in which order."""
+
+from __future__ import annotations
+
+import pytest
+
+from retry_topic.policy import Failure, Rule, first_match
+from retry_topic.policy.rules import status_range
+from wheel_sched.errors import ConfigError
+
+TIMEOUT = Failure(
+    error_class="requests.exceptions.ConnectTimeout",
+    error_mro=("requests.exceptions.Timeout", "builtins.OSError", "builtins.Exception"),
+)
+
+
+def matches(failure: Failure, *errors: str) -> bool:
+    return first_match([Rule(errors=errors)], failure) is not None
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "ConnectTimeout",
+        "requests.exceptions.ConnectTimeout",
+        "requests.*",
+        "*Timeout",
+        "Timeout",
+        "OSError",
+        "builtins.OSError",
+        "*.exceptions.Connect*",
+        "Connec?Timeout",
+    ],
+)
+def test_names_parents_and_wildcards_match(pattern: str) -> None:
+    """Simple and full names of the class and of its parents match, with and without wildcards."""
+    assert matches(TIMEOUT, pattern)
+
+
+@pytest.mark.parametrize("pattern", ["connecttimeout", "requests", "exceptions.ConnectTimeout", "Connect", "httpx.*"])
+def test_parts_of_names_and_other_cases_do_not_match(pattern: str) -> None:
+    """A pattern covers the whole simple or the whole full name."""
+    assert not matches(TIMEOUT, pattern)
+
+
+def test_a_failure_without_error_matches_no_pattern() -> None:
+    """A handler's verdict without an exception is not caught by a wildcard."""
+    assert not matches(Failure(), "*")
+
+
+def test_the_first_rule_that_matches_wins() -> None:
+    """Order decides, not how close a match is."""
+    rules = [Rule(errors=("OSError",), name="wide"), Rule(errors=("ConnectTimeout",), name="narrow")]
+    match = first_match(rules, TIMEOUT)
+    assert match is not None
+    assert (match.number, match.rule.name) == (1, "wide")
+    assert (match.pattern, match.subject) == ("OSError", "builtins.OSError")
+
+
+def test_the_class_itself_is_named_before_its_parents() -> None:
+    """What an explanation says matched is the nearest class."""
+    match = first_match([Rule(errors=("Exception", "requests.*"))], TIMEOUT)
+    assert match is not None
+    assert match.subject == "requests.exceptions.ConnectTimeout"
+
+
+@pytest.mark.parametrize(
+    ("spec", "status", "expected"),
+    [(429, 429, True), (429, 430, False), ("5xx", 599, True), ("5xx", 499, False), ("500-503", 503, True)],
+)
+def test_statuses_match_by_number_family_and_range(spec: int | str, status: int, expected: bool) -> None:
+    """`429`, `5xx` and `500-503` mean what they say."""
+    assert (first_match([Rule(statuses=(spec,))], Failure(status=status)) is not None) is expected
+
+
+def test_a_rule_with_errors_and_statuses_needs_both() -> None:
+    """Error and status are joined by and, their alternatives by or."""
+    rule = Rule(errors=("Timeout", "HTTPError"), statuses=(503, 504))
+    assert first_match([rule], Failure(error_class="x.HTTPError", status=504)) is not None
+    assert first_match([rule], Failure(error_class="x.HTTPError", status=500)) is None
+    assert first_match([rule], Failure(error_class="x.Other", status=504)) is None
+    assert first_match([rule], Failure(error_class="x.HTTPError")) is None
+
+
+@pytest.mark.parametrize("status", ["600", "6xx", "503-500", "5XX", "", 99, True, "abc"])
+def test_nonsense_is_no_status(status: int | str) -> None:
+    """Out of range, inverted and unreadable statuses name nothing."""
+    assert status_range(status) is None
+
+
+def test_all_mistakes_of_a_rule_are_named() -> None:
+    """One error lists bad patterns, statuses, bounds and contradictions."""
+    with pytest.raises(ConfigError) as caught:
+        Rule(errors=("a[b", "x..y"), statuses=(700,), name="<b>", dead=True, max_attempts=0, max_age_ms=-1)
+    assert len(caught.value.problems) == 7
+
+
+def test_a_rule_that_matches_nothing_is_refused() -> None:
+    """A rule without patterns is a mistake."""
+    with pytest.raises(ConfigError, match="at least one error pattern or status"):
+        Rule()
