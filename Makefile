@@ -12,7 +12,7 @@ WORKERS ?= 2
 # An empty layer is a failure, unless the caller has narrowed the run and the other layer holds what was asked for.
 pytest = $(PY) -m pytest $(1) $(ARGS) || { code=$$?; [ $$code -eq 5 ] && [ -n "$$ARGS" ]; }
 
-.PHONY: help demo test test-unit test-real check lint types imports built-wheel bench clean distclean venv-demo venv-test venv-dev
+.PHONY: help demo test test-unit test-real check lint types mypy pyright imports built-wheel bench clean distclean venv-demo venv-test venv-dev
 
 help: ## show this
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -39,9 +39,13 @@ lint: venv-dev ## ruff: rules and format
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
 
-types: venv-dev ## mypy strict and pyright
+types: mypy pyright ## mypy strict and pyright
+
+mypy: venv-dev
 	@printf '==> mypy\n'
 	@$(PY) -m mypy
+
+pyright: venv-dev
 	@printf '==> pyright\n'
 	@PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(PY) -m pyright --pythonpath $(PY)
 
