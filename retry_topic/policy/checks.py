@@ -16,6 +16,8 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 # `$` for nested Java classes, `<>` for Python's `<locals>`; brackets stay out: an unclosed one silently never matches.
 _PATTERN = re.compile(r"[\w$<>*?]+(?:\.[\w$<>*?]+)*")
 
+_TITLE = re.compile(r"[\w .:/-]{0,60}")
+
 
 def is_integer(value: Any) -> bool:
     """Whether `value` is an int; True and False are not numbers here."""
@@ -41,6 +43,18 @@ def check_number(field: str, value: Any, low: int, high: int) -> list[str]:
     if isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high:
         return []
     return [f"expected {field} to be a number from {low} to {high}, got: {value!r}"]
+
+
+def check_tuple(field: str, value: Any) -> list[str]:
+    """`value` must be a tuple: a bare string would be read letter by letter, a list could change later."""
+    return [] if isinstance(value, tuple) else [f"expected {field} to be a tuple, got: {value!r}"]
+
+
+def check_title(field: str, value: Any) -> list[str]:
+    """`value` must be a short plain text, fit for a line of an explanation."""
+    if isinstance(value, str) and _TITLE.fullmatch(value):
+        return []
+    return [f"expected {field} to be up to 60 letters, digits, spaces or . : / _ -, got: {value!r}"]
 
 
 def check_pattern(field: str, value: Any) -> list[str]:

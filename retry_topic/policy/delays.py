@@ -14,9 +14,9 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-from retry_topic.policy.checks import check_choice, check_duration, check_integer, check_number
+from retry_topic.policy.checks import check_choice, check_duration, check_integer, check_number, check_tuple
 from retry_topic.policy.duration import UNITS_MS, format_duration
 from wheel_sched.errors import ConfigError
 
@@ -199,6 +199,8 @@ class Listed:
     jitter: Jitter = "none"
 
     def __post_init__(self) -> None:
+        if problems := check_tuple("delays", self.delays_ms):
+            raise ConfigError(problems)  # nothing inside can be read
         problems = check_integer("the number of delays", len(self.delays_ms), 1, MAX_LISTED)
         for number, delay_ms in enumerate(self.delays_ms, 1):
             problems += check_duration(f"delays.{number}", delay_ms)
@@ -222,3 +224,10 @@ KINDS: dict[str, type[Delay]] = {
     "list": Listed,
 }
 """Names of the kinds in policy files and explanations."""
+
+
+def check_delay(value: Any) -> list[str]:
+    """`value` must be one of the kinds."""
+    if isinstance(value, tuple(KINDS.values())):
+        return []
+    return [f"expected delay to be one of {', '.join(cls.__name__ for cls in KINDS.values())}, got: {value!r}"]

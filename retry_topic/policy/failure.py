@@ -59,8 +59,8 @@ def failure_of(
 ) -> Failure:
     """The failure an exception stands for.
 
-    The HTTP status and `Retry-After` are looked for where requests, httpx, aiohttp, urllib and botocore-like errors
-    keep them: on the error, or on its `response`. A `status` given wins.
+    The HTTP status and `Retry-After` are looked for where errors of requests, httpx, aiohttp and urllib keep
+    them: on the error, or on its `response`. A `status` given wins.
     """
     carriers = (error, _attribute(error, "response"))
     return Failure(

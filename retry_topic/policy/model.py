@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from retry_topic.policy.checks import check_duration, check_integer, check_name
-from retry_topic.policy.delays import KINDS, Delay, Exponential
+from retry_topic.policy.checks import check_duration, check_integer, check_name, check_tuple
+from retry_topic.policy.delays import Delay, Exponential, check_delay
 from retry_topic.policy.duration import UNITS_MS
 from retry_topic.policy.rules import MAX_ATTEMPTS, Rule
 from wheel_sched.errors import ConfigError
@@ -44,8 +44,7 @@ class RetryPolicy:
 
     def __post_init__(self) -> None:
         problems = check_name("name", self.name) + check_integer("version", self.version, 1, MAX_VERSION)
-        if not isinstance(self.delay, tuple(KINDS.values())):
-            problems.append(f"expected delay to be one of {', '.join(KINDS)}, got: {self.delay!r}")
+        problems += check_delay(self.delay) + check_tuple("rules", self.rules)
         if self.max_attempts is not None:
             problems += check_integer("max_attempts", self.max_attempts, 1, MAX_ATTEMPTS)
         if self.max_age_ms is not None:

@@ -14,15 +14,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from retry_topic.policy.checks import check_duration, check_integer, check_pattern
-from retry_topic.policy.delays import Delay
+from retry_topic.policy.checks import check_duration, check_integer, check_pattern, check_title, check_tuple
+from retry_topic.policy.delays import Delay, check_delay
 from retry_topic.policy.failure import Failure
 from wheel_sched.errors import ConfigError
 
 MAX_ATTEMPTS = 1_000_000  # the ceiling headers clamp to as well: a larger count is a typo
 
 _STATUS = re.compile(r"([1-5])xx|([1-5][0-9]{2})(?:-([1-5][0-9]{2}))?")
-_NAME = re.compile(r"[\w .:/-]{0,60}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +47,8 @@ class Rule:
     max_age_ms: int | None = None
 
     def __post_init__(self) -> None:
-        problems: list[str] = []
+        if problems := check_tuple("errors", self.errors) + check_tuple("statuses", self.statuses):
+            raise ConfigError(problems)  # nothing inside can be read
         if not self.errors and not self.statuses:
             problems.append("expected at least one error pattern or status, got: none")
         for pattern in self.errors:
@@ -58,8 +58,9 @@ class Rule:
             for status in self.statuses
             if status_range(status) is None
         ]
-        if not _NAME.fullmatch(self.name):
-            problems.append(f"expected name to be up to 60 letters, digits, spaces or . : / _ -, got: {self.name!r}")
+        problems += check_title("name", self.name)
+        if self.delay is not None:
+            problems += check_delay(self.delay)
         if self.max_attempts is not None:
             problems += check_integer("max_attempts", self.max_attempts, 1, MAX_ATTEMPTS)
         if self.max_age_ms is not None:

@@ -158,6 +158,12 @@ def test_all_mistakes_of_a_delay_are_named() -> None:
     assert [problem.split()[1] for problem in caught.value.problems] == ["base", "cap", "factor", "jitter"]
 
 
+def test_a_list_is_not_taken_for_a_tuple() -> None:
+    """Configuration cannot change after it was checked."""
+    with pytest.raises(ConfigError, match="expected delays to be a tuple"):
+        Listed([1, 2])  # type: ignore[arg-type]
+
+
 def test_a_cap_below_its_base_is_refused() -> None:
     """Inverted bounds are a mistake, not a shorter delay."""
     with pytest.raises(ConfigError, match=r"expected cap to be at least base \(10s\), got: 5s"):

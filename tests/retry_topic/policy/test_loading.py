@@ -180,7 +180,7 @@ def test_a_path_is_read_as_a_file(tmp_path: Path) -> None:
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     """The error says which file could not be read."""
-    with pytest.raises(ConfigError, match="nowhere.toml to be a readable policy file"):
+    with pytest.raises(ConfigError, match=r"nowhere\.toml to be a readable policy file"):
         load_policies(tmp_path / "nowhere.toml")
 
 

@@ -95,6 +95,18 @@ def test_all_mistakes_of_a_rule_are_named() -> None:
     assert len(caught.value.problems) == 7
 
 
+def test_a_bare_string_is_not_taken_letter_by_letter() -> None:
+    """The commonest slip, `errors="ValueError"`, is an error and not ten one-letter patterns."""
+    with pytest.raises(ConfigError, match="expected errors to be a tuple, got: 'ValueError'"):
+        Rule(errors="ValueError")  # type: ignore[arg-type]
+
+
+def test_a_delay_in_another_form_is_refused() -> None:
+    """Numbers are not guessed to be seconds or milliseconds."""
+    with pytest.raises(ConfigError, match="expected delay to be one of Fixed, Linear, Exponential"):
+        Rule(errors=("ValueError",), delay=5)  # type: ignore[arg-type]
+
+
 def test_a_rule_that_matches_nothing_is_refused() -> None:
     """A rule without patterns is a mistake."""
     with pytest.raises(ConfigError, match="at least one error pattern or status"):
