@@ -125,7 +125,7 @@ def _check(namespace: str, shards: int) -> None:
         problems.append(
             f"expected namespace to be 1 to 64 characters without braces, colons or blanks, got: {namespace!r}"
         )
-    if isinstance(shards, bool) or not isinstance(shards, int) or not 1 <= shards <= 1024:
+    if type(shards) is not int or not 1 <= shards <= 1024:
         problems.append(f"expected shards to be a whole number from 1 to 1024, got: {shards!r}")
     if problems:
         raise ConfigError(problems)

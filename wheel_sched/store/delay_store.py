@@ -16,6 +16,7 @@ from wheel_sched.store.items import (
     Counts,
     Found,
     Item,
+    Mark,
     Outcome,
     Page,
     Pushed,
@@ -34,6 +35,8 @@ T = TypeVar("T")
 
 class Backend(Protocol):
     """What performs calls for the synchronous face."""
+
+    cluster: bool
 
     def execute(self, calls: Sequence[Call[Any]], now_ms: int | None = None) -> list[Any]:
         """Perform calls; a value or an exception for each, in order."""
@@ -55,11 +58,17 @@ class Backend(Protocol):
         """A connection of its own for `wait_for_mark`."""
         ...
 
-    def wait_for_mark(self, waiter: Any, marks: dict[int, bytes], timeout_ms: int) -> dict[int, bytes]:
+    def wait_for_mark(self, waiter: Any, marks: dict[int, bytes], timeout_ms: int) -> dict[int, Mark]:
         """Block until a shard's marker is newer; the newer ones, {} at the timeout."""
         ...
 
-    def close(self) -> None: ...
+    def interrupt(self, waiter: Any) -> None:
+        """Make a blocked `wait_for_mark` return at once; from another thread."""
+        ...
+
+    def close(self) -> None:
+        """Release connections. Idempotent."""
+        ...
 
 
 class AsyncBackend(Protocol):
@@ -250,7 +259,7 @@ class DelayStore:
         """Ids that carry `ref`, in no order."""
         return self._run(self.plans.find(ref, limit))
 
-    def list(
+    def list_items(
         self,
         state: State = "due",
         *,
@@ -263,7 +272,7 @@ class DelayStore:
     ) -> Page:
         """One page of a state in order of due, lease deadline or time of death."""
         return self._run(
-            self.plans.list(
+            self.plans.list_items(
                 state,
                 topic=topic,
                 least_ms=least_ms,
@@ -439,7 +448,7 @@ class AsyncDelayStore:
     async def find(self, ref: str, *, limit: int = 1000) -> list[str]:
         return await self._run(self.plans.find(ref, limit))
 
-    async def list(
+    async def list_items(
         self,
         state: State = "due",
         *,
@@ -451,7 +460,7 @@ class AsyncDelayStore:
         matches: Callable[[Found], bool] | None = None,
     ) -> Page:
         return await self._run(
-            self.plans.list(
+            self.plans.list_items(
                 state,
                 topic=topic,
                 least_ms=least_ms,

@@ -85,7 +85,7 @@ class Item:
 
 def check_id(item_id: str) -> None:
     """Raise `Rejected` unless `item_id` can be an id."""
-    if not isinstance(item_id, str) or not item_id:
+    if not _is(item_id, str) or not item_id:
         raise Rejected(f"expected an id to be a non-empty text, got: {item_id!r}; nothing was stored")
     if len(item_id) > MAX_ID_BYTES or len(item_id.encode("utf-8", "surrogateescape")) > MAX_ID_BYTES:
         raise Rejected(f"the id {_short(item_id)} is longer than {MAX_ID_BYTES} bytes; nothing was stored")
@@ -106,8 +106,13 @@ def check_due(due_ms: int | None, item_id: str) -> None:
 
 def check_name(name: str, what: str) -> None:
     """Raise `Rejected` unless `name` can be a topic or ref."""
-    if not isinstance(name, str) or len(name) > 249 or "\n" in name or "\0" in name:
+    if not _is(name, str) or len(name) > 249 or "\n" in name or "\0" in name:
         raise Rejected(f"expected a {what} to be one line of at most 249 characters, got: {_short(str(name))!r}")
+
+
+def _is(value: object, kind: type) -> bool:
+    """isinstance, for callers that are not type-checked."""
+    return isinstance(value, kind)
 
 
 def _short(text: str) -> str:
@@ -245,6 +250,14 @@ class Found:
         """The same as something to store elsewhere."""
         due_ms = self.score_ms if self.state == "due" else None
         return Item(self.id, due_ms, self.body, self.topic, self.refs, self.route)
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A shard's wake-up marker: its id, and the due of the earlier head that arrived."""
+
+    id: bytes
+    due_ms: int
 
 
 @dataclass(slots=True)

@@ -114,9 +114,7 @@ class Plans:
     def schedule(self, items: Sequence[Item], token: str | None) -> Plan[Stored]:
         for item in items:
             item.check()
-        calls, members = self._batched(
-            items, lambda item: item.route or item.id, lambda part, mark: Schedule(part, mark), token or new_token()
-        )
+        calls, members = self._batched(items, lambda item: item.route or item.id, Schedule, token or new_token())
         outcomes = [Outcome.DUPLICATE] * len(items)
         now_us = 0
         replies: list[Stored] = (yield calls) if calls else []
@@ -156,7 +154,7 @@ class Plans:
         calls, members = self._batched(
             alterations,
             lambda change: route or (change.item.route if change.item else None) or change.id,
-            lambda part, mark: Change(part, mark),
+            Change,
             token or new_token(),
         )
         outcomes = [Outcome.ABSENT] * len(alterations)
@@ -227,7 +225,7 @@ class Plans:
                     del starts[shard]
         return moved
 
-    def list(
+    def list_items(
         self,
         state: State,
         *,
@@ -274,13 +272,16 @@ class Plans:
         for _, _, item_id, shard in chosen:
             wanted.setdefault(shard, []).append(item_id)
         answers = yield [Call(shard, Get(ids)) for shard, ids in wanted.items()]
-        bodies = {item.id: item for part in answers for item in part if item is not None and item.state == state}
+        bodies: dict[str, Found] = {
+            item.id: item for part in answers for item in part if item is not None and item.state == state
+        }
         going_on = dict(behind)
         for score, _, item_id, shard in chosen:
             going_on[str(shard)] = (item_id, score)
         page = []
         for score, _, item_id, shard in chosen:
-            if item := bodies.get(item_id):
+            item = bodies.get(item_id)
+            if item is not None:
                 item.score_ms, item.shard = score, shard
                 page.append(item)
         full = len(heads) > limit or any(len(reply) == limit for reply in replies)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -13,6 +15,7 @@ from redis.retry import Retry
 from redis.sentinel import SentinelConnectionPool
 
 from wheel_sched.errors import StoreTooOld, StoreUnavailable
+from wheel_sched.store.items import Mark
 from wheel_sched.store.operations import Call
 from wheel_sched.store.redis import faults
 from wheel_sched.store.redis.conversation import Dialect, Send, Sleep, by_node, ensure_durable
@@ -45,7 +48,7 @@ def blocking_twin(client: Client, key: bytes, timeout_s: float) -> redis.Redis:
         if node is None or node.redis_connection is None:
             raise StoreUnavailable(f"no cluster node serves {key!r} now: repeat in a moment")
         client = node.redis_connection
-    pool = client.connection_pool
+    pool: Any = client.connection_pool
     settings = {**pool.connection_kwargs, "socket_timeout": timeout_s, "retry": Retry(NoBackoff(), 0)}
     settings.pop("connection_pool", None)
     if isinstance(pool, SentinelConnectionPool):
@@ -153,8 +156,8 @@ class RedisBackend:
         db = int(self.client.connection_pool.connection_kwargs.get("db") or 0)  # type: ignore[union-attr]
         return (str(run_id), db) if run_id else None
 
-    def wait_for_mark(self, waiter: redis.Redis, marks: dict[int, bytes], timeout_ms: int) -> dict[int, bytes]:
-        """Block until a shard's marker is newer than `marks[shard]`; the newer ids by shard, {} at the timeout."""
+    def wait_for_mark(self, waiter: redis.Redis, marks: dict[int, bytes], timeout_ms: int) -> dict[int, Mark]:
+        """Block until a shard's marker is newer than `marks[shard]`; the newer ones by shard, {} at the timeout."""
         keys = {shard_keys(self.dialect.namespace, shard)[9]: shard for shard in marks}
         streams: dict[Any, Any] = {key: marks[shard] for key, shard in keys.items()}
         try:
@@ -162,11 +165,20 @@ class RedisBackend:
         except (redis.RedisError, OSError) as error:
             raise faults.translate(error) from error
         entries = reply.items() if isinstance(reply, dict) else reply or []
-        return {keys[key]: rows[-1][0] for key, rows in entries if rows}
+        return {keys[key]: Mark(rows[-1][0], int(rows[-1][1][b"d"])) for key, rows in entries if rows}
 
     def waiter(self, shard: int, timeout_ms: int) -> redis.Redis:
         """A connection of its own for `wait_for_mark`; close it when done."""
         return blocking_twin(self.client, shard_keys(self.dialect.namespace, shard)[9], timeout_ms / 1000 + 5)
+
+    def interrupt(self, waiter: redis.Redis) -> None:
+        """Make a blocked `wait_for_mark` on `waiter` return at once, from another thread."""
+        pool: Any = waiter.connection_pool
+        for connection in [*pool._available_connections, *pool._in_use_connections]:
+            sock = getattr(connection, "_sock", None)
+            if sock is not None:
+                with contextlib.suppress(OSError):
+                    sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         if self._owns_client:

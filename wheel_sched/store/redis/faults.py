@@ -59,7 +59,7 @@ def translate(error: Exception) -> Exception:
             return kind(f"{text}: {advice}")
     if isinstance(error, redis.ConnectionError | redis.TimeoutError | OSError):
         return StoreUnavailable(
-            f"no answer from the server ({error or type(error).__name__}): what was sent may have been "
+            f"no answer from the server ({str(error) or type(error).__name__}): what was sent may have been "
             "executed; repeat under the same token or id"
         )
     if "unknown command" in text.lower():
@@ -73,7 +73,7 @@ def translate(error: Exception) -> Exception:
 
 def _code(error: Exception) -> str:
     """redis-py strips the code of errors it has a class for; put it back."""
-    codes = {
+    codes: dict[type[Exception], str] = {
         redis.exceptions.ReadOnlyError: "READONLY ",
         redis.exceptions.OutOfMemoryError: "OOM ",
         redis.exceptions.NoPermissionError: "NOPERM ",

@@ -1,0 +1,68 @@
+"""A claimed batch on its way out, and what a publisher answers for each of its items."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from wheel_sched.store.items import Claim, Claimed, Pushed, Settlement
+from wheel_sched.store.operations import Settle
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Answer: the item was not published.
+
+    Args:
+        reason: plain words.
+        transient: True: released with backoff and tried again; False: dead with that reason. Defaults to True.
+        in_doubt: the broker may have it all the same; counted as a possible duplicate. Defaults to False.
+    """
+
+    reason: str
+    transient: bool = True
+    in_doubt: bool = False
+
+
+Answer = Settlement | Failed
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """Items of one claim that are published together.
+
+    A publisher fills `answers` in place, item by item if it likes: what is still None when it returns, raises or
+    runs into the timeout is in doubt.
+    """
+
+    claim: Claim | Pushed
+    items: list[Claimed]
+    answers: list[Answer | None] = field(default_factory=list)
+    settling: Settle | None = None
+    started_ms: int = 0
+    over: bool = False
+
+    def __post_init__(self) -> None:
+        self.answers = [None] * len(self.items)
+
+
+class Publisher(Protocol):
+    """Where due items go."""
+
+    def publish(self, batch: Batch) -> None:
+        """Publish `batch.items` and put an answer for each into `batch.answers`; called from a worker thread.
+
+        Raises:
+            Exception: whatever is unanswered then is in doubt: released with backoff and counted.
+        """
+        ...
+
+    def refuse(self, item: Claimed, reason: str) -> Answer:
+        """What to do with an item that the server could not push (one-script hand-over only)."""
+        ...
+
+
+def unanswered(answers: Sequence[Answer | None]) -> int:
+    """How many answers are missing."""
+    return sum(answer is None for answer in answers)

@@ -1,0 +1,63 @@
+"""How a dispatcher behaves: one frozen value, every field with its unit and default."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from wheel_sched.errors import ConfigError
+from wheel_sched.store.items import MAX_BATCH
+
+_DAY_MS = 86_400_000
+
+
+@dataclass(frozen=True, slots=True)
+class DispatcherConfig:
+    """Settings of a `Dispatcher`.
+
+    Args:
+        batch: items per claim; above 250 a script blocks the server for over a millisecond. Defaults to 250.
+        lease_ms: how long a claimed batch belongs to this dispatcher; extended while it is being published, so it
+            bounds how late a batch is when its dispatcher dies. Defaults to 10 s.
+        workers: threads that publish. Defaults to 1.
+        max_in_flight: claimed and unsettled items at which claiming stops (back-pressure). Defaults to 2,000.
+        look_ahead_ms: how far the window is read into the wheel. Defaults to 5 s.
+        window: how many ids the window holds at most. Defaults to 1,000.
+        sweep_ms: how often the store is looked at although nothing says so, while something waits. Defaults to 60 s.
+        publish_timeout_ms: after this a batch is settled with the answers there are; what is unanswered is in doubt
+            and released. Defaults to 60 s.
+        backoff_ms: first delay of an item whose publishing failed, doubled each time. Defaults to 200 ms.
+        backoff_max_ms: its greatest delay, also of the store's reconnects. Defaults to 30 s.
+        lapse_cap: dispatchers that may die over an item before it is dead as poison, 0 = any. Defaults to 10.
+        dead_cap: dead letters kept, 0 = all. Defaults to 100,000.
+        dead_age_ms: how long dead letters are kept, 0 = for ever. Defaults to 90 days.
+
+    Raises:
+        ConfigError: with every field that is wrong.
+    """
+
+    batch: int = 250
+    lease_ms: int = 10_000
+    workers: int = 1
+    max_in_flight: int = 2_000
+    look_ahead_ms: int = 5_000
+    window: int = 1_000
+    sweep_ms: int = 60_000
+    publish_timeout_ms: int = 60_000
+    backoff_ms: int = 200
+    backoff_max_ms: int = 30_000
+    lapse_cap: int = 10
+    dead_cap: int = 100_000
+    dead_age_ms: int = 90 * _DAY_MS
+
+    def __post_init__(self) -> None:
+        least = {"lapse_cap": 0, "dead_cap": 0, "dead_age_ms": 0, "lease_ms": 100, "look_ahead_ms": 0}
+        problems = []
+        for spec in fields(self):
+            value = getattr(self, spec.name)
+            bound = least.get(spec.name, 1)
+            if type(value) is not int or value < bound:
+                problems.append(f"expected {spec.name} to be a whole number from {bound} up, got: {value!r}")
+        if type(self.batch) is int and self.batch > MAX_BATCH:
+            problems.append(f"expected batch to be at most {MAX_BATCH}, got: {self.batch}")
+        if problems:
+            raise ConfigError(problems)

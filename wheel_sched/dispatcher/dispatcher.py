@@ -1,0 +1,514 @@
+"""The dispatcher's owner thread: wheel, claims, answers and settlements; see the package's docstring.
+
+One owner thread holds all state and performs all store calls but the listener's blocking read, so there is no lock
+around any of it; other threads (listener, workers, callers of `stop`) put a note into the inbox and wake it. The
+wheel runs on the store's time, seen from here (`server_time`).
+
+Invariant: for every shard the wheel holds an entry no later than the earliest due and the earliest lease deadline
+known here, and whoever inserts something earlier raises the shard's marker; so a sleeping dispatcher is always armed
+for the right moment. The sweep (60 s) covers markers that were lost with a server's memory.
+
+Source: Kafka's SystemTimer and its reaper, with a durable purgatory behind it.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from wheel_sched.clock import Clock, SystemClock
+from wheel_sched.dispatcher.batch import Answer, Batch, Failed, Publisher
+from wheel_sched.dispatcher.config import DispatcherConfig
+from wheel_sched.dispatcher.listener import Listener
+from wheel_sched.dispatcher.push import PushTarget
+from wheel_sched.dispatcher.server_time import ServerTime
+from wheel_sched.dispatcher.statistics import DispatcherStats
+from wheel_sched.errors import StaleEpoch, StoreError, WheelSchedError
+from wheel_sched.store.delay_store import DelayStore
+from wheel_sched.store.items import Claim, Claimed, Dead, Done, Held, Mark, Next, Outcome, Pushed, Settled, Settlement
+from wheel_sched.store.items import Swept, Window
+from wheel_sched.store.operations import Call, ClaimDue, Extend, Look, PushDue, ReportJump, Settle, Sweep
+from wheel_sched.wheel import TimerTaskEntry, TimingWheel
+
+logger = logging.getLogger("wheel_sched.dispatcher")
+
+_FAILURES_REMEMBERED = 100_000  # items whose publishing failed lately; the oldest is forgotten and starts over
+
+
+class _Wake(NamedTuple):
+    """A wheel task: look at a shard; `sweep` also keeps house."""
+
+    shard: int
+    sweep: bool = False
+
+
+class _Keep(NamedTuple):
+    """A wheel task: a batch is still out; extend its lease, or give it up at its timeout."""
+
+    batch: Batch
+
+
+class _Reply(NamedTuple):
+    """A call, what it is about, and its answer."""
+
+    call: Call[Any]
+    batch: Batch | None
+    answer: Any
+
+
+class Dispatcher:
+    """Releases what is due in a store, on time, to a publisher.
+
+    Args:
+        store: an open delay store.
+        publisher: where items go; also asked about items the server refused to push.
+        push: when given, the server pushes due items itself (exactly once); the publisher only sees the refused.
+        config: see `DispatcherConfig`. Defaults to its defaults.
+        clock: local monotonic time and waiting. Defaults to the machine's.
+        on_settled: called in the owner thread with (claimed, answer, now_ms) after each settled item. Defaults to
+            nothing; keep it quick.
+
+    Thread rules: `start`, `stop` and `stats` from any thread; a second `start` or `stop` does nothing.
+    """
+
+    def __init__(
+        self,
+        store: DelayStore,
+        publisher: Publisher,
+        *,
+        push: PushTarget | None = None,
+        config: DispatcherConfig | None = None,
+        clock: Clock | None = None,
+        on_settled: Callable[[Claimed, Settlement, int], None] | None = None,
+    ) -> None:
+        self.store = store
+        self.publisher = publisher
+        self.push = push
+        self.config = config or DispatcherConfig()
+        self.stats = DispatcherStats()
+        self._clock = clock or SystemClock()
+        self._on_settled = on_settled
+        self._time = ServerTime()
+        self._wheel: TimingWheel[_Wake | _Keep] = TimingWheel()
+        self._armed: dict[int, TimerTaskEntry[_Wake | _Keep]] = {}
+        self._epochs: dict[int, int] = {}
+        self._ripe: set[int] = set()
+        self._unread: set[int] = set(range(store.shards))
+        self._to_sweep: set[int] = set()
+        self._swept_ms: dict[int, int] = {}
+        self._marks: dict[int, bytes] = {}
+        self._batches: dict[Batch, TimerTaskEntry[_Wake | _Keep]] = {}
+        self._answered: deque[Batch] = deque()
+        self._inbox: deque[Callable[[], None]] = deque()
+        self._failures: OrderedDict[str, int] = OrderedDict()
+        self._wakeup = threading.Condition()
+        self._work: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
+        self._listeners: list[Listener] = []
+        self._threads: list[threading.Thread] = []
+        self._state = "new"
+        self._state_lock = threading.Lock()
+        self._stop_by_ns: int | None = None
+        self._store_failures = 0
+        self._quiet_until_us = 0
+
+    def __repr__(self) -> str:
+        stats = self.stats
+        return (
+            f"<Dispatcher {self._state} shards={self.store.shards} in_flight={stats.in_flight} "
+            f"published={stats.published} armed={len(self._armed)}>"
+        )
+
+    def __enter__(self) -> Dispatcher:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start the owner and the workers."""
+        with self._state_lock:
+            if self._state != "new":
+                return
+            self._state = "running"
+        owner = threading.Thread(target=self._own, name="wheel-sched-dispatcher", daemon=True)
+        self._threads = [owner] + [
+            threading.Thread(target=self._publish, name=f"wheel-sched-publisher-{n}", daemon=True)
+            for n in range(self.config.workers)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self, timeout_s: float = 10.0) -> None:
+        """Drain: claim no more, wait up to `timeout_s` for what is being published, settle it, end.
+
+        What is unanswered then is in doubt and released, so that another dispatcher takes it at once.
+        """
+        with self._state_lock:
+            if self._state == "new":
+                self._state = "stopped"
+            if self._state == "stopped":
+                return
+            self._state = "stopping"
+            self._stop_by_ns = self._clock.monotonic_ns() + int(timeout_s * 1e9)
+        for listener in self._listeners:
+            listener.stop()
+        self._note(lambda: None)
+        if threading.current_thread() not in self._threads:
+            self._threads[0].join(timeout_s + 5)
+        with self._state_lock:
+            self._state = "stopped"
+
+    def _note(self, note: Callable[[], None]) -> None:
+        """Have the owner run `note`; from any thread."""
+        with self._wakeup:
+            self._inbox.append(note)
+            self._wakeup.notify()
+
+    # -- the workers
+
+    def _publish(self) -> None:
+        while (batch := self._work.get()) is not None:
+            try:
+                self.publisher.publish(batch)
+            except Exception as error:
+                # what is unanswered is in doubt; the owner releases it
+                logger.exception("dispatcher.publish_failed", extra={"items": len(batch.items), "error": repr(error)})
+            done = batch
+            self._note(lambda done=done: self._returned(done))  # type: ignore[misc]
+
+    def _returned(self, batch: Batch) -> None:
+        if not batch.over:
+            batch.over = True
+            self._answered.append(batch)
+
+    # -- the owner
+
+    def _own(self) -> None:
+        try:
+            while not self._finished():
+                self._step()
+        except Exception:
+            logger.exception("dispatcher.died")
+            raise
+        finally:
+            for _ in range(self.config.workers):
+                self._work.put(None)
+            for listener in self._listeners:
+                listener.stop()
+
+    def _finished(self) -> bool:
+        if self._stop_by_ns is None:
+            return False
+        if self._clock.monotonic_ns() < self._stop_by_ns:
+            return not self._batches
+        for batch in [batch for batch in self._batches if not batch.over]:
+            self._returned(batch)
+        if self._answered:
+            self._converse()
+        return True
+
+    def _step(self) -> None:
+        while self._inbox:
+            self._inbox.popleft()()
+        if self._time.known:
+            for entry in self._wheel.advance(self._now_ms()):
+                task = entry.task
+                if isinstance(task, _Keep):
+                    self._keep(task.batch)
+                elif task is not None:
+                    self._armed.pop(task.shard, None)
+                    (self._to_sweep if task.sweep else self._ripe).add(task.shard)
+                    self.stats.wake_ups += 1
+        if not self._converse():
+            self._sleep()
+
+    def _local_us(self) -> int:
+        return self._clock.monotonic_ns() // 1000
+
+    def _now_ms(self) -> int:
+        return self._time.now_us(self._local_us()) // 1000
+
+    def _sleep(self) -> None:
+        with self._wakeup:
+            if self._inbox:
+                return
+            local_us = self._local_us()
+            until_us = [self._quiet_until_us] if self._quiet_until_us > local_us else []
+            if not until_us and self._time.known and (expiry := self._wheel.next_expiry()) is not None:
+                until_us.append(local_us + expiry * 1000 - self._time.now_us(local_us))
+            if self._stop_by_ns is not None:
+                until_us.append(self._stop_by_ns // 1000)
+            self._clock.wait(self._wakeup, max(0, min(until_us) - local_us) / 1000 if until_us else None)
+
+    def _converse(self) -> bool:
+        """One round trip with all that is to be said; False when there was nothing."""
+        if self._local_us() < self._quiet_until_us and self._stop_by_ns is None:
+            return False
+        asked: list[tuple[Call[Any], Batch | None]] = []
+        while self._answered:
+            batch = self._answered.popleft()
+            if batch.settling is None:
+                batch.settling = Settle(batch.claim.number, self._settlements(batch), self.config.dead_cap)
+            asked.append((Call(batch.claim.shard, batch.settling), batch))
+        settling = len(asked)
+        if self._stop_by_ns is None:
+            asked += [(call, None) for call in self._claims(settling)]
+        if not asked:
+            return False
+        before_us = self._local_us()
+        try:
+            answers = self.store.execute([call for call, _ in asked])
+        except WheelSchedError as error:
+            answers = [error] * len(asked)
+        after_us = self._local_us()
+        self._heard([_Reply(*pair, answer) for pair, answer in zip(asked, answers, strict=True)], before_us, after_us)
+        return True
+
+    def _claims(self, settling: int) -> list[Call[Any]]:
+        config = self.config
+        calls: list[Call[Any]] = [
+            Call(shard, Look(config.look_ahead_ms, config.window)) for shard in sorted(self._unread)
+        ]
+        calls += [
+            Call(shard, Sweep(config.dead_cap, config.dead_age_ms, config.lapse_cap))
+            for shard in sorted(self._to_sweep - self._unread)
+        ]
+        room = config.max_in_flight - self.stats.in_flight
+        # a worker that is busy and has its next batch waiting needs no third one
+        if room <= 0 or (self.push is None and len(self._batches) - settling >= 2 * config.workers):
+            return calls
+        for shard in sorted(self._ripe - self._unread):
+            limit = min(config.batch, room)
+            epoch = self._epochs.get(shard)
+            if self.push is None:
+                calls.append(Call(shard, ClaimDue(limit, config.lease_ms, None, epoch, config.lapse_cap)))
+            else:
+                target = self.push
+                push = PushDue(
+                    limit, config.lease_ms, target.prefix, target.create, target.maxlen, epoch, config.lapse_cap
+                )
+                calls.append(Call(shard, push))
+        return calls
+
+    def _heard(self, replies: Sequence[_Reply], before_us: int, after_us: int) -> None:
+        failed: Exception | None = None
+        for reply in replies:
+            answer, shard = reply.answer, reply.call.shard
+            if isinstance(answer, StaleEpoch):
+                self._unread.add(shard)
+                continue
+            if isinstance(answer, Exception):
+                failed = answer
+                if reply.batch is not None:
+                    self._answered.append(reply.batch)  # again, under the same token
+                continue
+            jump_us = self._time.observe(answer.now_us, before_us, after_us)
+            if jump_us:
+                self._jumped(shard, jump_us)
+            match answer:
+                case Window():
+                    self._read(answer)
+                case Claim():
+                    self._claimed(answer)
+                case Pushed():
+                    self._pushed(answer)
+                case Swept():
+                    self.stats.sweeps += 1
+                    self.stats.recovered += answer.recovered
+                    self._to_sweep.discard(shard)
+                    self._swept_ms[shard] = answer.now_us // 1000
+                    self._arm(shard, answer.due_head_ms, answer.fly_head_ms)
+                case Settled():
+                    if reply.batch is not None:
+                        self._settled(reply.batch, answer)
+                    self._arm(shard, answer.due_head_ms, answer.fly_head_ms)
+        if failed is None:
+            self._store_failures = 0
+        else:
+            self._store_away(failed)
+
+    def _store_away(self, error: Exception) -> None:
+        self.stats.store_errors += 1
+        self._store_failures += 1
+        if not isinstance(error, StoreError):
+            logger.error("dispatcher.store_refused", exc_info=error)
+        elif self._store_failures == 1:
+            logger.warning("dispatcher.store_away: %s", error)
+        # the window is read again at every reconnect
+        self._unread.update(range(self.store.shards))
+        delay_ms = min(50 * 2 ** min(self._store_failures, 10), self.config.backoff_max_ms, 5_000)
+        self._quiet_until_us = self._local_us() + delay_ms * 1000
+
+    def _jumped(self, shard: int, step_us: int) -> None:
+        self.stats.clock_jumps += 1
+        logger.warning("dispatcher.clock_jumped: the store's clock moved by %.1f s", step_us / 1e6)
+        epoch = self._epochs.get(shard)
+        if epoch is not None:
+            self.store.execute([Call(shard, ReportJump(epoch, step_us // 1000))])
+        self._wheel = TimingWheel(self._now_ms())
+        self._armed.clear()
+        for batch in self._batches:
+            self._batches[batch] = self._wheel.schedule(_Keep(batch), self._now_ms() + self.config.lease_ms // 3)
+        self._unread.update(range(self.store.shards))
+
+    # -- what the store said
+
+    def _read(self, window: Window) -> None:
+        shard = window.shard
+        self._unread.discard(shard)
+        self._epochs[shard] = window.epoch
+        self._arm(shard, window.due_head_ms, window.fly_head_ms)
+        self._marks[shard] = window.mark
+        if len(self._marks) == self.store.shards and not self._listeners:
+            self._listen()
+
+    def _listen(self) -> None:
+        """Start listening when the last marker of every shard is known, so that none is missed."""
+        apart = self.store.backend.cluster  # a cluster's shards cannot be read in one command
+        for marks in [{shard: mark} for shard, mark in self._marks.items()] if apart else [self._marks]:
+            listener = Listener(
+                self.store.backend, dict(marks), self._mark_heard, self._reconnected, self.config.sweep_ms + 5_000
+            )
+            self._listeners.append(listener)
+            listener.start()
+
+    def _mark_heard(self, shard: int, mark: Mark) -> None:
+        def arm() -> None:
+            self.stats.marks += 1
+            self._arm(shard, mark.due_ms, None, keep=True)
+
+        self._note(arm)
+
+    def _reconnected(self, shards: Sequence[int]) -> None:
+        self._note(lambda: self._unread.update(shards))
+
+    def _claimed(self, claim: Claim) -> None:
+        self._ripe.discard(claim.shard)
+        self._epochs[claim.shard] = claim.epoch
+        self.stats.claims += 1
+        if claim.items:
+            self._send(Batch(claim, claim.items))
+        else:
+            self.stats.empty_claims += 1
+        self._arm(claim.shard, claim.due_head_ms, claim.fly_head_ms)
+
+    def _send(self, batch: Batch) -> None:
+        now_ms = self._now_ms()
+        batch.started_ms = now_ms
+        self.stats.in_flight += len(batch.items)
+        self._batches[batch] = self._wheel.schedule(_Keep(batch), now_ms + self.config.lease_ms // 3)
+        self._work.put(batch)
+
+    def _pushed(self, pushed: Pushed) -> None:
+        self._ripe.discard(pushed.shard)
+        self._epochs[pushed.shard] = pushed.epoch
+        self.stats.claims += 1
+        if pushed.dues_ms:
+            self.stats.published += len(pushed.dues_ms)
+            self.stats.late(pushed.now_us // 1000, pushed.dues_ms)
+        elif not pushed.refused:
+            self.stats.empty_claims += 1
+        if pushed.refused:
+            batch = Batch(pushed, [refused.item for refused in pushed.refused])
+            batch.answers = [self.publisher.refuse(refused.item, refused.reason) for refused in pushed.refused]
+            batch.over = True
+            self.stats.in_flight += len(batch.items)
+            self._batches[batch] = self._wheel.schedule(_Keep(batch), self._now_ms() + self.config.lease_ms // 3)
+            self._answered.append(batch)
+        self._arm(pushed.shard, pushed.due_head_ms, pushed.fly_head_ms)
+
+    def _arm(self, shard: int, due_head_ms: int | None, fly_head_ms: int | None, *, keep: bool = False) -> None:
+        """Have the wheel wake this shard for its next due or lease end; `keep` an earlier moment that stands."""
+        now_ms = self._now_ms()
+        heads = [head for head in (due_head_ms, fly_head_ms) if head is not None]
+        if not heads:
+            self._disarm(shard)
+            return
+        head = min(heads)
+        if head <= now_ms:
+            self._ripe.add(shard)
+            return
+        sweep = head > now_ms + self.config.sweep_ms
+        at_ms = now_ms + self.config.sweep_ms if sweep else head
+        armed = self._armed.get(shard)
+        if armed is not None and keep and armed.deadline_ms <= at_ms:
+            return
+        self._disarm(shard)
+        self._armed[shard] = self._wheel.schedule(_Wake(shard, sweep), at_ms)
+        if now_ms - self._swept_ms.setdefault(shard, now_ms) >= self.config.sweep_ms:
+            self._to_sweep.add(shard)  # busy shards are never quiet long enough for a sweep of their own
+
+    def _disarm(self, shard: int) -> None:
+        armed = self._armed.pop(shard, None)
+        if armed is not None:
+            armed.cancel()
+
+    # -- batches
+
+    def _keep(self, batch: Batch) -> None:
+        """A batch is still out: extend its lease, or settle it with the answers there are at its timeout."""
+        if batch not in self._batches:
+            return
+        now_ms = self._now_ms()
+        if not batch.over and now_ms - batch.started_ms >= self.config.publish_timeout_ms:
+            self._returned(batch)
+            return
+        ids = [item.id for item in batch.items]
+        (answer,) = self.store.execute([Call(batch.claim.shard, Extend(batch.claim.number, ids, self.config.lease_ms))])
+        if isinstance(answer, Exception):
+            logger.warning("dispatcher.lease_not_extended: %s", answer)
+        again_ms = min(now_ms + self.config.lease_ms // 3, batch.started_ms + self.config.publish_timeout_ms)
+        self._batches[batch] = self._wheel.schedule(_Keep(batch), max(again_ms, now_ms + 1))
+
+    def _settlements(self, batch: Batch) -> list[Settlement]:
+        answers = list(batch.answers)  # a publisher past its timeout may still be writing
+        settlements = [self._settlement(item, answer) for item, answer in zip(batch.items, answers, strict=True)]
+        batch.answers = list(settlements)
+        return settlements
+
+    def _settlement(self, item: Claimed, answer: Answer | None) -> Settlement:
+        if answer is None:
+            answer = Failed("no answer from the broker", in_doubt=True)
+        if not isinstance(answer, Failed):
+            self._failures.pop(item.id, None)
+            return answer
+        self.stats.failed += 1
+        self.stats.in_doubt += answer.in_doubt
+        if not answer.transient:
+            self._failures.pop(item.id, None)
+            return Dead(item.id, answer.reason)
+        count = self._failures.pop(item.id, 0) + 1
+        self._failures[item.id] = count
+        if len(self._failures) > _FAILURES_REMEMBERED:
+            self._failures.popitem(last=False)
+        delay_ms = min(self.config.backoff_ms * 2 ** min(count - 1, 20), self.config.backoff_max_ms)
+        return Next(item.id, self._now_ms() + delay_ms)
+
+    def _settled(self, batch: Batch, settled: Settled) -> None:
+        entry = self._batches.pop(batch, None)
+        if entry is not None:
+            entry.cancel()
+        stats = self.stats
+        stats.in_flight -= len(batch.items)
+        now_ms = settled.now_us // 1000
+        done_ms = []
+        for item, answer, outcome in zip(batch.items, batch.answers, settled.outcomes, strict=True):
+            if outcome is Outcome.STALE:
+                stats.stale += 1
+                continue
+            match answer:
+                case Done():
+                    stats.published += 1
+                    done_ms.append(item.due_ms)
+                case Dead():
+                    stats.dead += 1
+                case Held():
+                    stats.held += 1
+            if self._on_settled is not None and answer is not None and not isinstance(answer, Failed):
+                self._on_settled(item, answer, now_ms)
+        stats.late(now_ms, done_ms)

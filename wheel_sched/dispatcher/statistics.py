@@ -1,0 +1,46 @@
+"""What a dispatcher did, as numbers and as events.
+
+Lateness here is the dispatcher's own view (due to answered), for operators; tests and benchmarks compute it at the
+receiver. Buckets follow Prometheus practice: upper bounds in seconds, from 1 ms to 1 h.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+LATENESS_BUCKETS_MS = (
+    1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000, 300_000, 900_000, 3_600_000,
+)  # fmt: skip
+
+
+@dataclass(slots=True)
+class DispatcherStats:
+    """Counters since the start. Read from any thread; written by the dispatcher's owner thread."""
+
+    published: int = 0
+    dead: int = 0
+    held: int = 0
+    failed: int = 0
+    in_doubt: int = 0
+    stale: int = 0
+    claims: int = 0
+    empty_claims: int = 0
+    wake_ups: int = 0
+    marks: int = 0
+    sweeps: int = 0
+    recovered: int = 0
+    store_errors: int = 0
+    clock_jumps: int = 0
+    in_flight: int = 0
+    lateness_counts: list[int] = field(default_factory=lambda: [0] * (len(LATENESS_BUCKETS_MS) + 1))
+    lateness_max_ms: int = 0
+
+    def late(self, now_ms: int, dues_ms: Iterable[int]) -> None:
+        """Count the lateness of items answered at `now_ms`."""
+        for due_ms in dues_ms:
+            lateness_ms = now_ms - due_ms
+            self.lateness_counts[bisect_left(LATENESS_BUCKETS_MS, lateness_ms)] += 1
+            if lateness_ms > self.lateness_max_ms:
+                self.lateness_max_ms = lateness_ms
