@@ -68,15 +68,16 @@ def test_a_server_opened_by_a_short_lived_thread_outlives_the_thread_but_not_the
     wait_until(lambda: not occupied())
 
 
-def test_a_forked_child_does_not_keep_its_dead_parent_s_server(
-    folder: Path, run_owner: RunOwner, occupied: Occupied, wait_until: WaitUntil
+@pytest.mark.parametrize("deed", ["pass", "server.close()"])
+def test_a_forked_child_neither_stops_nor_keeps_its_parent_s_server(
+    folder: Path, run_owner: RunOwner, occupied: Occupied, wait_until: WaitUntil, deed: str
 ) -> None:
-    """A pre-forked worker inherits the pipe; it lets go of it at once."""
+    """A pre-forked worker inherits the pipe; it lets go of it at once, whether it closes its handle or not."""
     owner = run_owner(
         "server = EmbeddedServer.open(sys.argv[1])\n"
         "child = os.fork()\n"
         "if child == 0:\n"
-        "    server.close(); print(server.started_here, server.alive, flush=True)\n"
+        f"    {deed}; print(server.started_here, server.alive, flush=True)\n"
         "    sys.stdin.read(); os._exit(0)\n"
         "print(child, flush=True)\n"
         "sys.stdin.read()\n"
@@ -106,10 +107,12 @@ def test_an_owner_that_forgets_to_close_stops_its_server_at_exit(folder: Path, o
 def test_ctrl_c_in_the_terminal_leaves_the_server_to_its_owner(folder: Path) -> None:
     """The signal goes to the whole process group; the owner may still need the server to finish its work."""
     code = (
-        "import sys\nfrom wheel_sched.store.embedded import EmbeddedServer\n"
+        "import sys, time\nfrom wheel_sched.store.embedded import EmbeddedServer\n"
         "server = EmbeddedServer.open(sys.argv[1])\n"
         "try:\n    print('ready', flush=True); sys.stdin.read()\n"
-        "except KeyboardInterrupt:\n    print(server.alive, flush=True)\n"
+        "except KeyboardInterrupt:\n"
+        "    time.sleep(0.3)\n"  # a server told to end does so at its next beat, within 0.1 s
+        "    print(server.alive, flush=True)\n"
     )
     with subprocess.Popen(
         [sys.executable, "-c", code, str(folder)],
