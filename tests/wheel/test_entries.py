@@ -1,0 +1,230 @@
+"""What can be done with an entry: cancel, finish, reschedule, touch."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from wheel_sched.wheel import EntryState, TimingWheel
+
+MakeWheel = Callable[..., TimingWheel[Any]]
+Core = type[TimingWheel[Any]]
+DELAYS_MS = [0, 1, 50, 5000, 10**6, 10**9]
+
+
+class Task:
+    """Something a weak reference can point to."""
+
+
+@pytest.mark.parametrize("delay_ms", DELAYS_MS)
+def test_a_cancelled_entry_is_gone_at_once(make_wheel: MakeWheel, delay_ms: int) -> None:
+    """In whatever level it waits: not counted, not next, not handed out."""
+    wheel = make_wheel(1000)
+    entry = wheel.schedule("task", 1000 + delay_ms)
+    assert entry.cancel() is EntryState.CANCELLED
+    assert (len(wheel), wheel.next_expiry(), wheel.snapshot()) == (0, None, [])
+    assert wheel.advance(10**10) == []
+
+
+def test_a_second_cancel_answers_the_same_and_changes_nothing(make_wheel: MakeWheel) -> None:
+    """Cancelling twice takes one entry out, not two."""
+    wheel = make_wheel()
+    entry, _ = wheel.schedule("a", 100), wheel.schedule("b", 100)
+    assert [entry.cancel(), entry.cancel()] == [EntryState.CANCELLED] * 2
+    assert len(wheel) == 1
+
+
+def test_cancel_tells_running_from_fired(make_wheel: MakeWheel) -> None:
+    """RUNNING between hand-out and `finish`, FIRED after it; neither changes anything."""
+    wheel = make_wheel()
+    entry = wheel.schedule("task", 100)
+    assert entry.state is EntryState.PENDING
+    wheel.advance(100)
+    assert (entry.state, entry.cancel(), entry.task) == (EntryState.RUNNING, EntryState.RUNNING, "task")
+    entry.finish()
+    assert (entry.state, entry.cancel(), len(wheel)) == (EntryState.FIRED, EntryState.FIRED, 0)
+
+
+def test_finish_leaves_waiting_and_cancelled_entries_alone(make_wheel: MakeWheel) -> None:
+    """Only what was handed out can be finished."""
+    wheel = make_wheel()
+    entry = wheel.schedule("task", 100)
+    states = []
+    for change in (entry.finish, entry.cancel, entry.finish):
+        change()
+        states.append(entry.state)
+    assert states == [EntryState.PENDING, EntryState.CANCELLED, EntryState.CANCELLED]
+
+
+@pytest.mark.parametrize("delay_ms", DELAYS_MS)
+def test_cancel_lets_go_of_the_task(make_wheel: MakeWheel, delay_ms: int) -> None:
+    """A kept handle keeps nothing else alive."""
+    wheel = make_wheel()
+    task = Task()
+    gone = weakref.ref(task)
+    entry = wheel.schedule(task, delay_ms)
+    del task
+    entry.cancel()
+    gc.collect()
+    assert (gone(), entry.task) == (None, None)
+
+
+def test_the_wheel_keeps_nothing_of_what_it_handed_out(make_wheel: MakeWheel) -> None:
+    """Once the caller drops an entry, it is gone, also when `next_expiry` had remembered it."""
+    wheel = make_wheel()
+    task = Task()
+    gone = weakref.ref(task)
+    wheel.schedule(task, 10**6)
+    del task
+    wheel.next_expiry()
+    assert len(wheel.advance(10**6 + 100)) == 1
+    gc.collect()
+    assert gone() is None
+
+
+@pytest.mark.parametrize("position", range(5))
+def test_siblings_survive_a_cancel_in_any_position(make_wheel: MakeWheel, position: int) -> None:
+    """folly's CancelTimeout: first, last and middle of a slot, with the others' order kept."""
+    wheel = make_wheel()
+    entries = [wheel.schedule(number, 300) for number in range(5)]
+    entries[position].cancel()
+    assert [entry.task for entry in wheel.advance(300)] == [n for n in range(5) if n != position]
+
+
+@pytest.mark.parametrize("first_ms", DELAYS_MS)
+@pytest.mark.parametrize("then_ms", DELAYS_MS)
+def test_reschedule_moves_an_entry_both_ways(make_wheel: MakeWheel, first_ms: int, then_ms: int) -> None:
+    """Between any two levels; it stays one entry and fires once, at the new deadline."""
+    wheel = make_wheel()
+    entry = wheel.schedule("task", first_ms)
+    wheel.next_expiry()
+    assert entry.reschedule(then_ms) is True
+    due_ms = -(-then_ms // wheel.tick_ms) * wheel.tick_ms
+    assert (len(wheel), entry.deadline_ms, wheel.next_expiry()) == (1, then_ms, due_ms)
+    assert wheel.advance(due_ms - 1) == ([entry] if due_ms == 0 else [])
+    assert wheel.advance(2 * 10**9) == ([] if due_ms == 0 else [entry])
+
+
+def test_rescheduling_never_changes_the_count(make_wheel: MakeWheel) -> None:
+    """Kafka's TimerTaskListTest: adding an entry again to another or the same list leaves the shared counter."""
+    wheel = make_wheel()
+    entries = [wheel.schedule(number, number) for number in range(10)]
+    for shift_ms in (0, 0, 7, 1000, 10**7, 0):
+        for entry in entries:
+            entry.reschedule(entry.deadline_ms + shift_ms)
+            assert len(wheel) == 10
+    for entry in entries:
+        entry.cancel()
+    assert (len(wheel), sum(wheel.counters.levels), wheel.next_expiry()) == (0, 0, None)
+
+
+def test_a_rescheduled_entry_queues_behind_its_tick(make_wheel: MakeWheel) -> None:
+    """Rescheduling counts as scheduling now, even for the same deadline."""
+    wheel = make_wheel()
+    first, second = wheel.schedule("first", 100), wheel.schedule("second", 100)
+    first.reschedule(100)
+    assert wheel.advance(100) == [second, first]
+
+
+def test_a_fired_entry_can_be_armed_again(make_wheel: MakeWheel) -> None:
+    """A recurring timer needs one entry for all its life; a late `finish` does not end the new round."""
+    wheel = make_wheel()
+    entry = wheel.schedule("tick", 100)
+    for deadline_ms in (100, 200, 300):
+        assert wheel.advance(deadline_ms) == [entry]
+        assert entry.reschedule(deadline_ms + 100) is True
+        entry.finish()
+        assert (entry.state, len(wheel)) == (EntryState.PENDING, 1)
+    assert entry.cancel() is EntryState.CANCELLED
+
+
+def test_a_cancelled_entry_stays_cancelled(make_wheel: MakeWheel) -> None:
+    """Its task is gone, so neither reschedule nor touch brings it back."""
+    wheel = make_wheel()
+    entry = wheel.schedule("task", 100)
+    entry.cancel()
+    assert (entry.reschedule(200), entry.touch(200)) == (False, False)
+    assert (len(wheel), entry.deadline_ms, wheel.advance(1000)) == (0, 100, [])
+
+
+@pytest.mark.parametrize("first_ms", DELAYS_MS)
+@pytest.mark.parametrize("later_ms", [0, 1, 100, 10**5, 10**7])
+def test_touch_postpones_wherever_the_entry_waits(make_wheel: MakeWheel, first_ms: int, later_ms: int) -> None:
+    """The old deadline passes without a hand-out and without being announced; the new one is exact."""
+    wheel = make_wheel()
+    entry = wheel.schedule("beat", first_ms)
+    assert entry.touch(first_ms + later_ms) is True
+    due_ms = -(-(first_ms + later_ms) // wheel.tick_ms) * wheel.tick_ms
+    if due_ms > 0:
+        assert wheel.advance(due_ms - 1) == []
+    assert (wheel.next_expiry(), len(wheel)) == (due_ms, 1)
+    assert wheel.advance(due_ms) == [entry]
+
+
+def test_touch_does_not_move_the_entry_until_its_old_place_comes_up(core: Core) -> None:
+    """A thousand heartbeats cost one move."""
+    wheel = core(wheel_size=64)
+    entry = wheel.schedule("beat", 50)
+    for beat in range(1000):
+        entry.touch(50 + beat)
+    assert wheel.counters.relocations == 0
+    assert wheel.advance(1048) == []
+    assert wheel.counters.relocations == 1
+    assert wheel.advance(1049) == [entry]
+
+
+def test_touching_earlier_is_a_reschedule(make_wheel: MakeWheel) -> None:
+    """Also when the entry had been touched later before."""
+    wheel = make_wheel()
+    entry = wheel.schedule("beat", 50_000)
+    assert (entry.touch(90_000), entry.touch(3000)) == (True, True)
+    assert wheel.next_expiry() == 3000
+    assert wheel.advance(3000) == [entry]
+
+
+def test_touch_refuses_what_no_longer_waits(make_wheel: MakeWheel) -> None:
+    """A heartbeat that comes after the session expired must not revive it."""
+    wheel = make_wheel()
+    entry = wheel.schedule("session", 100)
+    wheel.advance(100)
+    assert entry.touch(200) is False
+    entry.finish()
+    assert (entry.touch(200), entry.deadline_ms, len(wheel)) == (False, 100, 0)
+
+
+def test_a_due_entry_can_still_be_touched_before_it_is_handed_out(make_wheel: MakeWheel) -> None:
+    """Due but not handed out is waiting."""
+    wheel = make_wheel(1000)
+    entry = wheel.schedule("beat", 900)
+    assert entry.touch(2000) is True
+    assert wheel.advance(1900) == []
+    assert wheel.advance(2000) == [entry]
+
+
+def test_a_postponed_far_head_gives_way_to_the_next(core: Core) -> None:
+    """The remembered head of a far level is given up when it is postponed, cancelled or undercut."""
+    wheel = core(wheel_size=4)
+    first, second = wheel.schedule("first", 1000), wheel.schedule("second", 1010)
+    assert wheel.next_expiry() == 1000
+    first.touch(5000)
+    assert wheel.next_expiry() == 1010
+    third = wheel.schedule("third", 990)
+    assert wheel.next_expiry() == 990
+    third.cancel()
+    assert wheel.next_expiry() == 1010
+    second.reschedule(900)
+    assert wheel.next_expiry() == 900
+    second.cancel()
+    assert wheel.next_expiry() == 5000
+
+
+def test_the_repr_of_an_entry_shows_its_state(core: Core) -> None:
+    """State, deadline and task."""
+    entry = core().schedule("task", 5)
+    assert repr(entry) == "<TimerTaskEntry pending deadline_ms=5 task='task'>"
+    entry.cancel()
+    assert repr(entry) == "<TimerTaskEntry cancelled deadline_ms=5 task=None>"

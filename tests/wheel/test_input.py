@@ -1,0 +1,91 @@
+"""What a wheel refuses, and how it says so."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any
+
+import pytest
+
+from wheel_sched.errors import ConfigError, Rejected
+from wheel_sched.wheel import TimingWheel
+
+Core = type[TimingWheel[Any]]
+
+NOT_INTS = [1.0, 1.5, float("nan"), float("inf"), True, "5", None, b"5", [1]]
+
+
+class Moment(IntEnum):
+    """An int by another name."""
+
+    NOON = 720
+
+
+@pytest.mark.parametrize("wheel_size", [0, 1, 3, 20, 1000, -2, 2.0, True, "64", None])
+def test_the_wheel_size_must_be_a_power_of_two(core: Core, wheel_size: Any) -> None:
+    """Agrona's rule; Kafka's 20 is refused."""
+    with pytest.raises(ConfigError, match="expected wheel_size to be a power of two of at least 2, got: "):
+        core(wheel_size=wheel_size)
+
+
+@pytest.mark.parametrize("tick_ms", [0, -1, 1.0, True, float("nan"), "1", None])
+def test_the_tick_must_be_a_positive_int(core: Core, tick_ms: Any) -> None:
+    """No fractions of a millisecond, no bools."""
+    with pytest.raises(ConfigError, match="expected tick_ms to be an int of at least 1"):
+        core(tick_ms=tick_ms)
+
+
+@pytest.mark.parametrize("now_ms", [-1, 0.0, True, "0", None])
+def test_the_start_must_be_an_int_from_zero(core: Core, now_ms: Any) -> None:
+    """Monotonic clocks start at 0."""
+    with pytest.raises(ConfigError, match="expected now_ms to be an int of at least 0"):
+        core(now_ms)
+
+
+def test_all_configuration_problems_are_told_at_once(core: Core) -> None:
+    """Nobody has to fix them one run at a time."""
+    with pytest.raises(ConfigError) as caught:
+        core(-1, tick_ms=0, wheel_size=3)
+    assert len(caught.value.problems) == 3
+
+
+@pytest.mark.parametrize("deadline_ms", NOT_INTS, ids=repr)
+def test_a_deadline_must_be_an_int(core: Core, deadline_ms: Any) -> None:
+    """Refused by every way in, and nothing has changed afterwards."""
+    wheel = core()
+    entry = wheel.schedule("task", 100)
+    for attempt in (lambda: wheel.schedule("x", deadline_ms), lambda: wheel.restore([(1, "x"), (deadline_ms, "y")])):
+        with pytest.raises(Rejected, match="expected deadline_ms to be an int"):
+            attempt()
+    for change in (entry.reschedule, entry.touch):
+        with pytest.raises(Rejected, match="expected deadline_ms to be an int"):
+            change(deadline_ms)
+    assert wheel.snapshot() == [(100, "task")]
+
+
+@pytest.mark.parametrize("now_ms", NOT_INTS, ids=repr)
+def test_now_must_be_an_int(core: Core, now_ms: Any) -> None:
+    """A float now is refused rather than rounded some way."""
+    wheel = core()
+    wheel.schedule("task", 0)
+    with pytest.raises(Rejected, match="expected now_ms to be an int"):
+        wheel.advance(now_ms)
+    assert len(wheel) == 1
+
+
+@pytest.mark.parametrize("limit", [0, -1, 1.0, True, "1"])
+def test_a_limit_must_be_positive(core: Core, limit: Any) -> None:
+    """A limit of 0 would look like an idle wheel."""
+    wheel = core()
+    wheel.schedule("task", 0)
+    with pytest.raises(Rejected, match="expected limit to be None or an int of at least 1"):
+        wheel.advance(0, limit)
+    assert len(wheel) == 1
+
+
+def test_kinds_of_int_are_ints(core: Core) -> None:
+    """An IntEnum is taken for its number."""
+    wheel = core()
+    entry = wheel.schedule("lunch", Moment.NOON)
+    assert type(entry.deadline_ms) is int
+    assert wheel.advance(Moment.NOON) == [entry]
