@@ -49,7 +49,7 @@ def write(message_headers: Headers, state: RetryState) -> Headers:
     """`message_headers` with `state` in place of any retry headers of ours.
 
     A label that cannot be written (over 250 bytes, not printable) is left out; numbers are clamped into their
-    bounds; the error's message and then its parents give way when everything together is too long.
+    bounds; the error's message is cut further when everything together is too long.
     """
     encoded: dict[str, bytes] = {}
     for name, field in FIELDS.items():
@@ -57,21 +57,14 @@ def write(message_headers: Headers, state: RetryState) -> Headers:
         data = None if value is None else encode(field, value)
         if data is not None:
             encoded[name] = data
-    _shrink(encoded)
+    _cut_message(encoded)
     others = tuple(pair for pair in message_headers if pair[0] not in HEADER_NAMES)
     return others + tuple((FIELDS[name].header, data) for name, data in encoded.items())
 
 
-def _shrink(encoded: dict[str, bytes]) -> None:
-    total = sum(len(FIELDS[name].header) + len(data) for name, data in encoded.items())
-    for name in ("error_message", "error_mro"):
-        if total <= MAX_TOTAL_BYTES:
-            return
-        data = encoded.pop(name, b"")
-        room = len(data) - (total - MAX_TOTAL_BYTES)
-        total -= len(data)
-        if name == "error_message" and room > 0:
-            encoded[name] = cut(data.decode(), room).encode()
-            total += len(encoded[name])
-        elif data:
-            total -= len(FIELDS[name].header)
+def _cut_message(encoded: dict[str, bytes]) -> None:
+    """Cut the error's message by what everything together has too much; the rest at its bounds always fits."""
+    excess = sum(len(FIELDS[name].header) + len(data) for name, data in encoded.items()) - MAX_TOTAL_BYTES
+    message = encoded.get("error_message", b"")
+    if excess > 0:
+        encoded["error_message"] = cut(message.decode(), max(0, len(message) - excess)).encode()

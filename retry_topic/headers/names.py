@@ -17,8 +17,8 @@ MAX_VALUE_BYTES = 250  # Kafka topics have at most 249
 MAX_MRO_BYTES = 500
 MAX_MESSAGE_BYTES = 1_000
 MAX_TOTAL_BYTES = 3_072
-"""Greatest sum of all our names and values: the error's message and then its parents give way. An ordinary state with
-a full message and full parents fits; what has no prose always does (2,600 bytes at the very most)."""
+"""Greatest sum of all our names and values. All fields at their bounds come to less than this without the error's
+message, so the message alone gives way, and an ordinary state keeps a full one."""
 
 LAST_MS = 253_402_300_799_999  # the end of year 9999, where calendars end
 _MAX_PARTITION = 2**31 - 1

@@ -55,7 +55,7 @@ def verify(state: RetryState, secrets: bytes | Sequence[bytes], *, allow_unsigne
     candidates = [secrets] if isinstance(secrets, bytes) else list(secrets)
     given = (state.signature or "").encode()
     fits = [hmac.compare_digest(given, _signature(state, secret).encode()) for secret in candidates]
-    if state.id is not None and any(fits):
+    if any(fits):
         return state
     what = "signature does not fit" if state.signature else "signature is missing"
     return replace(

@@ -111,15 +111,15 @@ def test_no_state_whatever_writes_over_the_bounds(state: RetryState) -> None:
     assert write((), read(written)) == written
 
 
-def test_the_fullest_state_gives_up_prose_before_anything_else() -> None:
-    """When everything is at its bound the message is cut, and no label is lost."""
+def test_the_fullest_state_gives_up_only_its_message() -> None:
+    """When everything is at its bound the message is cut, and nothing else is lost."""
     full: dict[str, Any] = {
         name: "x" * 250 for name, field in FIELDS.items() if field.kind in ("label", "prose") and not field.choices
     }
     state = replace(
         RetryState(**full),
         error_message="m" * 1_000,
-        error_mro=("p" * 240,),
+        error_mro=("p" * 249, "q" * 250),
         first_failed_ms=LAST_MS,
         last_failed_ms=LAST_MS,
         due_ms=LAST_MS,

@@ -94,6 +94,11 @@ def test_smallryes_headers_are_read() -> None:
     assert (state.error_class, state.error_message) == ("java.lang.IllegalArgumentException", "nack 3")
 
 
+def test_smallryes_count_leaves_out_the_first_failure() -> None:
+    """A count of 2 means two retries made and the third failure just seen."""
+    assert read((("delayed-retry-count", b"2"),)).attempt == 3
+
+
 def test_a_huge_smallrye_count_stays_within_the_ceiling() -> None:
     """Shifting a clamped count does not lift it over the ceiling."""
     assert read((("delayed-retry-count", b"99999999"),)).attempt == MAX_COUNT

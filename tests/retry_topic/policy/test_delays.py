@@ -144,6 +144,7 @@ def test_a_forged_previous_delay_is_clamped() -> None:
     for previous_ms in (-(10**30), 0, 10**30):
         draw = Decorrelated(1_000, 60_000).draw(2, previous_ms, random.Random(2))
         assert 1_000 <= draw.delay_ms <= 60_000
+        assert draw.formula in ("uniform(1s, 3*1s)", "uniform(1s, 3*1m)")
 
 
 def test_a_list_ends_with_its_last_entry() -> None:

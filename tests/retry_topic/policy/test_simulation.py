@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from retry_topic.policy import Exponential, Fixed, Listed, RetryPolicy, Rule, Spread, plot, simulate
+from retry_topic.policy import Decorrelated, Exponential, Fixed, Listed, RetryPolicy, Rule, Spread, plot, simulate
 from wheel_sched.errors import ConfigError
 
 
@@ -55,6 +55,13 @@ def test_rules_are_simulated_for_the_error_given() -> None:
     assert dead.steps[0].died == {"fatal": 3}
     limited = simulate(policy, samples=3, attempts=1, status=429)
     assert limited.steps[0].delay == Spread(9, 9, 9, 9)
+
+
+def test_decorrelated_jitter_grows_from_attempt_to_attempt() -> None:
+    """Each simulated message feeds its own last delay into the next draw."""
+    steps = simulate(RetryPolicy(delay=Decorrelated(1_000)), attempts=3, samples=2_000).steps
+    greatest = [step.delay.max_ms for step in steps if step.delay]
+    assert greatest[0] <= 3_000 < 7_000 < greatest[1] <= 9_000 < 15_000 < greatest[2] <= 27_000
 
 
 def test_the_same_seed_gives_the_same_page() -> None:
