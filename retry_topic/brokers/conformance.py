@@ -1,0 +1,319 @@
+"""What every broker has to keep, as a test suite that anybody can run against theirs.
+
+    class TestMyBroker(BrokerConformance):
+        @pytest.fixture
+        def broker(self):
+            broker = MyBroker(...)
+            yield broker
+            broker.close()
+
+The fixture gives a broker that refuses absent topics; each test uses topics of its own, so they may share a server.
+Its attributes say where a broker lawfully differs;
+`pytest.register_assert_rewrite` with this module's name, before its import, makes failures talkative. Needs `hypothesis`; takes about 10 s, most of it spent waiting
+for `idle_ms` to pass: redelivery is a matter of real time.
+"""
+
+# ruff: noqa: S101 - assertions are what a test-suite is made of
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from uuid import uuid4
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from retry_topic.brokers.protocol import Broker, BrokerConsumer, Delivery
+from retry_topic.message import Headers, Message
+
+PATIENCE_MS = 10_000  # how long something that must come is waited for: generous, the machine may be busy
+
+_names = st.one_of(st.text(max_size=12), st.sampled_from(["value", "key", "h:", "h:value", "h:h:key"]))
+_headers = st.lists(st.tuples(_names, st.binary(max_size=40)), max_size=6).map(tuple)
+_contents = st.tuples(st.binary(max_size=300), st.none() | st.binary(max_size=40), _headers)
+
+
+class BrokerConformance:
+    """Subclass it, give it a `broker` fixture, and let pytest collect it."""
+
+    idle_ms = 600
+    """How long a delivery may be silent in these tests: long enough for a busy machine to beat in time."""
+
+    exact_forward = True
+    """Whether publishing and settling are one step; then a repeated `forward` publishes nothing."""
+
+    huge_bytes = 4 * 1024 * 1024
+    """A payload that still has to go through."""
+
+    poll_tolerance_ms = 1_000
+    """How much longer than asked a `poll` may take on a busy machine."""
+
+    def test_a_topic_keeps_its_order(self, broker: Broker) -> None:
+        """Messages of one topic arrive in the order in which they were published, across batches and polls."""
+        topic = fresh_topic(broker)
+        for start in (0, 40, 80):
+            publish(broker, *(Message(topic, str(n).encode()) for n in range(start, start + 40)))
+        consumer = self.member(broker, topic)
+        got = receive(consumer, 120, limit=7)
+        assert [int(delivery.message.value) for delivery in got] == list(range(120))
+        assert {delivery.deliveries for delivery in got} == {1}
+
+    def test_contents_survive_byte_for_byte(self, broker: Broker) -> None:
+        """Values, keys and headers come back as they were, repeated and odd header names included."""
+
+        # An inner function, because Hypothesis counts a test that several classes inherit as one.
+        @settings(deadline=None, max_examples=60)
+        @given(contents=st.lists(_contents, min_size=1, max_size=8))
+        def round_trip(contents: list[tuple[bytes, bytes | None, Headers]]) -> None:
+            topic = fresh_topic(broker)
+            messages = [Message(topic, value, key, headers) for value, key, headers in contents]
+            publish(broker, *messages)
+            consumer = self.member(broker, topic)
+            got = [delivery.message for delivery in receive(consumer, len(messages))]
+            consumer.close()
+            assert [message.to(topic) for message in got] == messages
+
+        round_trip()
+
+    def test_a_delivery_says_where_it_was_read(self, broker: Broker) -> None:
+        """A delivered message has a source that names its topic and tells records of the topic apart."""
+        topic = fresh_topic(broker)
+        publish(broker, Message(topic, b"a"), Message(topic, b"b"))
+        sources = [delivery.message.source for delivery in receive(self.member(broker, topic), 2)]
+        assert [source.topic for source in sources if source is not None] == [topic, topic]
+        assert len(set(sources)) == 2
+
+    def test_a_huge_message_goes_through(self, broker: Broker) -> None:
+        """A payload of `huge_bytes` arrives whole."""
+        topic = fresh_topic(broker)
+        value = bytes(range(256)) * (self.huge_bytes // 256)
+        publish(broker, Message(topic, value))
+        assert receive(self.member(broker, topic), 1)[0].message.value == value
+
+    def test_groups_are_independent(self, broker: Broker) -> None:
+        """Each group gets every message; what one settles is still there for another that joins later."""
+        topic = fresh_topic(broker)
+        publish(broker, Message(topic, b"a"), Message(topic, b"b"))
+        for group in ("one", "two"):
+            consumer = self.member(broker, topic, group=group)
+            got = receive(consumer, 2)
+            assert values(got) == [b"a", b"b"]
+            consumer.ack(got)
+
+    def test_members_of_a_group_share_the_work(self, broker: Broker) -> None:
+        """Two members of one group get every message once between them."""
+        topic = fresh_topic(broker)
+        members = [self.member(broker, topic, idle_ms=60_000) for _ in range(2)]
+        publish(broker, *(Message(topic, str(n).encode()) for n in range(40)))
+        got: list[Delivery] = []
+        until = time.monotonic() + PATIENCE_MS / 1000
+        while len(got) < 40 and time.monotonic() < until:
+            for member in members:
+                got += member.poll(5, 50)
+        assert Counter(values(got)) == Counter(str(n).encode() for n in range(40))
+
+    def test_a_member_reads_several_topics_and_keeps_to_the_limit(self, broker: Broker) -> None:
+        """`limit` holds for all topics together, and a busy topic does not keep the others waiting for ever."""
+        busy, calm = fresh_topic(broker), fresh_topic(broker)
+        publish(broker, *(Message(busy, b"busy") for _ in range(30)), Message(calm, b"calm"))
+        consumer = self.member(broker, busy, calm, idle_ms=60_000)
+        first = [consumer.poll(1, PATIENCE_MS) for _ in range(6)]
+        assert [len(deliveries) for deliveries in first] == [1] * 6
+        assert b"calm" in values([delivery for deliveries in first for delivery in deliveries])
+        assert len(receive(consumer, 25)) == 25
+
+    def test_the_unsettled_comes_back_to_another_member(self, broker: Broker) -> None:
+        """What a member neither settles nor keeps alive goes to another one, counted as a further delivery."""
+        topic = fresh_topic(broker)
+        dead, alive = self.member(broker, topic), self.member(broker, topic)
+        publish(broker, Message(topic, b"orphan", b"key", (("h", b"1"),)))
+        lost = receive(dead, 1)
+        assert alive.poll(1, self.idle_ms // 4) == []
+        found = receive(alive, 1)
+        assert found[0].message == lost[0].message
+        assert (lost[0].deliveries, found[0].deliveries) == (1, 2)
+
+    def test_a_closed_member_leaves_what_it_held(self, broker: Broker) -> None:
+        """Closing settles nothing: the messages go to another member after `idle_ms`."""
+        topic = fresh_topic(broker)
+        leaving, staying = self.member(broker, topic), self.member(broker, topic)
+        publish(broker, Message(topic, b"a"), Message(topic, b"b"))
+        receive(leaving, 2)
+        leaving.close()
+        assert sorted(values(receive(staying, 2))) == [b"a", b"b"]
+
+    def test_beat_keeps_a_delivery(self, broker: Broker) -> None:
+        """A delivery that is kept alive stays, however long; once it is silent it goes to another member."""
+        topic = fresh_topic(broker)
+        busy, other = self.member(broker, topic), self.member(broker, topic)
+        publish(broker, Message(topic, b"slow"))
+        held = receive(busy, 1)
+        assert self.beating(busy, held, lambda: other.poll(1, self.idle_ms // 10)) == []
+        assert receive(other, 1)[0].deliveries == 2
+
+    def test_beat_never_takes_a_delivery_back(self, broker: Broker) -> None:
+        """When another member holds a delivery, the beats of its former holder neither take nor prolong it."""
+        topic = fresh_topic(broker)
+        former, present, next_one = (self.member(broker, topic) for _ in range(3))
+        publish(broker, Message(topic, b"slow"))
+        lost = receive(former, 1)
+        receive(present, 1)
+        found: list[Delivery] = []
+        until = time.monotonic() + PATIENCE_MS / 1000
+        while not found and time.monotonic() < until:
+            former.beat(lost)
+            found = next_one.poll(1, self.idle_ms // 10)
+        assert [delivery.deliveries for delivery in found] == [3]
+
+    def test_the_settled_does_not_come_back(self, broker: Broker) -> None:
+        """After `ack`, repeated or not, neither the member nor another one sees the message again."""
+        topic = fresh_topic(broker)
+        consumer, other = self.member(broker, topic), self.member(broker, topic)
+        publish(broker, Message(topic, b"a"), Message(topic, b"b"))
+        got = receive(consumer, 2)
+        consumer.ack(got[:1])
+        consumer.ack(got)
+        consumer.ack(got)
+        consumer.ack([])
+        assert other.poll(2, 2 * self.idle_ms) == []
+        assert consumer.poll(2, 0) == []
+
+    def test_forward_publishes_and_settles(self, broker: Broker) -> None:
+        """A forwarded message is on its new topic, and its delivery is settled."""
+        source, target = fresh_topic(broker), fresh_topic(broker)
+        consumer = self.member(broker, source)
+        publish(broker, Message(source, b"a", b"k", (("n", b"1"),)), Message(source, b"b"))
+        got = receive(consumer, 2)
+        moved = [delivery.message.to(target, (("n", b"2"),)) for delivery in got]
+        assert consumer.forward(list(zip(got, moved, strict=True))) == [None, None]
+        assert [delivery.message.to(target) for delivery in receive(self.member(broker, target), 2)] == moved
+        assert consumer.poll(2, 2 * self.idle_ms) == []
+
+    def test_a_repeated_forward_publishes_nothing(self, broker: Broker) -> None:
+        """Forwarding a settled delivery again succeeds; where `exact_forward` holds, it publishes nothing."""
+        source, target = fresh_topic(broker), fresh_topic(broker)
+        consumer, reader = self.member(broker, source), self.member(broker, target)
+        publish(broker, Message(source, b"a"))
+        pairs = [(delivery, delivery.message.to(target)) for delivery in receive(consumer, 1)]
+        assert consumer.forward(pairs) == [None]
+        assert consumer.forward(pairs) == [None]
+        assert values(receive(reader, 1)) == [b"a"]
+        assert len(reader.poll(2, 100)) <= (0 if self.exact_forward else 1)
+
+    def test_a_failed_forward_leaves_its_delivery_unsettled(self, broker: Broker) -> None:
+        """Of two forwards one fails: the other is done, and the failed one's delivery comes back."""
+        source, target = fresh_topic(broker), fresh_topic(broker)
+        consumer, reader = self.member(broker, source), self.member(broker, target)
+        publish(broker, Message(source, b"to nowhere"), Message(source, b"fine"))
+        nowhere, fine = receive(consumer, 2)
+        failure, done = consumer.forward(
+            [(nowhere, nowhere.message.to(absent_topic())), (fine, fine.message.to(target))]
+        )
+        assert done is None
+        assert failure is not None
+        assert not failure.transient
+        assert values(receive(reader, 1)) == [b"fine"]
+        again = receive(consumer, 1)
+        assert values(again) == [b"to nowhere"]
+        assert again[0].deliveries == 2
+
+    def test_an_unknown_topic_fails_alone(self, broker: Broker) -> None:
+        """A message to an absent topic is answered with a permanent failure; the rest of the batch is published."""
+        topic, absent = fresh_topic(broker), absent_topic()
+        answers = broker.publish([Message(topic, b"a"), Message(absent, b"b"), Message(topic, b"c")])
+        assert [answer is None for answer in answers] == [True, False, True]
+        failure = answers[1]
+        assert failure is not None
+        assert (failure.transient, failure.in_doubt) == (False, False)
+        assert absent in failure.reason
+        assert values(receive(self.member(broker, topic), 2)) == [b"a", b"c"]
+        assert absent not in broker.topics()
+
+    def test_nothing_to_publish_is_fine(self, broker: Broker) -> None:
+        """An empty batch has an empty answer."""
+        assert broker.publish([]) == []
+
+    def test_a_consumer_creates_its_topic(self, broker: Broker) -> None:
+        """Joining on an absent topic creates it, and what is published afterwards arrives."""
+        topic = absent_topic()
+        consumer = self.member(broker, topic)
+        publish(broker, Message(topic, b"a"))
+        assert values(receive(consumer, 1)) == [b"a"]
+
+    def test_topics_are_listed_with_their_lengths(self, broker: Broker) -> None:
+        """`topics` knows what was created, empty or not; creating a topic again leaves its records alone."""
+        empty, full = fresh_topic(broker), fresh_topic(broker)
+        publish(broker, Message(full, b"a"), Message(full, b"b"))
+        broker.create_topic(full)
+        listed = broker.topics()
+        assert (listed[empty], listed[full]) == (0, 2)
+
+    def test_poll_keeps_its_timeout(self, broker: Broker) -> None:
+        """An empty poll takes about as long as asked: never less, and 0 does not wait."""
+        consumer = self.member(broker, fresh_topic(broker))
+        consumer.poll(1, 0)  # connects
+        for timeout_ms in (0, 300):
+            start = time.monotonic()
+            assert consumer.poll(1, timeout_ms) == []
+            took_ms = (time.monotonic() - start) * 1000
+            assert timeout_ms - 5 <= took_ms <= timeout_ms + self.poll_tolerance_ms
+
+    def test_everything_can_be_closed_twice(self, broker: Broker) -> None:
+        """Closing a consumer or the broker again does nothing."""
+        consumer = self.member(broker, fresh_topic(broker))
+        consumer.close()
+        consumer.close()
+        broker.close()
+        broker.close()
+
+    def member(self, broker: Broker, *topics: str, group: str = "group", idle_ms: int | None = None) -> BrokerConsumer:
+        """One more member of `group` on `topics`."""
+        return broker.consumer(topics, group, idle_ms=idle_ms or self.idle_ms)
+
+    def beating(
+        self, consumer: BrokerConsumer, held: list[Delivery], meanwhile: Callable[[], list[Delivery]]
+    ) -> list[Delivery]:
+        """Keep `held` alive for three times `idle_ms`; what `meanwhile` found."""
+        found: list[Delivery] = []
+        until = time.monotonic() + 3 * self.idle_ms / 1000
+        while time.monotonic() < until:
+            consumer.beat(held)
+            found += meanwhile()
+        consumer.beat(held)
+        return found
+
+
+def absent_topic() -> str:
+    """A name that nobody has used."""
+    return f"topic-{uuid4().hex[:12]}"
+
+
+def fresh_topic(broker: Broker) -> str:
+    """A new, empty topic."""
+    topic = absent_topic()
+    broker.create_topic(topic)
+    return topic
+
+
+def publish(broker: Broker, *messages: Message) -> None:
+    """Publish messages that have to go through."""
+    assert broker.publish(messages) == [None] * len(messages)
+
+
+def receive(consumer: BrokerConsumer, count: int, *, limit: int = 100) -> list[Delivery]:
+    """Poll until `count` deliveries are there; fails when they do not come."""
+    got: list[Delivery] = []
+    until = time.monotonic() + PATIENCE_MS / 1000
+    while len(got) < count:
+        assert time.monotonic() < until, f"{len(got)} of {count} deliveries within {PATIENCE_MS} ms"
+        found = consumer.poll(min(limit, count - len(got)), 200)
+        assert len(found) <= min(limit, count - len(got))
+        got += found
+    return got
+
+
+def values(deliveries: list[Delivery]) -> list[bytes]:
+    """The payloads, in order."""
+    return [delivery.message.value for delivery in deliveries]

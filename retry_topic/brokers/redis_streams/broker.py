@@ -1,0 +1,153 @@
+"""Topics as Redis or Valkey streams: the face; the work is done in `publisher`, `consumer` and `settling`.
+
+Retention: settling a delivery is XACK alone. Deleting the entry (XDEL), or a length limit at XADD, would take it from
+groups that have not read it. With `maxlen` a topic is trimmed instead, to about that length from its oldest end but
+never past an entry that some group has yet to settle; a topic that no group reads is not trimmed, and a group that is
+never read again (XGROUP DESTROY removes it) holds everything back. A group that joins later finds what is left.
+
+Threads: any.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from redis.exceptions import ResponseError
+
+from retry_topic.brokers.protocol import PublishFailure, joining
+from retry_topic.brokers.redis_streams import faults, scripts
+from retry_topic.brokers.redis_streams.connections import Connections
+from retry_topic.brokers.redis_streams.consumer import RedisStreamsConsumer
+from retry_topic.brokers.redis_streams.packing import topic_problem
+from retry_topic.brokers.redis_streams.publisher import Publisher
+from wheel_sched.errors import ConfigError
+
+if TYPE_CHECKING:
+    import redis
+    from redis.cluster import RedisCluster
+
+    from retry_topic.message import Message
+
+
+class RedisStreamsBroker:
+    """Publish to and consume from streams.
+
+    Args:
+        client_or_url: a `redis.Redis` (also one made by Sentinel), a `RedisCluster`, or a URL. A client stays the
+            caller's; its address, credentials and TLS are used, not its connections.
+        prefix: put before each topic's name to make the key; `{tag}:` keeps all topics on one slot of a Cluster, which
+            makes `forward` exact and waiting free of polling there. Defaults to "".
+        create_topics: publishing to an absent topic creates it instead of failing. Defaults to False.
+        maxlen: about how many records of a topic stay after every group has settled them (0: none); unsettled ones
+            always stay. Defaults to None (all stay).
+    """
+
+    name = "redis-streams"
+
+    def __init__(
+        self,
+        client_or_url: redis.Redis | RedisCluster | str,
+        *,
+        prefix: str = "",
+        create_topics: bool = False,
+        maxlen: int | None = None,
+    ) -> None:
+        if maxlen is not None and maxlen < 0:
+            raise ConfigError(f"expected maxlen to be None or 0 and more, got: {maxlen!r}")
+        self._connections = Connections(client_or_url)
+        self._publisher = Publisher(self._connections, prefix, create_topics)
+        self._maxlen = maxlen
+        self._consumers: weakref.WeakSet[RedisStreamsConsumer] = weakref.WeakSet()
+
+    def stream_key(self, topic: str) -> str:
+        """The key of the stream that holds `topic`."""
+        return self._publisher.stream_key(topic)
+
+    def publish(self, messages: Sequence[Message]) -> list[PublishFailure | None]:
+        """Append each message to its topic; None = done, else why not.
+
+        Raises:
+            BrokerUnavailable: the server is away; what was being sent is in doubt.
+        """
+        return self._publisher.publish(messages)
+
+    def consumer(self, topics: Sequence[str], group: str, *, idle_ms: int = 30_000) -> RedisStreamsConsumer:
+        """Join `group` on `topics`, which are created when absent; a new group starts at their beginning.
+
+        Raises:
+            ConfigError: an argument is wrong.
+            BrokerError: the server refused or could not answer.
+        """
+        names = joining(topics, group, idle_ms)
+        problems = [problem for problem in map(topic_problem, names) if problem]
+        if problems:
+            raise ConfigError(problems)
+        consumer = RedisStreamsConsumer(self._connections, self._publisher, names, group, idle_ms, self._maxlen)
+        self._consumers.add(consumer)
+        return consumer
+
+    def create_topic(self, topic: str) -> None:
+        """Create `topic` when it is absent.
+
+        Raises:
+            ConfigError: it is no possible name.
+            BrokerError: the server refused or could not answer.
+        """
+        problem = topic_problem(topic)
+        if problem:
+            raise ConfigError(problem)
+        stream = self.stream_key(topic)
+        self._connections.repeatable(stream, lambda client: scripts.create(client, stream))
+        self._publisher.forget(topic)
+        self._publisher.register([topic])
+
+    def topics(self) -> dict[str, int]:
+        """Topics that were created or consumed through a broker of this prefix, and how many entries each holds."""
+        registry = self._publisher.registry
+        members: Any = self._connections.repeatable(registry, lambda client: client.smembers(registry))
+        lengths = {topic: self._length(topic) for topic in sorted(member.decode() for member in members)}
+        return {topic: length for topic, length in lengths.items() if length is not None}
+
+    def server_identity(self) -> tuple[str, int] | None:
+        """(run id, database) of a standalone server; None for a Cluster or when the server does not tell.
+
+        Where it equals the delay store's, claim and publish can be one script.
+
+        Raises:
+            BrokerError: the server could not answer.
+        """
+        if self._connections.is_cluster:
+            return None
+        try:
+            info: Any = self._connections.run("", lambda client: client.info("server"), repeat=True)
+        except ResponseError:  # INFO is not permitted
+            return None
+        except faults.FAULTS as error:
+            raise faults.broker_error(error) from error
+        run_id = info.get("run_id")
+        return (str(run_id), self._connections.database) if run_id else None
+
+    def close(self) -> None:
+        """Close its consumers and its connections, not the caller's client. Idempotent."""
+        for consumer in list(self._consumers):
+            consumer.close()
+        self._connections.close()
+
+    def __repr__(self) -> str:
+        return f"<RedisStreamsBroker {self._connections!r} prefix={self._publisher.prefix!r} maxlen={self._maxlen}>"
+
+    def _length(self, topic: str) -> int | None:
+        """How many entries a topic holds, None when its stream is gone."""
+        stream = self.stream_key(topic)
+
+        def ask(client: redis.Redis) -> tuple[int, int]:
+            pipeline = client.pipeline(transaction=False)
+            pipeline.exists(stream)
+            pipeline.xlen(stream)
+            exists, length = pipeline.execute()
+            return exists, length
+
+        exists, length = self._connections.repeatable(stream, ask)
+        return length if exists else None

@@ -1,0 +1,179 @@
+"""Connections of our own beside the caller's client: bytes in and out, nothing ever sent twice behind our back.
+
+redis-py repeats a command up to 10 times by default, so an XADD whose reply was lost is executed twice; it also turns
+entries into dicts, which loses repeated header names. So every client here is derived from the caller's (its address,
+credentials, TLS and Sentinel stay) with no retries, bytes only and raw replies. Blocking reads get a connection of
+their own whose socket timeout is longer than the block. In a Cluster there is one client per node, a redirection is
+followed once, and a lost connection makes the next call ask for the topology anew.
+
+Threads: any; `reader` gives a client for one thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import redis
+from redis.backoff import NoBackoff
+from redis.cluster import RedisCluster
+from redis.exceptions import MovedError, RedisClusterException, RedisError
+from redis.retry import Retry
+from redis.sentinel import SentinelConnectionPool
+
+from retry_topic.brokers.redis_streams import faults
+from wheel_sched.errors import BrokerUnavailable, ConfigError
+
+T = TypeVar("T")
+
+# The pool's bookkeeping, found among its connection settings: a derived pool makes its own.
+_POOLS_OWN = ("connection_pool", "himport_registry", "event_dispatcher", "cache", "cache_config")
+_POOLS_OWN_STARTS = ("maint_", "orig_")
+
+
+class Connections:
+    """The clients a broker works with.
+
+    Args:
+        client_or_url: a `redis.Redis` (also one made by Sentinel), a `RedisCluster`, or a URL.
+    """
+
+    def __init__(self, client_or_url: redis.Redis | RedisCluster | str) -> None:
+        self._owned = isinstance(client_or_url, str)
+        if isinstance(client_or_url, str):
+            try:
+                client_or_url = redis.Redis.from_url(client_or_url)
+            except ValueError as error:
+                raise ConfigError(f"expected client_or_url to be a Redis URL: {error}") from error
+        if not isinstance(client_or_url, redis.Redis | RedisCluster):
+            raise ConfigError(
+                f"expected client_or_url to be a redis.Redis, a RedisCluster or a URL, got: {client_or_url!r}"
+            )
+        self._client = client_or_url
+        self._cluster = client_or_url if isinstance(client_or_url, RedisCluster) else None
+        self._lock = threading.Lock()
+        self._derived: dict[str, redis.Redis] = {}
+        self._stale = False
+        self._closed = False
+
+    @property
+    def is_cluster(self) -> bool:
+        return self._cluster is not None
+
+    @property
+    def database(self) -> int:
+        """The database number of a standalone server."""
+        assert not isinstance(self._client, RedisCluster)  # noqa: S101 - the caller has asked `is_cluster`
+        return int(self._client.connection_pool.connection_kwargs.get("db") or 0)
+
+    def slot(self, key: str) -> int:
+        """The Cluster slot of `key`; 0 on a standalone server, where all keys are together."""
+        return int(self._cluster.keyslot(key)) if self._cluster else 0
+
+    def node(self, key: str) -> str:
+        """The name of the server that holds `key`."""
+        if self._cluster is None:
+            return ""
+        if self._stale:
+            self._cluster.nodes_manager.initialize()
+            self._stale = False
+        name: str = self._cluster.get_node_from_key(key).name
+        return name
+
+    def run(self, key: str, call: Callable[[redis.Redis], T], *, repeat: bool = False) -> T:
+        """Perform `call` on the server that holds `key`.
+
+        Args:
+            key: any key of the call.
+            call: what to do with the client; it may be done twice, the second time after a redirection.
+            repeat: the call is idempotent, so do it once more when its reply was lost. Defaults to False.
+
+        Raises:
+            RedisError, OSError: as the client raised it.
+        """
+        try:
+            return call(self._of(key))
+        except MovedError:
+            self._stale = True
+            return call(self._of(key))
+        except (*faults.LOST, RedisClusterException) as error:
+            self._stale = True
+            if repeat and faults.is_lost(error):
+                return call(self._of(key))
+            raise
+
+    def repeatable(self, key: str, call: Callable[[redis.Redis], T]) -> T:
+        """Perform an idempotent call; client errors become broker errors.
+
+        Raises:
+            BrokerError: the server refused or could not answer.
+        """
+        try:
+            return self.run(key, call, repeat=True)
+        except faults.FAULTS as error:
+            raise faults.broker_error(error) from error
+
+    def reader(self, key: str, timeout_seconds: float) -> redis.Redis:
+        """A client of its own for blocking reads on the server that holds `key`; `release` it after use."""
+        return _derive(self._origin(key), socket_timeout=timeout_seconds)
+
+    def moved(self) -> None:
+        """Ask for the topology anew before the next call."""
+        self._stale = True
+
+    def close(self) -> None:
+        """Close every connection made here; the caller's own client stays open. Idempotent."""
+        with self._lock:
+            self._closed = True
+            derived, self._derived = list(self._derived.values()), {}
+        for client in derived:
+            release(client)
+        if self._owned:
+            self._client.close()
+
+    def __repr__(self) -> str:
+        return f"{'cluster' if self._cluster else 'server'}{' closed' if self._closed else ''}"
+
+    def _of(self, key: str) -> redis.Redis:
+        name = self.node(key)
+        with self._lock:
+            if self._closed:
+                raise BrokerUnavailable("the Redis Streams broker was closed: nothing was done")
+            if name not in self._derived:
+                self._derived[name] = _derive(self._origin(key))
+            return self._derived[name]
+
+    def _origin(self, key: str) -> redis.Redis:
+        if self._cluster is None:
+            assert isinstance(self._client, redis.Redis)  # noqa: S101 - either one or the other, see __init__
+            return self._client
+        return self._cluster.get_redis_connection(self._cluster.get_node_from_key(key))
+
+
+def release(client: redis.Redis) -> None:
+    """Close a derived client and its connections."""
+    with contextlib.suppress(RedisError, OSError):  # it is gone either way
+        client.close()
+        client.connection_pool.disconnect()
+
+
+def _derive(origin: redis.Redis, **changes: Any) -> redis.Redis:
+    pool = origin.connection_pool
+    settings: dict[str, Any] = {
+        name: value
+        for name, value in pool.connection_kwargs.items()
+        if name not in _POOLS_OWN and not name.startswith(_POOLS_OWN_STARTS)
+    }
+    settings |= {"retry": Retry(NoBackoff(), 0), "retry_on_error": [], "decode_responses": False, "protocol": 2}
+    settings |= changes
+    derived: redis.ConnectionPool
+    if isinstance(pool, SentinelConnectionPool):
+        settings |= {"connection_class": pool.connection_class, "is_master": pool.is_master}
+        derived = SentinelConnectionPool(pool.service_name, pool.sentinel_manager, **settings)
+    else:
+        derived = redis.ConnectionPool(connection_class=pool.connection_class, **settings)
+    client = redis.Redis(connection_pool=derived)
+    client.set_response_callback("XREADGROUP", lambda reply, **_: reply)
+    return client

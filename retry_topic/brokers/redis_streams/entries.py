@@ -1,0 +1,58 @@
+"""Messages as stream entries and back: pure functions, byte for byte.
+
+| message | field of the entry |
+|---|---|
+| `value` | `value` |
+| `key`, unless None | `key` |
+| header `name` | `name`; `h:name` when the name is `value` or `key` or starts with `h:` |
+
+The order of headers is kept and names may repeat, so an entry is a flat list of fields and values, never a mapping.
+Entries of other producers are read too: without a `value` the payload is empty, a second `value` or `key` is a header
+of that name, and a field name that is no UTF-8 survives in surrogate escapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from retry_topic.message import Message, Source
+
+VALUE = b"value"
+KEY = b"key"
+ESCAPE = b"h:"
+
+
+def to_fields(message: Message) -> list[bytes]:
+    """What follows the id in `XADD`: field, value, field, value, ... A script may XADD this list as it is.
+
+    Raises:
+        UnicodeEncodeError: a header's name is no text (an unpaired surrogate).
+    """
+    fields = [VALUE, message.value]
+    if message.key is not None:
+        fields += (KEY, message.key)
+    for name, content in message.headers:
+        field = name.encode("utf-8", "surrogateescape")
+        if field in (VALUE, KEY) or field.startswith(ESCAPE):
+            field = ESCAPE + field
+        fields += (field, content)
+    return fields
+
+
+def from_entry(topic: str, entry_id: bytes, fields: Sequence[bytes]) -> Message:
+    """The message in the entry `entry_id` of `topic`; `fields` is the flat list of fields and values."""
+    value: bytes | None = None
+    key: bytes | None = None
+    headers: list[tuple[str, bytes]] = []
+    pairs = iter(fields)
+    for field, content in zip(pairs, pairs, strict=True):
+        if field == VALUE and value is None:
+            value = content
+        elif field == KEY and key is None:
+            key = content
+        else:
+            name = field.removeprefix(ESCAPE)
+            headers.append((name.decode("utf-8", "surrogateescape"), content))
+    offset = entry_id.decode()
+    source = Source(topic, 0, offset, int(offset.partition("-")[0]))
+    return Message(topic, b"" if value is None else value, key, tuple(headers), source)

@@ -1,0 +1,95 @@
+"""Client and server errors in this project's words: whose fault, what stayed unchanged, what to do.
+
+The server names an error by its first word; the client library replaces some of these words by exception classes, so
+both are looked up in one table. A refusal says that nothing was written; a lost connection leaves that open.
+"""
+
+from __future__ import annotations
+
+from redis import exceptions as client
+
+from retry_topic.brokers.protocol import PublishFailure
+from wheel_sched.errors import BrokerError, BrokerUnavailable
+
+REASON_CHARACTERS = 500  # what `PublishFailure.reason` promises
+
+_CLASSES: tuple[tuple[type[Exception], str], ...] = (
+    (client.OutOfMemoryError, "OOM"),
+    (client.ReadOnlyError, "READONLY"),
+    (client.NoPermissionError, "NOPERM"),
+    (client.AuthenticationError, "NOAUTH"),
+    (client.AuthorizationError, "NOAUTH"),
+    (client.BusyLoadingError, "LOADING"),
+    (client.MasterDownError, "MASTERDOWN"),
+    (client.ClusterDownError, "CLUSTERDOWN"),
+    (client.RedisClusterException, "CLUSTERDOWN"),  # raised before anything is sent: no node, no slot
+    (client.TryAgainError, "TRYAGAIN"),
+    (client.MovedError, "MOVED"),
+    (client.AskError, "ASK"),
+    (client.ClusterCrossSlotError, "CROSSSLOT"),
+)
+
+# Errors that go away by themselves, or when somebody sees to the server: the message is not to blame.
+_PASSING = {
+    "OOM": "the server is at maxmemory: nothing was written; free memory or raise the limit",
+    "READONLY": "the server is a read-only replica: nothing was written; connect to the primary",
+    "MISCONF": "the server cannot save to its disk and refuses writes: nothing was written; see to its disk",
+    "NOREPLICAS": "too few replicas are connected: nothing was written; see to the replicas",
+    "LOADING": "the server is loading its data: nothing was written; wait",
+    "BUSY": "the server is busy with a long script: nothing was written; wait",
+    "MASTERDOWN": "the replica has lost its primary: nothing was written; wait for the failover",
+    "CLUSTERDOWN": "the cluster does not serve this topic's slot: nothing was written; wait for the failover",
+    "TRYAGAIN": "the topic's slot is moving: nothing was written; wait",
+    "MOVED": "the topic's slot has moved: nothing was written; repeat",
+    "ASK": "the topic's slot is moving: nothing was written; wait",
+}
+_REFUSED = {
+    "NOAUTH": "the server refused the credentials: nothing was written; correct user name and password",
+    "WRONGPASS": "the server refused the credentials: nothing was written; correct user name and password",
+    "NOPERM": "the user lacks a permission: nothing was written; see the server's ACL",
+}
+_HOPELESS = {
+    "WRONGTYPE": "the topic's key holds something that is no stream: nothing was written; rename the topic",
+    "CROSSSLOT": "the keys are on different slots: nothing was written",
+}
+
+LOST = (client.ConnectionError, client.TimeoutError, OSError)
+FAULTS = (client.RedisError, client.RedisClusterException, OSError)  # all that a call on the client may raise
+
+
+def code(error: Exception | str) -> str:
+    """The server's word for the error, or "" when the connection failed."""
+    for kind, name in _CLASSES:
+        if isinstance(error, kind):
+            return name
+    if isinstance(error, LOST):
+        return ""
+    return (str(error).split(maxsplit=1) or ["ERR"])[0]
+
+
+def is_lost(error: Exception) -> bool:
+    """Whether the connection failed, so that what was sent is in doubt."""
+    return code(error) == ""
+
+
+def words(error: Exception | str) -> str:
+    """What is wrong and what to do, with the server's own words after it."""
+    name = code(error)
+    known = _PASSING.get(name) or _REFUSED.get(name) or _HOPELESS.get(name)
+    if name == "":
+        known = "no answer from the server: what was being sent is in doubt; repeat it"
+    text = f"{known} ({error})" if known else f"the server refused: {error}"
+    return text[:REASON_CHARACTERS]
+
+
+def publish_failure(error: Exception | str) -> PublishFailure:
+    """The failure of one message. Wrong credentials count as transient: they are not the message's fault."""
+    if isinstance(error, BrokerError):  # told already
+        return PublishFailure(str(error)[:REASON_CHARACTERS], in_doubt=error.transient)
+    return PublishFailure(words(error), transient=code(error) not in _HOPELESS, in_doubt=code(error) == "")
+
+
+def broker_error(error: Exception) -> BrokerError:
+    """The error of a whole call: `BrokerUnavailable` when repeating may help, else `BrokerError`."""
+    name = code(error)
+    return (BrokerUnavailable if name == "" or name in _PASSING else BrokerError)(words(error))

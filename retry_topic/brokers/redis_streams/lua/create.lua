@@ -1,0 +1,9 @@
+-- Create an empty stream when the key is absent; a key of another type answers WRONGTYPE.
+-- KEYS[1] -> the topic's stream
+-- Answers 1 when it was created.
+if redis.call('TYPE', KEYS[1]).ok == 'stream' then
+    return 0
+end
+redis.call('XGROUP', 'CREATE', KEYS[1], 'wheel-sched:create', '$', 'MKSTREAM')
+redis.call('XGROUP', 'DESTROY', KEYS[1], 'wheel-sched:create')
+return 1

@@ -1,0 +1,36 @@
+-- Publish and settle: for each pair either both happen or nothing does. An entry that the group has settled already is
+-- not published again, so the whole script may be repeated after a lost reply.
+-- KEYS[..] -> the streams
+-- ARGV[1] -> group
+-- ARGV[2] -> 'NOMKSTREAM', or '' when publishing may create the target
+-- ARGV[3..] -> for each pair: index of the source in KEYS, entry id, index of the target in KEYS,
+--              number of fields and values, then these
+-- Answers for each pair 'done', 'unknown' (no such target) or the error's text.
+local answers = {}
+local at = 3
+while at <= #ARGV do
+    local source, id, target, length = KEYS[tonumber(ARGV[at])], ARGV[at + 1], KEYS[tonumber(ARGV[at + 2])], ARGV[at + 3]
+    local first, last = at + 4, at + 3 + tonumber(length)
+    at = last + 1
+    local answer = 'done'
+    local held = redis.pcall('XPENDING', source, ARGV[1], id, id, 1)
+    if held.err then
+        answer = held.err
+    elseif held[1] then
+        local added
+        if ARGV[2] == '' then
+            added = redis.pcall('XADD', target, '*', unpack(ARGV, first, last))
+        else
+            added = redis.pcall('XADD', target, 'NOMKSTREAM', '*', unpack(ARGV, first, last))
+        end
+        if not added then
+            answer = 'unknown'
+        elseif type(added) == 'table' then
+            answer = added.err
+        else
+            redis.call('XACK', source, ARGV[1], id)
+        end
+    end
+    answers[#answers + 1] = answer
+end
+return answers

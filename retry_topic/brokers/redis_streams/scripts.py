@@ -1,0 +1,82 @@
+"""The scripts of `lua/`, one typed function each, so that nobody else counts their arguments.
+
+A script that the server does not know (restart, failover, SCRIPT FLUSH) is sent in full.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from hashlib import sha1
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from redis.exceptions import NoScriptError
+
+if TYPE_CHECKING:
+    import redis
+
+Entry = tuple[bytes, list[bytes], int]  # id, fields, deliveries
+
+
+class Move(NamedTuple):
+    """What `forward` does for one delivery."""
+
+    source: str
+    entry_id: bytes
+    target: str
+    fields: list[bytes]
+
+
+@cache
+def _script(name: str) -> tuple[bytes, str]:
+    source = files("retry_topic.brokers.redis_streams").joinpath("lua", f"{name}.lua").read_bytes()
+    return source, sha1(source, usedforsecurity=False).hexdigest()  # the name the server gives a script
+
+
+def _run(client: redis.Redis, name: str, keys: Sequence[str], args: Sequence[str | bytes | int]) -> Any:
+    source, digest = _script(name)
+    try:
+        return client.execute_command("EVALSHA", digest, len(keys), *keys, *args)
+    except NoScriptError:
+        return client.execute_command("EVAL", source, len(keys), *keys, *args)
+
+
+def create(client: redis.Redis, stream: str) -> bool:
+    """Create an empty stream when it is absent."""
+    return bool(_run(client, "create", [stream], []))
+
+
+def reclaim(
+    client: redis.Redis, stream: str, group: str, consumer: str, idle_ms: int, cursor: bytes, limit: int
+) -> tuple[bytes, list[Entry]]:
+    """Take entries whose holder was silent for `idle_ms`; where to go on, and (id, fields, deliveries) of each."""
+    following, *entries = _run(client, "reclaim", [stream], [group, consumer, idle_ms, cursor, limit])
+    return following, [(entry_id, fields, int(deliveries)) for entry_id, fields, deliveries in entries]
+
+
+def beat(client: redis.Redis, stream: str, group: str, consumer: str, ids: Sequence[bytes]) -> set[bytes]:
+    """Renew the hold on those entries that are still the consumer's own, and say which."""
+    return set(_run(client, "beat", [stream], [group, consumer, *ids]))
+
+
+def forward(client: redis.Redis, group: str, create_topics: bool, moves: Sequence[Move]) -> list[bytes]:
+    """Publish and settle each; answers `done`, `unknown` or an error's text."""
+    index: dict[str, int] = {}
+    args: list[str | bytes | int] = [group, "" if create_topics else "NOMKSTREAM"]
+    for source, entry_id, target, fields in moves:
+        at = index.setdefault(source, len(index) + 1)
+        to = index.setdefault(target, len(index) + 1)
+        args += (at, entry_id, to, len(fields), *fields)
+    answers: list[bytes] = _run(client, "forward", list(index), args)
+    return answers
+
+
+def reap(client: redis.Redis, stream: str, group: str, idle_ms: int, only: str = "") -> int:
+    """Remove members (or `only` this one) that hold nothing and were silent for `idle_ms`."""
+    return int(_run(client, "reap", [stream], [group, idle_ms, only]))
+
+
+def trim(client: redis.Redis, stream: str, keep: int) -> int:
+    """Drop entries beyond `keep` that every group has settled."""
+    return int(_run(client, "trim", [stream], [keep]))
