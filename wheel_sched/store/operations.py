@@ -187,13 +187,14 @@ class Settle:
     dead_cap: int = 0
     token: str = field(default_factory=new_token)
 
-    def _order(self) -> tuple[list[int], list[int]]:
+    def order(self) -> tuple[list[int], list[int]]:
+        """Indices of the settlements in the order the script works: the plain `Done` first."""
         done = [i for i, s in enumerate(self.settlements) if type(s) is Done]
         rest = [i for i, s in enumerate(self.settlements) if type(s) is not Done]
         return done, rest
 
     def argv(self) -> list[Argument]:
-        done, rest = self._order()
+        done, rest = self.order()
         args: list[Argument] = [self.claim, self.dead_cap, len(done)]
         args.extend(encode_text(self.settlements[i].id) for i in done)
         for i in rest:
@@ -207,13 +208,13 @@ class Settle:
             case Next(due_ms=due_ms):
                 return raw_id, "n", "" if due_ms is None else due_ms, _tail_of(settlement)
             case Held(reason=reason):
-                return raw_id, "h", _reason(reason), b""
+                return raw_id, "h", bounded_reason(reason), b""
             case Dead(reason=reason):
-                return raw_id, "d", _reason(reason), _tail_of(settlement)
+                return raw_id, "d", bounded_reason(reason), _tail_of(settlement)
         raise TypeError(f"expected Done, Next, Held or Dead, got: {settlement!r}")
 
     def parse(self, reply: Any, shard: int) -> Settled:
-        done, rest = self._order()
+        done, rest = self.order()
         outcomes = [Outcome.STALE] * len(self.settlements)
         for i, code in zip(done + rest, reply[0], strict=True):
             outcomes[i] = _OUTCOMES[code]
@@ -226,8 +227,9 @@ def _tail_of(settlement: Next | Dead) -> bytes:
     return make_tail(settlement.topic, settlement.route, settlement.refs, settlement.body)
 
 
-def _reason(text: str) -> bytes:
-    return encode_text(text.replace("\n", " ")[:500])  # bounded: it is stored beside every held or dead item
+def bounded_reason(text: str) -> bytes:
+    """A reason as it is stored: one line, bounded, since it lies beside every held or dead item."""
+    return text.replace("\n", " ")[:500].encode("utf-8", "backslashreplace")  # for people: it must never be refused
 
 
 @dataclass(slots=True)
@@ -273,7 +275,9 @@ class Change:
         for change in self.alterations:
             item = change.item
             tail = b"" if item is None else make_tail(item.topic, item.route, item.refs, item.body)
-            argument = change.argument
+            argument: Argument = change.argument
+            if change.verb == "h":
+                argument = bounded_reason(str(argument))
             version = "" if change.version is None else change.version
             args += [encode_text(change.id), change.verb, argument, version, tail]
         return args
@@ -503,7 +507,7 @@ class Restore:
         for item in self.found:
             tail = make_tail(item.topic, item.route, item.refs, item.body)
             record = b"1:%d:%s" % (item.version, tail)
-            args += [encode_text(item.id), item.state, item.score_ms, record, encode_text(item.reason)]
+            args += [encode_text(item.id), item.state, item.score_ms, record, bounded_reason(item.reason)]
         return args
 
     def parse(self, reply: Any, shard: int) -> int:

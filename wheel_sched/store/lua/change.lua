@@ -22,6 +22,15 @@ end
 local function forget_waiting(id, state)
   if state == 'due' then redis.call('ZREM', KEYS[DUE], id) else drop_held(s, id) end
 end
+local function place(id, due, topic)  -- no due = parked
+  due = tonumber(due)
+  if due then
+    moves(s, topic, nil, put_waiting(s, id, due, topic))
+  else
+    put_held(s, id, 0, topic, 'parked')
+    moves(s, topic, nil, 'held')
+  end
+end
 local function flush_places()  -- one id may be named twice: its place must be readable for the second
   if #s.due > 0 or #s.held > 0 then
     finish(s)
@@ -55,7 +64,7 @@ local function change(id, verb, argument, version, tail)
       if refs then refs_of(s, refs, id, 'SADD') end
     end
     redis.call('HSET', KEYS[BODY], id, rec)
-    moves(s, topic, nil, put_waiting(s, id, tonumber(argument), topic))
+    place(id, argument, topic)
     return 'o'
   end
   if not rec then
@@ -67,12 +76,7 @@ local function change(id, verb, argument, version, tail)
     redis.call('HSET', KEYS[BODY], id, rec)
     if refs then refs_of(s, refs, id, 'SADD') end
     event(s, 'accepted', topic)
-    if argument == '' or argument == '=' then
-      put_held(s, id, 0, topic, 'parked')
-      moves(s, topic, nil, 'held')
-    else
-      moves(s, topic, nil, put_waiting(s, id, tonumber(argument), topic))
-    end
+    place(id, argument, topic)
     return 'o'
   end
   local topic, refs, found = parse(rec)
@@ -89,6 +93,7 @@ local function change(id, verb, argument, version, tail)
   if verb == 'c' then
     forget_waiting(id, state)
     redis.call('HDEL', KEYS[BODY], id)
+    redis.call('HDEL', KEYS[LAPSED], id)
     if refs then refs_of(s, refs, id, 'SREM') end
     moves(s, topic, state, nil)
     event(s, 'cancelled', topic)
@@ -122,12 +127,7 @@ local function change(id, verb, argument, version, tail)
       return 'o'
     end
   end
-  if argument == '' then
-    put_held(s, id, 0, topic, 'parked')
-    moves(s, topic, nil, 'held')
-  else
-    moves(s, topic, nil, put_waiting(s, id, tonumber(argument == '=' and kept or argument), topic))
-  end
+  place(id, argument == '=' and kept or argument, topic)
   return 'o'
 end
 local codes = {}

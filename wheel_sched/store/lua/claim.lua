@@ -5,14 +5,18 @@
 local s = begin(KEYS, ARGV)
 if s.err then return s end
 local n, lease = tonumber(ARGV[3]), tonumber(ARGV[4])
-if n > MAX_BATCH then return {err = 'WSBATCH at most ' .. MAX_BATCH .. ' items a call'} end
+if not (n >= 0 and n <= MAX_BATCH) then return {err = 'WSBATCH at most ' .. MAX_BATCH .. ' items a call'} end
 local said = recall(s)
 if said then
   -- a repeat after a lost reply: the same batch, as far as it is still under this claim
   local number = string.match(said, '^(%d+)')
   local reply = {tonumber(number), s.us, s.epoch, first_score(KEYS[DUE]), first_score(KEYS[FLY])}
-  for length, at in string.gmatch(said, '\n(%d+):()') do
-    local id = string.sub(said, at, at + length - 1)
+  local at = #number + 1
+  while true do                       -- by length, since an id may look like anything
+    local from, to, length = string.find(said, '^\n(%d+):', at)
+    if not from then break end
+    at = to + length + 1
+    local id = string.sub(said, to + 1, at - 1)
     local due = string.match(redis.call('HGET', KEYS[CLAIM], id) or '', '^!?' .. number .. ':(%d+):')
     local rec = due and redis.call('HGET', KEYS[BODY], id)
     if rec then

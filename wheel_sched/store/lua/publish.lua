@@ -10,7 +10,7 @@
 local s = begin(KEYS, ARGV)
 if s.err then return s end
 local n = tonumber(ARGV[3])
-if n > MAX_BATCH then return {err = 'WSBATCH at most ' .. MAX_BATCH .. ' items a call'} end
+if not (n >= 0 and n <= MAX_BATCH) then return {err = 'WSBATCH at most ' .. MAX_BATCH .. ' items a call'} end
 local said = recall(s)
 if said then
   -- the pushed ones are out, the refused ones come back when their lease ends
@@ -32,16 +32,30 @@ local types = {}
 local function refusal(kind, target)
   local found = types[target]
   if not found then
-    found = redis.call('TYPE', target).ok
+    -- pcall: a target this user may not touch, or of another slot, must not stop the script with ids taken out
+    local answer = redis.pcall('TYPE', target)
+    found = answer.ok or answer.err
     types[target] = found
   end
   if kind == 'S' then
     if found == 'stream' or (found == 'none' and create) then return nil end
     if found == 'none' then return 'unknown topic: there is no stream ' .. target end
-    return 'the target ' .. target .. ' is a ' .. found .. ', not a stream'
+    return 'the target ' .. target .. ' is no stream: ' .. found
   end
   if found == 'list' or found == 'none' then return nil end
-  return 'the target ' .. target .. ' is a ' .. found .. ', not a list'
+  return 'the target ' .. target .. ' is no list: ' .. found
+end
+local function push(kind, target, pieces)
+  local answer
+  if kind == 'L' then
+    answer = redis.pcall('LPUSH', target, unpack(pieces))
+  elseif maxlen ~= '0' then
+    answer = redis.pcall('XADD', target, 'MAXLEN', '~', maxlen, '*', unpack(pieces))
+  else
+    answer = redis.pcall('XADD', target, '*', unpack(pieces))
+  end
+  if type(answer) == 'table' and answer.err then return 'the target ' .. target .. ' refused: ' .. answer.err end
+  types[target] = kind == 'S' and 'stream' or 'list'
 end
 local pushed, gone, refused = {}, {}, {}
 for i, id in ipairs(ids) do
@@ -62,7 +76,7 @@ for i, id in ipairs(ids) do
   end
   if kind then
     target = prefix .. table.remove(pieces, 1)
-    why = refusal(kind, target)
+    why = refusal(kind, target) or push(kind, target, pieces)
   else
     why = 'quarantine: the body is not in push form'
   end
@@ -70,16 +84,6 @@ for i, id in ipairs(ids) do
     local k = #refused
     refused[k + 1], refused[k + 2], refused[k + 3], refused[k + 4] = i, id, rec, why
   else
-    if kind == 'S' then
-      if maxlen ~= '0' then
-        redis.call('XADD', target, 'MAXLEN', '~', maxlen, '*', unpack(pieces))
-      else
-        redis.call('XADD', target, '*', unpack(pieces))
-      end
-    else
-      redis.call('LPUSH', target, unpack(pieces))
-    end
-    types[target] = kind == 'S' and 'stream' or 'list'
     pushed[#pushed + 1] = ms(dues[i])
     gone[#gone + 1] = id
     if refs_text then refs_of(s, refs_text, id, 'SREM') end

@@ -9,8 +9,8 @@ local n = (#ARGV - 2) / 3
 if n > MAX_BATCH then return {err = 'WSBATCH at most ' .. MAX_BATCH .. ' items a call'} end
 local ids = {}
 for i = 1, n do ids[i] = ARGV[3 * i] end
-local have = redis.call('HMGET', KEYS[BODY], unpack(ids))
-local buried = redis.call('ZCARD', KEYS[DEAD]) > 0 and redis.call('ZMSCORE', KEYS[DEAD], unpack(ids)) or {}
+local have = n > 0 and redis.call('HMGET', KEYS[BODY], unpack(ids)) or {}
+local buried = n > 0 and redis.call('ZCARD', KEYS[DEAD]) > 0 and redis.call('ZMSCORE', KEYS[DEAD], unpack(ids)) or {}
 local prefix = '1:' .. redis.call('HINCRBY', KEYS[META], 'seq', 1) .. ':'
 local codes, bodies, seen = {}, {}, {}
 local fresh, known = 0, nil

@@ -1,4 +1,5 @@
--- Ends items of a claim; an id that is no longer in flight under this claim it stale and changes nothing.
+-- Ends items of a claim; an id that is no longer in flight under this claim is stale and changes nothing.
+-- One cancelled meanwhile is dropped instead of waiting again (n) or being held (h).
 -- ARGV[3] -> claim number   ARGV[4] -> cap of the dead (0 = none)   ARGV[5] -> number of plain "done" ids
 -- ARGV[6..] -> these ids, then quadruples: id, verb, argument, tail ("" = keep the record):
 --   n <due ms, "" = parked>   the same id with its next due (a successor, or a release)
@@ -18,21 +19,21 @@ if #ids > MAX_BATCH then return {err = 'WSBATCH at most ' .. MAX_BATCH .. ' item
 local codes = {}
 if #ids > 0 then
   local claims = redis.call('HMGET', KEYS[CLAIM], unpack(ids))
-  local landed, gone = {}, {}
+  local landed, gone, settled = {}, {}, {}
   local seq
   for i, id in ipairs(ids) do
     local cut, holder, refs, topic = string.match(claims[i] or '', '^(!?)(%d+):%d+:([r-]):(.*)$')
-    if holder ~= number then
+    if holder ~= number or settled[id] then  -- the same id twice in one call settles once
       codes[i] = 't'
     else
-      claims[i] = nil                  -- the same id twice in one call settles once
+      settled[id] = true
       landed[#landed + 1] = id
       local at = first + 4 * (i - plain - 1)
       local verb = i > plain and ARGV[at + 1] or 'o'
       local rec
       if refs == 'r' or verb ~= 'o' then rec = redis.call('HGET', KEYS[BODY], id) or '' end
       codes[i] = 'o'
-      if cut == '!' and verb == 'n' then
+      if cut == '!' and (verb == 'n' or verb == 'h') then
         verb, codes[i] = 'c', 'c'
       end
       if verb == 'o' or verb == 'c' then

@@ -1,0 +1,113 @@
+"""Changing waiting, held and dead items one by one: the twin of `lua/change.lua`, verb by verb."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from wheel_sched.store.items import Item, Outcome, State
+from wheel_sched.store.memory.shard import MemoryShard, Stored, plain
+from wheel_sched.store.memory.writes import check_batch
+from wheel_sched.store.operations import Alteration, Change, bounded_reason
+from wheel_sched.store.record import encode_text
+
+
+def change(shard: MemoryShard, call: Change) -> list[Outcome]:
+    said = shard.recall(call.token)
+    if said is not None:
+        return list(said)
+    check_batch(len(call.alterations))
+    versions = shard.sequence()
+    outcomes = [_change(shard, alteration, versions) for alteration in call.alterations]
+    shard.record_answer(call.token, tuple(outcomes))
+    return outcomes
+
+
+def _change(shard: MemoryShard, change: Alteration, versions: Iterator[int]) -> Outcome:
+    item = shard.items.get(encode_text(change.id))
+    if change.verb in ("q", "x"):
+        return _change_dead(shard, item, change, versions)
+    if item is None:
+        return _create(shard, change, versions)
+    if item.state == "dead":
+        return Outcome.WRONG_STATE
+    if change.version is not None and change.version != item.version:
+        return Outcome.OTHER_VERSION
+    if item.state == "fly":
+        if change.verb != "c":
+            return Outcome.IN_FLIGHT
+        item.cancelled = True
+        return Outcome.CANCELLED
+    return _change_waiting(shard, item, change, versions)
+
+
+def _change_waiting(shard: MemoryShard, item: Stored, change: Alteration, versions: Iterator[int]) -> Outcome:
+    verb, argument, state = change.verb, change.argument, item.state
+    if verb == "c":
+        _take_out(shard, item)
+        shard.remove(item, state, "cancelled")
+        return Outcome.DONE
+    if (verb == "h" and state != "due") or (verb == "u" and state != "held"):
+        return Outcome.WRONG_STATE
+    kept_ms = shard.places[state].score(item.key)
+    reason = _take_out(shard, item)
+    shard.moves(item.topic, state, None)
+    if verb in ("p", "P"):
+        _rewrite(shard, item, change.item, versions)
+    if verb == "h":
+        state = shard.put_held(item, kept_ms or 0, bounded_reason(str(argument)))
+    elif verb in ("p", "P") and argument == "=" and state == "held":  # held stays held, with its reason
+        state = shard.put_held(item, kept_ms or 0, reason)
+    else:
+        state = _place(shard, item, kept_ms if argument == "=" else argument)
+    shard.moves(item.topic, None, state)
+    return Outcome.DONE
+
+
+def _change_dead(shard: MemoryShard, item: Stored | None, change: Alteration, versions: Iterator[int]) -> Outcome:
+    if item is None:
+        return Outcome.ABSENT
+    if item.state != "dead":
+        return Outcome.IN_FLIGHT if item.state == "fly" else Outcome.WRONG_STATE
+    if change.version is not None and change.version != item.version:
+        return Outcome.OTHER_VERSION
+    shard.dead.discard(item.key)
+    if change.verb == "x":
+        shard.remove(item, "dead", "deleted")
+        return Outcome.DONE
+    shard.moves(item.topic, "dead", None)
+    shard.event("requeued", item.topic)
+    if change.item is not None:
+        _rewrite(shard, item, change.item, versions)
+    shard.moves(item.topic, None, _place(shard, item, change.argument))
+    return Outcome.DONE
+
+
+def _create(shard: MemoryShard, change: Alteration, versions: Iterator[int]) -> Outcome:
+    if change.verb != "P":
+        return Outcome.ABSENT
+    if change.version is not None:
+        return Outcome.OTHER_VERSION
+    item = Stored(encode_text(change.id), plain(change.id), 0, "", None, (), b"")
+    shard.items[item.key] = item
+    _rewrite(shard, item, change.item, versions)
+    shard.event("accepted", item.topic)
+    shard.moves(item.topic, None, _place(shard, item, change.argument))
+    return Outcome.DONE
+
+
+def _rewrite(shard: MemoryShard, item: Stored, given: Item | None, versions: Iterator[int]) -> None:
+    if given is None:
+        raise TypeError(f"expected a replacement to come with an item, got: none for {item.id!r}")
+    shard.rewrite(item, next(versions), given.topic, given.route, given.refs, given.body)
+
+
+def _take_out(shard: MemoryShard, item: Stored) -> bytes:
+    if item.state == "held":
+        return shard.drop_held(item)
+    shard.due.discard(item.key)
+    return b""
+
+
+def _place(shard: MemoryShard, item: Stored, due: int | str | None) -> State:
+    """Among the waiting, or parked when there is no due."""
+    return shard.put_waiting(item, due) if isinstance(due, int) else shard.put_held(item, 0, b"parked")

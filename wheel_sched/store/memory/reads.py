@@ -1,0 +1,76 @@
+"""Operations that write nothing, one function each: the twins of the `no-writes` scripts."""
+
+from __future__ import annotations
+
+from wheel_sched.store.items import MAX_BATCH, Counts, Found, Window
+from wheel_sched.store.memory.shard import MemoryShard, Stored
+from wheel_sched.store.operations import Count, Find, Get, ListIds, Look
+from wheel_sched.store.record import decode_text, encode_text
+
+
+def look(shard: MemoryShard, call: Look) -> Window:
+    found = shard.due.up_to(shard.now_ms + call.ahead_ms, call.limit)
+    dues = [(shard.items[key].id, due_ms) for due_ms, key in found]
+    return Window(0, shard.now_us, shard.epoch, *shard.heads(), shard.mark.id, dues)
+
+
+def get(shard: MemoryShard, call: Get) -> list[Found | None]:
+    return [_found(shard, item_id) for item_id in call.ids]
+
+
+def _found(shard: MemoryShard, item_id: str) -> Found | None:
+    item = shard.items.get(encode_text(item_id))
+    if item is None:
+        return None
+    score_ms = shard.places[item.state].score(item.key)
+    assert score_ms is not None, item  # noqa: S101  # an id is in the place its state names
+    return Found(
+        item_id, item.state, score_ms, item.version, item.topic, item.body, _reason(item), item.refs, item.route
+    )
+
+
+def _reason(item: Stored) -> str:
+    if item.state == "due":
+        return ""
+    if item.state == "fly":
+        cut, refs = "!" if item.cancelled else "", "r" if item.refs else "-"
+        return f"{cut}{item.claim}:{item.claimed_due_ms}:{refs}:{item.topic}"
+    return item.reason.decode("utf-8", "replace")
+
+
+def list_ids(shard: MemoryShard, call: ListIds) -> list[tuple[str, int]]:
+    place = shard.places[call.state]
+    limit = min(call.limit, MAX_BATCH)
+    if call.last is None or not call.last[0]:
+        page = place.between(call.least_ms, call.greatest_ms, limit)
+    else:
+        last_id, last_ms = call.last
+        page = place.behind(last_ms, encode_text(last_id), call.greatest_ms, limit)
+    return [(shard.items[key].id, score_ms) for score_ms, key in page]
+
+
+def count(shard: MemoryShard, call: Count) -> Counts:
+    sizes: dict[str, int] = {
+        **{state: len(place) for state, place in shard.places.items()},
+        "body": len(shard.items) - len(shard.dead),
+        "deadbody": len(shard.dead),
+        "claim": len(shard.fly),
+        "why": len(shard.held),
+    }
+    return Counts(
+        shard.now_us,
+        dict(shard.now),
+        dict(shard.ever),
+        sizes,
+        *shard.heads(),
+        epoch=shard.epoch,
+        jumps=shard.jumps,
+        last_jump_ms=shard.last_jump_ms,
+        paused=dict(shard.paused),
+        frozen=shard.frozen,
+    )
+
+
+def find(shard: MemoryShard, call: Find) -> list[str]:
+    keys = list(shard.refs.get(decode_text(encode_text(call.ref)), ()))
+    return [shard.items[key].id for key in keys[: call.limit]]

@@ -1,0 +1,261 @@
+"""Operations that claim and store, one function each: the twins of the scripts of the same name.
+
+Each decides and answers as its script does, outcome by outcome; the conformance suite and the model test run the same
+histories on both. What is repeated under a token is answered from the first time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from wheel_sched.errors import Rejected, StaleEpoch
+from wheel_sched.store.items import (
+    MAX_BATCH,
+    Claim,
+    Claimed,
+    Dead,
+    Done,
+    Held,
+    Next,
+    Outcome,
+    Settled,
+    Settlement,
+    Stored,
+    Swept,
+)
+from wheel_sched.store.memory import shard as place
+from wheel_sched.store.memory.shard import MemoryShard, plain
+from wheel_sched.store.operations import (
+    ClaimDue,
+    Extend,
+    Pause,
+    Remember,
+    ReportJump,
+    Restore,
+    Schedule,
+    Settle,
+    Sweep,
+    bounded_reason,
+)
+from wheel_sched.store.record import encode_text
+
+TRIES_AT_MOST = 999  # as in remember.lua, whose score has three digits for them
+
+
+def check_batch(count: int) -> None:
+    """Refuse what a script refuses.
+
+    Raises:
+        Rejected: the batch is too large.
+    """
+    if not 0 <= count <= MAX_BATCH:
+        raise Rejected(f"at most {MAX_BATCH} items a call, got: {count}; nothing was changed")
+
+
+def schedule(shard: MemoryShard, call: Schedule) -> Stored:
+    said = shard.recall(call.token)
+    if said is not None:
+        return Stored(list(said), shard.now_us)
+    check_batch(len(call.items))
+    shard.seq += 1
+    outcomes = []
+    for given in call.items:
+        key = encode_text(given.id)
+        if key in shard.items:
+            outcomes.append(Outcome.DUPLICATE)
+            continue
+        route = plain(given.route) if given.route else None
+        refs = tuple(map(plain, given.refs)) if given.refs else ()
+        item = place.Stored(key, plain(given.id), shard.seq, plain(given.topic), route, refs, given.body)
+        shard.items[key] = item
+        if refs:
+            shard.add_refs(item)
+        due_ms = given.due_ms
+        state = shard.put_held(item, 0, b"parked") if due_ms is None else shard.put_waiting(item, due_ms)
+        shard.moves(item.topic, None, state)
+        shard.event("accepted", item.topic)
+        outcomes.append(Outcome.STORED if state == "due" else Outcome.HELD)
+    shard.record_answer(call.token, tuple(outcomes))
+    return Stored(outcomes, shard.now_us)
+
+
+def claim(shard: MemoryShard, call: ClaimDue) -> Claim:
+    check_batch(call.limit)
+    said = shard.recall(call.token)
+    if said is not None:
+        return _claimed_before(shard, *said)
+    if call.epoch is not None and call.epoch < shard.epoch:
+        raise StaleEpoch(
+            f"the epoch is {shard.epoch}, the call came with {call.epoch}: nothing was claimed; read the window again"
+        )
+    shard.recover(MAX_BATCH, call.lapse_cap)
+    shard.forget_earlier()
+    until_ms = shard.now_ms if call.until_ms is None else min(call.until_ms, shard.now_ms)
+    taken = shard.take(call.limit, until_ms)
+    if not taken:
+        return Claim(0, 0, shard.now_us, shard.epoch, *shard.heads(), [])
+    shard.claims += 1
+    number, deadline_ms = shard.claims, shard.now_ms + call.lease_ms
+    for due_ms, item in taken:
+        item.state, item.claim, item.claimed_due_ms, item.cancelled = "fly", number, due_ms, False
+        shard.fly.add(item.key, deadline_ms)
+        shard.moves(item.topic, "due", "fly")
+    shard.record_answer(call.token, (number, [item for _, item in taken]))
+    items = [_claimed(item) for _, item in taken]
+    return Claim(0, number, shard.now_us, shard.epoch, *shard.heads(), items)
+
+
+def _claimed_before(shard: MemoryShard, number: int, items: list[place.Stored]) -> Claim:
+    """The same batch, as far as it is still under this claim."""
+    still = [_claimed(item) for item in items if item.state == "fly" and item.claim == number]
+    return Claim(0, number, shard.now_us, shard.epoch, *shard.heads(), still)
+
+
+def _claimed(item: place.Stored) -> Claimed:
+    return Claimed(item.id, item.claimed_due_ms, item.version, item.topic, item.body, item.refs, item.route)
+
+
+def settle(shard: MemoryShard, call: Settle) -> Settled:
+    said = shard.recall(call.token)
+    if said is not None:
+        return Settled(list(said), shard.now_us, *shard.heads())
+    check_batch(len(call.settlements))
+    outcomes = [Outcome.STALE] * len(call.settlements)
+    versions = shard.sequence()
+    done, rest = call.order()
+    for i in done + rest:
+        settlement = call.settlements[i]
+        item = shard.items.get(encode_text(settlement.id))
+        if item is None or item.state != "fly" or item.claim != call.claim:
+            continue
+        shard.fly.discard(item.key)
+        item.lapses = 0
+        outcomes[i] = Outcome.DONE
+        if isinstance(settlement, Done):
+            shard.remove(item, "fly", "completed")
+        elif item.cancelled and not isinstance(settlement, Dead):
+            outcomes[i] = Outcome.CANCELLED
+            shard.remove(item, "fly", "cancelled")
+        else:
+            _place(shard, item, settlement, versions)
+    shard.trim_dead_above(call.dead_cap, MAX_BATCH)
+    shard.record_answer(call.token, tuple(outcomes))
+    return Settled(outcomes, shard.now_us, *shard.heads())
+
+
+def _place(shard: MemoryShard, item: place.Stored, settlement: Settlement, versions: Iterator[int]) -> None:
+    shard.moves(item.topic, "fly", None)
+    if isinstance(settlement, Next | Dead) and settlement.body is not None:
+        shard.rewrite(item, next(versions), settlement.topic, settlement.route, settlement.refs, settlement.body)
+    match settlement:
+        case Dead(reason=reason):
+            state = shard.put_dead(item, bounded_reason(reason))
+        case Held(reason=reason):
+            state = shard.put_held(item, 0, bounded_reason(reason))
+        case Next(due_ms=None):
+            state = shard.put_held(item, 0, b"parked")
+        case Next(due_ms=int() as due_ms):
+            state = shard.put_waiting(item, due_ms)
+        case _:
+            raise TypeError(f"expected Done, Next, Held or Dead, got: {settlement!r}")
+    shard.moves(item.topic, None, state)
+
+
+def extend(shard: MemoryShard, call: Extend) -> Settled:
+    check_batch(len(call.ids))
+    outcomes = []
+    for item_id in call.ids:
+        item = shard.items.get(encode_text(item_id))
+        if item is None or item.state != "fly" or item.claim != call.claim:
+            outcomes.append(Outcome.STALE)
+            continue
+        shard.fly.add(item.key, shard.now_ms + call.lease_ms)
+        outcomes.append(Outcome.CANCELLED if item.cancelled else Outcome.DONE)
+    return Settled(outcomes, shard.now_us, *shard.heads())
+
+
+def pause(shard: MemoryShard, call: Pause) -> tuple[int, int]:
+    """One page of pausing or resuming: (moved, where to go on or -1)."""
+    topic = plain(call.topic)
+    if call.verb == "resume":
+        return _resume(shard, call, topic)
+    shard.paused.setdefault(topic, shard.now_ms)
+    found = shard.due.by_rank(call.start, MAX_BATCH)
+    moved = 0
+    for due_ms, key in found:
+        item = shard.items[key]
+        if item.topic == topic:
+            shard.due.discard(key)
+            shard.moves(topic, "due", shard.put_held(item, due_ms, b"paused"))
+            moved += 1
+    return moved, call.start + len(found) - moved if found else -1
+
+
+def _resume(shard: MemoryShard, call: Pause, topic: str) -> tuple[int, int]:
+    shard.paused.pop(topic, None)
+    index = shard.held_index.get((b"paused", topic))
+    found = index.by_rank(0, MAX_BATCH) if index else []
+    total = max(call.total, 1)
+    for rank, (due_ms, key) in enumerate(found, call.start):
+        overdue = due_ms <= shard.now_ms and call.spread_ms > 0
+        spread_to_ms = shard.now_ms + call.spread_ms * min(rank, total) // total
+        item = shard.items[key]
+        shard.drop_held(item)
+        shard.moves(topic, "held", shard.put_due(item, spread_to_ms if overdue else due_ms))
+    return len(found), call.start + len(found) if found else -1
+
+
+def sweep(shard: MemoryShard, call: Sweep) -> Swept:
+    recovered = shard.recover(MAX_BATCH, call.lapse_cap)
+    shard.trim_dead_above(call.dead_cap, MAX_BATCH)
+    if call.dead_age_ms > 0:
+        shard.trim_dead([key for _, key in shard.dead.up_to(shard.now_ms - call.dead_age_ms, MAX_BATCH)])
+    now_s = shard.now_ms // 1000
+    for key in [key for key, (expiry_s, _) in shard.tries.items() if expiry_s < now_s]:
+        del shard.tries[key]
+    return Swept(0, shard.now_us, shard.epoch, *shard.heads(), recovered)
+
+
+def remember(shard: MemoryShard, call: Remember) -> list[int]:
+    known_of_all = []
+    for name, attempts, expiry_ms in call.tries:
+        key, expiry_s = encode_text(name), -(-expiry_ms // 1000)
+        known_until_s, known = shard.tries.get(key, (0, 0))
+        if known_until_s * 1000 <= shard.now_ms:
+            known = 0
+        known = max(known, min(attempts, TRIES_AT_MOST))
+        if attempts > 0:
+            shard.tries[key] = max(expiry_s, known_until_s), known
+        known_of_all.append(known)
+    return known_of_all
+
+
+def report_jump(shard: MemoryShard, call: ReportJump) -> int:
+    if call.epoch == shard.epoch:
+        shard.jumped(call.step_ms)
+    return shard.epoch
+
+
+def restore(shard: MemoryShard, call: Restore) -> int:
+    put = 0
+    for found in call.found:
+        key = encode_text(found.id)
+        if key in shard.items:
+            continue
+        route = plain(found.route) if found.route else None
+        refs = tuple(map(plain, found.refs))
+        item = place.Stored(key, plain(found.id), found.version, plain(found.topic), route, refs, found.body)
+        shard.items[key] = item
+        shard.seq = max(shard.seq, found.version)
+        shard.add_refs(item)
+        if found.state == "dead":
+            item.state, item.reason = "dead", bounded_reason(found.reason)
+            shard.dead.add(key, found.score_ms)
+        elif found.state == "held":
+            shard.put_held(item, found.score_ms, bounded_reason(found.reason))
+        else:  # one in flight is due when its lease would have ended
+            shard.put_due(item, found.score_ms)
+        shard.moves(item.topic, None, item.state)
+        shard.event("accepted", item.topic)
+        put += 1
+    return put
