@@ -8,9 +8,9 @@
             broker.close()
 
 The fixture gives a broker that refuses absent topics; each test uses topics of its own, so they may share a server.
-Its attributes say where a broker lawfully differs;
-`pytest.register_assert_rewrite` with this module's name, before its import, makes failures talkative. Needs `hypothesis`; takes about 10 s, most of it spent waiting
-for `idle_ms` to pass: redelivery is a matter of real time.
+The class's attributes say where a broker lawfully differs. `pytest.register_assert_rewrite` with this module's name,
+before its import, makes failures talkative. Needs `hypothesis`; takes about 10 s, most of it spent waiting for
+`idle_ms` to pass: redelivery is a matter of real time.
 """
 
 # ruff: noqa: S101 - assertions are what a test-suite is made of

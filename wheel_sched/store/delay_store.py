@@ -319,6 +319,13 @@ class DelayStore:
         """Put items back exactly as they were, for restore and reshard; how many were absent and put."""
         return self._run(self.plans.restore(found))
 
+    def bury(self, graves: Sequence[tuple[Item, str]]) -> int:
+        """Put items straight among the dead, with a reason each; their `due_ms` is the time of death.
+
+        Ids that exist are left alone; how many were put.
+        """
+        return self._run(self.plans.bury(graves))
+
     def close(self) -> None:
         """Release connections. Idempotent."""
         self.backend.close()
@@ -488,6 +495,9 @@ class AsyncDelayStore:
 
     async def remember(self, tries: Sequence[tuple[str, int, int]]) -> list[int]:
         return await self._run(self.plans.remember(tries))
+
+    async def bury(self, graves: Sequence[tuple[Item, str]]) -> int:
+        return await self._run(self.plans.bury(graves))
 
     async def close(self) -> None:
         await self.backend.close()

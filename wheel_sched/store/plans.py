@@ -298,6 +298,16 @@ class Plans:
                 known[i] = answer
         return known
 
+    def bury(self, graves: Sequence[tuple[Item, str]]) -> Plan[int]:
+        """Items straight among the dead; `due_ms` is the time of death."""
+        for item, _ in graves:
+            item.check()
+        found = [
+            Found(item.id, "dead", item.due_ms or 0, 0, item.topic, item.body, reason, item.refs, item.route)
+            for item, reason in graves
+        ]
+        return (yield from self.restore(found))
+
     def restore(self, found: Sequence[Found]) -> Plan[int]:
         calls, _ = self._batched(found, lambda item: item.route or item.id, lambda part, _: Restore(part), "")
         return sum((yield calls) if calls else [])

@@ -57,6 +57,8 @@ class RedisStreamsBroker:
         if maxlen is not None and maxlen < 0:
             raise ConfigError(f"expected maxlen to be None or 0 and more, got: {maxlen!r}")
         self._connections = Connections(client_or_url)
+        self.prefix = prefix
+        self.create_topics = create_topics
         self._publisher = Publisher(self._connections, prefix, create_topics)
         self._maxlen = maxlen
         self._consumers: weakref.WeakSet[RedisStreamsConsumer] = weakref.WeakSet()

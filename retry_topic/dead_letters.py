@@ -1,0 +1,291 @@
+"""Dead letters: listed, grouped by error fingerprint, replayed with a dry run, a rate and a loop guard, or deleted.
+
+A replay starts the attempts anew and raises the message's replay count; the count on record in the store, not the
+header, decides how often that may happen, so that a poisoned message cannot circle for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from typing import Any
+
+from retry_topic.headers import RetryState, read, write
+from retry_topic.home import Home
+from retry_topic.message import Message
+from retry_topic.wire import decode_body, encode_body
+from wheel_sched.errors import ConfigError, Rejected
+from wheel_sched.store import Found, Item, Outcome
+
+MAX_REPLAYS = 3  # replays of one message before the loop guard holds it back
+_REMEMBER_MS = 90 * 86_400_000  # as long as dead letters are kept by default
+_PAGE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterInfo:
+    """One dead letter, read.
+
+    Args:
+        id: in the store.
+        topic: where it first failed.
+        died_ms: when it was given up.
+        reason: why, in words.
+        state: its retry headers; empty when it cannot be read.
+        message: what would be sent again; None when it cannot be read.
+    """
+
+    id: str
+    topic: str
+    died_ms: int
+    reason: str
+    state: RetryState
+    message: Message | None
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which dead letters are meant; all conditions must hold. Defaults to all.
+
+    Args:
+        topic: where it first failed.
+        error: glob over the error class, its message or the reason.
+        fingerprint: of the error.
+        since_ms: died at or after.
+        until_ms: died before.
+        key: the message's key.
+        ids: exactly these.
+    """
+
+    topic: str | None = None
+    error: str | None = None
+    fingerprint: str | None = None
+    since_ms: int = 0
+    until_ms: int | None = None
+    key: bytes | None = None
+    ids: frozenset[str] | None = None
+
+    def matches(self, letter: DeadLetterInfo) -> bool:
+        state = letter.state
+        texts = (state.error_class or "", state.error_message or "", letter.reason)
+        return (
+            (self.topic is None or letter.topic == self.topic)
+            and (self.error is None or any(fnmatchcase(text, self.error) for text in texts))
+            and (self.fingerprint is None or state.error_fingerprint == self.fingerprint)
+            and (self.key is None or (letter.message is not None and letter.message.key == self.key))
+            and (self.ids is None or letter.id in self.ids)
+        )
+
+
+@dataclass(slots=True)
+class Group:
+    """Dead letters of one topic with one error fingerprint."""
+
+    topic: str
+    fingerprint: str
+    count: int
+    first_ms: int
+    last_ms: int
+    sample: DeadLetterInfo
+
+
+@dataclass(slots=True)
+class Replayed:
+    """What a replay did, or would do."""
+
+    matched: int = 0
+    replayed: int = 0
+    guarded: int = 0
+    unreadable: int = 0
+    last_due_ms: int | None = None
+    samples: list[DeadLetterInfo] = field(default_factory=list)
+
+
+class DeadLetters:
+    """The dead letters of a home. Any thread."""
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+
+    def select(self, selection: Selection | None = None) -> Iterator[DeadLetterInfo]:
+        """Dead letters in order of death, page by page."""
+        selection = selection or Selection()
+        if selection.ids is not None:
+            for found in self._home.store.get(sorted(selection.ids)):
+                if found is not None and found.state == "dead":
+                    letter = read_dead(found)
+                    if selection.matches(letter):
+                        yield letter
+            return
+        cursor = None
+        bounds: dict[str, Any] = {"least_ms": selection.since_ms}
+        if selection.until_ms is not None:
+            bounds["greatest_ms"] = selection.until_ms - 1
+        while True:
+            page = self._home.store.list_items("dead", cursor=cursor, limit=_PAGE, **bounds)
+            yield from filter(selection.matches, map(read_dead, page.found))
+            cursor = page.cursor
+            if cursor is None:
+                return
+
+    def groups(self, selection: Selection | None = None) -> list[Group]:
+        """Dead letters by topic and fingerprint, the largest group first."""
+        groups: dict[tuple[str, str], Group] = {}
+        for letter in self.select(selection):
+            key = letter.topic, letter.state.error_fingerprint or letter.reason.partition(":")[0]
+            group = groups.get(key)
+            if group is None:
+                groups[key] = Group(*key, 1, letter.died_ms, letter.died_ms, letter)
+            else:
+                group.count += 1
+                group.last_ms = letter.died_ms
+        return sorted(groups.values(), key=lambda group: -group.count)
+
+    def replay(
+        self,
+        selection: Selection | None = None,
+        *,
+        dry_run: bool = False,
+        rate: float | None = None,
+        limit: int | None = None,
+        target: str | None = None,
+        edit: Callable[[Message], Message] | None = None,
+        max_replays: int = MAX_REPLAYS,
+        progress: Callable[[int], None] | None = None,
+    ) -> Replayed:
+        """Let dead letters wait again, from now on at `rate` per second.
+
+        Args:
+            selection: which; defaults to all.
+            dry_run: change nothing, count and give five samples. Defaults to False.
+            rate: messages per second. Defaults to None: all at once.
+            limit: at most so many. Defaults to all.
+            target: topic to send to instead. Defaults to where they were to go.
+            edit: changes each message before it is sent. Defaults to none.
+            max_replays: the loop guard. Defaults to 3.
+            progress: called with how many were handled so far.
+
+        Raises:
+            ConfigError: an argument is wrong; nothing was replayed.
+        """
+        problems = []
+        if rate is not None and not 0 < rate <= 1e6:
+            problems.append(f"expected rate to be messages per second, above 0, got: {rate!r}")
+        if limit is not None and limit < 1:
+            problems.append(f"expected limit to be at least 1, got: {limit!r}")
+        if max_replays < 1:
+            problems.append(f"expected max_replays to be at least 1, got: {max_replays!r}")
+        if problems:
+            raise ConfigError(problems)
+        result = Replayed()
+        now_ms = self._home.store.windows(0, 0)[0].now_us // 1000
+        batch: list[DeadLetterInfo] = []
+        # a letter that dies again during the replay is not selected twice
+        selection = selection or Selection()
+        if selection.until_ms is None:
+            selection = replace(selection, until_ms=now_ms + 1)
+        for letter in list(self.select(selection)):
+            if limit is not None and result.matched == limit:
+                break
+            result.matched += 1
+            if len(result.samples) < 5:
+                result.samples.append(letter)
+            batch.append(letter)
+            if len(batch) == _PAGE:
+                self._replay_batch(batch, result, now_ms, rate, target, edit, max_replays, dry_run)
+                batch = []
+                if progress is not None:
+                    progress(result.matched)
+        self._replay_batch(batch, result, now_ms, rate, target, edit, max_replays, dry_run)
+        if progress is not None:
+            progress(result.matched)
+        return result
+
+    def _replay_batch(
+        self,
+        letters: list[DeadLetterInfo],
+        result: Replayed,
+        now_ms: int,
+        rate: float | None,
+        target: str | None,
+        edit: Callable[[Message], Message] | None,
+        max_replays: int,
+        dry_run: bool,
+    ) -> None:
+        if not letters:
+            return
+        store = self._home.store
+        known = store.remember([(f"{_root(letter)}!", 0, 0) for letter in letters])
+        moves: list[tuple[str, int, Item | None]] = []
+        tries: list[tuple[str, int, int]] = []
+        for letter, replays in zip(letters, known, strict=True):
+            if letter.message is None:
+                result.unreadable += 1
+                continue
+            if replays >= max_replays:
+                result.guarded += 1
+                continue
+            place = result.replayed + len(moves)
+            due_ms = now_ms + (int(place * 1000 / rate) if rate else 0)
+            moves.append((letter.id, due_ms, self._reborn(letter, letter.message, replays + 1, target, edit)))
+            tries.append((f"{_root(letter)}!", replays + 1, now_ms + _REMEMBER_MS))
+            result.last_due_ms = due_ms
+        if dry_run:
+            result.replayed += len(moves)
+            return
+        # the count first: a crash in between costs one replay of the guard, never its limit
+        if moves:
+            store.remember(tries)
+            result.replayed += store.requeue(moves).count(Outcome.DONE)
+
+    def _reborn(
+        self,
+        letter: DeadLetterInfo,
+        message: Message,
+        replays: int,
+        target: str | None,
+        edit: Callable[[Message], Message] | None,
+    ) -> Item:
+        state = replace(
+            letter.state,
+            attempt=0,
+            replays=replays,
+            first_failed_ms=None,
+            due_ms=None,
+            delay_ms=None,
+            verdict=None,
+            retry_after_ms=None,
+            signature=None,
+            oddities=(),
+        )
+        if edit is not None:
+            message = edit(message)
+        message = message.to(target or message.topic, write(message.headers, state))
+        return Item(letter.id, None, encode_body(message), letter.topic)
+
+    def delete(self, selection: Selection | None = None, *, dry_run: bool = False, limit: int | None = None) -> int:
+        """Delete dead letters for good; how many."""
+        ids = [letter.id for letter in self.select(selection)][:limit]
+        if dry_run:
+            return len(ids)
+        deleted = 0
+        for at in range(0, len(ids), _PAGE):
+            deleted += self._home.store.delete_dead(ids[at : at + _PAGE]).count(Outcome.DONE)
+        return deleted
+
+
+def _root(letter: DeadLetterInfo) -> str:
+    """The message's id, the same for all its attempts and replays."""
+    return letter.state.id or letter.id
+
+
+def read_dead(found: Found) -> DeadLetterInfo:
+    """A dead item as a letter; one that cannot be read keeps its reason."""
+    try:
+        message: Message | None = decode_body(found.body)
+    except Rejected:
+        message = None
+    state = read(message.headers) if message is not None else RetryState()
+    topic = state.original_topic or found.topic
+    return DeadLetterInfo(found.id, topic, found.score_ms, found.reason, state, message)

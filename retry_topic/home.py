@@ -1,0 +1,196 @@
+"""Home: the delay store and the broker that belong together, opened from one address.
+
+connect("embedded:./data")        our own Valkey server over that folder: topics are its streams
+connect("redis://host:6379/0")    store and topics on one Redis or Valkey server
+connect("memory:")                this process only, for tests and examples
+connect(url, broker=my_broker)    the store there, topics somewhere else
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from datetime import datetime, timedelta
+from typing import Any
+
+from retry_topic.brokers.protocol import Broker
+from retry_topic.message import Headers, Message
+from retry_topic.wire import encode_body
+from wheel_sched.dispatcher import PushTarget
+from wheel_sched.errors import BrokerError, ConfigError, Rejected, StoreUnavailable, UnknownTopic
+from wheel_sched.store import DelayStore, Item, open_store
+
+EXPIRES_HEADER = "expires-at"  # epoch ms; a consumer dead-letters what it gets later than that
+
+
+class Home:
+    """A store and a broker. Thread-safe.
+
+    Args:
+        store: an open delay store.
+        broker: where topics live.
+    """
+
+    def __init__(self, store: DelayStore, broker: Broker) -> None:
+        self.store = store
+        self.broker = broker
+        self._topics: set[str] = set()
+
+    def __repr__(self) -> str:
+        return f"<Home {self.store!r} {self.broker!r} {self.hand_over}>"
+
+    def __enter__(self) -> Home:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the broker, then the store (and with it an embedded server started here). Idempotent."""
+        self.broker.close()
+        self.store.close()
+
+    @property
+    def hand_over(self) -> str:
+        """How due messages get from the store to their topic: "one script" (exactly once) or
+        "claim, publish, settle" (at least once, with a stable id)."""
+        return "one script" if self.push_target() else "claim, publish, settle"
+
+    def push_target(self) -> PushTarget | None:
+        """Where the store's server can push by itself; None when store and topics are apart."""
+        identify = getattr(self.broker, "server_identity", None)
+        if identify is None:
+            return None
+        mine = self.store.backend.identity()
+        if mine is None or mine != identify():
+            return None
+        broker: Any = self.broker
+        return PushTarget(prefix=broker.prefix, create=broker.create_topics)
+
+    def publish(
+        self,
+        topic: str,
+        value: bytes,
+        *,
+        key: bytes | None = None,
+        headers: Headers = (),
+        delay: float | timedelta | None = None,
+        at: datetime | None = None,
+        expires: float | timedelta | datetime | None = None,
+        id: str | None = None,  # noqa: A002  # the field's own name
+    ) -> str:
+        """Publish a message, now or later; answers its id (the key to cancel or reschedule a later one).
+
+        Args:
+            topic: an existing topic.
+            value: payload.
+            key: partitioning key. Defaults to None.
+            headers: pairs of name and bytes. Defaults to none.
+            delay: seconds or a timedelta from now. Defaults to now.
+            at: an aware datetime, instead of `delay`; the past is now.
+            expires: seconds, timedelta or aware datetime; consumers dead-letter it when they get it later. Defaults
+                to never.
+            id: of a later message, so that a repeated call stores it once. Defaults to a random one.
+
+        Raises:
+            UnknownTopic: the topic does not exist; nothing was sent.
+            Rejected: an argument is wrong; nothing was sent.
+            BrokerError, StoreError: it was refused, or its fate is unknown.
+        """
+        if not isinstance(value, bytes):
+            raise Rejected(f"expected value to be bytes, got: {type(value).__name__}; nothing was sent")
+        if delay is not None and at is not None:
+            raise Rejected("expected delay or at, got both; nothing was sent")
+        now_ms = time.time_ns() // 1_000_000
+        due_ms = _instant_ms("at", at) if at is not None else now_ms + _span_ms("delay", delay or 0)
+        if expires is not None:
+            expires_ms = (
+                _instant_ms("expires", expires)
+                if isinstance(expires, datetime)
+                else now_ms + _span_ms("expires", expires)
+            )
+            if expires_ms <= due_ms:
+                raise Rejected("the message would expire before it is due; nothing was sent")
+            headers = (*headers, (EXPIRES_HEADER, b"%d" % expires_ms))
+        self._check_topic(topic)
+        message = Message(topic, value, key, headers)
+        message_id = id or uuid.uuid4().hex[:20]
+        if due_ms <= now_ms:
+            failure = self.broker.publish([message])[0]
+            if failure is not None:
+                raise BrokerError(f"{failure.reason}; the message was not published")
+            return message_id
+        self.store.schedule([Item(message_id, due_ms, encode_body(message), topic)])
+        return message_id
+
+    def _check_topic(self, topic: str) -> None:
+        if topic in self._topics or getattr(self.broker, "create_topics", False):
+            return
+        self._topics = set(self.broker.topics())
+        if topic not in self._topics:
+            raise UnknownTopic(
+                f"there is no topic {topic!r}: nothing was sent; start a consumer on it or call "
+                "broker.create_topic first"
+            )
+
+
+def _span_ms(name: str, span: float | timedelta) -> int:
+    seconds = span.total_seconds() if isinstance(span, timedelta) else span
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= 3.2e11:
+        raise Rejected(f"expected {name} to be seconds from 0 up or a timedelta, got: {span!r}; nothing was sent")
+    return -int(-seconds * 1000 // 1)  # up to whole ms: never early
+
+
+def _instant_ms(name: str, instant: datetime) -> int:
+    if instant.tzinfo is None:
+        raise Rejected(f"expected {name} to have a time zone, got: {instant!r}; nothing was sent")
+    if instant.year < 1970:
+        raise Rejected(f"expected {name} to be after 1970, got: {instant.isoformat()}; nothing was sent")
+    return -int(-instant.timestamp() * 1000 // 1)
+
+
+def connect(
+    url: str = "memory:",
+    *,
+    broker: Broker | None = None,
+    namespace: str = "wheel",
+    shards: int = 1,
+    durability: str = "everysec",
+    prefix: str = "",
+    create_topics: bool = False,
+) -> Home:
+    """Open store and broker.
+
+    Args:
+        url: of the store, see `wheel_sched.store.open_store`. Defaults to "memory:".
+        broker: where topics live. Defaults to the store's own server (or memory).
+        namespace: prefix of the store's keys. Defaults to "wheel".
+        shards: of the store, fixed at creation. Defaults to 1.
+        durability: of the store. Defaults to "everysec".
+        prefix: of the topics' streams. Defaults to "".
+        create_topics: whether publishing creates topics. Defaults to False.
+
+    Raises:
+        ConfigError, StoreError: see `open_store`.
+    """
+    store = open_store(url, namespace=namespace, shards=shards, durability=durability)
+    try:
+        return Home(store, broker or _own_broker(store, url, prefix, create_topics))
+    except BaseException:
+        store.close()
+        raise
+
+
+def _own_broker(store: DelayStore, url: str, prefix: str, create_topics: bool) -> Broker:
+    if url == "memory:":
+        from retry_topic.brokers.memory import MemoryBroker
+
+        return MemoryBroker(create_topics=create_topics)
+    from retry_topic.brokers.redis_streams import RedisStreamsBroker
+
+    client = getattr(store.backend, "client", None)
+    if client is None:
+        raise ConfigError(f"the store at {url!r} has no server for topics: give a broker")
+    if store.backend.identity() is None and not store.backend.cluster:
+        raise StoreUnavailable("the server does not say who it is; give a broker of your own")
+    return RedisStreamsBroker(client, prefix=prefix, create_topics=create_topics)

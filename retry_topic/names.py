@@ -1,0 +1,27 @@
+"""Names of the topics a consumer group owns."""
+
+from __future__ import annotations
+
+from wheel_sched.errors import ConfigError
+
+
+def check_group(group: str) -> str:
+    """The group, when topics can be named after it."""
+    if not group or len(group) > 200 or any(c.isspace() or c in "\0{}" for c in group):
+        raise ConfigError(f"expected group to be 1 to 200 characters without blanks or braces, got: {group!r}")
+    return group
+
+
+def retry_topic_of(group: str) -> str:
+    """Where the group's consumers put what failed."""
+    return f"{check_group(group)}.retry"
+
+
+def redelivery_topic_of(group: str) -> str:
+    """Where due retries come back for this group alone, so that other groups of a topic are not disturbed."""
+    return f"{check_group(group)}.redelivery"
+
+
+def dead_topic_of(group: str) -> str:
+    """Where messages go that are given up."""
+    return f"{check_group(group)}.dead"

@@ -1,0 +1,42 @@
+"""The way out: due items of the store as messages to a broker, with an answer for each."""
+
+from __future__ import annotations
+
+from retry_topic.brokers.protocol import Broker, PublishFailure
+from retry_topic.wire import decode_body
+from wheel_sched.dispatcher import Answer, Batch, Failed
+from wheel_sched.errors import Rejected
+from wheel_sched.store import Claimed, Dead, Done, Held
+
+
+class BrokerPublisher:
+    """A dispatcher's publisher over any broker. One message's failure never holds up another's."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def publish(self, batch: Batch) -> None:
+        messages = []
+        places = []
+        for place, item in enumerate(batch.items):
+            try:
+                messages.append(decode_body(item.body))
+                places.append(place)
+            except Rejected as error:
+                batch.answers[place] = Held(item.id, f"quarantine: {error}")
+        if not messages:
+            return
+        items, answers = batch.items, batch.answers
+        for place, failure in zip(places, self._broker.publish(messages), strict=True):
+            item_id = items[place].id
+            answers[place] = Done(item_id) if failure is None else _failed(failure)
+
+    def refuse(self, item: Claimed, reason: str) -> Answer:
+        """What the server could not push: unreadable bodies are held for a person, the rest is dead."""
+        if reason.startswith("quarantine"):
+            return Held(item.id, reason)
+        return Dead(item.id, reason)
+
+
+def _failed(failure: PublishFailure) -> Failed:
+    return Failed(failure.reason, failure.transient, failure.in_doubt)

@@ -1,0 +1,167 @@
+"""The retry service of a consumer group: intake on one side, wheel-driven dispatcher on the other.
+
+    group.retry ─► intake ─► delay store (ZSET by next attempt time) ─► dispatcher ─► group.redelivery (or the origin)
+                        └──► dead letters and group.dead
+
+Any number of services may run for one group, in any processes; they share the work through the broker's consumer
+group and the store's leases. `start` and `stop` from any thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from retry_topic.home import Home
+from retry_topic.intake import Intake, Taken
+from retry_topic.names import check_group, dead_topic_of, redelivery_topic_of, retry_topic_of
+from retry_topic.policy import PolicySet, RetryPolicy
+from retry_topic.publisher import BrokerPublisher
+from wheel_sched.dispatcher import Dispatcher, DispatcherConfig, DispatcherStats
+from wheel_sched.errors import ConfigError, WheelSchedError
+
+logger = logging.getLogger("retry_topic.service")
+
+_POLL_MS = 1_000  # how long an idle intake waits at the broker; only the reaction to `stop` depends on it
+_AWAY_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceConfig:
+    """Settings of a `RetryService`.
+
+    Args:
+        redelivery: "group" brings due messages back on the group's own topic; "origin" on the one they failed on,
+            where every group sees them. Defaults to "group".
+        batch: failed messages taken in at once. Defaults to 250.
+        idle_ms: after this another service takes over what a dead one had read. Defaults to 30 s.
+        secrets: for signed headers, the first one signs, any verifies. Defaults to none.
+        dispatcher: see `DispatcherConfig`.
+        hand_over: "auto" takes the one-script way (exactly once) where it is possible; "settle" never. Defaults to
+            "auto".
+    """
+
+    redelivery: Literal["group", "origin"] = "group"
+    batch: int = 250
+    idle_ms: int = 30_000
+    secrets: tuple[bytes, ...] = ()
+    dispatcher: DispatcherConfig = field(default_factory=DispatcherConfig)
+    hand_over: Literal["auto", "settle"] = "auto"
+
+    def __post_init__(self) -> None:
+        problems = []
+        if self.redelivery not in ("group", "origin"):
+            problems.append(f"expected redelivery to be 'group' or 'origin', got: {self.redelivery!r}")
+        if self.hand_over not in ("auto", "settle"):
+            problems.append(f"expected hand_over to be 'auto' or 'settle', got: {self.hand_over!r}")
+        if type(self.batch) is not int or not 1 <= self.batch <= 500:
+            problems.append(f"expected batch to be a whole number from 1 to 500, got: {self.batch!r}")
+        if type(self.idle_ms) is not int or self.idle_ms < 100:
+            problems.append(f"expected idle_ms to be a whole number from 100 up, got: {self.idle_ms!r}")
+        if problems:
+            raise ConfigError(problems)
+
+
+class RetryService:
+    """Takes failed messages in, holds them, and brings them back on time.
+
+    Args:
+        home: store and broker, see `connect`.
+        group: whose failures it serves.
+        policies: a `PolicySet`, or one policy for all topics. Defaults to the default policy.
+        config: see `ServiceConfig`.
+        seen: called from the intake's thread with each `Taken`. Defaults to nothing.
+    """
+
+    def __init__(
+        self,
+        home: Home,
+        group: str,
+        policies: PolicySet | RetryPolicy | None = None,
+        *,
+        config: ServiceConfig | None = None,
+        seen: Callable[[Taken], None] | None = None,
+    ) -> None:
+        self.home = home
+        self.group = check_group(group)
+        self.config = config or ServiceConfig()
+        policy_set = PolicySet(policies) if isinstance(policies, RetryPolicy) else policies or PolicySet()
+        self.intake = Intake(
+            home,
+            group,
+            policy_set,
+            redelivery=self.config.redelivery,
+            secrets=self.config.secrets,
+            seen=seen,
+        )
+        push = home.push_target() if self.config.hand_over == "auto" else None
+        self.dispatcher = Dispatcher(home.store, BrokerPublisher(home.broker), push=push, config=self.config.dispatcher)
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._take_in, name=f"retry-intake-{group}", daemon=True)
+        self._state = "new"
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"<RetryService {self.group} {self._state} {self.home.hand_over} {self.dispatcher!r}>"
+
+    def __enter__(self) -> RetryService:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def stats(self) -> DispatcherStats:
+        """What the dispatcher did."""
+        return self.dispatcher.stats
+
+    def start(self) -> None:
+        """Create the group's topics where they are absent and begin."""
+        with self._lock:
+            if self._state != "new":
+                return
+            for topic in (retry_topic_of(self.group), redelivery_topic_of(self.group), dead_topic_of(self.group)):
+                self.home.broker.create_topic(topic)
+            self.dispatcher.start()
+            self._thread.start()
+            self._state = "running"
+
+    def stop(self, timeout_s: float = 10.0) -> None:
+        """Take no more in, finish what is being published, end. Nothing held is lost by it. Idempotent."""
+        with self._lock:
+            if self._state == "running":
+                self._stopping.set()
+                self._thread.join(timeout_s)
+            self.dispatcher.stop(timeout_s)
+            self._state = "stopped"
+
+    def _take_in(self) -> None:
+        failures = 0
+        while not self._stopping.is_set():
+            consumer = None
+            try:
+                consumer = self.home.broker.consumer(
+                    [retry_topic_of(self.group)], self.group, idle_ms=self.config.idle_ms
+                )
+                while not self._stopping.is_set():
+                    deliveries = consumer.poll(self.config.batch, _POLL_MS)
+                    if deliveries:
+                        self.intake.take(consumer, deliveries)
+                    failures = 0
+            except WheelSchedError as error:
+                # what was read and not settled comes again; nothing is lost by waiting
+                if failures == 0:
+                    logger.warning("service.away: %s", error)
+                self._stopping.wait(_AWAY_S[min(failures, len(_AWAY_S) - 1)])
+                failures += 1
+            except Exception:
+                logger.exception("service.intake_failed")
+                self._stopping.wait(_AWAY_S[min(failures, len(_AWAY_S) - 1)])
+                failures += 1
+            finally:
+                if consumer is not None:
+                    consumer.close()
