@@ -214,10 +214,8 @@ class TimingWheel(Generic[T]):
         # The earliest entry of the far levels and its tick. -1 = unknown; stale once the entry left or was touched.
         self._far_head: TimerTaskEntry[T] | None = None
         self._far_tick = -1
-        self._cascades = 0
-        self._relocations = 0
-        self._productive_wakeups = 0
-        self._empty_wakeups = 0
+        self._cascades = self._relocations = 0
+        self._productive_wakeups = self._empty_wakeups = 0
 
     @property
     def now_ms(self) -> int:
@@ -230,23 +228,12 @@ class TimingWheel(Generic[T]):
         return self._tick_ms
 
     @property
-    def wheel_size(self) -> int:
-        """Slots per level."""
-        return self._wheel_size
-
-    @property
     def counters(self) -> WheelCounters:
         """What was done and what waits where, counted on demand: O(slots)."""
         levels = [sum(map(len, level.slots.values())) for level in (self._near, *self._far)]
         levels[0] += len(self._ready)
-        return WheelCounters(
-            pending=self._pending,
-            levels=tuple(levels),
-            cascades=self._cascades,
-            relocations=self._relocations,
-            productive_wakeups=self._productive_wakeups,
-            empty_wakeups=self._empty_wakeups,
-        )
+        moves = self._cascades, self._relocations
+        return WheelCounters(self._pending, tuple(levels), *moves, self._productive_wakeups, self._empty_wakeups)
 
     def __len__(self) -> int:
         return self._pending
@@ -307,8 +294,7 @@ class TimingWheel(Generic[T]):
         Raises:
             Rejected: `now_ms` is not an int or `limit` is not a positive one; nothing was handed out.
         """
-        if type(now_ms) is not int:
-            now_ms = _whole("now_ms", now_ms)
+        now_ms = _whole("now_ms", now_ms)
         if limit is None:
             limit = sys.maxsize
         elif type(limit) is not int or limit < 1:
@@ -317,33 +303,32 @@ class TimingWheel(Generic[T]):
         target = max(now_ms // tick_ms, self._clock)
         due: list[TimerTaskEntry[T]] = []
         while len(due) < limit:
-            if self._ready:
-                self._take_ready(due, limit)
-            elif heap:
-                number = heap[0]
-                if number > target:
-                    self._forward(target)
-                    break
-                slot = slots.pop(heappop(heap))
-                self._clock = number
-                if len(due) + len(slot) > limit:
+            batch: Iterable[TimerTaskEntry[T]]
+            if ready := self._ready:
+                batch = [ready.popitem()[0] for _ in range(min(len(ready), limit - len(due)))]
+            elif heap and heap[0] <= target:
+                self._clock = heappop(heap)
+                batch = slot = slots.pop(self._clock)
+                if len(slot) > limit - len(due):
                     newest_first = dict.fromkeys(reversed(slot))
                     slot.clear()
                     slot.update(newest_first)  # the same dict, for its entries point to it
                     self._ready = slot
                     continue
-                slot_ms = number * tick_ms
-                for entry in slot:
-                    if entry._deadline_ms <= slot_ms:
-                        entry._slot = None
-                        entry._state = _RUNNING
-                        due.append(entry)
-                    else:  # touched
-                        self._relocations += 1
-                        self._place(entry)
-            elif not self._refill(target):
+            elif heap or not self._refill(target):
                 self._forward(target)
                 break
+            else:
+                continue  # level 0 has been refilled
+            clock_ms = self._clock * tick_ms
+            for entry in batch:
+                if entry._deadline_ms <= clock_ms:
+                    entry._slot = None
+                    entry._state = _RUNNING
+                    due.append(entry)
+                else:  # touched
+                    self._relocations += 1
+                    self._place(entry)
         self._pending -= len(due)
         if due:
             self._productive_wakeups += 1
@@ -455,29 +440,15 @@ class TimingWheel(Generic[T]):
                     return True
         return False
 
-    def _take_ready(self, due: list[TimerTaskEntry[T]], limit: int) -> None:
-        """Move entries, oldest first, from what an earlier call left over to `due`."""
-        ready, now_ms = self._ready, self._clock * self._tick_ms
-        while ready and len(due) < limit:
-            entry, _ = ready.popitem()
-            if entry._deadline_ms <= now_ms:
-                entry._slot = None
-                entry._state = _RUNNING
-                due.append(entry)
-            else:  # touched
-                self._relocations += 1
-                self._place(entry)
-
     def _holds_due(self, slot: TimerTaskList[T], order: Iterable[TimerTaskEntry[T]], tick: int) -> bool:
         """Whether an entry of `slot` is due at its `tick`; postponed ones in front of it in `order` are moved."""
-        touched, found, slot_ms = [], False, tick * self._tick_ms
+        slot_ms, touched = tick * self._tick_ms, []
         for entry in order:
             if entry._deadline_ms <= slot_ms:
-                found = True
                 break
             touched.append(entry)
         self._relocate(slot, touched)
-        return found
+        return bool(slot)
 
     def _relocate(self, slot: TimerTaskList[T], touched: list[TimerTaskEntry[T]]) -> None:
         """Move postponed entries from `slot` to where they belong, which is a later slot."""

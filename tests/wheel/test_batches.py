@@ -61,6 +61,17 @@ def test_a_sibling_moved_between_batches_comes_at_its_new_time(make_wheel: MakeW
     assert [wheel.advance(now_ms) for now_ms in (599, 600, 899, 900)] == [[], [moved], [], [touched]]
 
 
+def test_a_sibling_postponed_between_batches_is_passed_over(make_wheel: MakeWheel) -> None:
+    """Without anybody asking for the next expiry in between; it does not count towards the limit."""
+    wheel = make_wheel()
+    entries = [wheel.schedule(number, 100) for number in range(4)]
+    assert wheel.advance(100, 1) == [entries[0]]
+    assert entries[1].touch(200)
+    assert wheel.advance(100, 2) == entries[2:]
+    assert wheel.advance(199) == []
+    assert wheel.advance(200) == [entries[1]]
+
+
 def test_when_all_that_was_left_is_postponed_the_rest_of_time_goes_on(make_wheel: MakeWheel) -> None:
     """`next_expiry` looks past a cut tick of which nothing is due any more."""
     wheel = make_wheel()

@@ -222,6 +222,17 @@ def test_a_postponed_far_head_gives_way_to_the_next(core: Core) -> None:
     assert wheel.next_expiry() == 5000
 
 
+def test_a_far_slot_of_postponed_entries_only_is_passed_over(core: Core) -> None:
+    """What comes next waits in a later slot, earlier than the postponed ones that still sit in front of it."""
+    wheel = core(wheel_size=4)
+    for deadline_ms in (500, 501):
+        wheel.schedule("postponed", deadline_ms).touch(100_000 + deadline_ms)
+    wheel.schedule("next", 2000)
+    assert wheel.next_expiry() == 2000
+    assert [entry.task for entry in wheel.advance(100_499)] == ["next"]
+    assert wheel.next_expiry() == 100_500
+
+
 def test_the_repr_of_an_entry_shows_its_state(core: Core) -> None:
     """State, deadline and task."""
     entry = core().schedule("task", 5)
