@@ -158,6 +158,7 @@ def connect(
     durability: str = "everysec",
     prefix: str = "",
     create_topics: bool = False,
+    keep: int = 10_000,
 ) -> Home:
     """Open store and broker.
 
@@ -169,23 +170,24 @@ def connect(
         durability: of the store. Defaults to "everysec".
         prefix: of the topics' streams. Defaults to "".
         create_topics: whether publishing creates topics. Defaults to False.
+        keep: about how many records of a topic stay after every group has settled them. Defaults to 10,000.
 
     Raises:
         ConfigError, StoreError: see `open_store`.
     """
     store = open_store(url, namespace=namespace, shards=shards, durability=durability)
     try:
-        return Home(store, broker or _own_broker(store, url, prefix, create_topics))
+        return Home(store, broker or _own_broker(store, url, prefix, create_topics, keep))
     except BaseException:
         store.close()
         raise
 
 
-def _own_broker(store: DelayStore, url: str, prefix: str, create_topics: bool) -> Broker:
+def _own_broker(store: DelayStore, url: str, prefix: str, create_topics: bool, keep: int) -> Broker:
     if url == "memory:":
         from retry_topic.brokers.memory import MemoryBroker
 
-        return MemoryBroker(create_topics=create_topics)
+        return MemoryBroker(create_topics=create_topics, maxlen=keep)
     from retry_topic.brokers.redis_streams import RedisStreamsBroker
 
     client = getattr(store.backend, "client", None)
@@ -193,4 +195,4 @@ def _own_broker(store: DelayStore, url: str, prefix: str, create_topics: bool) -
         raise ConfigError(f"the store at {url!r} has no server for topics: give a broker")
     if store.backend.identity() is None and not store.backend.cluster:
         raise StoreUnavailable("the server does not say who it is; give a broker of your own")
-    return RedisStreamsBroker(client, prefix=prefix, create_topics=create_topics)
+    return RedisStreamsBroker(client, prefix=prefix, create_topics=create_topics, maxlen=keep)
