@@ -1,0 +1,210 @@
+"""Streams on a Cluster and behind Sentinel: real processes, and what differs from one server."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+import redis
+from redis.cluster import ClusterNode, RedisCluster
+from redis.sentinel import Sentinel
+
+from retry_topic.brokers.conformance import BrokerConformance, absent_topic, fresh_topic, publish, receive, values
+from retry_topic.brokers.protocol import Broker
+from retry_topic.brokers.redis_streams import RedisStreamsBroker
+from retry_topic.message import Message
+from wheel_sched.errors import BrokerError
+from wheel_sched.store.embedded.binary import server_binary
+from wheel_sched.testing.servers import TemporaryServer, free_port, temporary_server
+
+pytestmark = [pytest.mark.real, pytest.mark.slow]
+
+HALVES = ((0, 8191), (8192, 16383))
+
+
+@pytest.fixture(scope="module")
+def cluster_nodes() -> Iterator[list[TemporaryServer]]:
+    """Two primaries with half of the slots each."""
+    with ExitStack() as stack:
+        nodes = []
+        for first, last in HALVES:
+            bus = {"cluster-enabled": "yes", "cluster-port": str(free_port())}
+            node = stack.enter_context(temporary_server(tcp=True, extra=bus))
+            ask(node, "CLUSTER", "ADDSLOTSRANGE", first, last)
+            nodes.append((node, bus["cluster-port"]))
+        (one, _), (two, bus_port) = nodes
+        ask(one, "CLUSTER", "MEET", "127.0.0.1", two.port, bus_port)
+        until = time.monotonic() + 30
+        while any(b"cluster_state:ok" not in ask(node, "CLUSTER", "INFO") for node in (one, two)):
+            assert time.monotonic() < until, "the cluster did not form"
+            time.sleep(0.05)  # nodes gossip on their own time
+        yield [one, two]
+
+
+def ask(node: TemporaryServer, *command: object) -> bytes:
+    """One raw command to one node."""
+    with redis.Redis(port=node.port or 0) as client:
+        client.response_callbacks.clear()
+        reply: bytes = client.execute_command(*command)
+        return reply if isinstance(reply, bytes) else str(reply).encode()
+
+
+@pytest.fixture
+def cluster(cluster_nodes: list[TemporaryServer]) -> Iterator[RedisCluster]:
+    """A client of both nodes, with the defaults users have."""
+    client = RedisCluster(startup_nodes=[ClusterNode("127.0.0.1", node.port) for node in cluster_nodes])
+    yield client
+    client.close()
+
+
+class TestOnACluster(BrokerConformance):
+    """Topics on different slots: publishing and settling are two steps."""
+
+    exact_forward = False
+
+    @pytest.fixture
+    def broker(self, cluster: RedisCluster) -> Iterator[Broker]:
+        """A broker without a hash tag."""
+        broker = RedisStreamsBroker(cluster)
+        yield broker
+        broker.close()
+
+
+class TestOnOneSlotOfACluster(BrokerConformance):
+    """A hash tag in the prefix keeps all topics together: everything holds as on one server."""
+
+    @pytest.fixture
+    def broker(self, cluster: RedisCluster) -> Iterator[Broker]:
+        """A broker with a hash tag."""
+        broker = RedisStreamsBroker(cluster, prefix="{one}:")
+        yield broker
+        broker.close()
+
+
+def topics_on_both_nodes(broker: RedisStreamsBroker, cluster: RedisCluster) -> tuple[str, str]:
+    """Two new topics, the first on the first node and the second on the other."""
+    found: dict[bool, str] = {}
+    while len(found) < 2:
+        topic = absent_topic()
+        found.setdefault(cluster.keyslot(broker.stream_key(topic)) > HALVES[0][1], topic)
+    for topic in found.values():
+        broker.create_topic(topic)
+    return found[False], found[True]
+
+
+def test_a_cluster_has_no_one_identity(cluster: RedisCluster) -> None:
+    """A store and a cluster never share one script as a whole."""
+    broker = RedisStreamsBroker(cluster)
+    assert broker.server_identity() is None
+    broker.close()
+
+
+def test_one_batch_reaches_both_nodes(cluster: RedisCluster) -> None:
+    """Messages go to the node of their topic; failures stay with their message."""
+    broker = RedisStreamsBroker(cluster)
+    one, two = topics_on_both_nodes(broker, cluster)
+    answers = broker.publish(
+        [Message(one, b"1"), Message(two, b"2"), Message(absent_topic(), b"?"), Message(one, b"3")]
+    )
+    assert [answer is None for answer in answers] == [True, True, False, True]
+    assert (broker.topics()[one], broker.topics()[two]) == (2, 1)
+    broker.close()
+
+
+def test_a_stale_map_of_slots_is_followed_once(cluster: RedisCluster) -> None:
+    """A redirected message was not executed, so it is sent again, once, where it belongs."""
+    broker = RedisStreamsBroker(cluster)
+    one, two = topics_on_both_nodes(broker, cluster)
+    slots = cluster.nodes_manager.slots_cache
+    slots[cluster.keyslot(one)] = list(slots[cluster.keyslot(two)])
+    publish(broker, Message(one, b"1"), Message(two, b"2"))
+    assert (broker.topics()[one], broker.topics()[two]) == (1, 1)
+    broker.close()
+
+
+def test_a_forward_across_slots_settles_what_it_published(
+    cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Published but not settled is in doubt; the repetition settles and publishes nothing more."""
+    broker = RedisStreamsBroker(cluster)
+    source, target = topics_on_both_nodes(broker, cluster)
+    consumer = broker.consumer([source], "g", idle_ms=60_000)
+    publish(broker, Message(source, b"1"))
+    pairs = [(delivery, delivery.message.to(target)) for delivery in receive(consumer, 1)]
+
+    def no_answer(*_: object) -> None:
+        raise BrokerError("no answer")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(consumer._settler, "ack", no_answer)
+        (failure,) = consumer.forward(pairs)
+    assert failure is not None
+    assert failure.in_doubt
+    assert consumer.forward(pairs) == [None]
+    assert broker.topics()[target] == 1
+    assert cluster.xpending(source, "g")["pending"] == 0
+    broker.close()
+
+
+def test_topics_of_several_slots_are_waited_for_in_turn(cluster: RedisCluster) -> None:
+    """A message on any of the slots is found soon, though no single read waits for all."""
+    broker = RedisStreamsBroker(cluster)
+    topics = topics_on_both_nodes(broker, cluster)
+    consumer = broker.consumer(topics, "g", idle_ms=60_000)
+    for topic in topics:
+        publish(broker, Message(topic, topic.encode()))
+        start = time.monotonic()
+        assert values(receive(consumer, 1)) == [topic.encode()]
+        assert time.monotonic() - start < 2
+    broker.close()
+
+
+@pytest.fixture
+def sentinel_port(tmp_path: Path, primary: TemporaryServer) -> Iterator[int]:
+    """A Sentinel that watches `primary` as "main"."""
+    port = free_port()
+    configuration = tmp_path / "sentinel.conf"
+    configuration.write_text(f"port {port}\nbind 127.0.0.1\nsentinel monitor main 127.0.0.1 {primary.port} 1\n")
+    process = subprocess.Popen([server_binary(), configuration, "--sentinel"], stdout=subprocess.DEVNULL)
+    try:
+        with redis.Redis(port=port) as client:
+            until = time.monotonic() + 20
+            while time.monotonic() < until:
+                with contextlib.suppress(redis.ConnectionError):
+                    if client.ping():
+                        break
+                time.sleep(0.02)  # the process opens its port in its own time
+        yield port
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def primary() -> Iterator[TemporaryServer]:
+    """A server with a TCP port."""
+    with temporary_server(tcp=True) as server:
+        yield server
+
+
+def test_a_client_made_by_sentinel_leads_to_the_primary(primary: TemporaryServer, sentinel_port: int) -> None:
+    """The broker asks Sentinel as the client does: publishing, consuming and its identity are the primary's."""
+    sentinel = Sentinel([("127.0.0.1", sentinel_port)])
+    client = sentinel.master_for("main", decode_responses=True)
+    broker = RedisStreamsBroker(client)
+    topic = fresh_topic(broker)
+    consumer = broker.consumer([topic], "g")
+    publish(broker, Message(topic, b"\xff"))
+    assert values(receive(consumer, 1)) == [b"\xff"]
+    assert broker.server_identity() == (client.info("server")["run_id"], 0)
+    with redis.Redis(port=primary.port or 0) as direct:
+        assert direct.xlen(topic) == 1
+    broker.close()
+    assert client.ping()
+    client.close()
+    sentinel.close()
