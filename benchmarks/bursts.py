@@ -1,0 +1,95 @@
+"""Bursts: 10,000 messages due at the same millisecond, from that moment to the last one at the receiver.
+
+The dispatcher is up and asleep when the messages are stored, ahead of their due. The receiver's clock judges: a
+`MemoryBroker` notes when it took each record in, a stream entry's id says when the server did. Both are whole
+milliseconds, rounded down, so one is added: the rate is never flattered.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from benchmarks.messages import TOPIC, BrokerPublisher, NullPublisher, entry, ids, in_batches, push_items
+from benchmarks.server import BenchServer
+from retry_topic.brokers.memory import MemoryBroker
+from wheel_sched.dispatcher import Dispatcher, PushTarget
+from wheel_sched.store import DelayStore
+
+_GIVE_UP_S = 60.0
+_LEAD_MS = 250
+_SLOWEST_PER_MS = 10  # messages stored per ms at the least; sets how far ahead the due lies
+_MARGIN_MS = 50  # all must be stored so long before they are due
+
+
+class Burst(NamedTuple):
+    """One burst."""
+
+    msgs_per_s: float
+    early: int
+    lost: int
+
+
+def to_memory(server: BenchServer, count: int) -> Burst:
+    """Through claim, a `MemoryBroker` and settle."""
+    store = server.empty_store()
+    broker = MemoryBroker(create_topics=True)
+    with Dispatcher(store, BrokerPublisher(broker)):
+        due_ms = store_ahead(store, count)
+        wait_for(lambda: broker.topics().get(TOPIC, 0) >= count)
+    records = broker.records(TOPIC)
+    arrivals = [record.source.timestamp_ms or 0 for record in records if record.source is not None]
+    return _burst(count, due_ms, arrivals, {record.header("n") for record in records})
+
+
+def to_stream(server: BenchServer, count: int) -> Burst:
+    """By the one-script push to a stream of the same server."""
+    store = server.empty_store()
+    with Dispatcher(store, NullPublisher(), push=PushTarget(create=True)):
+        due_ms = store_ahead(store, count)
+        wait_for(lambda: _length(server) >= count)
+    entries: Any = server.client.xrange(TOPIC)
+    arrivals = [int(entry_id.partition(b"-")[0]) for entry_id, _ in entries]
+    return _burst(count, due_ms, arrivals, {fields[b"n"] for _, fields in entries})
+
+
+def xadd_rate(server: BenchServer, count: int) -> float:
+    """Baseline: messages per second of a bare pipelined XADD of the same entries, 500 a round trip."""
+    server.client.flushall()
+    begun = time.perf_counter()
+    for at in range(0, count, 500):
+        pipeline = server.client.pipeline(transaction=False)
+        for number in range(at, min(at + 500, count)):
+            pipeline.execute_command("XADD", TOPIC, "*", *entry(0, number))
+        pipeline.execute()
+    return count / (time.perf_counter() - begun)
+
+
+def store_ahead(store: DelayStore, count: int) -> int:
+    """Store a burst before it is due; its due."""
+    names = ids(count)
+    due_ms = time.time_ns() // 1_000_000 + _LEAD_MS + count // _SLOWEST_PER_MS
+    stored_us = 0
+    for batch in in_batches(push_items(names, [due_ms] * count)):
+        stored_us = store.schedule(batch).now_us
+    assert stored_us // 1000 + _MARGIN_MS < due_ms, "this machine is too slow to store the burst before it is due"
+    return due_ms
+
+
+def wait_for(done: Callable[[], bool]) -> None:
+    """Look until something is so; the receiver's clock, not this one, is what counts."""
+    give_up = time.monotonic() + _GIVE_UP_S
+    while not done():
+        assert time.monotonic() < give_up, "the burst did not arrive"
+        time.sleep(0.02)  # looking more often would take the processor from what is measured
+
+
+def _length(server: BenchServer) -> int:
+    length: Any = server.client.xlen(TOPIC)
+    return int(length)
+
+
+def _burst(count: int, due_ms: int, arrivals_ms: Sequence[int], distinct: set[Any]) -> Burst:
+    took_ms = max(arrivals_ms) + 1 - due_ms
+    return Burst(count * 1000 / took_ms, sum(at < due_ms for at in arrivals_ms), count - len(distinct))

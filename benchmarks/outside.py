@@ -1,0 +1,122 @@
+"""Processes beside the dispatcher's: whoever judges lateness, wake-ups and stalls shares no lock with what it judges.
+
+A task runs in a fresh interpreter and speaks through a pipe: "ready" once it is set up, its result at the end. Clocks
+are wall clocks of one machine, the same that the server's TIME reads.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import random
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from benchmarks.messages import push_items
+from benchmarks.server import NAMESPACE
+from wheel_sched.store import open_store
+from wheel_sched.store.redis.backend import client_for
+
+if TYPE_CHECKING:
+    import redis
+
+_SILENCE_MS = 5_000  # a receiver that hears nothing for so long reports what it has
+_PING_PAUSE_S = 0.0005
+_NS_PER_MS = 1_000_000
+
+
+class Arrival(NamedTuple):
+    """A message at its receiver: its number, its due, when the server took it in, when the receiver had it."""
+
+    number: int
+    due_ms: int
+    entry_ms: int
+    arrived_ns: int
+
+    @property
+    def lateness_ms(self) -> float:
+        return self.arrived_ns / _NS_PER_MS - self.due_ms
+
+    @property
+    def early(self) -> bool:
+        """Out before its due, by the server's clock or the receiver's."""
+        return self.entry_ms < self.due_ms or self.lateness_ms < 0
+
+
+class Outside:
+    """A task in a process of its own; started and ready when made."""
+
+    def __init__(self, task: Callable[..., None], *args: Any) -> None:
+        context = multiprocessing.get_context("spawn")  # a fork would take threads' locks along
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=task, args=(theirs, *args), daemon=True)
+        self._process.start()
+        theirs.close()
+        self._pipe.recv()
+
+    def stop(self) -> None:
+        """Ask a task that runs until told so to end."""
+        self._pipe.send("stop")
+
+    def result(self) -> Any:
+        """Wait for what the task found; EOFError when it died."""
+        found = self._pipe.recv()
+        self._process.join()
+        return found
+
+
+def receive(pipe: Connection, url: str, stream: str, count: int) -> None:
+    """Read `count` entries of a stream as they come: a list of `Arrival`."""
+    arrivals: list[Arrival] = []
+    client = client_for(url)
+    pipe.send("ready")
+    last: bytes = b"0"
+    while len(arrivals) < count and (entries := _next_entries(client, stream, last, _SILENCE_MS)):
+        now_ns = time.time_ns()
+        last = entries[-1][0]
+        arrivals += [_arrival(entry, now_ns) for entry in entries]
+    pipe.send(arrivals)
+
+
+def visit(pipe: Connection, url: str, stream: str, samples: int, pause_ms: tuple[int, int]) -> None:
+    """Schedule one message that is due now, wait for it, pause, again: a list of `Arrival`."""
+    store, client = open_store(url, namespace=NAMESPACE), client_for(url)
+    arrivals: list[Arrival] = []
+    pauses = random.Random(7)
+    last: bytes = b"0"
+    pipe.send("ready")
+    for number in range(samples):
+        time.sleep(pauses.uniform(*pause_ms) / 1000)  # the dispatcher falls asleep again, at no fixed beat
+        store.schedule(push_items([f"visit.{number}"], [time.time_ns() // _NS_PER_MS], stream, number))
+        entries = _next_entries(client, stream, last, _SILENCE_MS)
+        now_ns = time.time_ns()
+        if not entries:
+            break
+        last = entries[-1][0]
+        arrivals.append(_arrival(entries[-1], now_ns))
+    pipe.send(arrivals)
+
+
+def ping(pipe: Connection, url: str) -> None:
+    """PING every 0.5 ms until told to stop: the longest wait in ms."""
+    client = client_for(url)
+    client.ping()
+    longest_ns = 0
+    pipe.send("ready")
+    while not pipe.poll():
+        before_ns = time.perf_counter_ns()
+        client.ping()
+        longest_ns = max(longest_ns, time.perf_counter_ns() - before_ns)
+        time.sleep(_PING_PAUSE_S)  # so that it asks, and does not load
+    pipe.send(longest_ns / _NS_PER_MS)
+
+
+def _next_entries(client: redis.Redis, stream: str, last: bytes, block_ms: int) -> list[Any]:
+    reply: Any = client.xread({stream: last}, count=1000, block=block_ms)
+    return reply[0][1] if reply else []
+
+
+def _arrival(entry: tuple[bytes, dict[bytes, bytes]], arrived_ns: int) -> Arrival:
+    entry_id, fields = entry
+    return Arrival(int(fields[b"n"]), int(fields[b"due"]), int(entry_id.partition(b"-")[0]), arrived_ns)

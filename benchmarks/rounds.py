@@ -1,0 +1,46 @@
+"""Rounds and what is made of them: interleaved, so that a slow minute of the machine falls on everything alike."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
+from typing import TypeVar
+
+from benchmarks.narration import Narration
+
+T = TypeVar("T")
+
+
+def interleaved(rounds: int, runs: Mapping[str, Callable[[], T]], narration: Narration) -> dict[str, list[T]]:
+    """Run each of `runs` once a round, in the opposite order every other round; the values by name."""
+    values: dict[str, list[T]] = {name: [] for name in runs}
+    for number in range(rounds):
+        names = list(runs)[:: -1 if number % 2 else 1]
+        for name in names:
+            narration.step(f"{name}, round {number + 1} of {rounds}")
+            values[name].append(runs[name]())
+    return values
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """The nearest-rank percentile: always a value that was measured."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)]
+
+
+def spread(values_ms: Sequence[float]) -> dict[str, float]:
+    """p50, p99 and maximum."""
+    return {
+        "p50": round(percentile(values_ms, 50), 3),
+        "p99": round(percentile(values_ms, 99), 3),
+        "max": round(max(values_ms), 3),
+    }
+
+
+def median_spread(rounds: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The median over rounds of each of their figures; only `max` stays the greatest of all."""
+    return {
+        name: max(r[name] for r in rounds) if name == "max" else round(median(r[name] for r in rounds), 3)
+        for name in rounds[0]
+    }

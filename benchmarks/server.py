@@ -1,0 +1,93 @@
+"""The server under measurement: a real process over a temporary folder, and its own view of what it did.
+
+Settings are those of the embedded server (append-only file, synced each second), except that the file is never
+rewritten: a rewrite started by one round would run into the next.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from wheel_sched.store import DelayStore, open_store
+from wheel_sched.store.redis.backend import client_for
+from wheel_sched.testing.servers import temporary_server
+
+if TYPE_CHECKING:
+    import redis
+
+NAMESPACE = "bench"
+_SLOWLOG_LENGTH = 200_000  # longer than any drain has commands
+
+
+class BenchServer:
+    """A running server and one client of it; make it with `bench_server`."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.client: redis.Redis = client_for(url)
+
+    def empty_store(self) -> DelayStore:
+        """A new store in an emptied server, over the same client; its library is loaded."""
+        self.client.flushall()
+        return open_store(self.client, namespace=NAMESPACE)
+
+    def used_memory(self) -> int:
+        """Bytes the server has allocated."""
+        return int(self._info("memory")["used_memory"])
+
+    def commands(self) -> dict[str, int]:
+        """How often each command was called so far; INFO, which is how we ask, is left out."""
+        stats = self._info("commandstats")
+        calls = {name.removeprefix("cmdstat_"): int(entry["calls"]) for name, entry in stats.items()}
+        calls.pop("info", None)
+        return calls
+
+    def watch_stalls(self) -> None:
+        """Begin to record every command and the event loop's longest turn."""
+        self.client.config_set("slowlog-max-len", _SLOWLOG_LENGTH)
+        self.client.slowlog_reset()
+        self.client.config_set("slowlog-log-slower-than", 0)
+        self.client.config_resetstat()
+
+    def stalls(self) -> tuple[float, float]:
+        """End recording: (longest turn of the event loop, longest script), both in ms."""
+        self.client.config_set("slowlog-log-slower-than", -1)
+        turn_us = int(self._info("debug")["eventloop_duration_max"])
+        entries: Any = self.client.slowlog_get(_SLOWLOG_LENGTH)
+        scripts_us = [entry["duration"] for entry in entries if entry["command"].upper().startswith(b"FCALL")]
+        self.client.slowlog_reset()
+        return turn_us / 1000, max(scripts_us) / 1000
+
+    def label(self) -> str:
+        """Name and version, e.g. `valkey 9.1.2`."""
+        info = self._info("server")
+        return f"valkey {info['valkey_version']}" if "valkey_version" in info else f"redis {info['redis_version']}"
+
+    def _info(self, section: str) -> dict[str, Any]:
+        info: dict[str, Any] = self.client.info(section)
+        return info
+
+
+@contextlib.contextmanager
+def bench_server() -> Iterator[BenchServer]:
+    """A server that is gone at the end."""
+    with temporary_server(extra={"auto-aof-rewrite-percentage": "0"}) as process:
+        server = BenchServer(process.url)
+        try:
+            yield server
+        finally:
+            server.client.close()
+
+
+def surroundings(server: BenchServer, rounds: int) -> dict[str, Any]:
+    """What the figures depend on."""
+    return {
+        "python": platform.python_version(),
+        "server": server.label(),
+        "cpus": os.cpu_count() or 1,
+        "rounds": rounds,
+    }

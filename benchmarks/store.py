@@ -1,0 +1,147 @@
+"""`python -m benchmarks store`: what the delay store costs.
+
+`schedule_vs_zadd` is a ratio, so it holds on any machine: our schedule (duplicate check, record, counters, repeatable
+answer) against the least a delay queue could do with the same client, a pipelined ZADD of the same ids and dues
+without any body. `lifecycle_msgs_per_s` is one client that schedules, claims and settles, 500 messages a call.
+`bytes_per_message` is the growth of the server's `used_memory`. The stalls are explained in `stalls`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from statistics import median
+from typing import Any
+
+from benchmarks.figures import Figure
+from benchmarks.messages import BATCH, ids, in_batches, plain_items
+from benchmarks.narration import Narration
+from benchmarks.rounds import interleaved
+from benchmarks.server import BenchServer, bench_server, surroundings
+from benchmarks.stalls import measure_stalls
+from wheel_sched.store import Done
+
+_HOUR_MS = 3_600_000
+
+FIGURES = (
+    Figure("schedule_vs_zadd", "x", "rate of our schedule divided by that of a bare pipelined ZADD", at_least=0.8),
+    Figure("schedule_msgs_per_s", "msg/s", "our schedule, 500 a call"),
+    Figure("lifecycle_msgs_per_s", "msg/s", "schedule, claim and settle, 500 a call, one client"),
+    Figure("bytes_per_message", "bytes", "server memory per waiting message with a body of 100 bytes", at_most=350),
+    Figure("max_stall_ms", "ms", "longest turn of the server's event loop while a backlog drains", at_most=5),
+    Figure("max_script_ms", "ms", "longest single script in it"),
+    Figure("max_ping_ms", "ms", "longest wait of another client's PING in it, with that client's own wake-up"),
+    Figure("baseline.zadd_msgs_per_s", "msg/s", "baseline: a bare pipelined ZADD, 500 a round trip"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much is measured.
+
+    Args:
+        rounds: of the rates. Defaults to 7.
+        messages_per_round: of the rates. Defaults to 50,000.
+        messages: waiting while memory is measured. Defaults to 1 M.
+        stall_rounds: of the stalls, for each of the two ways. Defaults to 5.
+        stall_messages: due at the same millisecond. Defaults to 100,000.
+    """
+
+    rounds: int = 7
+    messages_per_round: int = 50_000
+    messages: int = 1_000_000
+    stall_rounds: int = 5
+    stall_messages: int = 100_000
+
+
+FULL = Sizes()
+QUICK = Sizes(rounds=5, messages_per_round=20_000, messages=200_000, stall_rounds=3)
+
+
+def run(sizes: Sizes) -> dict[str, Any]:
+    """Measure; the figures by key."""
+    narration = Narration(3 * sizes.rounds + 1 + 2 * sizes.stall_rounds)
+    with bench_server() as server:
+        names = ids(sizes.messages_per_round)
+        runs: dict[str, Callable[[], float]] = {
+            "zadd": partial(zadd_rate, server, names),
+            "schedule": partial(schedule_rate, server, names),
+            "lifecycle": partial(lifecycle_rate, server, names),
+        }
+        rates = interleaved(sizes.rounds, runs, narration)
+        narration.step(f"memory of {sizes.messages:,} messages")
+        memory = bytes_per_message(server, sizes.messages)
+        stalls = measure_stalls(server, sizes.stall_messages, sizes.stall_rounds, narration)
+        around = surroundings(server, sizes.rounds)
+    narration.close()
+    # the two of one round ran next to each other, so their ratio is taken before the median
+    ratios = [ours / bare for ours, bare in zip(rates["schedule"], rates["zadd"], strict=True)]
+    return {
+        "schedule_vs_zadd": round(median(ratios), 3),
+        "schedule_msgs_per_s": round(median(rates["schedule"])),
+        "lifecycle_msgs_per_s": round(median(rates["lifecycle"])),
+        "bytes_per_message": round(memory, 1),
+        "messages": sizes.messages,
+        **stalls,
+        **around,
+        "baseline": {"zadd_msgs_per_s": round(median(rates["zadd"]))},
+    }
+
+
+def zadd_rate(server: BenchServer, names: Sequence[str]) -> float:
+    """Messages per second of the bare command."""
+    server.client.flushall()
+    due_ms = _in_an_hour_ms()
+    begun = time.perf_counter()
+    for at in range(0, len(names), BATCH):
+        pipeline = server.client.pipeline(transaction=False)
+        for name in names[at : at + BATCH]:
+            pipeline.execute_command("ZADD", "bare", due_ms, name)
+        pipeline.execute()
+    return len(names) / (time.perf_counter() - begun)
+
+
+def schedule_rate(server: BenchServer, names: Sequence[str]) -> float:
+    """Messages per second of `schedule`, every one of them new."""
+    store = server.empty_store()
+    items = plain_items(names, _in_an_hour_ms())
+    accepted = 0
+    begun = time.perf_counter()
+    for batch in in_batches(items):
+        accepted += store.schedule(batch).accepted
+    took_s = time.perf_counter() - begun
+    assert accepted == len(names), f"{accepted} of {len(names)} were stored"
+    return len(names) / took_s
+
+
+def lifecycle_rate(server: BenchServer, names: Sequence[str]) -> float:
+    """Messages per second through schedule, claim and settle."""
+    store = server.empty_store()
+    items = plain_items(names, 0)
+    settled = 0
+    begun = time.perf_counter()
+    for batch in in_batches(items):
+        store.schedule(batch)
+        claim = store.claim(BATCH)
+        store.settle(claim, [Done(item.id) for item in claim.items])
+        settled += len(claim.items)
+    took_s = time.perf_counter() - begun
+    assert settled == len(names), f"{settled} of {len(names)} were settled"
+    return len(names) / took_s
+
+
+def bytes_per_message(server: BenchServer, count: int) -> float:
+    """Growth of the server's memory, with all that is kept beside the messages."""
+    store = server.empty_store()
+    before = server.used_memory()
+    due_ms = _in_an_hour_ms()
+    for part in range(0, count, 50_000):  # so that not all items exist in this process at once
+        for batch in in_batches(plain_items(ids(min(50_000, count - part), str(part)), due_ms)):
+            store.schedule(batch)
+    return (server.used_memory() - before) / count
+
+
+def _in_an_hour_ms() -> int:
+    return time.time_ns() // 1_000_000 + _HOUR_MS

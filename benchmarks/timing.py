@@ -1,0 +1,97 @@
+"""Timing: lateness, wake-up and idleness of a dispatcher, as others see them.
+
+Lateness and wake-up are judged in another process, which reads the stream with a blocking XREAD and takes its own
+clock when the message is in its hands, minus the due the message carries: the hand-over, the server and the
+receiver's own wake-up are all in it. A message is early when either the server's entry id or the receiver says so.
+
+Wake-up: the dispatcher sleeps on a message due in an hour; a visitor from outside stores one that is due now. Its due
+is the current millisecond rounded down, so up to 1 ms of the figure had passed before the call began.
+
+Idleness: every command the server counted in ten seconds, with nothing in the store and, on a second server at the
+same time, with 1,000 messages due in an hour.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from typing import NamedTuple
+
+from benchmarks.messages import NullPublisher, ids, in_batches, plain_items, push_items
+from benchmarks.outside import Arrival, Outside, receive, visit
+from benchmarks.rounds import spread
+from benchmarks.server import BenchServer, bench_server
+from wheel_sched.dispatcher import Dispatcher, PushTarget
+
+_STREAM = "arrivals"
+_PUSH_TO = PushTarget(create=True)
+_HOUR_MS = 3_600_000
+_LEAD_MS = 1_000  # for storing what is to be on time
+_SETTLE_S = 1.0  # the dispatcher reads its window and falls asleep
+_IDLE_MESSAGES = 1_000
+
+
+class Timed(NamedTuple):
+    """What receivers saw, in ms, and how many messages were early or never came."""
+
+    lateness_ms: dict[str, float]
+    early: int
+    lost: int
+
+
+def lateness(server: BenchServer, count: int, over_s: float) -> Timed:
+    """`count` messages, evenly over `over_s` seconds, pushed to a stream."""
+    store = server.empty_store()
+    receiver = Outside(receive, server.url, _STREAM, count)
+    with Dispatcher(store, NullPublisher(), push=_PUSH_TO):
+        start_ms = time.time_ns() // 1_000_000 + _LEAD_MS
+        dues_ms = [start_ms + int(number * over_s * 1000 / count) for number in range(count)]
+        for batch in in_batches(push_items(ids(count), dues_ms, _STREAM)):
+            stored_us = store.schedule(batch).now_us
+        assert stored_us // 1000 < start_ms, "this machine is too slow to store the messages before they are due"
+        return _timed(receiver.result(), count)
+
+
+def wake_up(server: BenchServer, samples: int, pause_ms: tuple[int, int] = (20, 100)) -> Timed:
+    """`samples` messages that are due at once, from another process, to a dispatcher asleep on a later one."""
+    store = server.empty_store()
+    store.schedule(push_items(["later"], [time.time_ns() // 1_000_000 + _HOUR_MS], _STREAM))
+    with Dispatcher(store, NullPublisher(), push=_PUSH_TO):
+        return _timed(Outside(visit, server.url, _STREAM, samples, pause_ms).result(), samples)
+
+
+def idle_commands(seconds: float) -> dict[str, int]:
+    """Commands in `seconds` with an empty store, and with messages due in an hour."""
+    waiting_for = {"empty": 0, "waiting": _IDLE_MESSAGES}
+    with contextlib.ExitStack() as stack:
+        servers = {name: stack.enter_context(bench_server()) for name in waiting_for}
+        for name, count in waiting_for.items():
+            store = servers[name].empty_store()
+            if count:
+                store.schedule(plain_items(ids(count)[:500], time.time_ns() // 1_000_000 + _HOUR_MS))
+                store.schedule(plain_items(ids(count)[500:], time.time_ns() // 1_000_000 + _HOUR_MS))
+            stack.enter_context(Dispatcher(store, NullPublisher()))
+        time.sleep(_SETTLE_S)
+        before = {name: server.commands() for name, server in servers.items()}
+        time.sleep(seconds)  # the measurement itself: nothing must happen
+        after = {name: server.commands() for name, server in servers.items()}
+    return {name: sum(after[name].values()) - sum(before[name].values()) for name in servers}
+
+
+def sleeping_thread(samples: int, sleep_ms: int = 5) -> dict[str, float]:
+    """Baseline: how late a thread that waits on a condition wakes, with nothing else to do."""
+    late_ms = []
+    condition = threading.Condition()
+    for _ in range(samples):
+        deadline_ns = time.monotonic_ns() + sleep_ms * 1_000_000
+        with condition:
+            condition.wait(sleep_ms / 1000)
+        late_ms.append((time.monotonic_ns() - deadline_ns) / 1_000_000)
+    return spread(late_ms)
+
+
+def _timed(arrivals: list[Arrival], count: int) -> Timed:
+    late_ms = [arrival.lateness_ms for arrival in arrivals]
+    early = sum(arrival.early for arrival in arrivals)
+    return Timed(spread(late_ms), early, count - len({arrival.number for arrival in arrivals}))
