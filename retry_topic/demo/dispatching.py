@@ -1,0 +1,31 @@
+"""The retry service in a process of its own. Run as `python -m retry_topic.demo.dispatching URL`."""
+
+from __future__ import annotations
+
+import sys
+
+from retry_topic import RetryPolicy, RetryService, ServiceConfig, connect
+from retry_topic.demo.webhooks import GROUP
+from retry_topic.policy import Exponential, Rule
+
+POLICY = RetryPolicy(
+    name="webhooks",
+    delay=Exponential(base_ms=500, factor=2, cap_ms=4_000, jitter="equal"),
+    max_attempts=6,
+    rules=(Rule(statuses=(410,), name="gone for ever", dead=True),),
+)
+
+
+def main() -> None:
+    with connect(sys.argv[1]) as home:
+        # short leases: what a killed service had read is taken over within two seconds
+        service = RetryService(home, GROUP, POLICY, config=ServiceConfig(idle_ms=2_000))
+        service.start()
+        sys.stdout.write("ready\n")
+        sys.stdout.flush()
+        sys.stdin.read()
+        service.stop(5)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""What the demo found, as a table for people or one JSON object for programs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(slots=True)
+class Report:
+    """The account of a run. Lateness in ms at the consumer, of everything that came back."""
+
+    records: int
+    delivered: int = 0
+    delivered_by_attempt: dict[str, int] = field(default_factory=dict)
+    dead: dict[str, int] = field(default_factory=dict)
+    early: int = 0
+    lost: int = 0
+    duplicated: int = 0
+    lateness_ms: dict[str, float] = field(default_factory=dict)
+    returned: int = 0
+    takeover_ms: int | None = None
+    hand_over: str = ""
+    seconds: float = 0.0
+    answers: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def accounted(self) -> bool:
+        """Every record is delivered or dead, none early, none lost."""
+        return self.delivered + sum(self.dead.values()) == self.records and not self.early and not self.lost
+
+    def as_dict(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__} | {"accounted": self.accounted}
+
+
+def percentiles(values: list[int]) -> dict[str, float]:
+    """p50, p99 and max; zeros where there is nothing."""
+    if not values:
+        return {"p50": 0, "p99": 0, "max": 0}
+    ordered = sorted(values)
+
+    def at(share: float) -> int:
+        return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+    return {"p50": at(0.50), "p99": at(0.99), "max": ordered[-1]}
+
+
+def as_text(report: Report, store: str) -> str:
+    """The table and where to look further."""
+    rows: list[tuple[str, str]] = [("records", f"{report.records:,}")]
+    rows += [
+        (f"delivered at attempt {attempt}", f"{count:,}") for attempt, count in report.delivered_by_attempt.items()
+    ]
+    rows += [(f"dead-lettered: {error}", f"{count:,}") for error, count in report.dead.items()]
+    late = report.lateness_ms
+    rows += [
+        ("came back from the store", f"{report.returned:,}"),
+        ("lateness p50 / p99 / max", f"{late['p50']:.0f} / {late['p99']:.0f} / {late['max']:.0f} ms"),
+        ("early", f"{report.early:,}"),
+        ("lost", f"{report.lost:,}"),
+        ("delivered twice", f"{report.duplicated:,}"),
+    ]
+    width = max(len(name) for name, _ in rows)
+    lines = ["", *(f"  {name:<{width}}  {value:>16}" for name, value in rows), ""]
+    if report.takeover_ms is not None:
+        lines.append(
+            f"  The retry service was killed (SIGKILL) half-way; the second one was at work {report.takeover_ms} ms "
+            "later. What fell due in between is the tail of the lateness."
+        )
+    lines.append(f"  Hand-over: {report.hand_over}. The run took {report.seconds:.1f} s.")
+    verdict = "Every record is accounted for." if report.accounted else "NOT every record is accounted for."
+    program = f"wheel-sched --store {store}"
+    lines += [
+        "",
+        f"  {verdict}",
+        "",
+        "  Look further:",
+        f"    {program} ls --dead --group",
+        f"    {program} ls --dead --limit 5",
+        f"    {program} show ID",
+        f"    {program} replay --error '*410*' --dry-run",
+        f"    {program} doctor",
+        "",
+    ]
+    return "\n".join(lines)
