@@ -100,14 +100,15 @@ def claim(shard: MemoryShard, call: ClaimDue) -> Claim:
         item.state, item.claim, item.claimed_due_ms, item.cancelled = "fly", number, due_ms, False
         shard.fly.add(item.key, deadline_ms)
         shard.moves(item.topic, "due", "fly")
-    shard.record_answer(call.token, (number, [item for _, item in taken]))
+    shard.record_answer(call.token, (number, [item.key for _, item in taken]))
     items = [_claimed(item) for _, item in taken]
     return Claim(0, number, shard.now_us, shard.epoch, *shard.heads(), items)
 
 
-def _claimed_before(shard: MemoryShard, number: int, items: list[place.Stored]) -> Claim:
+def _claimed_before(shard: MemoryShard, number: int, keys: list[bytes]) -> Claim:
     """The same batch, as far as it is still under this claim."""
-    still = [_claimed(item) for item in items if item.state == "fly" and item.claim == number]
+    items = (shard.items.get(key) for key in keys)
+    still = [_claimed(item) for item in items if item is not None and item.state == "fly" and item.claim == number]
     return Claim(0, number, shard.now_us, shard.epoch, *shard.heads(), still)
 
 
@@ -251,6 +252,7 @@ def restore(shard: MemoryShard, call: Restore) -> int:
         if found.state == "dead":
             item.state, item.reason = "dead", bounded_reason(found.reason)
             shard.dead.add(key, found.score_ms)
+            shard.event("died", item.topic)
         elif found.state == "held":
             shard.put_held(item, found.score_ms, bounded_reason(found.reason))
         else:  # one in flight is due when its lease would have ended

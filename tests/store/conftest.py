@@ -1,0 +1,47 @@
+"""Backends for the store's tests, each over a namespace nobody else uses."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import fakeredis
+import pytest
+
+pytest.register_assert_rewrite("wheel_sched.testing.store_conformance")
+
+from wheel_sched.store.redis.backend import client_for  # noqa: E402 - assertions are rewritten before the import
+from wheel_sched.store.redis.conversation import Dialect  # noqa: E402
+
+if TYPE_CHECKING:
+    import redis
+
+    from wheel_sched.testing.servers import TemporaryServer
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def namespace() -> str:
+    """A namespace of this test alone, so that servers and their libraries can be shared."""
+    return f"t{next(_numbers)}"
+
+
+@pytest.fixture(scope="session")
+def shared_fake() -> Iterator[redis.Redis]:
+    """One imitation for all conformance tests: loading the library costs more than a test."""
+    with fakeredis.FakeRedis(server=fakeredis.FakeServer(server_type="valkey")) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def shared_client(real_server: TemporaryServer) -> Iterator[redis.Redis]:
+    """A client of the session's server that keeps what other tests stored."""
+    with client_for(real_server.url) as client:
+        yield client
+
+
+@pytest.fixture
+def dialect(namespace: str) -> Dialect:
+    return Dialect(namespace)

@@ -1,0 +1,55 @@
+"""The public conformance suite, run by every implementation the project ships."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from wheel_sched.store.memory import MemoryBackend
+from wheel_sched.store.redis.backend import RedisBackend
+from wheel_sched.store.redis.conversation import Dialect
+from wheel_sched.testing.store_conformance import BackendMaker, StoreConformance
+
+if TYPE_CHECKING:
+    import redis
+
+
+class TestMemory(StoreConformance):
+    @pytest.fixture
+    def make_backend(self) -> BackendMaker:
+        return lambda shards: MemoryBackend(shards, clock="test")
+
+
+class TestImitation(StoreConformance):
+    """Functions on fakeredis."""
+
+    @pytest.fixture
+    def make_backend(self, shared_fake: redis.Redis, namespace: str) -> BackendMaker:
+        return lambda shards: RedisBackend(shared_fake, Dialect(namespace))
+
+
+class TestImitationWithoutFunctions(StoreConformance):
+    """EVALSHA on fakeredis, as for servers that refuse functions."""
+
+    @pytest.fixture
+    def make_backend(self, shared_fake: redis.Redis, namespace: str) -> BackendMaker:
+        return lambda shards: RedisBackend(shared_fake, Dialect(namespace, functions=False))
+
+
+@pytest.mark.real
+class TestServer(StoreConformance):
+    """Functions on a real server."""
+
+    @pytest.fixture
+    def make_backend(self, shared_client: redis.Redis, namespace: str) -> BackendMaker:
+        return lambda shards: RedisBackend(shared_client, Dialect(namespace))
+
+
+@pytest.mark.real
+class TestServerWithoutFunctions(StoreConformance):
+    """EVALSHA on a real server."""
+
+    @pytest.fixture
+    def make_backend(self, shared_client: redis.Redis, namespace: str) -> BackendMaker:
+        return lambda shards: RedisBackend(shared_client, Dialect(namespace, functions=False))

@@ -1,0 +1,115 @@
+"""The bench a conformance test works at: a store on test time, a clock to set, and the invariants of every store."""
+
+# ruff: noqa: S101 - assertions are what a test-suite is made of
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from wheel_sched.store.delay_store import Backend, DelayStore
+from wheel_sched.store.items import STATES, Claim, Claimed, Dead, Done, Found, Item, Outcome, State
+from wheel_sched.store.record import encode_text
+
+START_MS = 1_000_000_000
+MINUTE_MS = 60_000
+HOUR_MS = 3_600_000
+DAY_MS = 86_400_000
+
+BackendMaker = Callable[[int], Backend]
+
+
+class ManualClock:
+    """Now in milliseconds, moved by hand."""
+
+    def __init__(self, now_ms: int = START_MS) -> None:
+        self.now_ms = now_ms
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+    def __repr__(self) -> str:
+        return f"<ManualClock {self.now_ms} ms>"
+
+    def advance(self, by_ms: int) -> int:
+        self.now_ms += by_ms
+        return self.now_ms
+
+
+class Bench:
+    """One store and its clock. `check` compares all that every store has to keep at all times."""
+
+    def __init__(self, backend: Backend, shards: int) -> None:
+        self.clock = ManualClock()
+        self.store = DelayStore(backend, shards=shards, test_clock=self.clock).open()
+        self.unreadable = False  # a test that damages a record gives up the counters of its topic
+
+    @property
+    def now_ms(self) -> int:
+        return self.clock.now_ms
+
+    def put(self, *ids: str, in_ms: int | None = 0, topic: str = "", refs: tuple[str, ...] = ()) -> list[Outcome]:
+        """Schedule plain items due `in_ms` from now (None = parked)."""
+        due_ms = None if in_ms is None else self.now_ms + in_ms
+        return self.store.schedule([Item(i, due_ms, encode_text(i), topic, refs) for i in ids]).outcomes
+
+    def claim(self, limit: int = 500, lease_ms: int = MINUTE_MS, shard: int = 0, lapse_cap: int = 0) -> Claim:
+        return self.store.claim(limit, lease_ms=lease_ms, shard=shard, lapse_cap=lapse_cap)
+
+    def claim_all(self, lease_ms: int = MINUTE_MS) -> list[Claimed]:
+        """Claim what is due in every shard."""
+        return [item for shard in range(self.store.shards) for item in self.claim(500, lease_ms, shard).items]
+
+    def bury(self, *ids: str, reason: str = "broken", topic: str = "") -> None:
+        """Schedule and give up items."""
+        self.put(*ids, topic=topic)
+        claim = self.claim()
+        wanted = [item.id for item in claim.items if item.id in ids]
+        self.store.settle(claim, [Dead(i, reason) for i in wanted])
+
+    def settle_all(self, claim: Claim) -> list[Outcome]:
+        return self.store.settle(claim, [Done(item.id) for item in claim.items]).outcomes
+
+    def one(self, item_id: str) -> Found:
+        (found,) = self.store.get([item_id])
+        assert found is not None, f"expected {item_id} to be in the store"
+        return found
+
+    def states(self, *ids: str) -> list[State | None]:
+        return [found.state if found else None for found in self.store.get(ids)]
+
+    def everything(self, state: State, limit: int = 500) -> list[Found]:
+        """All of a state, page by page."""
+        found: list[Found] = []
+        cursor: str | None = None
+        while True:
+            page = self.store.list_items(state, cursor=cursor, limit=limit)
+            found += page.found
+            cursor = page.cursor
+            if cursor is None:
+                return found
+
+    def check(self) -> None:
+        """Every id in exactly one place, counters = cardinalities, nothing unaccounted for."""
+        if self.unreadable:
+            return
+        counts = self.store.counts()
+        sizes = counts.sizes
+        assert {state: counts.total(state) for state in STATES} == {state: sizes[state] for state in STATES}
+        assert sizes["body"] == sizes["due"] + sizes["fly"] + sizes["held"]
+        assert (sizes["deadbody"], sizes["claim"], sizes["why"]) == (sizes["dead"], sizes["fly"], sizes["held"])
+        gone = sum(counts.happened(event) for event in ("completed", "cancelled", "deleted", "trimmed"))
+        assert counts.happened("accepted") == gone + sum(sizes[state] for state in STATES)
+        assert all(number > 0 for number in counts.now.values())
+        listed = {state: self.everything(state) for state in STATES}
+        assert {state: len(found) for state, found in listed.items()} == {state: sizes[state] for state in STATES}
+        ids = [found.id for place in listed.values() for found in place]
+        assert len(ids) == len(set(ids))
+        per_topic = dict.fromkeys(counts.now, 0)
+        for state, place in listed.items():
+            for found in place:
+                per_topic[state, found.topic] = per_topic.get((state, found.topic), 0) + 1
+        assert per_topic == counts.now
+
+
+def done(items: Sequence[Claimed]) -> list[Done]:
+    return [Done(item.id) for item in items]

@@ -1,0 +1,184 @@
+"""Cases: changing items that wait, are held or dead; versions and refs."""
+
+# ruff: noqa: S101, S106 - assertions are what a test-suite is made of; a token is no password
+
+from __future__ import annotations
+
+from wheel_sched.store.items import Done, Item, Next, Outcome
+from wheel_sched.store.operations import Alteration, Call, Change
+from wheel_sched.testing.store_conformance.bench import Bench
+
+ABSENT, DONE, IN_FLIGHT = Outcome.ABSENT, Outcome.DONE, Outcome.IN_FLIGHT
+OTHER_VERSION, WRONG_STATE = Outcome.OTHER_VERSION, Outcome.WRONG_STATE
+
+
+class ChangingCases:
+    """Reschedule, replace, cancel, hold, release."""
+
+    def _one_of_each(self, bench: Bench) -> list[str]:
+        bench.bury("dead")
+        bench.put("fly")
+        bench.claim()
+        bench.put("due", in_ms=1000)
+        bench.put("held", in_ms=None)
+        assert bench.states("due", "fly", "held", "dead", "none") == ["due", "fly", "held", "dead", None]
+        return ["due", "fly", "held", "dead", "none"]
+
+    def test_reschedule_moves_what_waits(self, bench: Bench) -> None:
+        """Waiting and held items get the due; in flight, dead and absent ones are named as such and stay."""
+        ids = self._one_of_each(bench)
+        then = bench.now_ms + 77
+        assert bench.store.reschedule(ids, then) == [DONE, IN_FLIGHT, DONE, WRONG_STATE, ABSENT]
+        assert bench.states(*ids) == ["due", "fly", "due", "dead", None]
+        assert [found.score_ms for found in bench.everything("due")] == [then, then]
+
+    def test_cancel_removes_what_waits(self, bench: Bench) -> None:
+        """In flight it leaves a mark, as often as it is asked."""
+        ids = self._one_of_each(bench)
+        assert bench.store.cancel(ids) == [DONE, Outcome.CANCELLED, DONE, WRONG_STATE, ABSENT]
+        assert bench.states(*ids) == [None, "fly", None, "dead", None]
+        assert bench.store.cancel(["fly"]) == [Outcome.CANCELLED]
+
+    def test_hold_and_release_are_for_their_states(self, bench: Bench) -> None:
+        """Only what is due can be held, only what is held released."""
+        ids = self._one_of_each(bench)
+        assert bench.store.hold(ids, "why not") == [DONE, IN_FLIGHT, WRONG_STATE, WRONG_STATE, ABSENT]
+        assert bench.states(*ids) == ["held", "fly", "held", "dead", None]
+        assert bench.store.release(ids) == [DONE, IN_FLIGHT, DONE, WRONG_STATE, ABSENT]
+        assert bench.states(*ids) == ["due", "fly", "due", "dead", None]
+
+    def test_release_keeps_the_due_unless_one_is_given(self, bench: Bench) -> None:
+        """Held items remember when they were due."""
+        bench.put("a", "b", in_ms=500)
+        bench.store.hold(["a", "b"], "maintenance: tonight")
+        assert (bench.one("a").reason, bench.one("a").score_ms) == ("maintenance: tonight", bench.now_ms + 500)
+        assert bench.store.release(["a"]) == bench.store.release(["b"], bench.now_ms + 9) == [DONE]
+        assert [(f.id, f.score_ms - bench.now_ms) for f in bench.everything("due")] == [("b", 9), ("a", 500)]
+
+    def test_a_reason_of_several_lines_is_one_line(self, bench: Bench) -> None:
+        """It can be held, shown and released again."""
+        bench.put("a", topic="t")
+        bench.store.hold(["a"], "one\ntwo")
+        assert (bench.one("a").reason, bench.one("a").topic) == ("one two", "t")
+        assert bench.store.release(["a"]) == [DONE]
+
+    def test_replace_gives_a_new_record_and_due(self, bench: Bench) -> None:
+        """In flight, dead and absent items are not replaced."""
+        ids = self._one_of_each(bench)
+        version = bench.one("due").version
+        outcomes = [bench.store.replace(Item(i, bench.now_ms + 5, b"new", "u", ("r",))) for i in ids]
+        assert outcomes == [DONE, IN_FLIGHT, DONE, WRONG_STATE, ABSENT]
+        found = bench.one("due")
+        assert (found.body, found.topic, found.score_ms) == (b"new", "u", bench.now_ms + 5)
+        assert found.version > version
+        assert sorted(bench.store.find("r")) == ["due", "held"]
+
+    def test_replace_can_keep_the_due(self, bench: Bench) -> None:
+        """A waiting item keeps its due, a held one its reason and the due it had."""
+        bench.put("a", "b", in_ms=500)
+        bench.store.hold(["b"], "mine")
+        for i in "ab":
+            assert bench.store.replace(Item(i, None, b"new", "t"), keep_due=True) == DONE
+        a, b = bench.one("a"), bench.one("b")
+        assert (a.state, a.score_ms, a.body) == ("due", bench.now_ms + 500, b"new")
+        assert (b.state, b.score_ms, b.reason, b.topic) == ("held", bench.now_ms + 500, "mine", "t")
+
+    def test_replace_without_a_due_parks(self, bench: Bench) -> None:
+        """A paused job: a body and no due."""
+        bench.put("a", in_ms=500)
+        assert bench.store.replace(Item("a", None, b"new")) == DONE
+        assert (bench.one("a").state, bench.one("a").reason) == ("held", "parked")
+
+    def test_replace_creates_when_told_to(self, bench: Bench) -> None:
+        """Put: create what is absent, with or without a due, but never over a dead id."""
+        assert bench.store.replace(Item("a", bench.now_ms, b"1", "t", ("r",)), create=True) == DONE
+        assert bench.store.replace(Item("b", None, b"2"), create=True) == DONE
+        assert bench.store.replace(Item("c", None, b"3"), create=True, keep_due=True) == DONE
+        assert bench.states("a", "b", "c") == ["due", "held", "held"]
+        assert bench.store.find("r") == ["a"]
+        assert bench.store.counts().happened("accepted") == 3
+        bench.bury("d")
+        assert bench.store.replace(Item("d", bench.now_ms, b""), create=True) == WRONG_STATE
+
+    def test_if_version_guards_a_replacement(self, bench: Bench) -> None:
+        """Who has not seen the latest record changes nothing; an absent item has no version."""
+        bench.put("a")
+        seen = bench.one("a").version
+        assert bench.store.replace(Item("a", bench.now_ms, b"mine"), if_version=seen) == DONE
+        assert bench.store.replace(Item("a", bench.now_ms, b"theirs"), if_version=seen) == OTHER_VERSION
+        assert bench.one("a").body == b"mine"
+        assert bench.store.replace(Item("b", None, b""), if_version=1, create=True) == OTHER_VERSION
+        assert bench.store.replace(Item("b", None, b""), if_version=1) == ABSENT
+
+    def test_a_claim_tells_the_version_it_took(self, bench: Bench) -> None:
+        """So the holder can tell its record from a successor's."""
+        bench.put("a")
+        version = bench.one("a").version
+        claim = bench.claim()
+        assert claim.items[0].version == version
+        bench.store.settle(claim, [Next("a", bench.now_ms, b"n")])
+        assert bench.claim().items[0].version > version
+
+    def test_a_repeat_gives_the_first_answer(self, bench: Bench) -> None:
+        """DONE again instead of ABSENT."""
+        bench.put("a")
+        assert bench.store.cancel(["a", "b"], token="t") == [DONE, ABSENT]
+        bench.put("b")
+        assert bench.store.cancel(["a", "b"], token="t") == [DONE, ABSENT]
+        assert bench.states("b") == ["due"]
+
+    def test_an_id_twice_in_one_call_is_changed_in_order(self, bench: Bench) -> None:
+        """The second change sees what the first one did, in the same topic and another."""
+        bench.put("a", in_ms=500, topic="t")
+        item = Item("b", bench.now_ms + 1, b"", "u")
+        changes = [
+            Alteration("a", "h", "x"),
+            Alteration("a", "u", "="),
+            Alteration("a", "r", bench.now_ms + 10),
+            Alteration("b", "P", bench.now_ms + 1, None, item),
+            Alteration("b", "h", "y"),
+            Alteration("a", "c"),
+            Alteration("a", "c"),
+            Alteration("b", "r", ""),
+        ]
+        (outcomes,) = bench.store.execute([Call(0, Change(changes))])
+        assert outcomes == [DONE, DONE, DONE, DONE, DONE, DONE, ABSENT, DONE]
+        assert bench.states("a", "b") == [None, "held"]
+        assert bench.one("b").reason == "parked"
+
+    def test_refs_find_what_carries_them(self, wide: Bench) -> None:
+        """In every shard and state, up to the limit; each id once."""
+        ids = [f"i{n}" for n in range(40)]
+        wide.put(*ids, refs=("all", "é"))
+        wide.put("other", refs=("all2",))
+        wide.claim(shard=0)
+        wide.store.hold(ids, "x")
+        assert sorted(wide.store.find("all")) == sorted(ids)
+        assert sorted(wide.store.find("é")) == sorted(ids)
+        assert len(set(wide.store.find("all", limit=7))) == 7
+        assert wide.store.find("nothing") == []
+
+    def test_refs_follow_their_item(self, bench: Bench) -> None:
+        """Replaced, cancelled and deleted items are no longer found by their old refs."""
+        bench.put("a", "b", refs=("r",))
+        bench.store.replace(Item("a", bench.now_ms, b"", refs=("s",)))
+        assert (bench.store.find("r"), bench.store.find("s")) == (["b"], ["a"])
+        bench.store.cancel(["a", "b"])
+        assert (bench.store.find("r"), bench.store.find("s")) == ([], [])
+
+    def test_a_released_item_settles_as_any_other(self, bench: Bench) -> None:
+        """Held, released, claimed, done."""
+        bench.put("a")
+        bench.store.hold(["a"], "x")
+        bench.store.release(["a"])
+        assert bench.store.settle(bench.claim(), [Done("a")]).outcomes == [DONE]
+
+    def test_an_earlier_due_raises_the_marker(self, bench: Bench) -> None:
+        """Rescheduling to before the head wakes whoever waits; to behind it does not."""
+        bench.put("a", in_ms=1000)
+        bench.put("b", in_ms=2000)
+        mark = bench.store.windows(0)[0].mark
+        bench.store.reschedule(["b"], bench.now_ms + 1500)
+        assert bench.store.windows(0)[0].mark == mark
+        bench.store.reschedule(["b"], bench.now_ms + 500)
+        assert bench.store.windows(0)[0].mark != mark

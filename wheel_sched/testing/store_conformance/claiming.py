@@ -1,0 +1,212 @@
+"""Cases: claims, leases, fencing, poison."""
+
+# ruff: noqa: S101, S106 - assertions are what a test-suite is made of; a token is no password
+
+from __future__ import annotations
+
+import pytest
+
+from wheel_sched.errors import Rejected, StaleEpoch
+from wheel_sched.store.items import Done, Item, Next, Outcome
+from wheel_sched.testing.store_conformance.bench import Bench, done
+
+
+class ClaimingCases:
+    """Taking what is due, under a lease."""
+
+    def test_nothing_is_claimed_before_its_due(self, bench: Bench) -> None:
+        """One millisecond early is nothing, the very millisecond is it."""
+        bench.put("a", in_ms=1000)
+        bench.clock.advance(999)
+        assert bench.claim().items == []
+        bench.clock.advance(1)
+        assert [item.id for item in bench.claim().items] == ["a"]
+
+    def test_claims_go_by_due_and_then_by_the_bytes_of_the_id(self, bench: Bench) -> None:
+        """The earliest first; among equals the order of bytes, which is the same for every claimer."""
+        now = bench.now_ms
+        dues = [("b", now), ("Z", now), ("a", now), ("é", now), ("later", now - 1), ("\udcff", now), ("aa", now)]
+        bench.store.schedule([Item(i, due, b"") for i, due in dues])
+        assert [i.id for i in bench.claim(4).items] == ["later", "Z", "a", "aa"]
+        assert [i.id for i in bench.claim(4).items] == ["b", "é", "\udcff"]
+
+    def test_a_claim_tells_what_comes_next(self, bench: Bench) -> None:
+        """Heads of due and fly are answered by claim, settle, window and sweep alike."""
+        bench.put("a")
+        bench.put("b", in_ms=700)
+        claim = bench.claim(lease_ms=5000)
+        heads = (bench.now_ms + 700, bench.now_ms + 5000)
+        assert (claim.due_head_ms, claim.fly_head_ms) == heads
+        assert [(w.due_head_ms, w.fly_head_ms, w.dues) for w in bench.store.windows(10_000)] == [
+            (*heads, [("b", bench.now_ms + 700)])
+        ]
+        (swept,) = bench.store.sweep()
+        assert (swept.due_head_ms, swept.fly_head_ms, swept.recovered) == (*heads, 0)
+        settled = bench.store.settle(claim, [Done("a")])
+        assert (settled.due_head_ms, settled.fly_head_ms) == (bench.now_ms + 700, None)
+        assert bench.store.cancel(["b"]) == [Outcome.DONE]
+        assert bench.claim().due_head_ms is None
+
+    def test_a_window_looks_ahead_without_touching(self, bench: Bench) -> None:
+        """Ids and dues up to the horizon and the limit, in order, and nothing moves."""
+        for n in range(5):
+            bench.put(f"i{n}", in_ms=n * 100)
+        window = bench.store.windows(200)[0]
+        assert window.dues == [(f"i{n}", bench.now_ms + n * 100) for n in range(3)]
+        assert len(bench.store.windows(10_000, limit=2)[0].dues) == 2
+        assert bench.store.counts().sizes["due"] == 5
+
+    def test_until_narrows_a_claim_and_never_widens_it(self, bench: Bench) -> None:
+        """A caller that decides by an earlier now gets less; a later one brings nothing forward."""
+        bench.put("a")
+        bench.put("b", in_ms=100)
+        bench.clock.advance(100)
+        assert [i.id for i in bench.store.claim(until_ms=bench.now_ms - 1).items] == ["a"]
+        bench.put("c", in_ms=1)
+        assert [i.id for i in bench.store.claim(until_ms=bench.now_ms + 10**6).items] == ["b"]
+
+    def test_nothing_to_claim_has_no_number(self, bench: Bench) -> None:
+        """An empty claim holds nothing and draws no number; settling under it is STALE."""
+        claim = bench.claim()
+        assert (claim.number, claim.items) == (0, [])
+        bench.put("a")
+        assert bench.store.settle(claim, [Done("a")]).outcomes == [Outcome.STALE]
+        assert bench.claim().number == 1
+
+    def test_a_repeat_gets_the_same_batch(self, bench: Bench) -> None:
+        """The same token never claims more, however late; a fresh one gets the rest."""
+        bench.put("a", "b", "a\n1:b", "x\n1:a", "rest")
+        first = bench.store.claim(4, token="t")
+        assert [i.id for i in first.items] == ["a", "a\n1:b", "b", "rest"]
+        bench.clock.advance(500)
+        again = bench.store.claim(4, token="t")
+        assert (again.number, again.items) == (first.number, first.items)
+        assert [i.id for i in bench.claim().items] == ["x\n1:a"]
+
+    def test_a_repeat_leaves_out_what_is_settled(self, bench: Bench) -> None:
+        """Only what is still under the claim is answered again."""
+        bench.put("a", "b", "c")
+        first = bench.store.claim(token="t")
+        bench.store.settle(first, [Done("a"), Next("b", bench.now_ms)])
+        assert [i.id for i in bench.store.claim(token="t").items] == ["c"]
+        assert bench.store.claim(token="t").number == first.number
+
+    def test_an_expired_lease_hands_the_item_out_again(self, bench: Bench) -> None:
+        """Not a millisecond before the deadline; then with its own due, under a new number, and the old is fenced."""
+        bench.put("a")
+        due_ms = bench.now_ms
+        first = bench.claim(lease_ms=1000)
+        bench.clock.advance(999)
+        assert bench.claim().items == []
+        bench.clock.advance(1)
+        second = bench.claim()
+        assert [(i.id, i.due_ms) for i in second.items] == [("a", due_ms)]
+        assert second.number > first.number
+        assert bench.store.settle(first, [Done("a")]).outcomes == [Outcome.STALE]
+        assert bench.store.extend(first, ["a"]) == [Outcome.STALE]
+        assert bench.settle_all(second) == [Outcome.DONE]
+        assert bench.store.counts().happened("lapsed") == 1
+
+    def test_a_sweep_recovers_leases_and_clears_refs_of_the_cancelled(self, bench: Bench) -> None:
+        """Recovery needs no claim; what was cancelled in flight is gone with its refs."""
+        bench.put("a", "b", refs=("r",))
+        bench.claim(lease_ms=10)
+        assert bench.store.cancel(["b"]) == [Outcome.CANCELLED]
+        bench.clock.advance(10)
+        assert bench.store.sweep()[0].recovered == 2
+        assert bench.states("a", "b") == ["due", None]
+        assert bench.store.find("r") == ["a"]
+        assert bench.store.counts().happened("cancelled") == 1
+
+    def test_a_lease_that_ran_out_too_often_is_poison(self, bench: Bench) -> None:
+        """After the cap the item is dead with its reason, and other items are untouched."""
+        bench.put("a")
+        for _ in range(3):
+            assert [i.id for i in bench.claim(lease_ms=10, lapse_cap=3).items] == ["a"]
+            bench.clock.advance(10)
+        bench.put("b")
+        assert [i.id for i in bench.claim(lapse_cap=3).items] == ["b"]
+        found = bench.one("a")
+        assert (found.state, found.body) == ("dead", b"a")
+        assert found.reason.startswith("poison: its lease ran out 3 times")
+
+    @pytest.mark.parametrize("way", ["settle", "cancel"])
+    def test_lapses_are_forgotten_with_the_item(self, bench: Bench, way: str) -> None:
+        """An id that is settled or cancelled begins again from none."""
+        bench.put("a")
+        for _ in range(2):
+            bench.claim(lease_ms=10)
+            bench.clock.advance(10)
+        if way == "settle":
+            bench.settle_all(bench.claim())
+        else:
+            bench.store.sweep()
+            assert bench.store.cancel(["a"]) == [Outcome.DONE]
+        bench.put("a")
+        for _ in range(2):
+            assert [i.id for i in bench.claim(lease_ms=10, lapse_cap=3).items] == ["a"]
+            bench.clock.advance(10)
+        assert [i.id for i in bench.claim(lapse_cap=3).items] == ["a"]
+
+    def test_extending_moves_the_deadline(self, bench: Bench) -> None:
+        """Counted from now; ids of other claims are STALE, cancelled ones say so and are extended."""
+        bench.put("a", "b")
+        claim = bench.claim(lease_ms=1000)
+        bench.store.cancel(["b"])
+        bench.put("c")
+        bench.claim()
+        bench.clock.advance(900)
+        outcomes = bench.store.extend(claim, ["a", "b", "c", "none", "a"], lease_ms=1000)
+        stale = Outcome.STALE
+        assert outcomes == [Outcome.DONE, Outcome.CANCELLED, stale, stale, Outcome.DONE]
+        bench.clock.advance(999)
+        assert bench.claim().items == []
+        assert bench.one("a").score_ms == bench.now_ms + 1
+        assert bench.store.settle(claim, [Done("a")]).outcomes == [Outcome.DONE]
+        assert bench.store.extend(claim, []) == []
+
+    def test_a_stale_epoch_claims_nothing(self, bench: Bench) -> None:
+        """A claimer that has not heard of the clock's jump is refused; the current epoch is served."""
+        bench.put("a")
+        assert bench.store.report_jump(0, 1, 10) == 2
+        with pytest.raises(StaleEpoch):
+            bench.store.claim(epoch=1)
+        assert bench.states("a") == ["due"]
+        claim = bench.store.claim(epoch=2)
+        assert ([i.id for i in claim.items], claim.epoch) == (["a"], 2)
+
+    @pytest.mark.parametrize("limit", [501, -1])
+    def test_an_impossible_limit_is_refused(self, bench: Bench, limit: int) -> None:
+        """Nothing is claimed and nothing recovered."""
+        bench.put("a")
+        with pytest.raises(Rejected):
+            bench.store.claim(limit)
+        assert bench.states("a") == ["due"]
+        assert bench.store.claim(0).items == []
+
+    def test_500_are_claimed_and_settled_at_once(self, bench: Bench) -> None:
+        """The largest batch goes through every operation of its life."""
+        bench.put(*(f"i{n:03d}" for n in range(600)), topic="t", refs=("r",))
+        claim = bench.store.claim(500)
+        assert [i.id for i in claim.items] == [f"i{n:03d}" for n in range(500)]
+        assert bench.store.extend(claim, [i.id for i in claim.items]) == [Outcome.DONE] * 500
+        nexts = [Next(i.id, bench.now_ms + 1, b"new", "u", ("s",)) for i in claim.items]
+        assert bench.store.settle(claim, nexts).outcomes == [Outcome.DONE] * 500
+        assert len(bench.store.find("s")) == 500
+        bench.clock.advance(1)
+        claim = bench.claim()
+        assert len(claim.items) == 500
+        assert bench.store.settle(claim, done(claim.items)).outcomes == [Outcome.DONE] * 500
+        assert bench.store.counts().sizes["due"] == 100
+
+    def test_shards_are_claimed_one_by_one(self, wide: Bench) -> None:
+        """Each shard hands out its own; together they hand out everything once."""
+        ids = {f"i{n}" for n in range(50)}
+        wide.put(*ids)
+        claims = [wide.claim(shard=shard) for shard in range(3)]
+        assert [claim.shard for claim in claims] == [0, 1, 2]
+        assert sorted(i.id for claim in claims for i in claim.items) == sorted(ids)
+        for claim in claims:
+            assert set(wide.settle_all(claim)) == {Outcome.DONE}
+        with pytest.raises(Rejected):
+            wide.store.claim(shard=3)

@@ -1,0 +1,113 @@
+"""Cases: the dead, and items put back from elsewhere."""
+
+# ruff: noqa: S101 - assertions are what a test-suite is made of
+
+from __future__ import annotations
+
+from wheel_sched.store.items import Dead, Found, Item, Outcome
+from wheel_sched.testing.store_conformance.bench import DAY_MS, Bench
+
+ABSENT, DONE, IN_FLIGHT, WRONG_STATE = Outcome.ABSENT, Outcome.DONE, Outcome.IN_FLIGHT, Outcome.WRONG_STATE
+
+
+class DeadLetterCases:
+    """Requeue, delete, trim, restore."""
+
+    def test_requeue_brings_a_dead_item_back(self, bench: Bench) -> None:
+        """With its body, topic, refs and version, at the due given."""
+        bench.put("a", topic="t", refs=("r",))
+        bench.store.settle(bench.claim(), [Dead("a", "x")])
+        version = bench.one("a").version
+        assert bench.store.requeue([("a", bench.now_ms + 5, None)]) == [DONE]
+        found = bench.one("a")
+        assert (found.state, found.score_ms, found.body, found.topic) == ("due", bench.now_ms + 5, b"a", "t")
+        assert (found.version, found.reason, bench.store.find("r")) == (version, "", ["a"])
+        assert bench.store.counts().happened("requeued") == 1
+        assert bench.store.requeue([("a", bench.now_ms, None)]) == [WRONG_STATE]
+
+    def test_requeue_can_repair(self, bench: Bench) -> None:
+        """A new body comes with new topic and refs."""
+        bench.put("a", topic="t", refs=("r",))
+        bench.store.settle(bench.claim(), [Dead("a", "x")])
+        assert bench.store.requeue([("a", bench.now_ms, Item("a", 0, b"fixed", "u", ("s",)))]) == [DONE]
+        (item,) = bench.claim().items
+        assert (item.body, item.topic, item.refs) == (b"fixed", "u", ("s",))
+        assert (bench.store.find("r"), bench.store.find("s")) == ([], ["a"])
+
+    def test_requeue_and_delete_are_for_the_dead(self, bench: Bench) -> None:
+        """Whatever lives is left alone and named."""
+        bench.put("fly")
+        claim = bench.claim()
+        bench.put("due", in_ms=5)
+        bench.put("held", in_ms=None)
+        ids = ["due", "fly", "held", "none"]
+        expected = [WRONG_STATE, IN_FLIGHT, WRONG_STATE, ABSENT]
+        assert bench.store.requeue([(i, bench.now_ms, None) for i in ids]) == expected
+        assert bench.store.delete_dead(ids) == expected
+        assert bench.settle_all(claim) == [DONE]
+
+    def test_deleting_is_for_good(self, bench: Bench) -> None:
+        """Body and refs are gone and the id is free again."""
+        bench.put("a", refs=("r",))
+        bench.store.settle(bench.claim(), [Dead("a", "x")])
+        assert bench.store.delete_dead(["a"]) == [DONE]
+        assert (bench.states("a"), bench.store.find("r")) == ([None], [])
+        assert bench.store.counts().happened("deleted") == 1
+        assert bench.put("a") == [Outcome.STORED]
+
+    def test_the_dead_are_capped_by_count(self, bench: Bench) -> None:
+        """The oldest go first, at most 500 a sweep; no cap, no trimming."""
+        for n in range(6):
+            bench.clock.advance(1)
+            bench.bury(f"i{n}")
+        bench.store.sweep()
+        assert bench.store.counts().sizes["dead"] == 6
+        bench.store.sweep(dead_cap=2)
+        assert [found.id for found in bench.everything("dead")] == ["i4", "i5"]
+        assert bench.store.counts().happened("trimmed") == 4
+
+    def test_the_dead_are_capped_by_age(self, bench: Bench) -> None:
+        """To the millisecond of the time of death."""
+        bench.bury("old")
+        bench.clock.advance(1)
+        bench.bury("young")
+        bench.clock.advance(DAY_MS - 1)
+        bench.store.sweep(dead_age_ms=DAY_MS)
+        assert bench.states("old", "young") == [None, "dead"]
+
+    def test_items_are_restored_as_they_were(self, bench: Bench) -> None:
+        """State, score, version, reason, refs; what exists is left alone; one in flight comes back as due."""
+        bench.bury("dead", reason="12:x", topic="t")
+        bench.put("fly", refs=("r",))
+        claim = bench.claim(lease_ms=500)
+        bench.put("due", in_ms=7, topic="u")
+        bench.put("held", in_ms=9)
+        bench.store.hold(["held"], "why: 1")
+        ids = ["due", "fly", "held", "dead"]
+        found = [bench.one(i) for i in ids]
+        assert bench.store.restore(found) == 0
+        bench.settle_all(claim)
+        bench.store.cancel(["due", "held"])
+        bench.store.delete_dead(["dead"])
+        assert bench.states(*ids) == [None] * 4
+        assert bench.store.restore([*found, *found]) == 4
+        found[1].state, found[1].reason = "due", ""
+        assert [bench.one(i) for i in ids] == found
+        assert bench.store.find("r") == ["fly"]
+
+    def test_a_restored_version_is_never_given_again(self, bench: Bench) -> None:
+        """So a holder of the old record cannot overwrite a newer one."""
+        bench.store.restore([Found("a", "due", bench.now_ms, 5, "", b"restored")])
+        seen = {5}
+        for n in range(8):
+            bench.put(f"i{n}")
+            seen.add(bench.one(f"i{n}").version)
+        assert len(seen) == 9
+        assert bench.store.replace(Item("a", 0, b"new"), if_version=5) == DONE
+        assert bench.one("a").version not in seen
+
+    def test_what_is_restored_wakes_whoever_waits(self, bench: Bench) -> None:
+        """A restored head is an earlier head."""
+        mark = bench.store.windows(0)[0].mark
+        bench.store.restore([Found("a", "due", bench.now_ms, 5, "", b"")])
+        assert bench.store.windows(0)[0].mark != mark

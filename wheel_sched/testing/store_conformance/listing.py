@@ -1,0 +1,133 @@
+"""Cases: listings page by page, and reading by id."""
+
+# ruff: noqa: S101 - assertions are what a test-suite is made of
+
+from __future__ import annotations
+
+import pytest
+
+from wheel_sched.errors import Rejected
+from wheel_sched.store.items import STATES, Dead, Done, Held, Item, Next, Settlement
+from wheel_sched.store.record import encode_text
+from wheel_sched.testing.store_conformance.bench import Bench
+
+
+def _fill(bench: Bench, count: int) -> None:
+    """Items in every state and shard, many of them with equal scores."""
+    bench.put(*(f"d{n:02d}" for n in range(count)), in_ms=50)
+    bench.put(*(f"h{n:02d}" for n in range(count)), in_ms=None)
+    bench.put(*(f"f{n:02d}" for n in range(count)), *(f"x{n:02d}" for n in range(count)))
+    for shard in range(bench.store.shards):
+        claim = bench.claim(shard=shard)
+        dead = [Dead(item.id, "x") for item in claim.items if item.id[0] == "x"]
+        bench.store.settle(claim, dead)
+
+
+class ListingCases:
+    """Paging, filters, order."""
+
+    @pytest.mark.parametrize("limit", [1, 7, 500])
+    def test_pages_give_everything_once_and_in_order(self, wide: Bench, limit: int) -> None:
+        """In every state, across shards, by score and then by the bytes of the id."""
+        _fill(wide, 20)
+        for state in STATES:
+            found = wide.everything(state, limit)
+            assert len(found) == 20
+            keys = [(f.score_ms, encode_text(f.id)) for f in found]
+            assert keys == sorted(keys)
+            assert all(f.state == state and f.body == f.id.encode() for f in found)
+
+    def test_what_stays_is_listed_once_while_others_come_and_go(self, wide: Bench) -> None:
+        """Between pages: the last one listed leaves, equals of it leave and come, others are claimed or move on."""
+        wide.put(*(f"i{n:03d}" for n in range(60)), in_ms=10)
+        wide.put(*(f"j{n:03d}" for n in range(60)), in_ms=20)
+        listed: list[str] = []
+        cursor: str | None = None
+        step = 0
+        while True:
+            page = wide.store.list_items("due", cursor=cursor, limit=9)
+            listed += [found.id for found in page.found]
+            cursor = page.cursor
+            if cursor is None:
+                break
+            last = page.found[-1].id
+            wide.store.cancel([last, f"i{(step * 7) % 60:03d}x"])
+            wide.put(f"{last}+", f"i{step % 60:03d}-", in_ms=10)
+            wide.store.hold([f"i{59 - step:03d}"], "x")
+            step += 1
+        assert len(listed) == len(set(listed))
+        stayed = {f"i{n:03d}" for n in range(60 - step)} | {f"j{n:03d}" for n in range(60)}
+        assert stayed <= set(listed) | {f"i{n:03d}" for n in range(60 - step, 60)}
+
+    def test_equals_that_left_are_skipped_by_bytes(self, bench: Bench) -> None:
+        """When the last one listed is gone, its equals go on behind it, upper case before lower case."""
+        bench.put("A", "B", "a", "b", "é", "\udc80", in_ms=5)
+        first = bench.store.list_items("due", limit=3)
+        assert [f.id for f in first.found] == ["A", "B", "a"]
+        bench.store.cancel(["a", "A"])
+        assert [f.id for f in bench.store.list_items("due", cursor=first.cursor).found] == ["b", "\udc80", "é"]
+
+    def test_many_equals_that_left_are_skipped(self, bench: Bench) -> None:
+        """More of them than one step of the search looks at."""
+        bench.put(*(f"i{n:04d}" for n in range(1500)), in_ms=5)
+        page = bench.store.list_items("due", limit=500)
+        page = bench.store.list_items("due", limit=500, cursor=page.cursor)
+        bench.store.cancel([page.found[-1].id])
+        rest = bench.store.list_items("due", limit=500, cursor=page.cursor)
+        assert [f.id for f in rest.found] == [f"i{n:04d}" for n in range(1000, 1500)]
+
+    def test_listings_are_filtered(self, wide: Bench) -> None:
+        """By topic, by range of score, by any question; a full page of matches has a cursor that goes on."""
+        for n in range(30):
+            wide.put(f"i{n:02d}", in_ms=n, topic="t" if n % 3 == 0 else "u")
+        now = wide.now_ms
+        page = wide.store.list_items("due", topic="t", limit=4)
+        rest = wide.store.list_items("due", topic="t", cursor=page.cursor)
+        ids = [f.id for f in (*page.found, *rest.found)]
+        assert ids == [f"i{n:02d}" for n in range(0, 30, 3)]
+        within = wide.store.list_items("due", least_ms=now + 5, greatest_ms=now + 7)
+        assert [f.id for f in within.found] == ["i05", "i06", "i07"]
+        chosen = wide.store.list_items("due", matches=lambda f: f.id.endswith("9"), limit=2)
+        assert [f.id for f in chosen.found] == ["i09", "i19"]
+
+    @pytest.mark.parametrize(
+        "cursor", ["", "x", "[]", "{}x", '{"9": ["a", 1]}', '{"0": 1}', "null", '{"-1": ["a", 1]}']
+    )
+    def test_a_made_up_cursor_is_refused(self, bench: Bench, cursor: str) -> None:
+        """With an error of ours, whatever it is."""
+        with pytest.raises(Rejected):
+            bench.store.list_items("due", cursor=cursor)
+
+    def test_get_says_where_an_item_is(self, bench: Bench) -> None:
+        """State, score and reason, in the order asked, each as often as asked."""
+        bench.put("a", "b", "c", "d")
+        claim = bench.claim(3, lease_ms=500)
+        settlements: list[Settlement] = [Dead("a", "because"), Held("b", "later")]
+        bench.store.settle(claim, settlements)
+        found = bench.store.get(["d", "zz", "c", "b", "a", "d"])
+        told = [(f.state, f.score_ms - bench.now_ms if f.score_ms else 0) if f else None for f in found]
+        assert told == [("due", 0), None, ("fly", 500), ("held", 0), ("dead", 0), ("due", 0)]
+        assert [f.reason for f in found[3:5] if f] == ["later", "because"]
+        assert bench.store.get([]) == []
+
+    def test_counts_tell_topics_apart(self, wide: Bench) -> None:
+        """Where they are now and what ever happened, added up over the shards."""
+        wide.put(*(f"a{n}" for n in range(9)), topic="t")
+        wide.put("parked", in_ms=None, topic="u")
+        for shard in range(3):
+            claim = wide.claim(shard=shard)
+            ends: list[Settlement] = [Done(i.id) if n else Next(i.id, wide.now_ms) for n, i in enumerate(claim.items)]
+            wide.store.settle(claim, ends)
+        counts = wide.store.counts()
+        assert counts.topics == ["t", "u"]
+        assert counts.ever["accepted", "t"] == 9
+        assert counts.ever["completed", "t"] + counts.now["due", "t"] == 9
+        assert (counts.total("held"), counts.happened("accepted")) == (1, 10)
+        assert len(wide.store.counts_by_shard()) == 3
+
+    def test_an_item_may_be_large(self, bench: Bench) -> None:
+        """A megabyte goes through every read and comes back whole."""
+        body = bytes(range(256)) * 4096
+        bench.store.schedule([Item("a", bench.now_ms, body)])
+        assert bench.one("a").body == body
+        assert bench.claim().items[0].body == body
