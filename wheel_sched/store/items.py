@@ -18,6 +18,7 @@ from enum import StrEnum
 from typing import Literal
 
 from wheel_sched.errors import Rejected
+from wheel_sched.store.record import encode_text
 
 MAX_BATCH = 500  # items in one script call: more gains little and blocks the server for over 1.3 ms
 MAX_ID_BYTES = 512
@@ -79,16 +80,31 @@ class Item:
         check_name(self.topic, "topic")
         for ref in self.refs:
             check_name(ref, "ref")
-            if not ref or "\n" in ref:
+            if not ref:
                 raise Rejected(f"item {_short(self.id)}: a ref must be one non-empty line, got: {ref!r}")
+        if self.route is not None:
+            _check_text(self.route, "a route")
 
 
 def check_id(item_id: str) -> None:
     """Raise `Rejected` unless `item_id` can be an id."""
-    if not _is(item_id, str) or not item_id:
+    if not item_id:
         raise Rejected(f"expected an id to be a non-empty text, got: {item_id!r}; nothing was stored")
-    if len(item_id) > MAX_ID_BYTES or len(item_id.encode("utf-8", "surrogateescape")) > MAX_ID_BYTES:
-        raise Rejected(f"the id {_short(item_id)} is longer than {MAX_ID_BYTES} bytes; nothing was stored")
+    _check_text(item_id, "an id")
+
+
+def _check_text(text: str, what: str) -> None:
+    if not _is(text, str):
+        raise Rejected(f"expected {what} to be text, got: {_short(repr(text))}; nothing was stored")
+    if len(text) > MAX_ID_BYTES or (not text.isascii() and len(_encoded(text, what)) > MAX_ID_BYTES):
+        raise Rejected(f"expected {what} of at most {MAX_ID_BYTES} bytes, got: {_short(text)!r}; nothing was stored")
+
+
+def _encoded(text: str, what: str) -> bytes:
+    try:
+        return encode_text(text)
+    except UnicodeEncodeError as error:  # a lone surrogate that escapes no byte
+        raise Rejected(f"expected {what} that can be written in UTF-8, got: {_short(text)!r}") from error
 
 
 def check_due(due_ms: int | None, item_id: str) -> None:
@@ -108,6 +124,8 @@ def check_name(name: str, what: str) -> None:
     """Raise `Rejected` unless `name` can be a topic or ref."""
     if not _is(name, str) or len(name) > 249 or "\n" in name or "\0" in name:
         raise Rejected(f"expected a {what} to be one line of at most 249 characters, got: {_short(str(name))!r}")
+    if not name.isascii():
+        _encoded(name, f"a {what}")
 
 
 def _is(value: object, kind: type) -> bool:
@@ -207,6 +225,14 @@ class Dead:
 
 
 Settlement = Done | Next | Held | Dead
+
+
+def check_settlement(settlement: Settlement) -> None:
+    """Raise `Rejected` unless the store can hold what is to become of the item."""
+    if isinstance(settlement, Next):
+        check_due(settlement.due_ms, settlement.id)
+    if isinstance(settlement, Next | Dead) and settlement.body is not None:
+        Item(settlement.id, None, settlement.body, settlement.topic, settlement.refs, settlement.route).check()
 
 
 @dataclass(slots=True)

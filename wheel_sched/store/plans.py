@@ -17,6 +17,7 @@ from wheel_sched.store.items import (
     MAX_DUE_MS,
     Claim,
     Counts,
+    Done,
     Found,
     Item,
     Outcome,
@@ -31,6 +32,7 @@ from wheel_sched.store.items import (
     check_due,
     check_id,
     check_name,
+    check_settlement,
 )
 from wheel_sched.store.operations import (
     SCHEMA,
@@ -137,6 +139,9 @@ class Plans:
     ) -> Plan[Settled]:
         if len(settlements) > MAX_BATCH:
             raise Rejected(f"at most {MAX_BATCH} settlements a call, got: {len(settlements)}; nothing was settled")
+        for settlement in settlements:
+            if type(settlement) is not Done:
+                check_settlement(settlement)
         operation = Settle(claim.number, settlements, dead_cap, token or new_token())
         return (yield from self.one(claim.shard, operation))
 
@@ -147,7 +152,7 @@ class Plans:
     def change(self, alterations: Sequence[Alteration], route: str | None, token: str | None) -> Plan[list[Outcome]]:
         for alteration in alterations:
             check_id(alteration.id)
-            if isinstance(alteration.argument, int):
+            if not isinstance(alteration.argument, str):
                 check_due(alteration.argument, alteration.id)
             if alteration.item is not None:
                 alteration.item.check()
