@@ -18,6 +18,7 @@ from wheel_sched.store.redis import faults
 from wheel_sched.store.redis.library import library, shard_keys
 
 DURABILITIES = ("memory", "everysec", "fsync", "replicated")
+LOADS = 3  # of the library for one call: functions, scripts where these are refused, and once more after a flush
 REPEATS = 2  # after a lost reply; the caller's own retry comes on top
 REPEAT_AFTER_S = 0.05
 CONFIRM_MS = 5_000  # how long WAIT and WAITAOF may take before a write is in doubt
@@ -103,8 +104,7 @@ class Dialect:
         """Perform calls of one node; the result holds a value or an exception for each."""
         answers: list[Any] = [None] * len(calls)
         open_ = list(range(len(calls)))
-        repeats = 0
-        loaded = False
+        repeats = loads = 0
         while open_:
             batch = [calls[i] for i in open_]
             commands = [self.command(call, now_ms) for call in batch]
@@ -134,9 +134,9 @@ class Dialect:
                 else:
                     answers[i] = call.operation.parse(reply, call.shard)
             if missing:
-                if loaded and self.functions:
+                if loads == LOADS:
                     return answers
-                loaded = True
+                loads += 1
                 failure = yield from self._load([calls[i] for i in again], key)
                 if failure is not None:
                     for i in again:
