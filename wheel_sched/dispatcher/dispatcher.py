@@ -16,12 +16,13 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from wheel_sched.clock import Clock, SystemClock
-from wheel_sched.dispatcher.batch import Answer, Batch, Failed, Publisher
+from wheel_sched.dispatcher.backoff import Backoff
+from wheel_sched.dispatcher.batch import Batch, Failed, Publisher
 from wheel_sched.dispatcher.config import DispatcherConfig
 from wheel_sched.dispatcher.listener import Listener
 from wheel_sched.dispatcher.push import PushTarget
@@ -29,14 +30,24 @@ from wheel_sched.dispatcher.server_time import ServerTime
 from wheel_sched.dispatcher.statistics import DispatcherStats
 from wheel_sched.errors import StaleEpoch, StoreError, WheelSchedError
 from wheel_sched.store.delay_store import DelayStore
-from wheel_sched.store.items import Claim, Claimed, Dead, Done, Held, Mark, Next, Outcome, Pushed, Settled, Settlement
-from wheel_sched.store.items import Swept, Window
+from wheel_sched.store.items import (
+    Claim,
+    Claimed,
+    Dead,
+    Done,
+    Held,
+    Mark,
+    Outcome,
+    Pushed,
+    Settled,
+    Settlement,
+    Swept,
+    Window,
+)
 from wheel_sched.store.operations import Call, ClaimDue, Extend, Look, PushDue, ReportJump, Settle, Sweep
 from wheel_sched.wheel import TimerTaskEntry, TimingWheel
 
 logger = logging.getLogger("wheel_sched.dispatcher")
-
-_FAILURES_REMEMBERED = 100_000  # items whose publishing failed lately; the oldest is forgotten and starts over
 
 
 class _Wake(NamedTuple):
@@ -104,7 +115,7 @@ class Dispatcher:
         self._batches: dict[Batch, TimerTaskEntry[_Wake | _Keep]] = {}
         self._answered: deque[Batch] = deque()
         self._inbox: deque[Callable[[], None]] = deque()
-        self._failures: OrderedDict[str, int] = OrderedDict()
+        self._backoff = Backoff(self.config, self.stats)
         self._wakeup = threading.Condition()
         self._work: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
         self._listeners: list[Listener] = []
@@ -467,27 +478,12 @@ class Dispatcher:
 
     def _settlements(self, batch: Batch) -> list[Settlement]:
         answers = list(batch.answers)  # a publisher past its timeout may still be writing
-        settlements = [self._settlement(item, answer) for item, answer in zip(batch.items, answers, strict=True)]
+        now_ms = self._now_ms()
+        settlements = [
+            self._backoff.settlement(item, answer, now_ms) for item, answer in zip(batch.items, answers, strict=True)
+        ]
         batch.answers = list(settlements)
         return settlements
-
-    def _settlement(self, item: Claimed, answer: Answer | None) -> Settlement:
-        if answer is None:
-            answer = Failed("no answer from the broker", in_doubt=True)
-        if not isinstance(answer, Failed):
-            self._failures.pop(item.id, None)
-            return answer
-        self.stats.failed += 1
-        self.stats.in_doubt += answer.in_doubt
-        if not answer.transient:
-            self._failures.pop(item.id, None)
-            return Dead(item.id, answer.reason)
-        count = self._failures.pop(item.id, 0) + 1
-        self._failures[item.id] = count
-        if len(self._failures) > _FAILURES_REMEMBERED:
-            self._failures.popitem(last=False)
-        delay_ms = min(self.config.backoff_ms * 2 ** min(count - 1, 20), self.config.backoff_max_ms)
-        return Next(item.id, self._now_ms() + delay_ms)
 
     def _settled(self, batch: Batch, settled: Settled) -> None:
         entry = self._batches.pop(batch, None)
