@@ -1,0 +1,46 @@
+"""From answers to settlements: what failed to be published waits a doubling time, or is dead.
+
+How often an item failed is remembered here, not in the store: it concerns the broker's health as this dispatcher sees
+it, not the message. Bounded; the item that failed longest ago is forgotten and starts over. One owner.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from wheel_sched.dispatcher.batch import Answer, Failed
+from wheel_sched.dispatcher.config import DispatcherConfig
+from wheel_sched.dispatcher.statistics import DispatcherStats
+from wheel_sched.store.items import Claimed, Dead, Next, Settlement
+
+_REMEMBERED = 100_000
+_UNANSWERED = Failed("no answer from the broker", in_doubt=True)
+
+
+class Backoff:
+    """Turns a publisher's answers into settlements."""
+
+    def __init__(self, config: DispatcherConfig, stats: DispatcherStats) -> None:
+        self._config = config
+        self._stats = stats
+        self._failures: OrderedDict[str, int] = OrderedDict()
+
+    def settlement(self, item: Claimed, answer: Answer | None, now_ms: int) -> Settlement:
+        """How `item` is settled; None = unanswered: in doubt, and released like any other failure."""
+        if answer is None:
+            answer = _UNANSWERED
+        if not isinstance(answer, Failed):
+            if self._failures:
+                self._failures.pop(item.id, None)
+            return answer
+        self._stats.failed += 1
+        self._stats.in_doubt += answer.in_doubt
+        if not answer.transient:
+            self._failures.pop(item.id, None)
+            return Dead(item.id, answer.reason)
+        count = self._failures.pop(item.id, 0) + 1
+        self._failures[item.id] = count
+        if len(self._failures) > _REMEMBERED:
+            self._failures.popitem(last=False)
+        delay_ms = min(self._config.backoff_ms * 2 ** min(count - 1, 20), self._config.backoff_max_ms)
+        return Next(item.id, now_ms + delay_ms)
