@@ -1,0 +1,95 @@
+"""Gates and what the command line makes of them."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from benchmarks import __main__ as command
+from benchmarks import dispatch, store
+from benchmarks.figures import Figure, missed
+
+FAST = Figure("rate.median", "msg/s", "how fast", at_least=100)
+QUIET = Figure("idle", "commands", "how quiet", at_most=0)
+CONTEXT = Figure("cpus", "", "context")
+
+
+def result_at_the_bounds(figures: tuple[Figure, ...]) -> dict[str, Any]:
+    """A result in which every figure is exactly its gate, and context figures are 1."""
+    result: dict[str, Any] = {"python": "3", "server": "valkey", "cpus": 2, "rounds": 5}
+    for figure in figures:
+        *path, last = figure.key.split(".")
+        place = result
+        for step in path:
+            place = place.setdefault(step, {})
+        bounds = [bound for bound in (figure.at_least, figure.at_most) if bound is not None]
+        place[last] = bounds[0] if bounds else 1
+    return result
+
+
+@pytest.mark.parametrize(("rate", "met"), [(100, True), (250.5, True), (99.99, False), (math.nan, False)])
+def test_a_lower_bound_holds_from_the_bound_upwards(rate: float, met: bool) -> None:
+    """At the bound and above the gate is met; below, and without a number, it is missed."""
+    assert FAST.met({"rate": {"median": rate}}) is met
+
+
+@pytest.mark.parametrize(("commands", "met"), [(0, True), (1, False), (math.nan, False)])
+def test_an_upper_bound_holds_up_to_the_bound(commands: float, met: bool) -> None:
+    """One command more than none misses a gate of none."""
+    assert QUIET.met({"idle": commands}) is met
+
+
+@pytest.mark.parametrize("result", [{}, {"rate": None}, {"rate": {"median": None}}, {"rate": {"median": True}}])
+def test_a_figure_that_was_not_measured_misses_its_gate(result: dict[str, Any]) -> None:
+    """A benchmark that measured nothing does not pass."""
+    assert not FAST.met(result)
+
+
+def test_a_missed_gate_is_told_with_figure_value_and_bound() -> None:
+    """The line for people names all three; figures without a gate are never missed."""
+    assert missed([FAST, QUIET, CONTEXT], {"rate": {"median": 41}, "idle": 0}) == [
+        "rate.median: 41 msg/s, the gate is >= 100"
+    ]
+
+
+@pytest.mark.parametrize("benchmark", [store, dispatch], ids=["store", "dispatch"])
+def test_the_command_fails_exactly_when_a_gate_is_missed(
+    benchmark: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At the bounds `--check` passes; with each single gate missed it exits 1 and names that gate."""
+    name = benchmark.__name__.rpartition(".")[2]
+    gated = [figure for figure in benchmark.FIGURES if figure.bound]
+    for broken in [None, *gated]:
+        result = result_at_the_bounds(benchmark.FIGURES)
+        if broken is not None:
+            *path, last = broken.key.split(".")
+            place = result
+            for step in path:
+                place = place[step]
+            place[last] += -0.01 if broken.at_least is not None else 0.01
+        monkeypatch.setattr(benchmark, "run", lambda _, result=result: result)
+        assert command.main([name, "--json", "--check"]) == (0 if broken is None else 1)
+        out, err = capsys.readouterr()
+        assert err.count("gate missed:") == len(json.loads(out)["missed"]) == (0 if broken is None else 1)
+        assert broken is None or broken.key in err
+
+
+def test_the_gates_are_those_that_were_promised() -> None:
+    """Loosening a gate needs a change here as well, where it is seen."""
+    gates = {figure.key: figure.bound for figure in (*store.FIGURES, *dispatch.FIGURES) if figure.bound}
+    assert gates == {
+        "schedule_vs_zadd": ">= 0.8",
+        "bytes_per_message": "<= 350",
+        "max_stall_ms": "<= 5",
+        "burst_memory_msgs_per_s": ">= 50,000",
+        "burst_streams_msgs_per_s": ">= 20,000",
+        "lateness_ms.p50": "<= 1.5",
+        "lateness_ms.p99": "<= 10",
+        "early": "<= 0",
+        "lost": "<= 0",
+        "wakeup_ms.p50": "<= 3",
+        "idle_commands": "<= 0",
+    }

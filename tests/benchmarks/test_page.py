@@ -1,0 +1,63 @@
+"""docs/benchmarks.md: its tables are made from the figures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import dispatch, store
+from benchmarks.report import markdown, table, write_section
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "benchmarks.md"
+AROUND = {"python": "3.13.1", "server": "valkey 9.1.2", "cpus": 8, "rounds": 7}
+
+every_benchmark = pytest.mark.parametrize("benchmark", [store, dispatch], ids=["store", "dispatch"])
+
+
+def without_values(text: str) -> list[list[str]]:
+    rows = [line.split("|") for line in text.splitlines() if line.startswith("| `")]
+    return [[row[1], row[3], row[4]] for row in rows]
+
+
+@every_benchmark
+def test_the_page_lists_the_figures_the_benchmark_has(benchmark: Any) -> None:
+    """Names, gates and meanings on the page are those in the code, in its order."""
+    name = benchmark.__name__.rpartition(".")[2]
+    section = PAGE.read_text("utf-8").partition(f"<!-- figures: {name} -->")[2].partition("<!-- end of")[0]
+    assert without_values(section) == without_values(markdown(benchmark.FIGURES, None))
+
+
+@every_benchmark
+def test_a_result_fills_its_own_section_only(benchmark: Any, tmp_path: Path) -> None:
+    """Written twice, the page holds the figures once, and the rest of it word for word."""
+    name = benchmark.__name__.rpartition(".")[2]
+    page = tmp_path / "page.md"
+    page.write_text(PAGE.read_text("utf-8"), "utf-8")
+    text = markdown(benchmark.FIGURES, AROUND)
+    write_section(page, name, text)
+    write_section(page, name, text)
+    written = page.read_text("utf-8")
+    assert written.count("8 processors") == 1
+    start, end = f"<!-- figures: {name} -->", f"<!-- end of figures: {name} -->"
+    original = PAGE.read_text("utf-8")
+    assert written.partition(start)[0] == original.partition(start)[0]
+    assert written.partition(end)[2] == original.partition(end)[2]
+
+
+def test_a_page_without_the_section_is_left_alone(tmp_path: Path) -> None:
+    """The error names the lines that are expected."""
+    page = tmp_path / "page.md"
+    page.write_text("# A page\n", "utf-8")
+    with pytest.raises(ValueError, match="figures: store"):
+        write_section(page, "store", "text")
+    assert page.read_text("utf-8") == "# A page\n"
+
+
+def test_the_table_marks_a_missed_gate() -> None:
+    """People see at a glance what missed."""
+    text = table(store.FIGURES, {**AROUND, "schedule_vs_zadd": 0.5, "bytes_per_message": 300})
+    lines = {line.split()[0]: line for line in text.splitlines() if line}
+    assert lines["schedule_vs_zadd"].endswith("MISSED")
+    assert lines["bytes_per_message"].endswith("ok")
