@@ -14,7 +14,6 @@ Source: Kafka's SystemTimer and its reaper, with a durable purgatory behind it.
 from __future__ import annotations
 
 import logging
-import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -28,6 +27,7 @@ from wheel_sched.dispatcher.listener import Listener
 from wheel_sched.dispatcher.push import PushTarget
 from wheel_sched.dispatcher.server_time import ServerTime
 from wheel_sched.dispatcher.statistics import DispatcherStats
+from wheel_sched.dispatcher.workers import Workers
 from wheel_sched.errors import StaleEpoch, StoreError, WheelSchedError
 from wheel_sched.store.delay_store import DelayStore
 from wheel_sched.store.items import (
@@ -117,9 +117,9 @@ class Dispatcher:
         self._inbox: deque[Callable[[], None]] = deque()
         self._backoff = Backoff(self.config, self.stats)
         self._wakeup = threading.Condition()
-        self._work: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
+        self._workers = Workers(publisher, self.config.workers, lambda batch: self._note(lambda: self._returned(batch)))
+        self._owner = threading.Thread(target=self._own, name="wheel-sched-dispatcher", daemon=True)
         self._listeners: list[Listener] = []
-        self._threads: list[threading.Thread] = []
         self._state = "new"
         self._state_lock = threading.Lock()
         self._stop_by_ns: int | None = None
@@ -146,13 +146,8 @@ class Dispatcher:
             if self._state != "new":
                 return
             self._state = "running"
-        owner = threading.Thread(target=self._own, name="wheel-sched-dispatcher", daemon=True)
-        self._threads = [owner] + [
-            threading.Thread(target=self._publish, name=f"wheel-sched-publisher-{n}", daemon=True)
-            for n in range(self.config.workers)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._workers.start()
+        self._owner.start()
 
     def stop(self, timeout_s: float = 10.0) -> None:
         """Drain: claim no more, wait up to `timeout_s` for what is being published, settle it, end.
@@ -169,8 +164,8 @@ class Dispatcher:
         for listener in self._listeners:
             listener.stop()
         self._note(lambda: None)
-        if threading.current_thread() not in self._threads:
-            self._threads[0].join(timeout_s + 5)
+        if threading.current_thread() not in (self._owner, *self._workers.threads):
+            self._owner.join(timeout_s + 5)
         with self._state_lock:
             self._state = "stopped"
 
@@ -179,18 +174,6 @@ class Dispatcher:
         with self._wakeup:
             self._inbox.append(note)
             self._wakeup.notify()
-
-    # -- the workers
-
-    def _publish(self) -> None:
-        while (batch := self._work.get()) is not None:
-            try:
-                self.publisher.publish(batch)
-            except Exception as error:
-                # what is unanswered is in doubt; the owner releases it
-                logger.exception("dispatcher.publish_failed", extra={"items": len(batch.items), "error": repr(error)})
-            done = batch
-            self._note(lambda done=done: self._returned(done))  # type: ignore[misc]
 
     def _returned(self, batch: Batch) -> None:
         if not batch.over:
@@ -207,8 +190,7 @@ class Dispatcher:
             logger.exception("dispatcher.died")
             raise
         finally:
-            for _ in range(self.config.workers):
-                self._work.put(None)
+            self._workers.stop()
             for listener in self._listeners:
                 listener.stop()
 
@@ -413,7 +395,7 @@ class Dispatcher:
         batch.started_ms = now_ms
         self.stats.in_flight += len(batch.items)
         self._batches[batch] = self._wheel.schedule(_Keep(batch), now_ms + self.config.lease_ms // 3)
-        self._work.put(batch)
+        self._workers.give(batch)
 
     def _pushed(self, pushed: Pushed) -> None:
         self._ripe.discard(pushed.shard)

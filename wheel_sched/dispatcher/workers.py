@@ -1,0 +1,51 @@
+"""The threads that publish: they take batches off a queue and report each when its publisher has returned."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+
+from wheel_sched.dispatcher.batch import Batch, Publisher
+
+logger = logging.getLogger("wheel_sched.dispatcher")
+
+
+class Workers:
+    """A fixed number of publishing threads.
+
+    Args:
+        publisher: what they call.
+        count: how many.
+        returned: called from a worker when a batch is through; what is unanswered in it then is in doubt.
+    """
+
+    def __init__(self, publisher: Publisher, count: int, returned: Callable[[Batch], None]) -> None:
+        self._publisher = publisher
+        self._returned = returned
+        self._work: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
+        self.threads = [
+            threading.Thread(target=self._publish, name=f"wheel-sched-publisher-{n}", daemon=True) for n in range(count)
+        ]
+
+    def start(self) -> None:
+        for thread in self.threads:
+            thread.start()
+
+    def give(self, batch: Batch) -> None:
+        """Have a batch published."""
+        self._work.put(batch)
+
+    def stop(self) -> None:
+        """Let the threads end after what they are at; does not wait."""
+        for _ in self.threads:
+            self._work.put(None)
+
+    def _publish(self) -> None:
+        while (batch := self._work.get()) is not None:
+            try:
+                self._publisher.publish(batch)
+            except Exception as error:
+                logger.exception("dispatcher.publish_failed", extra={"items": len(batch.items), "error": repr(error)})
+            self._returned(batch)
