@@ -207,4 +207,5 @@ def test_a_client_made_by_sentinel_leads_to_the_primary(primary: TemporaryServer
     broker.close()
     assert client.ping()
     client.close()
-    sentinel.close()
+    for watcher in sentinel.sentinels:
+        watcher.close()
