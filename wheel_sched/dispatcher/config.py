@@ -16,6 +16,7 @@ class DispatcherConfig:
 
     Args:
         batch: items per claim; above 250 a script blocks the server for over a millisecond. Defaults to 250.
+        push_batch: items per claim-and-publish script, which does more per item. Defaults to 100.
         lease_ms: how long a claimed batch belongs to this dispatcher; extended while it is being published, so it
             bounds how late a batch is when its dispatcher dies. Defaults to 10 s.
         workers: threads that publish. Defaults to 1.
@@ -36,6 +37,7 @@ class DispatcherConfig:
     """
 
     batch: int = 250
+    push_batch: int = 100
     lease_ms: int = 10_000
     workers: int = 1
     max_in_flight: int = 2_000
@@ -57,7 +59,9 @@ class DispatcherConfig:
             bound = least.get(spec.name, 1)
             if type(value) is not int or value < bound:
                 problems.append(f"expected {spec.name} to be a whole number from {bound} up, got: {value!r}")
-        if type(self.batch) is int and self.batch > MAX_BATCH:
-            problems.append(f"expected batch to be at most {MAX_BATCH}, got: {self.batch}")
+        for name in ("batch", "push_batch"):
+            value = getattr(self, name)
+            if type(value) is int and value > MAX_BATCH:
+                problems.append(f"expected {name} to be at most {MAX_BATCH}, got: {value}")
         if problems:
             raise ConfigError(problems)

@@ -276,7 +276,7 @@ class Dispatcher:
         if room <= 0 or (self.push is None and len(self._batches) - settling >= 2 * config.workers):
             return calls
         for shard in sorted(self._ripe - self._unread):
-            limit = min(config.batch, room)
+            limit = min(config.batch if self.push is None else config.push_batch, room)
             epoch = self._epochs.get(shard)
             if self.push is None:
                 calls.append(Call(shard, ClaimDue(limit, config.lease_ms, None, epoch, config.lapse_cap)))

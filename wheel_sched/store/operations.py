@@ -80,9 +80,9 @@ def _head(value: int) -> int | None:
     return None if value < 0 else value
 
 
-def _claimed(raw_id: bytes, due_ms: int, raw: bytes) -> Claimed:
+def _claimed(raw_id: bytes, due_ms: bytes | int, raw: bytes) -> Claimed:
     record = read_record(raw)
-    return Claimed(decode_text(raw_id), due_ms, record.version, record.topic, record.body, record.refs, record.route)
+    return Claimed(decode_text(raw_id), int(due_ms), record.version, record.topic, record.body, record.refs, record.route)
 
 
 @dataclass(slots=True)
@@ -173,7 +173,7 @@ class PushDue:
             Refused(_claimed(*reply[at : at + 3]), reply[at + 3].decode("utf-8", "replace")) for at in range(6, stop, 4)
         ]
         heads = _head(due_head), _head(fly_head)
-        return Pushed(shard, number, now_us, epoch, *heads, dues_ms=reply[stop:], refused=refused)
+        return Pushed(shard, number, now_us, epoch, *heads, dues_ms=[int(due) for due in reply[stop].split()], refused=refused)
 
 
 @dataclass(slots=True)

@@ -1,10 +1,11 @@
 """Push form: a body that the server itself can push to a stream or a list, in the script that claims it.
 
-    <S|L>1;<length>:<target><length>:<piece><length>:<piece>...
+    <S|L>1[<length>,<length>,...]<target><piece><piece>...
 
 S: the pieces are field, value, field, value ... of one stream entry. L: one piece, pushed to a list. Targets are names
 relative to the prefix the dispatcher is given. A body in this form can be taken apart on the client as well, for the
-claim-publish-settle way.
+claim-publish-settle way. The lengths stand together because the server reads a short JSON list faster than it
+reads lengths one by one.
 """
 
 from __future__ import annotations
@@ -37,10 +38,9 @@ def encode_push(kind: Literal["S", "L"], target: str, pieces: Sequence[bytes]) -
         raise Rejected(f"expected field-value pairs for a stream or one piece for a list, got: {len(pieces)} pieces")
     if len(pieces) > MAX_PIECES:
         raise Rejected(f"at most {MAX_PIECES // 2} fields fit into one entry, got: {len(pieces) // 2}")
-    raw = target.encode("utf-8", "surrogateescape")
-    parts = [b"%s1;%d:%s" % (kind.encode(), len(raw), raw)]
-    parts += [b"%d:%s" % (len(piece), piece) for piece in pieces]
-    return b"".join(parts)
+    parts = [target.encode("utf-8", "surrogateescape"), *pieces]
+    lengths = ",".join([str(len(part)) for part in parts])
+    return b"%s1[%s]%s" % (kind.encode(), lengths.encode(), b"".join(parts))
 
 
 def decode_push(body: bytes) -> PushForm:
@@ -49,19 +49,22 @@ def decode_push(body: bytes) -> PushForm:
     Raises:
         Rejected: it is not in push form; nothing was changed.
     """
-    kind, stop, at = body[:1], len(body), 3
+    kind, stop = body[:1], body.find(b"]")
     pieces: list[bytes] = []
     try:
-        if body[1:3] != b"1;" or kind not in (b"S", b"L"):
+        if body[1:3] != b"1[" or kind not in (b"S", b"L"):
             raise ValueError(body[:8])
-        while at < stop:
-            colon = body.index(b":", at)
-            end = colon + 1 + int(body[at:colon])
-            if end > stop:
-                raise ValueError(end)
-            pieces.append(body[colon + 1 : end])
-            at = end
+        at = stop + 1
+        for length in body[3:stop].split(b","):
+            if not length.isdigit():
+                raise ValueError(length)
+            pieces.append(body[at : at + int(length)])
+            at += int(length)
+        if at != len(body):
+            raise ValueError(at)
         target = pieces.pop(0).decode("utf-8", "surrogateescape")
+        if len(pieces) != 1 if kind == b"L" else (not pieces or len(pieces) % 2):
+            raise ValueError(len(pieces))
     except (ValueError, IndexError) as error:
-        raise Rejected(f"the body ({stop} bytes) is not in push form; it was left as it is") from error
+        raise Rejected(f"the body ({len(body)} bytes) is not in push form; it was left as it is") from error
     return PushForm("S" if kind == b"S" else "L", target, pieces)

@@ -9,20 +9,18 @@ if not (n >= 0 and n <= MAX_BATCH) then return {err = 'WSBATCH at most ' .. MAX_
 local said = recall(s)
 if said then
   -- a repeat after a lost reply: the same batch, as far as it is still under this claim
-  local number = string.match(said, '^(%d+)')
-  local reply = {tonumber(number), s.us, s.epoch, first_score(KEYS[DUE]), first_score(KEYS[FLY])}
-  local at = #number + 1
-  while true do                       -- by length, since an id may look like anything
-    local from, to, length = string.find(said, '^\n(%d+):', at)
-    if not from then break end
-    at = to + length + 1
-    local id = string.sub(said, to + 1, at - 1)
-    local due = string.match(redis.call('HGET', KEYS[CLAIM], id) or '', '^!?' .. number .. ':(%d+):')
-    local rec = due and redis.call('HGET', KEYS[BODY], id)
+  local claims, mine = redis.call('HGETALL', KEYS[CLAIM]), {}
+  for i = 1, #claims, 2 do
+    local due = string.match(claims[i + 1], '^!?' .. said .. ':(%d+):')
+    if due then mine[#mine + 1] = {claims[i], tonumber(due)} end
+  end
+  table.sort(mine, function(a, b) return a[2] < b[2] or (a[2] == b[2] and a[1] < b[1]) end)
+  local reply = {tonumber(said), s.us, s.epoch, first_score(KEYS[DUE]), first_score(KEYS[FLY])}
+  for _, pair in ipairs(mine) do
+    local rec = redis.call('HGET', KEYS[BODY], pair[1])
     if rec then
-      reply[#reply + 1] = id
-      reply[#reply + 1] = tonumber(due)
-      reply[#reply + 1] = rec
+      local at = #reply
+      reply[at + 1], reply[at + 2], reply[at + 3] = pair[1], pair[2], rec
     end
   end
   return reply
@@ -41,18 +39,23 @@ local number = 0
 local reply = {0, s.us, s.epoch, 0, 0}
 if #ids > 0 then
   number = redis.call('HINCRBY', KEYS[META], 'claims', 1)
-  local fly, claims, said_ids = {}, {}, {tostring(number)}
+  local deadline = ms(s.now + lease)
+  local fly, claims, start, ends = {}, {}, number .. ':', {}
   for i, id in ipairs(ids) do
-    fly[2 * i - 1], fly[2 * i] = s.now + lease, id
-    claims[2 * i - 1], claims[2 * i] = id, number .. ':' .. ms(dues[i]) .. ':' .. refs[i] .. ':' .. topics[i]
-    said_ids[i + 1] = #id .. ':' .. id
-    moves(s, topics[i], 'due', 'fly')
-    local at = 3 + 3 * i
-    reply[at], reply[at + 1], reply[at + 2] = id, dues[i], recs[i]
+    local topic, due = topics[i], dues[i]
+    local suffix = refs[i] and ':r:' .. topic or ends[topic]
+    if not suffix then
+      suffix = ':-:' .. topic
+      ends[topic] = suffix
+    end
+    fly[2 * i - 1], fly[2 * i] = deadline, id
+    claims[2 * i - 1], claims[2 * i] = id, start .. due .. suffix
+    reply[3 * i + 3], reply[3 * i + 4], reply[3 * i + 5] = id, due, recs[i]
   end
+  for topic, count in pairs(tally_of(topics)) do moves(s, topic, 'due', 'fly', count) end
   redis.call('ZADD', KEYS[FLY], unpack(fly))
   redis.call('HSET', KEYS[CLAIM], unpack(claims))
-  record_answer(s, table.concat(said_ids, '\n'))
+  record_answer(s, tostring(number))
 end
 reply[1] = number
 reply[4], reply[5] = finish(s)

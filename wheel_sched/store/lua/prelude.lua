@@ -65,13 +65,13 @@ end
 
 local function add(s, field, by) s.tally[field] = (s.tally[field] or 0) + by end
 
--- One id changes place (nil = outside); the counters follow.
-local function moves(s, topic, from, to)
-  if from then add(s, 'n:' .. from .. ':' .. topic, -1) end
-  if to then add(s, 'n:' .. to .. ':' .. topic, 1) end
+-- `by` ids (1 unless told) change place, nil = outside; the counters follow.
+local function moves(s, topic, from, to, by)
+  if from then add(s, 'n:' .. from .. ':' .. topic, -(by or 1)) end
+  if to then add(s, 'n:' .. to .. ':' .. topic, by or 1) end
 end
 
-local function event(s, name, topic) add(s, 't:' .. name .. ':' .. topic, 1) end
+local function event(s, name, topic, by) add(s, 't:' .. name .. ':' .. topic, by or 1) end
 
 local function parse(rec)
   local version, tl, kl, rl, at = string.match(rec, '^1:(%d+):(%d+):(%d+):(%d+):()')
@@ -80,6 +80,15 @@ local function parse(rec)
   local topic = string.sub(rec, at, at + tl - 1)
   local refs = rl > 0 and string.sub(rec, at + tl + kl, at + tl + kl + rl - 1) or nil
   return topic, refs, version, at + tl + kl + rl
+end
+
+-- Topic, refs and where the body starts. Records of one batch start alike, so most are only compared.
+local function glance(s, rec)
+  local known = s.known
+  if known and string.sub(rec, 1, #known) == known then return s.known_topic, nil, #known + 1 end
+  local topic, refs, _, at = parse(rec)
+  if topic and not refs then s.known, s.known_topic = string.sub(rec, 1, at - 1), topic end
+  return topic, refs, at
 end
 
 local function refs_of(s, refs, id, command)
@@ -116,7 +125,9 @@ local function put_waiting(s, id, due, topic)
     put_held(s, id, due, topic, 'paused')
     return 'held'
   end
-  table.insert(s.due, due) table.insert(s.due, id)
+  local list = s.due
+  local k = #list
+  list[k + 1], list[k + 2] = due, id
   if not s.least or due < s.least then s.least = due end
   return 'due'
 end
@@ -225,33 +236,41 @@ local function recover(s, limit, cap)
   return #ids
 end
 
--- Takes up to `n` ids due at `until_ms` or before out of `due`: lists of ids, dues, records, topics.
--- Ids of paused topics move to held on the way, ids without a readable record to the dead.
+-- Takes up to `n` ids due at `until_ms` or before out of `due`: lists of ids, dues (text), records, topics, refs and
+-- body starts. Ids of paused topics move to held on the way, ids without a readable record to the dead.
 local function take(s, n, until_ms)
+  local ids, dues, recs, topics, refs, starts = {}, {}, {}, {}, {}, {}
   local found = redis.call('ZRANGEBYSCORE', s.K[DUE], '-inf', until_ms, 'WITHSCORES', 'LIMIT', 0, n)
-  local ids, dues, recs, topics, refs = {}, {}, {}, {}, {}
-  if #found == 0 then return ids, dues, recs, topics, refs end
+  if #found == 0 then return ids, dues, recs, topics, refs, starts end
   local all = {}
-  for i = 1, #found, 2 do all[#all + 1] = found[i] end
+  for i = 1, #found, 2 do all[(i + 1) / 2] = found[i] end
   local bodies = redis.call('HMGET', s.K[BODY], unpack(all))
+  local k = 0
   for i, id in ipairs(all) do
-    local rec, due = bodies[i], tonumber(found[2 * i])
-    local topic, has_refs
-    if rec then topic, has_refs = parse(rec) end
+    local rec, due = bodies[i], found[2 * i]
+    local topic, ref, at
+    if rec then topic, ref, at = glance(s, rec) end
     if not topic then
       put_dead(s, id, rec or '', '', 'quarantine: the record is missing or cannot be read')
       redis.call('HDEL', s.K[BODY], id)
       add(s, 'n:dead:', 1)
       add(s, 'unreadable', 1)
-    elseif is_paused(s, topic) then
-      put_held(s, id, due, topic, 'paused')
+    elseif s.paused > 0 and is_paused(s, topic) then
+      put_held(s, id, tonumber(due), topic, 'paused')
       moves(s, topic, 'due', 'held')
     else
-      local k = #ids + 1
-      ids[k], dues[k], recs[k], topics[k], refs[k] = id, due, rec, topic, has_refs and 'r' or '-'
+      k = k + 1
+      ids[k], dues[k], recs[k], topics[k], refs[k], starts[k] = id, due, rec, topic, ref or false, at
     end
   end
   -- by rank: the due ones are the head of the set, so no member is looked up
   redis.call('ZREMRANGEBYRANK', s.K[DUE], 0, #all - 1)
-  return ids, dues, recs, topics, refs
+  return ids, dues, recs, topics, refs, starts
+end
+
+-- How many there are of each, in no order: counters are moved once per topic, not once per id.
+local function tally_of(list)
+  local counts = {}
+  for _, name in ipairs(list) do counts[name] = (counts[name] or 0) + 1 end
+  return counts
 end

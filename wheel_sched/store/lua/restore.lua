@@ -16,6 +16,7 @@ for at = 3, #ARGV, 5 do
     if state == 'dead' then
       redis.call('ZADD', KEYS[DEAD], score, id)
       redis.call('HSET', KEYS[DEADBODY], id, #reason .. ':' .. reason .. rec)
+      event(s, 'died', topic)
     else
       redis.call('HSET', KEYS[BODY], id, rec)
       if state == 'held' then

@@ -12,7 +12,7 @@ for i = 1, n do ids[i] = ARGV[3 * i] end
 local have = n > 0 and redis.call('HMGET', KEYS[BODY], unpack(ids)) or {}
 local buried = n > 0 and redis.call('ZCARD', KEYS[DEAD]) > 0 and redis.call('ZMSCORE', KEYS[DEAD], unpack(ids)) or {}
 local prefix = '1:' .. redis.call('HINCRBY', KEYS[META], 'seq', 1) .. ':'
-local codes, bodies, seen = {}, {}, {}
+local codes, bodies, seen, topics = {}, {}, {}, {}
 local fresh, known = 0, nil
 local head, topic, refs                -- a batch mostly holds one topic: parse only when the start differs
 for i = 1, n do
@@ -28,22 +28,23 @@ for i = 1, n do
       -- only heads without route and refs are alike from item to item
       known = (rl == '0' and kl == '0') and string.sub(tail, 1, at + tl - 1) or nil
     end
-    bodies[#bodies + 1] = id
-    bodies[#bodies + 1] = prefix .. tail
+    bodies[2 * fresh + 1], bodies[2 * fresh + 2] = id, prefix .. tail
     local due = ARGV[3 * i + 1]
-    local state
+    fresh = fresh + 1
+    topics[fresh] = topic
     if due == '' then
       put_held(s, id, 0, topic, 'parked')
-      state = 'held'
+      codes[i] = 'h'
     else
-      state = put_waiting(s, id, tonumber(due), topic)
+      codes[i] = put_waiting(s, id, tonumber(due), topic) == 'due' and 's' or 'h'
     end
+    if codes[i] == 'h' then moves(s, topic, 'due', 'held') end
     if refs then refs_of(s, refs, id, 'SADD') end
-    codes[i] = state == 'due' and 's' or 'h'
-    moves(s, topic, nil, state)
-    event(s, 'accepted', topic)
-    fresh = fresh + 1
   end
+end
+for name, count in pairs(tally_of(topics)) do
+  moves(s, name, nil, 'due', count)
+  event(s, 'accepted', name, count)
 end
 if fresh > 0 then redis.call('HSET', KEYS[BODY], unpack(bodies)) end
 local text = table.concat(codes)

@@ -13,13 +13,21 @@ from types import MappingProxyType
 from typing import Any
 
 from wheel_sched.errors import ConfigError, NamespaceMismatch, StoreError, WheelSchedError
+from wheel_sched.store.freezing import Freeze, Move
 from wheel_sched.store.items import Mark
 from wheel_sched.store.memory import changes, reads, writes
 from wheel_sched.store.memory.shard import MemoryShard
 from wheel_sched.store.operations import SCHEMA, Call, Open, PushDue
 
 READS: Mapping[str, Callable[[MemoryShard, Any], Any]] = MappingProxyType(
-    {"window": reads.look, "get": reads.get, "list": reads.list_ids, "counts": reads.count, "find": reads.find}
+    {
+        "window": reads.look,
+        "get": reads.get,
+        "list": reads.list_ids,
+        "counts": reads.count,
+        "find": reads.find,
+        "tries": reads.list_tries,
+    }
 )
 WRITES: Mapping[str, Callable[[MemoryShard, Any], Any]] = MappingProxyType(
     {
@@ -102,6 +110,8 @@ class MemoryBackend:
             return (SCHEMA, len(self.shards), self.clock, shard.epoch, self._wall_us()), False
         if isinstance(operation, PushDue):
             raise StoreError("one-script hand-over needs streams or lists on the same server: nothing was claimed")
+        if isinstance(operation, Freeze | Move):
+            raise StoreError("a memory store has one life and one shard count: nothing was frozen or moved")
         read = READS.get(operation.script)
         # restore works in a frozen namespace, and like the readers doesn't move the clock
         shard.begin(now_ms, reading=read is not None or operation.script == "restore")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from wheel_sched.store.freezing import ListTries, Tried
 from wheel_sched.store.items import MAX_BATCH, Counts, Found, Window
 from wheel_sched.store.memory.shard import MemoryShard, Stored
 from wheel_sched.store.operations import Count, Find, Get, ListIds, Look
@@ -74,3 +75,11 @@ def count(shard: MemoryShard, call: Count) -> Counts:
 def find(shard: MemoryShard, call: Find) -> list[str]:
     keys = list(shard.refs.get(decode_text(encode_text(call.ref)), ()))
     return [shard.items[key].id for key in keys[: call.limit]]
+
+
+def list_tries(shard: MemoryShard, call: ListTries) -> list[Tried]:
+    order = sorted((expiry_s * 1000 + attempts, key) for key, (expiry_s, attempts) in shard.tries.items())
+    return [
+        Tried(decode_text(key), score % 1000, score // 1000 * 1000)
+        for score, key in order[call.start : call.start + MAX_BATCH]
+    ]

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 KEY_NAMES = ("meta", "due", "fly", "body", "claim", "held", "why", "dead", "deadbody", "mark", "tries", "lapsed")
 
-_READERS = ("window", "get", "list", "counts", "find")
+_READERS = ("window", "get", "list", "counts", "find", "tries")
 _GROWING = ("schedule", "open", "restore")
 SCRIPTS = (
     *_READERS,
@@ -28,6 +28,8 @@ SCRIPTS = (
     "sweep",
     "remember",
     "jump",
+    "freeze",
+    "move",
 )
 
 
