@@ -81,7 +81,7 @@ class Model:
     def __init__(self, now: int) -> None:
         self.cells: dict[str, Cell] = {}
         self.paused: set[str] = set()
-        self.now = self.last = now
+        self.now, self.last = now, 0  # a new store has seen no time yet
         self.epoch = 1
         self.claims = 0
         self.accepted = self.gone = 0
@@ -429,11 +429,22 @@ class StoreMachine(RuleBasedStateMachine):
         assert self.store.resume(topic, spread_ms=spread) == len(back)
 
     @rule(cap=st.sampled_from([0, 2]), lapse_cap=st.sampled_from([0, 2]))
+    def keep_house(self, cap: int, lapse_cap: int) -> None:
+        self.sweep(cap, lapse_cap)
+
     def sweep(self, cap: int, lapse_cap: int) -> None:
         model = self._begin()
         recovered = model.recover(lapse_cap)
         model.trim(cap)
         assert self.store.sweep(dead_cap=cap, lapse_cap=lapse_cap)[0].recovered == recovered
+
+    @precondition(lambda self: any(cell.state == "fly" for cell in self.model.cells.values()))
+    @rule(lapse_cap=st.sampled_from([0, 2]))
+    def leases_run_out(self, lapse_cap: int) -> None:
+        self.bench.clock.now_ms = max(
+            self.bench.now_ms, max(self.model.cells[i].score for i in self.model.sorted("fly"))
+        )
+        self.sweep(0, lapse_cap)
 
     @rule(by=st.one_of(st.integers(0, 300), st.sampled_from([-1, -50, -5000, -5001, -86_400_000, 86_400_000])))
     def time_passes(self, by: int) -> None:
