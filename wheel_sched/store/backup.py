@@ -1,0 +1,348 @@
+"""Backup and restore of a namespace as JSON Lines: a header, one line per item and attempt record, a footer.
+
+Invariants: a file without a footer that fits (count and SHA-256 of all lines before it) is never restored; a backup
+appears under its name only when it is whole; restoring puts items back exactly as they were, but for those that were
+in flight, which are due at their original due. Counters of what happened earlier start anew.
+
+A backup may be taken while services run. An item that changes place meanwhile can dodge one pass over the store, so
+passes are repeated until one finds nothing new; `exact` says whether everything stood still. Cost: one read of every
+item a pass, and memory for the ids. Blocking; one thread.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from wheel_sched.errors import Rejected, StoreError
+from wheel_sched.store.delay_store import DelayStore
+from wheel_sched.store.freezing import ListTries, Tried
+from wheel_sched.store.items import MAX_BATCH, STATES, Counts, Found, State
+from wheel_sched.store.operations import Call
+
+FORMAT = 1
+MAX_PASSES = 5  # an item that dodges five passes over the whole store moves faster than it can be read
+_BATCH_BYTES = 8 * 1024 * 1024  # restored in one step: more would block the server
+_CLAIM = re.compile(r"(!?)\d+:(\d+):[r-]:")
+
+Progress = Callable[[int], None]
+
+
+class BadBackup(StoreError):
+    """The file is no backup, or not whole: nothing was restored."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackupFile:
+    """What a backup file says of itself, or what was just written.
+
+    Args:
+        namespace: where it was taken.
+        shards: how many the namespace had.
+        taken_ms: when, by the store's clock.
+        paused: topics that were paused.
+        items: how many items it holds.
+        tries: how many attempt records.
+        exact: whether nothing moved while it was taken.
+        by_state: items by state.
+    """
+
+    namespace: str
+    shards: int
+    taken_ms: int
+    paused: tuple[str, ...] = ()
+    items: int = 0
+    tries: int = 0
+    exact: bool = True
+    by_state: dict[str, int] = field(default_factory=dict)
+
+
+def write_backup(
+    store: DelayStore, path: str | os.PathLike[str], *, namespace: str, progress: Progress | None = None
+) -> BackupFile:
+    """Write the whole namespace to `path`, replacing what is there when all is written.
+
+    Raises:
+        StoreError, OSError: nothing stands under `path` that did not before.
+    """
+    target = Path(path)
+    part = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        with part.open("xb") as file:
+            written = _Writer(store, file, progress or (lambda _: None)).write(namespace)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            part.unlink()
+        raise
+    return written
+
+
+class _Writer:
+    """One backup being written."""
+
+    def __init__(self, store: DelayStore, file: BinaryIO, progress: Progress) -> None:
+        self._store = store
+        self._file = file
+        self._digest = hashlib.sha256()
+        self._progress = progress
+        self._seen: set[str] = set()
+        self._by_state: Counter[str] = Counter()
+
+    def write(self, namespace: str) -> BackupFile:
+        counts = self._store.counts()
+        taken_ms, paused = counts.now_us // 1000, sorted(counts.paused)
+        self._line(
+            {
+                "kind": "wheel-sched-backup",
+                "format": FORMAT,
+                "namespace": namespace,
+                "shards": self._store.shards,
+                "taken_ms": taken_ms,
+                "paused": paused,
+            }
+        )
+        self._pass()
+        exact = _stood_still(counts, self._store.counts())
+        for _ in range(0 if exact else MAX_PASSES - 1):
+            if not self._pass():
+                break
+        tries, by_state = self._tries(), dict(self._by_state)
+        footer = {"kind": "footer", "items": len(self._seen), "tries": tries, "exact": exact, "by_state": by_state}
+        self._file.write(_json({**footer, "sha256": self._digest.hexdigest()}))
+        items, shards = len(self._seen), self._store.shards
+        return BackupFile(namespace, shards, taken_ms, tuple(paused), items, tries, exact, by_state)
+
+    def _pass(self) -> int:
+        """Write every item not written yet; how many there were."""
+        before = len(self._seen)
+        for state in STATES:
+            for found in all_items(self._store, state):
+                if found.id in self._seen:
+                    continue
+                line = _item_line(found)
+                if line is not None:
+                    self._seen.add(found.id)
+                    self._by_state[line["state"]] += 1
+                    self._line(line)
+                    if len(self._seen) % MAX_BATCH == 0:
+                        self._progress(len(self._seen))
+        self._progress(len(self._seen))
+        return len(self._seen) - before
+
+    def _tries(self) -> int:
+        count = 0
+        for shard in range(self._store.shards):
+            for record in all_tries(self._store, shard):
+                line = {"kind": "tries", "key": record.key, "attempts": record.attempts, "expiry_ms": record.expiry_ms}
+                self._line(line)
+                count += 1
+        return count
+
+    def _line(self, value: dict[str, Any]) -> None:
+        raw = _json(value)
+        self._digest.update(raw)
+        self._file.write(raw)
+
+
+def _stood_still(before: Counts, after: Counts) -> bool:
+    return (before.now, before.ever, before.sizes) == (after.now, after.ever, after.sizes)
+
+
+def all_items(store: DelayStore, state: State) -> Iterator[Found]:
+    """All items of a state, page by page."""
+    cursor = None
+    while True:
+        page = store.list_items(state, cursor=cursor, limit=MAX_BATCH)
+        yield from page.found
+        cursor = page.cursor
+        if cursor is None:
+            return
+
+
+def all_tries(store: DelayStore, shard: int) -> Iterator[Tried]:
+    """All attempt records of a shard, page by page."""
+    start = 0
+    while True:
+        (page,) = store.execute([Call(shard, ListTries(start))])
+        if isinstance(page, Exception):
+            raise page
+        yield from page
+        if len(page) < MAX_BATCH:
+            return
+        start += len(page)
+
+
+def claimed_due_ms(found: Found) -> int | None:
+    """When an item in flight was due; None when it was cancelled meanwhile and will not come back."""
+    claim = _CLAIM.match(found.reason)
+    if claim is None:
+        return found.score_ms
+    return None if claim[1] else int(claim[2])
+
+
+def _item_line(found: Found) -> dict[str, Any] | None:
+    state, score_ms, reason = found.state, found.score_ms, found.reason
+    if state == "fly":
+        due_ms = claimed_due_ms(found)
+        if due_ms is None:
+            return None
+        state, score_ms, reason = "due", due_ms, ""
+    return {
+        "kind": "item",
+        "id": found.id,
+        "state": state,
+        "score_ms": score_ms,
+        "version": found.version,
+        "topic": found.topic,
+        "body": base64.b64encode(found.body).decode(),
+        "reason": reason,
+        "refs": list(found.refs),
+        "route": found.route,
+    }
+
+
+def _json(value: dict[str, Any]) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode() + b"\n"
+
+
+def verify_backup(path: str | os.PathLike[str]) -> BackupFile:
+    """Read a backup through and check its footer.
+
+    Raises:
+        BadBackup: with what is wrong with it.
+    """
+    digest = hashlib.sha256()
+    kinds: Counter[str] = Counter()
+    header: dict[str, Any] | None = None
+    with Path(path).open("rb") as file:
+        for raw in file:
+            line = _parsed(raw, path)
+            kind = line.get("kind")
+            if header is None:
+                if kind != "wheel-sched-backup":
+                    raise BadBackup(f"{path} is not a backup of wheel-sched; nothing was restored")
+                if line.get("format") != FORMAT:
+                    raise BadBackup(
+                        f"{path} has format {line.get('format')!r}, this release reads {FORMAT}; nothing was restored"
+                    )
+                header = line
+            elif kind == "footer":
+                _check_footer(line, kinds, digest.hexdigest(), path)
+                if file.read(1):
+                    raise BadBackup(f"{path} goes on behind its footer; nothing was restored")
+                return _described(header, line)
+            digest.update(raw)
+            kinds[str(kind)] += 1
+    raise BadBackup(f"{path} ends without a footer: it was cut off; nothing was restored")
+
+
+def _parsed(raw: bytes, path: object) -> dict[str, Any]:
+    try:
+        line = json.loads(raw)
+    except ValueError as error:
+        raise BadBackup(f"{path} has a line that is no JSON ({error}); nothing was restored") from error
+    if not isinstance(line, dict):
+        raise BadBackup(f"{path} is not a backup of wheel-sched; nothing was restored")
+    return line
+
+
+def _check_footer(footer: dict[str, Any], kinds: Counter[str], digest: str, path: object) -> None:
+    found = {"items": kinds["item"], "tries": kinds["tries"], "sha256": digest}
+    wrong = [name for name, value in found.items() if footer.get(name) != value]
+    if wrong:
+        raise BadBackup(f"{path} does not fit its footer ({', '.join(wrong)}): it was changed; nothing was restored")
+
+
+def _described(header: dict[str, Any], footer: dict[str, Any]) -> BackupFile:
+    return BackupFile(
+        header["namespace"],
+        header["shards"],
+        header["taken_ms"],
+        tuple(header["paused"]),
+        footer["items"],
+        footer["tries"],
+        footer["exact"],
+        footer["by_state"],
+    )
+
+
+def restore_backup(
+    store: DelayStore, path: str | os.PathLike[str], *, resume: bool = False, progress: Progress | None = None
+) -> int:
+    """Put a backup into an empty namespace, of any number of shards; how many items were put.
+
+    Args:
+        store: the namespace, open.
+        path: a file that `write_backup` wrote.
+        resume: go on with a restore that was interrupted: the namespace need not be empty, ids that are there are
+            left alone. Defaults to False.
+        progress: called with how many items were read so far.
+
+    Raises:
+        BadBackup: the file is not whole; nothing was restored.
+        Rejected: the namespace is not empty; nothing was restored.
+    """
+    described = verify_backup(path)
+    if not resume:
+        there = {state: store.counts().sizes[state] for state in STATES}
+        if any(there.values()):
+            text = ", ".join(f"{count} {state}" for state, count in there.items() if count)
+            raise Rejected(
+                f"the namespace is not empty ({text}); nothing was restored; give another namespace, or go on with an "
+                "interrupted restore (--resume)"
+            )
+    for topic in described.paused:
+        store.pause(topic)
+    put = seen = 0
+    batch: list[Found] = []
+    size = 0
+    tries: list[tuple[str, int, int]] = []
+    with Path(path).open("rb") as file:
+        for raw in file:
+            line = json.loads(raw)
+            if line["kind"] == "item":
+                batch.append(_found(line))
+                size += len(batch[-1].body)
+                seen += 1
+            elif line["kind"] == "tries":
+                tries.append((line["key"], line["attempts"], line["expiry_ms"]))
+            if len(batch) == MAX_BATCH or size > _BATCH_BYTES:
+                put += store.restore(batch)
+                batch, size = [], 0
+                if progress is not None:
+                    progress(seen)
+            if len(tries) == MAX_BATCH:
+                store.remember(tries)
+                tries = []
+    put += store.restore(batch)
+    if tries:
+        store.remember(tries)
+    if progress is not None:
+        progress(seen)
+    return put
+
+
+def _found(line: dict[str, Any]) -> Found:
+    return Found(
+        line["id"],
+        line["state"],
+        line["score_ms"],
+        line["version"],
+        line["topic"],
+        base64.b64decode(line["body"]),
+        line["reason"],
+        tuple(line["refs"]),
+        line["route"],
+    )
