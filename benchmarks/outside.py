@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import redis
 
 _SILENCE_MS = 5_000  # a receiver that hears nothing for so long reports what it has
-_PING_PAUSE_S = 0.0005
+_PING_PAUSE_NS = 500_000
 _NS_PER_MS = 1_000_000
 
 
@@ -42,6 +42,13 @@ class Arrival(NamedTuple):
     def early(self) -> bool:
         """Out before its due, by the server's clock or the receiver's."""
         return self.entry_ms < self.due_ms or self.lateness_ms < 0
+
+
+class Waits(NamedTuple):
+    """What an asker waited at the longest, in ms: for the reply to a PING, and beyond the pause between two."""
+
+    ping: float
+    oversleep: float
 
 
 class Outside:
@@ -99,17 +106,19 @@ def visit(pipe: Connection, url: str, stream: str, samples: int, pause_ms: tuple
 
 
 def ping(pipe: Connection, url: str) -> None:
-    """PING every 0.5 ms until told to stop: the longest wait in ms."""
+    """PING every 0.5 ms until told to stop: `Waits`."""
     client = client_for(url)
     client.ping()
-    longest_ns = 0
+    waited_ns = overslept_ns = 0
     pipe.send("ready")
     while not pipe.poll():
-        before_ns = time.perf_counter_ns()
+        asked_ns = time.perf_counter_ns()
         client.ping()
-        longest_ns = max(longest_ns, time.perf_counter_ns() - before_ns)
-        time.sleep(_PING_PAUSE_S)  # so that it asks, and does not load
-    pipe.send(longest_ns / _NS_PER_MS)
+        answered_ns = time.perf_counter_ns()
+        time.sleep(_PING_PAUSE_NS / 1e9)  # so that it asks, and does not load
+        waited_ns = max(waited_ns, answered_ns - asked_ns)
+        overslept_ns = max(overslept_ns, time.perf_counter_ns() - answered_ns - _PING_PAUSE_NS)
+    pipe.send(Waits(waited_ns / _NS_PER_MS, overslept_ns / _NS_PER_MS))
 
 
 def _next_entries(client: redis.Redis, stream: str, last: bytes, block_ms: int) -> list[Any]:

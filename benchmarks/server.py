@@ -10,7 +10,7 @@ import contextlib
 import os
 import platform
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wheel_sched.store import DelayStore, open_store
 from wheel_sched.store.redis.backend import client_for
@@ -21,6 +21,15 @@ if TYPE_CHECKING:
 
 NAMESPACE = "bench"
 _SLOWLOG_LENGTH = 200_000  # longer than any drain has commands
+
+
+class Stalls(NamedTuple):
+    """What the server noted, in ms: the longest turn of its event loop, the longest script, the longest of each event
+    of its latency monitor (whole ms, from 1 up)."""
+
+    turn: float
+    script: float
+    events: dict[str, int]
 
 
 class BenchServer:
@@ -47,20 +56,25 @@ class BenchServer:
         return calls
 
     def watch_stalls(self) -> None:
-        """Begin to record every command and the event loop's longest turn."""
+        """Begin to record every command, the event loop's longest turn and what else takes time."""
         self.client.config_set("slowlog-max-len", _SLOWLOG_LENGTH)
         self.client.slowlog_reset()
         self.client.config_set("slowlog-log-slower-than", 0)
+        self.client.config_set("latency-monitor-threshold", 1)
+        self.client.latency_reset()
         self.client.config_resetstat()
 
-    def stalls(self) -> tuple[float, float]:
-        """End recording: (longest turn of the event loop, longest script), both in ms."""
+    def stalls(self) -> Stalls:
+        """End recording; what was recorded."""
         self.client.config_set("slowlog-log-slower-than", -1)
         turn_us = int(self._info("debug")["eventloop_duration_max"])
+        latest: Any = self.client.latency_latest()
+        self.client.config_set("latency-monitor-threshold", 0)
         entries: Any = self.client.slowlog_get(_SLOWLOG_LENGTH)
-        scripts_us = [entry["duration"] for entry in entries if entry["command"].upper().startswith(b"FCALL")]
         self.client.slowlog_reset()
-        return turn_us / 1000, max(scripts_us) / 1000
+        scripts_us = [entry["duration"] for entry in entries if entry["command"].upper().startswith(b"FCALL")]
+        events = {name.decode(): longest_ms for name, _, _, longest_ms, *_ in latest}
+        return Stalls(turn_us / 1000, max(scripts_us) / 1000, events)
 
     def label(self) -> str:
         """Name and version, e.g. `valkey 9.1.2`."""
