@@ -6,9 +6,9 @@ of one pipeline and the write to the append-only file included. That is exact, w
 when the operating system let the asker run; `max_ping_ms`, from a process of its own every 0.5 ms, is the cross-check.
 `max_script_ms` is the longest single FCALL in the server's slow log, which records everything during the drain, and
 `stall_events` what the server's latency monitor saw beside it: a write to the append-only file that had to wait for
-the disk (`aof-write-...`) is a stall too, though not the scripts'. `max_oversleep_ms` is how much longer the asker slept
-than it wanted between two PINGs: the machine's own hiccups, without any server. A stall not far above it says more of
-the machine than of the scripts.
+the disk (`aof-write-...`) is a stall too, though not the scripts'. `max_oversleep_ms` is how much longer the asker
+slept than it wanted between two PINGs: the machine's own hiccups, without any server. A stall not far above it says
+more of the machine than of the scripts.
 
 Both ways are measured, claim and settle as well as the one-script push; the slower one counts.
 """
