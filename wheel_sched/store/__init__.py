@@ -5,8 +5,9 @@ Kafka's purgatory of delayed operations made durable, with leases instead of pop
 whoever popped it.
 """
 
+from wheel_sched.store.async_delay_store import AsyncDelayStore
 from wheel_sched.store.connect import open_async_store, open_store
-from wheel_sched.store.delay_store import AsyncDelayStore, DelayStore
+from wheel_sched.store.delay_store import DelayStore
 from wheel_sched.store.items import (
     MAX_BATCH,
     Claim,

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from wheel_sched.errors import ConfigError
-from wheel_sched.store.delay_store import AsyncDelayStore, Backend, DelayStore
+from wheel_sched.store.async_delay_store import AsyncDelayStore
+from wheel_sched.store.delay_store import Backend, DelayStore
 
 _SCHEMES = ("redis://", "rediss://", "unix://")
 

@@ -1,8 +1,8 @@
-"""DelayStore and AsyncDelayStore: the two faces of one delay store, over any backend.
+"""DelayStore: the blocking face of the delay store, over any backend.
 
-Every method runs a plan (see `plans`): the synchronous face on a blocking backend, from any thread; the asyncio face
-on an awaiting one, from one event loop. Errors are those of `wheel_sched.errors`; after `StoreUnavailable` the
-outcome is unknown, and the same call with the same `token` (or the same ids) is safe and answers alike.
+Every method runs a plan (see `plans`), from any thread. Errors are those of `wheel_sched.errors`; after
+`StoreUnavailable` the outcome is unknown, and the same call with the same `token` (or the same ids) is safe and
+answers alike.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from wheel_sched.store.items import (
     Window,
 )
 from wheel_sched.store.operations import Alteration, Call, ClaimDue, PushDue, ReportJump, new_token
-from wheel_sched.store.plans import Plan, Plans
+from wheel_sched.store.plans import Plans
 
 T = TypeVar("T")
 
@@ -71,30 +71,21 @@ class Backend(Protocol):
         ...
 
 
-class AsyncBackend(Protocol):
-    """What performs calls for the asyncio face."""
-
-    async def execute(self, calls: Sequence[Call[Any]], now_ms: int | None = None) -> list[Any]:
-        """Perform calls; a value or an exception for each, in order."""
-        ...
-
-    async def check_server(self) -> None: ...
-
-    async def close(self) -> None: ...
-
-
-def _values(answers: list[Any]) -> list[Any]:
+def values_of(answers: list[Any]) -> list[Any]:
+    """The answers, or the first exception among them."""
     for answer in answers:
         if isinstance(answer, Exception):
             raise answer
     return answers
 
 
-def _release(ids: Sequence[str], due_ms: int | None) -> list[Alteration]:
+def release_of(ids: Sequence[str], due_ms: int | None) -> list[Alteration]:
+    """Changes that release held items, at the due they had unless one is given."""
     return [Alteration(item_id, "u", "=" if due_ms is None else due_ms) for item_id in ids]
 
 
-def _replace(item: Item, keep_due: bool, version: int | None, create: bool) -> list[Alteration]:
+def replacement_of(item: Item, keep_due: bool, version: int | None, create: bool) -> list[Alteration]:
+    """The change that gives an item a new body."""
     due: int | str = "=" if keep_due else "" if item.due_ms is None else item.due_ms
     return [Alteration(item.id, "P" if create else "p", due, version, item)]
 
@@ -130,7 +121,7 @@ class DelayStore:
         try:
             calls = next(plan)
             while True:
-                calls = plan.send(_values(self.execute(calls)))
+                calls = plan.send(values_of(self.execute(calls)))
         except StopIteration as end:
             result: T = end.value
             return result
@@ -225,7 +216,7 @@ class DelayStore:
         token: str | None = None,
     ) -> Outcome:
         """Give an item a new body (and due, unless `keep_due`), only at `if_version` when given."""
-        return self._run(self.plans.change(_replace(item, keep_due, if_version, create), None, token))[0]
+        return self._run(self.plans.change(replacement_of(item, keep_due, if_version, create), None, token))[0]
 
     def cancel(self, ids: Sequence[str], *, route: str | None = None, token: str | None = None) -> list[Outcome]:
         """Remove waiting or held items (DONE); for one in flight its `Next` is dropped (CANCELLED)."""
@@ -241,7 +232,7 @@ class DelayStore:
         self, ids: Sequence[str], due_ms: int | None = None, *, route: str | None = None, token: str | None = None
     ) -> list[Outcome]:
         """Let held items wait again, at the due they had unless one is given."""
-        return self._run(self.plans.change(_release(ids, due_ms), route, token))
+        return self._run(self.plans.change(release_of(ids, due_ms), route, token))
 
     def requeue(self, dues: Sequence[tuple[str, int, Item | None]], *, token: str | None = None) -> list[Outcome]:
         """Let dead items wait again: (id, due, new body or None)."""
@@ -329,175 +320,3 @@ class DelayStore:
     def close(self) -> None:
         """Release connections. Idempotent."""
         self.backend.close()
-
-
-class AsyncDelayStore:
-    """The asyncio face: the same methods, awaited, on one event loop. Arguments and answers are `DelayStore`'s."""
-
-    def __init__(self, backend: AsyncBackend, *, shards: int = 1, test_clock: Callable[[], int] | None = None) -> None:
-        self.backend = backend
-        self.plans = Plans(shards)
-        self._test_clock = test_clock
-
-    @property
-    def shards(self) -> int:
-        return self.plans.shards
-
-    def __repr__(self) -> str:
-        return f"<AsyncDelayStore {type(self.backend).__name__} shards={self.shards}>"
-
-    async def __aenter__(self) -> AsyncDelayStore:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
-    async def _run(self, plan: Plan[T]) -> T:
-        try:
-            calls = next(plan)
-            while True:
-                calls = plan.send(_values(await self.execute(calls)))
-        except StopIteration as end:
-            result: T = end.value
-            return result
-
-    async def execute(self, calls: Sequence[Call[Any]]) -> list[Any]:
-        return await self.backend.execute(calls, None if self._test_clock is None else self._test_clock())
-
-    async def open(self) -> AsyncDelayStore:
-        await self.backend.check_server()
-        await self._run(self.plans.open("server" if self._test_clock is None else "test"))
-        return self
-
-    async def schedule(self, items: Sequence[Item], *, token: str | None = None) -> Stored:
-        return await self._run(self.plans.schedule(items, token))
-
-    async def claim(
-        self,
-        limit: int = 100,
-        *,
-        lease_ms: int = 30_000,
-        shard: int = 0,
-        until_ms: int | None = None,
-        epoch: int | None = None,
-        lapse_cap: int = 0,
-        token: str | None = None,
-    ) -> Claim:
-        operation = ClaimDue(limit, lease_ms, until_ms, epoch, lapse_cap, token or new_token())
-        return await self._run(self.plans.one(shard, operation))
-
-    async def push(
-        self,
-        limit: int = 100,
-        *,
-        lease_ms: int = 30_000,
-        shard: int = 0,
-        prefix: str = "",
-        create: bool = False,
-        maxlen: int = 0,
-        token: str | None = None,
-    ) -> Pushed:
-        operation = PushDue(limit, lease_ms, prefix, create, maxlen, token=token or new_token())
-        return await self._run(self.plans.one(shard, operation))
-
-    async def settle(
-        self,
-        claim: Claim | Pushed,
-        settlements: Sequence[Settlement],
-        *,
-        dead_cap: int = 0,
-        token: str | None = None,
-    ) -> Settled:
-        return await self._run(self.plans.settle(claim, settlements, dead_cap, token))
-
-    async def extend(self, claim: Claim | Pushed, ids: Sequence[str], lease_ms: int = 30_000) -> list[Outcome]:
-        return await self._run(self.plans.extend(claim, ids, lease_ms))
-
-    async def reschedule(
-        self, ids: Sequence[str], due_ms: int, *, route: str | None = None, token: str | None = None
-    ) -> list[Outcome]:
-        return await self._run(self.plans.change([Alteration(i, "r", due_ms) for i in ids], route, token))
-
-    async def replace(
-        self,
-        item: Item,
-        *,
-        keep_due: bool = False,
-        if_version: int | None = None,
-        create: bool = False,
-        token: str | None = None,
-    ) -> Outcome:
-        return (await self._run(self.plans.change(_replace(item, keep_due, if_version, create), None, token)))[0]
-
-    async def cancel(self, ids: Sequence[str], *, route: str | None = None, token: str | None = None) -> list[Outcome]:
-        return await self._run(self.plans.change([Alteration(i, "c") for i in ids], route, token))
-
-    async def hold(
-        self, ids: Sequence[str], reason: str, *, route: str | None = None, token: str | None = None
-    ) -> list[Outcome]:
-        return await self._run(self.plans.change([Alteration(i, "h", reason) for i in ids], route, token))
-
-    async def release(
-        self, ids: Sequence[str], due_ms: int | None = None, *, route: str | None = None, token: str | None = None
-    ) -> list[Outcome]:
-        return await self._run(self.plans.change(_release(ids, due_ms), route, token))
-
-    async def requeue(self, dues: Sequence[tuple[str, int, Item | None]], *, token: str | None = None) -> list[Outcome]:
-        alterations = [Alteration(i, "q", due, None, item) for i, due, item in dues]
-        return await self._run(self.plans.change(alterations, None, token))
-
-    async def delete_dead(self, ids: Sequence[str], *, token: str | None = None) -> list[Outcome]:
-        return await self._run(self.plans.change([Alteration(i, "x") for i in ids], None, token))
-
-    async def get(self, ids: Sequence[str], *, route: str | None = None) -> list[Found | None]:
-        return await self._run(self.plans.get(ids, route))
-
-    async def find(self, ref: str, *, limit: int = 1000) -> list[str]:
-        return await self._run(self.plans.find(ref, limit))
-
-    async def list_items(
-        self,
-        state: State = "due",
-        *,
-        topic: str | None = None,
-        least_ms: int = 0,
-        greatest_ms: int = MAX_DUE_MS,
-        cursor: str | None = None,
-        limit: int = 100,
-        matches: Callable[[Found], bool] | None = None,
-    ) -> Page:
-        return await self._run(
-            self.plans.list_items(
-                state,
-                topic=topic,
-                least_ms=least_ms,
-                greatest_ms=greatest_ms,
-                cursor=cursor,
-                limit=limit,
-                matches=matches,
-            )
-        )
-
-    async def counts(self) -> Counts:
-        return await self._run(self.plans.counts())
-
-    async def pause(self, topic: str) -> int:
-        return await self._run(self.plans.pause(topic))
-
-    async def resume(self, topic: str, *, spread_ms: int = 0) -> int:
-        return await self._run(self.plans.resume(topic, spread_ms))
-
-    async def windows(self, ahead_ms: int, limit: int = 1000) -> list[Window]:
-        return await self._run(self.plans.windows(ahead_ms, limit))
-
-    async def sweep(self, *, dead_cap: int = 0, dead_age_ms: int = 0, lapse_cap: int = 0) -> list[Swept]:
-        return await self._run(self.plans.sweep(dead_cap, dead_age_ms, lapse_cap))
-
-    async def remember(self, tries: Sequence[tuple[str, int, int]]) -> list[int]:
-        return await self._run(self.plans.remember(tries))
-
-    async def bury(self, graves: Sequence[tuple[Item, str]]) -> int:
-        return await self._run(self.plans.bury(graves))
-
-    async def close(self) -> None:
-        await self.backend.close()

@@ -1,0 +1,54 @@
+"""Operations: every call on one shard as a value that says what to do and how to read the answer.
+
+The caller builds operations, a backend performs them: Redis as a script call (`script`, `argv`, `parse`), memory by
+running the twin of that script. So the synchronous and the asyncio face, and all implementations, share one
+description of each call, and a test can look at it without any I/O.
+
+    keeping     what is stored and how it is kept: open, schedule, change, pause, sweep, remember, restore
+    releasing   what is due and what becomes of it: claim, push, settle, extend
+    reading     looking without changing: window, get, list, counts, find
+"""
+
+from wheel_sched.store.operations.call import Argument, Call, Operation, bounded_reason, new_token
+from wheel_sched.store.operations.keeping import (
+    SCHEMA,
+    Alteration,
+    Change,
+    Open,
+    Pause,
+    Remember,
+    ReportJump,
+    Restore,
+    Schedule,
+    Sweep,
+)
+from wheel_sched.store.operations.reading import Count, Find, Get, ListIds, Look, counts_of
+from wheel_sched.store.operations.releasing import ClaimDue, Extend, PushDue, Settle
+
+__all__ = [
+    "SCHEMA",
+    "Alteration",
+    "Argument",
+    "Call",
+    "Change",
+    "ClaimDue",
+    "Count",
+    "Extend",
+    "Find",
+    "Get",
+    "ListIds",
+    "Look",
+    "Open",
+    "Operation",
+    "Pause",
+    "PushDue",
+    "Remember",
+    "ReportJump",
+    "Restore",
+    "Schedule",
+    "Settle",
+    "Sweep",
+    "bounded_reason",
+    "counts_of",
+    "new_token",
+]

@@ -1,0 +1,67 @@
+"""A call: an operation addressed to a shard, and what every operation has in common.
+
+An operation with a `token` may be repeated after a lost reply: it is executed once and answers alike (for a minute).
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+from wheel_sched.store.items import Outcome
+
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+Argument = bytes | str | int
+
+OUTCOME_OF = {ord(outcome.value): outcome for outcome in Outcome}
+_counter = itertools.count()
+_process = [0, ""]
+
+
+def new_token() -> str:
+    """A token for one call, unique among all processes (a fork gets its own series)."""
+    if _process[0] != os.getpid():
+        _process[:] = [os.getpid(), os.urandom(8).hex()]
+    return f"{_process[1]}{next(_counter):x}"
+
+
+class Operation(Protocol[R_co]):
+    """What a backend needs to know of a call."""
+
+    script: ClassVar[str]
+    writes: ClassVar[bool]
+    token: str
+
+    def argv(self) -> list[Argument]:
+        """The script's arguments behind now and token."""
+        ...
+
+    def parse(self, reply: Any, shard: int) -> R_co:
+        """The script's reply as a value."""
+        ...
+
+
+@dataclass(slots=True)
+class Call(Generic[R]):
+    """An operation addressed to a shard."""
+
+    shard: int
+    operation: Operation[R]
+
+
+def outcomes_of(codes: bytes) -> list[Outcome]:
+    """The outcomes behind a script's string of codes."""
+    return [OUTCOME_OF[code] for code in codes]
+
+
+def head_of(value: int) -> int | None:
+    """The head of a set as a script tells it; negative = the set is empty."""
+    return None if value < 0 else value
+
+
+def bounded_reason(text: str) -> bytes:
+    """A reason as it is stored: one line, bounded, since it lies beside every held or dead item."""
+    return text.replace("\n", " ")[:500].encode("utf-8", "backslashreplace")  # for people: it must never be refused

@@ -1,0 +1,181 @@
+"""Operations on what is kept: create the shard, store, change, hold, remember, keep house."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from wheel_sched.store.items import Found, Item, Outcome, Stored, Swept
+from wheel_sched.store.operations.call import Argument, bounded_reason, head_of, new_token, outcomes_of
+from wheel_sched.store.record import decode_text, encode_text, make_tail
+
+SCHEMA = 1  # of keys and records; releases that share it share a namespace
+
+
+@dataclass(slots=True)
+class Open:
+    """Create the shard, or read how it was created: (schema, shards, clock, epoch, server time in us)."""
+
+    script: ClassVar[str] = "open"
+    writes: ClassVar[bool] = True
+    shards: int
+    clock: str
+    token: str = ""
+
+    def argv(self) -> list[Argument]:
+        return [SCHEMA, self.shards, self.clock]
+
+    def parse(self, reply: Any, shard: int) -> tuple[int, int, str, int, int]:
+        schema, shards, clock, epoch, now_us = reply
+        return int(schema), int(shards), decode_text(clock), int(epoch), int(now_us)
+
+
+@dataclass(slots=True)
+class Schedule:
+    """Store new items; what exists already, anywhere in the shard, is left alone."""
+
+    script: ClassVar[str] = "schedule"
+    writes: ClassVar[bool] = True
+    items: Sequence[Item]
+    token: str = field(default_factory=new_token)
+
+    def argv(self) -> list[Argument]:
+        args: list[Argument] = []
+        for item in self.items:
+            args.append(encode_text(item.id))
+            args.append("" if item.due_ms is None else item.due_ms)
+            args.append(make_tail(item.topic, item.route, item.refs, item.body))
+        return args
+
+    def parse(self, reply: Any, shard: int) -> Stored:
+        return Stored(outcomes_of(reply[0]), reply[1])
+
+
+@dataclass(slots=True)
+class Alteration:
+    """One change of `Change`; the verbs are those of change.lua."""
+
+    id: str
+    verb: str
+    argument: int | str = ""
+    version: int | None = None
+    item: Item | None = None
+
+
+@dataclass(slots=True)
+class Change:
+    """Reschedule, replace, cancel, hold, release, requeue or delete items that are not in flight."""
+
+    script: ClassVar[str] = "change"
+    writes: ClassVar[bool] = True
+    alterations: Sequence[Alteration]
+    token: str = field(default_factory=new_token)
+
+    def argv(self) -> list[Argument]:
+        args: list[Argument] = []
+        for change in self.alterations:
+            item = change.item
+            tail = b"" if item is None else make_tail(item.topic, item.route, item.refs, item.body)
+            argument: Argument = change.argument
+            if change.verb == "h":
+                argument = bounded_reason(str(argument))
+            version = "" if change.version is None else change.version
+            args += [encode_text(change.id), change.verb, argument, version, tail]
+        return args
+
+    def parse(self, reply: Any, shard: int) -> list[Outcome]:
+        return outcomes_of(reply[0])
+
+
+@dataclass(slots=True)
+class Pause:
+    """One page of pausing or resuming a topic; answers (moved, where to go on or -1)."""
+
+    script: ClassVar[str] = "pause"
+    writes: ClassVar[bool] = True
+    verb: str
+    topic: str
+    start: int = 0
+    spread_ms: int = 0
+    total: int = 0
+    token: str = ""
+
+    def argv(self) -> list[Argument]:
+        return [self.verb, encode_text(self.topic), self.start, self.spread_ms, self.total]
+
+    def parse(self, reply: Any, shard: int) -> tuple[int, int]:
+        return reply[0], reply[1]
+
+
+@dataclass(slots=True)
+class Sweep:
+    """House-keeping in bounded steps: expired leases, dead letters above the caps, old attempt records."""
+
+    script: ClassVar[str] = "sweep"
+    writes: ClassVar[bool] = False
+    dead_cap: int = 0
+    dead_age_ms: int = 0
+    lapse_cap: int = 0
+    token: str = ""
+
+    def argv(self) -> list[Argument]:
+        return [self.dead_cap, self.dead_age_ms, self.lapse_cap]
+
+    def parse(self, reply: Any, shard: int) -> Swept:
+        now_us, epoch, due_head, fly_head, recovered = reply
+        return Swept(shard, now_us, epoch, head_of(due_head), head_of(fly_head), recovered)
+
+
+@dataclass(slots=True)
+class Remember:
+    """Raise attempt records and answer the greatest known of each key; 0 attempts only asks."""
+
+    script: ClassVar[str] = "remember"
+    writes: ClassVar[bool] = False
+    tries: Sequence[tuple[str, int, int]]  # key, attempts, expiry in ms
+    token: str = ""
+
+    def argv(self) -> list[Argument]:
+        return [part for key, tries, expiry_ms in self.tries for part in (encode_text(key), tries, expiry_ms)]
+
+    def parse(self, reply: Any, shard: int) -> list[int]:
+        return list(reply)
+
+
+@dataclass(slots=True)
+class ReportJump:
+    """Record a clock step that a dispatcher saw and raise the epoch once for all dispatchers."""
+
+    script: ClassVar[str] = "jump"
+    writes: ClassVar[bool] = False
+    epoch: int
+    step_ms: int
+    token: str = ""
+
+    def argv(self) -> list[Argument]:
+        return [self.epoch, self.step_ms]
+
+    def parse(self, reply: Any, shard: int) -> int:
+        return int(reply[1])
+
+
+@dataclass(slots=True)
+class Restore:
+    """Put items back exactly as they were; what exists is left alone. Answers how many were put."""
+
+    script: ClassVar[str] = "restore"
+    writes: ClassVar[bool] = True
+    found: Sequence[Found]
+    token: str = ""
+
+    def argv(self) -> list[Argument]:
+        args: list[Argument] = []
+        for item in self.found:
+            tail = make_tail(item.topic, item.route, item.refs, item.body)
+            record = b"1:%d:%s" % (item.version, tail)
+            args += [encode_text(item.id), item.state, item.score_ms, record, bounded_reason(item.reason)]
+        return args
+
+    def parse(self, reply: Any, shard: int) -> int:
+        return int(reply)

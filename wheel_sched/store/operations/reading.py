@@ -1,0 +1,147 @@
+"""Operations that only look."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from wheel_sched.errors import StoreError
+from wheel_sched.store.items import Counts, Found, State, Window
+from wheel_sched.store.operations.call import Argument, head_of
+from wheel_sched.store.record import decode_text, encode_text, read_record
+
+
+@dataclass(slots=True)
+class Look:
+    """Read the window: what is due in the next `ahead_ms`, heads, epoch and the last marker."""
+
+    script: ClassVar[str] = "window"
+    writes: ClassVar[bool] = False
+    ahead_ms: int
+    limit: int
+    token: str = ""
+
+    def argv(self) -> list[Argument]:
+        return [self.ahead_ms, self.limit]
+
+    def parse(self, reply: Any, shard: int) -> Window:
+        now_us, epoch, due_head, fly_head, mark = reply[:5]
+        dues = [(decode_text(reply[at]), reply[at + 1]) for at in range(5, len(reply), 2)]
+        return Window(shard, now_us, epoch, head_of(due_head), head_of(fly_head), mark, dues)
+
+
+@dataclass(slots=True)
+class Get:
+    """Read items wherever they are; None where there is none."""
+
+    script: ClassVar[str] = "get"
+    writes: ClassVar[bool] = False
+    ids: Sequence[str]
+    token: str = ""
+
+    def argv(self) -> list[Argument]:
+        return [*map(encode_text, self.ids)]
+
+    def parse(self, reply: Any, shard: int) -> list[Found | None]:
+        return [
+            _found(item_id, *reply[at : at + 4]) for item_id, at in zip(self.ids, range(1, len(reply), 4), strict=True)
+        ]
+
+
+def _found(item_id: str, raw_state: bytes, score_ms: int, raw: bytes, raw_reason: bytes) -> Found | None:
+    if not raw_state:
+        return None
+    state: Any = raw_state.decode()
+    reason = raw_reason.decode("utf-8", "replace")
+    try:
+        record = read_record(raw)
+    except StoreError:
+        return Found(item_id, state, score_ms, 0, "", raw, reason or "unreadable record")
+    return Found(item_id, state, score_ms, record.version, record.topic, record.body, reason, record.refs, record.route)
+
+
+@dataclass(slots=True)
+class ListIds:
+    """One page of (id, score) of a state in order of score, behind `last`."""
+
+    script: ClassVar[str] = "list"
+    writes: ClassVar[bool] = False
+    state: State
+    least_ms: int
+    greatest_ms: int
+    last: tuple[str, int] | None
+    limit: int
+    token: str = ""
+
+    def argv(self) -> list[Argument]:
+        last_id, last_score = self.last or ("", 0)
+        return [self.state, self.least_ms, self.greatest_ms, encode_text(last_id), last_score, self.limit]
+
+    def parse(self, reply: Any, shard: int) -> list[tuple[str, int]]:
+        return [(decode_text(reply[at]), reply[at + 1]) for at in range(1, len(reply), 2)]
+
+
+@dataclass(slots=True)
+class Count:
+    """Read the counters beside the true sizes."""
+
+    script: ClassVar[str] = "counts"
+    writes: ClassVar[bool] = False
+    token: str = ""
+
+    def argv(self) -> list[Argument]:
+        return []
+
+    def parse(self, reply: Any, shard: int) -> Counts:
+        names = ("due", "fly", "held", "dead", "body", "deadbody", "claim", "why")
+        sizes = dict(zip(names, reply[1:9], strict=True))
+        meta = {decode_text(reply[at]): decode_text(reply[at + 1]) for at in range(11, len(reply), 2)}
+        return counts_of(reply[0], sizes, meta, head_of(reply[9]), head_of(reply[10]))
+
+
+def counts_of(
+    now_us: int, sizes: dict[str, int], meta: dict[str, str], due_head_ms: int | None, fly_head_ms: int | None
+) -> Counts:
+    """Counters from a shard's meta hash."""
+    now: dict[tuple[str, str], int] = {}
+    ever: dict[tuple[str, str], int] = {}
+    paused: dict[str, int] = {}
+    for name, value in meta.items():
+        kind, _, rest = name.partition(":")
+        if kind == "p":
+            paused[rest] = int(value)
+        elif kind in ("n", "t"):
+            what, _, topic = rest.partition(":")
+            (now if kind == "n" else ever)[what, topic] = int(value)
+    return Counts(
+        now_us,
+        now,
+        ever,
+        sizes,
+        due_head_ms,
+        fly_head_ms,
+        epoch=int(meta.get("epoch", 1)),
+        jumps=int(meta.get("jumps", 0)),
+        last_jump_ms=int(meta.get("last_jump", 0)),
+        paused=paused,
+        unreadable=int(meta.get("unreadable", 0)),
+        frozen=meta.get("frozen"),
+    )
+
+
+@dataclass(slots=True)
+class Find:
+    """Ids that carry a ref, in no order."""
+
+    script: ClassVar[str] = "find"
+    writes: ClassVar[bool] = False
+    ref: str
+    limit: int
+    token: str = ""
+
+    def argv(self) -> list[Argument]:
+        return [encode_text(self.ref), self.limit]
+
+    def parse(self, reply: Any, shard: int) -> list[str]:
+        return [decode_text(raw) for raw in reply][: self.limit]

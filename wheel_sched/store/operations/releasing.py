@@ -1,0 +1,164 @@
+"""Operations on what is due: claim it, or have the server push it, then settle it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from wheel_sched.store.items import (
+    Claim,
+    Claimed,
+    Dead,
+    Done,
+    Held,
+    Next,
+    Outcome,
+    Pushed,
+    Refused,
+    Settled,
+    Settlement,
+)
+from wheel_sched.store.operations.call import OUTCOME_OF, Argument, bounded_reason, head_of, new_token, outcomes_of
+from wheel_sched.store.record import decode_text, encode_text, make_tail, read_record
+
+
+def _claimed(reply: Sequence[Any], start: int, stop: int, step: int) -> list[Claimed]:
+    """Items from runs of id, due, record in a reply; records of one batch start alike, so most are only compared."""
+    items = []
+    known, version, topic = b"\n", 0, ""
+    for at in range(start, stop, step):
+        item_id, due_ms, raw = decode_text(reply[at]), int(reply[at + 1]), reply[at + 2]
+        if raw.startswith(known):
+            items.append(Claimed(item_id, due_ms, version, topic, raw[len(known) :]))
+            continue
+        record = read_record(raw)
+        if not record.refs:
+            known, version, topic = raw[: len(raw) - len(record.body)], record.version, record.topic
+            if record.route is not None:
+                known = b"\n"
+        items.append(Claimed(item_id, due_ms, record.version, record.topic, record.body, record.refs, record.route))
+    return items
+
+
+@dataclass(slots=True)
+class ClaimDue:
+    """Claim what is due under a lease, after recovering leases that ran out."""
+
+    script: ClassVar[str] = "claim"
+    writes: ClassVar[bool] = False  # a lost claim costs a redelivery, never a message: no need to wait for the disk
+    limit: int
+    lease_ms: int
+    until_ms: int | None = None
+    epoch: int | None = None
+    lapse_cap: int = 0
+    token: str = field(default_factory=new_token)
+
+    def argv(self) -> list[Argument]:
+        until = "" if self.until_ms is None else self.until_ms
+        return [self.limit, self.lease_ms, until, "" if self.epoch is None else self.epoch, self.lapse_cap]
+
+    def parse(self, reply: Any, shard: int) -> Claim:
+        number, now_us, epoch, due_head, fly_head = reply[:5]
+        items = _claimed(reply, 5, len(reply), 3)
+        return Claim(shard, number, now_us, epoch, head_of(due_head), head_of(fly_head), items)
+
+
+@dataclass(slots=True)
+class PushDue:
+    """Claim what is due and push it to streams or lists of the same server, in one step."""
+
+    script: ClassVar[str] = "publish"
+    writes: ClassVar[bool] = False  # the push and the removal are lost together, if at all
+    limit: int
+    lease_ms: int
+    prefix: str = ""
+    create: bool = False
+    maxlen: int = 0
+    epoch: int | None = None
+    lapse_cap: int = 0
+    token: str = field(default_factory=new_token)
+
+    def argv(self) -> list[Argument]:
+        epoch = "" if self.epoch is None else self.epoch
+        return [self.limit, self.lease_ms, epoch, self.lapse_cap, self.prefix, int(self.create), self.maxlen]
+
+    def parse(self, reply: Any, shard: int) -> Pushed:
+        number, now_us, epoch, due_head, fly_head, refusals = reply[:6]
+        stop = 6 + 4 * refusals
+        items = _claimed(reply, 6, stop, 4)
+        reasons = [reply[at].decode("utf-8", "replace") for at in range(9, stop, 4)]
+        refused = [Refused(item, reason) for item, reason in zip(items, reasons, strict=True)]
+        heads = head_of(due_head), head_of(fly_head)
+        return Pushed(
+            shard, number, now_us, epoch, *heads, dues_ms=[int(due) for due in reply[stop].split()], refused=refused
+        )
+
+
+@dataclass(slots=True)
+class Settle:
+    """End items of a claim: done, next, held or dead. What is not under this claim any more is STALE."""
+
+    script: ClassVar[str] = "settle"
+    writes: ClassVar[bool] = True
+    claim: int
+    settlements: Sequence[Settlement]
+    dead_cap: int = 0
+    token: str = field(default_factory=new_token)
+
+    def order(self) -> tuple[list[int], list[int]]:
+        """Indices of the settlements in the order the script works: the plain `Done` first."""
+        done = [i for i, s in enumerate(self.settlements) if type(s) is Done]
+        rest = [i for i, s in enumerate(self.settlements) if type(s) is not Done]
+        return done, rest
+
+    def argv(self) -> list[Argument]:
+        done, rest = self.order()
+        args: list[Argument] = [self.claim, self.dead_cap, len(done)]
+        args.extend(encode_text(self.settlements[i].id) for i in done)
+        for i in rest:
+            args.extend(self._quadruple(self.settlements[i]))
+        return args
+
+    @staticmethod
+    def _quadruple(settlement: Settlement) -> tuple[Argument, ...]:
+        raw_id = encode_text(settlement.id)
+        match settlement:
+            case Next(due_ms=due_ms):
+                return raw_id, "n", "" if due_ms is None else due_ms, _tail_of(settlement)
+            case Held(reason=reason):
+                return raw_id, "h", bounded_reason(reason), b""
+            case Dead(reason=reason):
+                return raw_id, "d", bounded_reason(reason), _tail_of(settlement)
+        raise TypeError(f"expected Done, Next, Held or Dead, got: {settlement!r}")
+
+    def parse(self, reply: Any, shard: int) -> Settled:
+        done, rest = self.order()
+        outcomes = [Outcome.STALE] * len(self.settlements)
+        for i, code in zip(done + rest, reply[0], strict=True):
+            outcomes[i] = OUTCOME_OF[code]
+        return Settled(outcomes, reply[1], head_of(reply[2]), head_of(reply[3]))
+
+
+def _tail_of(settlement: Next | Dead) -> bytes:
+    if settlement.body is None:
+        return b""
+    return make_tail(settlement.topic, settlement.route, settlement.refs, settlement.body)
+
+
+@dataclass(slots=True)
+class Extend:
+    """Move the lease deadlines of a claim's items; idempotent, so it needs no token."""
+
+    script: ClassVar[str] = "extend"
+    writes: ClassVar[bool] = False
+    claim: int
+    ids: Sequence[str]
+    lease_ms: int
+    token: str = ""
+
+    def argv(self) -> list[Argument]:
+        return [self.claim, self.lease_ms, *map(encode_text, self.ids)]
+
+    def parse(self, reply: Any, shard: int) -> Settled:
+        return Settled(outcomes_of(reply[0]), reply[1], head_of(reply[2]), head_of(reply[3]))
