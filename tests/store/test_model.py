@@ -429,22 +429,17 @@ class StoreMachine(RuleBasedStateMachine):
         assert self.store.resume(topic, spread_ms=spread) == len(back)
 
     @rule(cap=st.sampled_from([0, 2]), lapse_cap=st.sampled_from([0, 2]))
-    def keep_house(self, cap: int, lapse_cap: int) -> None:
-        self.sweep(cap, lapse_cap)
-
     def sweep(self, cap: int, lapse_cap: int) -> None:
         model = self._begin()
         recovered = model.recover(lapse_cap)
         model.trim(cap)
         assert self.store.sweep(dead_cap=cap, lapse_cap=lapse_cap)[0].recovered == recovered
 
-    @precondition(lambda self: any(cell.state == "fly" for cell in self.model.cells.values()))
-    @rule(lapse_cap=st.sampled_from([0, 2]))
-    def leases_run_out(self, lapse_cap: int) -> None:
-        self.bench.clock.now_ms = max(
-            self.bench.now_ms, max(self.model.cells[i].score for i in self.model.sorted("fly"))
-        )
-        self.sweep(0, lapse_cap)
+    @rule(times=st.integers(1, 3), cap=st.sampled_from([0, 2]))
+    def claimers_crash(self, times: int, cap: int) -> None:
+        for _ in range(times):
+            self.claim(5, 10, cap, False)
+            self.bench.clock.advance(10)
 
     @rule(by=st.one_of(st.integers(0, 300), st.sampled_from([-1, -50, -5000, -5001, -86_400_000, 86_400_000])))
     def time_passes(self, by: int) -> None:
