@@ -79,8 +79,8 @@ class Connections:
         if self._stale:
             self._cluster.nodes_manager.initialize()
             self._stale = False
-        name: str = self._cluster.get_node_from_key(key).name
-        return name
+        node: Any = self._cluster.get_node_from_key(key)
+        return str(node.name)
 
     def run(self, key: str, call: Callable[[redis.Redis], T], *, repeat: bool = False) -> T:
         """Perform `call` on the server that holds `key`.
@@ -149,7 +149,8 @@ class Connections:
         if self._cluster is None:
             assert isinstance(self._client, redis.Redis)  # noqa: S101 - either one or the other, see __init__
             return self._client
-        return self._cluster.get_redis_connection(self._cluster.get_node_from_key(key))
+        node: Any = self._cluster.get_node_from_key(key)
+        return self._cluster.get_redis_connection(node)
 
 
 def release(client: redis.Redis) -> None:

@@ -95,7 +95,7 @@ class Count:
 
     def parse(self, reply: Any, shard: int) -> Counts:
         names = ("due", "fly", "held", "dead", "body", "deadbody", "claim", "why")
-        sizes = dict(zip(names, reply[1:9], strict=True))
+        sizes: dict[str, int] = {name: reply[1 + at] for at, name in enumerate(names)}
         meta = {decode_text(reply[at]): decode_text(reply[at + 1]) for at in range(11, len(reply), 2)}
         return counts_of(reply[0], sizes, meta, head_of(reply[9]), head_of(reply[10]))
 

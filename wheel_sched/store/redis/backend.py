@@ -48,7 +48,8 @@ def blocking_twin(client: Client, key: bytes, timeout_s: float) -> redis.Redis:
         if node is None or node.redis_connection is None:
             raise StoreUnavailable(f"no cluster node serves {key!r} now: repeat in a moment")
         client = node.redis_connection
-    pool: Any = client.connection_pool
+    standalone: Any = client
+    pool = standalone.connection_pool
     settings = {**pool.connection_kwargs, "socket_timeout": timeout_s, "retry": Retry(NoBackoff(), 0)}
     settings.pop("connection_pool", None)
     if isinstance(pool, SentinelConnectionPool):
@@ -96,10 +97,11 @@ class RedisBackend:
     def _send(self, step: Send) -> list[Any]:
         if self.cluster:
             return [self._cluster_command(command, step) for command in step.commands]
+        client: Any = self.client  # redis-py leaves execute_command unannotated
         try:
             if len(step.commands) == 1:
-                return [self.client.execute_command(*step.commands[0])]
-            pipeline = self.client.pipeline(transaction=False)
+                return [client.execute_command(*step.commands[0])]
+            pipeline = client.pipeline(transaction=False)
             for command in step.commands:
                 pipeline.execute_command(*command)
             return list(pipeline.execute(raise_on_error=False))
@@ -107,14 +109,12 @@ class RedisBackend:
             return [error] * len(step.commands)
 
     def _cluster_command(self, command: tuple[Any, ...], step: Send) -> Any:
+        client: Any = self.client
         try:
             if step.everywhere:
-                replies = [
-                    node.redis_connection.execute_command(*command)
-                    for node in self.client.get_primaries()  # type: ignore[union-attr]
-                ]
+                replies = [node.redis_connection.execute_command(*command) for node in client.get_primaries()]
                 return replies[0]
-            return self.client.execute_command(*command)
+            return client.execute_command(*command)
         except (redis.RedisError, OSError) as error:
             return error
 
@@ -136,9 +136,10 @@ class RedisBackend:
     def info(self) -> dict[str, Any]:
         """The server's INFO, {} where there is none (test doubles)."""
         try:
-            node = self.client
-            if isinstance(node, RedisCluster):
-                node = node.get_default_node().redis_connection
+            node: Any = self.client
+            if isinstance(self.client, RedisCluster):
+                default: Any = self.client.get_default_node()
+                node = default.redis_connection
             info: dict[str, Any] = node.info()
             return info
         except redis.ResponseError as error:

@@ -10,7 +10,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import redis
+import redis.exceptions
 
 from wheel_sched.errors import ConfigError, InDoubt, StoreError
 from wheel_sched.store.operations import Argument, Call

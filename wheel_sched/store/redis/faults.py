@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import redis
+import redis.exceptions
 
 from wheel_sched.errors import (
     NamespaceMismatch,
