@@ -179,7 +179,7 @@ class DeadLetters:
         if problems:
             raise ConfigError(problems)
         result = Replayed()
-        now_ms = self._home.store.windows(0, 0)[0].now_us // 1000
+        now_ms = self._home.store.now_ms()
         batch: list[DeadLetterInfo] = []
         # a letter that dies again during the replay is not selected twice
         selection = selection or Selection()

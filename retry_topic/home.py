@@ -8,7 +8,6 @@ connect(url, broker=my_broker)    the store there, topics somewhere else
 
 from __future__ import annotations
 
-import time
 import uuid
 from datetime import datetime, timedelta
 from typing import Any
@@ -101,7 +100,8 @@ class Home:
             raise Rejected(f"expected value to be bytes, got: {type(value).__name__}; nothing was sent")
         if delay is not None and at is not None:
             raise Rejected("expected delay or at, got both; nothing was sent")
-        now_ms = time.time_ns() // 1_000_000
+        later = at is not None or bool(delay) or expires is not None
+        now_ms = self.store.now_ms() if later else 0  # the store's time decides what is early, not this machine's
         due_ms = _instant_ms("at", at) if at is not None else now_ms + _span_ms("delay", delay or 0)
         if expires is not None:
             expires_ms = (

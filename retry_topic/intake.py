@@ -96,7 +96,7 @@ class Intake:
         """
         cases = [self._case(delivery) for delivery in deliveries]
         known = self._known(cases)
-        now_ms = self._home.store.windows(0, 0)[0].now_us // 1000
+        now_ms = self._home.store.now_ms()
         items: list[Item] = []
         stored: list[tuple[_Case, Taken]] = []
         buried: list[tuple[_Case, Taken, Message]] = []

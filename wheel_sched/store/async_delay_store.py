@@ -25,7 +25,7 @@ from wheel_sched.store.items import (
     Swept,
     Window,
 )
-from wheel_sched.store.operations import Alteration, Call, ClaimDue, PushDue, new_token
+from wheel_sched.store.operations import Alteration, Call, ClaimDue, PushDue, ReportJump, new_token
 from wheel_sched.store.plans import Plan, Plans
 
 T = TypeVar("T")
@@ -193,11 +193,17 @@ class AsyncDelayStore:
     async def counts(self) -> Counts:
         return await self._run(self.plans.counts())
 
+    async def counts_by_shard(self) -> list[Counts]:
+        return await self._run(self.plans.counts_by_shard())
+
     async def pause(self, topic: str) -> int:
         return await self._run(self.plans.pause(topic))
 
     async def resume(self, topic: str, *, spread_ms: int = 0) -> int:
         return await self._run(self.plans.resume(topic, spread_ms))
+
+    async def now_ms(self) -> int:
+        return await self._run(self.plans.now_ms())
 
     async def windows(self, ahead_ms: int, limit: int = 1000) -> list[Window]:
         return await self._run(self.plans.windows(ahead_ms, limit))
@@ -207,6 +213,12 @@ class AsyncDelayStore:
 
     async def remember(self, tries: Sequence[tuple[str, int, int]]) -> list[int]:
         return await self._run(self.plans.remember(tries))
+
+    async def report_jump(self, shard: int, epoch: int, step_ms: int) -> int:
+        return await self._run(self.plans.one(shard, ReportJump(epoch, step_ms)))
+
+    async def restore(self, found: Sequence[Found]) -> int:
+        return await self._run(self.plans.restore(found))
 
     async def bury(self, graves: Sequence[tuple[Item, str]]) -> int:
         return await self._run(self.plans.bury(graves))

@@ -290,6 +290,10 @@ class DelayStore:
         """Let a paused topic go on, the overdue spread over `spread_ms`; how many items were moved."""
         return self._run(self.plans.resume(topic, spread_ms))
 
+    def now_ms(self) -> int:
+        """The store's time in ms, by which everything is early or late; one round trip."""
+        return self._run(self.plans.now_ms())
+
     def windows(self, ahead_ms: int, limit: int = 1000) -> list[Window]:
         """What each shard releases next."""
         return self._run(self.plans.windows(ahead_ms, limit))

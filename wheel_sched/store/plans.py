@@ -185,6 +185,11 @@ class Plans:
         replies: list[list[str]] = yield self._everywhere(lambda: Find(ref, limit))
         return [item_id for ids in replies for item_id in ids][:limit]
 
+    def now_ms(self) -> Plan[int]:
+        """The store's time, by which everything is early or late."""
+        window: Window = yield from self.one(0, Look(0, 0))
+        return window.now_us // 1000
+
     def windows(self, ahead_ms: int, limit: int) -> Plan[list[Window]]:
         return (yield self._everywhere(lambda: Look(ahead_ms, limit)))
 
