@@ -34,7 +34,7 @@ local function refusal(kind, target)
   if not found then
     -- pcall: a target this user may not touch, or of another slot, must not stop the script with ids taken out
     local answer = redis.pcall('TYPE', target)
-    found = answer.ok or answer.err
+    found = answer.ok or tostring(answer.err)
     types[target] = found
   end
   if kind == 'S' then
@@ -54,7 +54,7 @@ local function push(kind, target, pieces)
   else
     answer = redis.pcall('XADD', target, '*', unpack(pieces))
   end
-  if type(answer) == 'table' and answer.err then return 'the target ' .. target .. ' refused: ' .. answer.err end
+  if type(answer) == 'table' and answer.err then return 'the target ' .. target .. ' refused: ' .. tostring(answer.err) end
   types[target] = kind == 'S' and 'stream' or 'list'
 end
 -- The pieces of a body in push form, the target first; nil when it is none.

@@ -1,0 +1,176 @@
+"""Pushing in the script that claims: exactly once, and nothing lost when a target cannot be pushed to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from wheel_sched.errors import Rejected, StaleEpoch, StoreError
+from wheel_sched.store.items import Dead, Item, Outcome
+from wheel_sched.store.memory import MemoryBackend
+from wheel_sched.store.operations import Call, PushDue
+from wheel_sched.store.push_form import encode_push
+from wheel_sched.store.redis.backend import RedisBackend
+from wheel_sched.store.redis.conversation import Dialect
+from wheel_sched.testing.store_conformance import Bench
+
+if TYPE_CHECKING:
+    import redis
+
+
+@pytest.fixture(params=["imitation", pytest.param("server", marks=pytest.mark.real)])
+def client(request: pytest.FixtureRequest) -> redis.Redis:
+    client: redis.Redis = request.getfixturevalue("shared_fake" if request.param == "imitation" else "shared_client")
+    return client
+
+
+@pytest.fixture
+def bench(client: redis.Redis, namespace: str) -> Iterator[Bench]:
+    bench = Bench(RedisBackend(client, Dialect(namespace)), 1)
+    yield bench
+    bench.check()
+
+
+def stream_item(bench: Bench, item_id: str, target: str, *pieces: bytes) -> Item:
+    return Item(item_id, bench.now_ms, encode_push("S", target, pieces or (b"id", item_id.encode())), "t", ("r",))
+
+
+def list_item(bench: Bench, item_id: str, target: str) -> Item:
+    return Item(item_id, bench.now_ms, encode_push("L", target, [item_id.encode()]))
+
+
+def test_items_reach_their_streams_and_leave_the_store(bench: Bench, client: Any, namespace: str) -> None:
+    """Field by field, byte by byte, once; refs and counters follow."""
+    fields = (b"k\0", bytes(range(256)), b"", b"")
+    bench.store.schedule([stream_item(bench, "a", "s", *fields), stream_item(bench, "b", "s")])
+    pushed = bench.store.push(prefix=f"{namespace}/", create=True)
+    assert (pushed.number, pushed.dues_ms, pushed.refused) == (0, [bench.now_ms] * 2, [])
+    entries = [entry for _, entry in client.xrange(f"{namespace}/s")]
+    assert entries == [{b"k\0": bytes(range(256)), b"": b""}, {b"id": b"b"}]
+    assert bench.states("a", "b") == [None, None]
+    assert bench.store.find("r") == []
+    assert bench.store.counts().happened("completed") == 2
+
+
+def test_nothing_is_pushed_before_its_due(bench: Bench, client: Any, namespace: str) -> None:
+    """One millisecond early is nothing."""
+    item = list_item(bench, "a", "q")
+    item.due_ms = bench.now_ms + 1
+    bench.store.schedule([item])
+    assert bench.store.push(prefix=f"{namespace}/").dues_ms == []
+    assert client.exists(f"{namespace}/q") == 0
+    bench.clock.advance(1)
+    assert bench.store.push(prefix=f"{namespace}/").dues_ms == [bench.now_ms]
+
+
+def test_a_repeat_pushes_nothing_twice(bench: Bench, client: Any, namespace: str) -> None:
+    """The same token tells the same dues; the refused come back when their lease ends."""
+    bench.store.schedule([list_item(bench, "a", "q"), Item("b", bench.now_ms, b"no push form")])
+    first = bench.store.push(prefix=f"{namespace}/", lease_ms=500, token="t")
+    again = bench.store.push(prefix=f"{namespace}/", lease_ms=500, token="t")
+    assert (first.dues_ms, again.dues_ms) == ([bench.now_ms], [bench.now_ms])
+    assert client.lrange(f"{namespace}/q", 0, -1) == [b"a"]
+    assert bench.states("b") == ["fly"]
+    bench.clock.advance(500)
+    assert [r.item.id for r in bench.store.push(prefix=f"{namespace}/").refused] == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (b"", "push form"),
+        (b"plain", "push form"),
+        (b"S1;1:s", "push form"),
+        (b"S1;1:s1:k", "push form"),
+        (b"S1;1:s1:k9:v", "push form"),
+        (b"S1;1:s1:k1:vtail", "push form"),
+        (b"L1;1:q", "push form"),
+        (b"X1;1:q1:v", "push form"),
+        (b"S2;1:s1:k1:v", "push form"),
+        (b"L1;99999999999999999999:q", "push form"),
+        (encode_push("S", "absent", [b"k", b"v"]), "unknown topic"),
+        (encode_push("S", "list", [b"k", b"v"]), "no stream: list"),
+        (encode_push("L", "stream", [b"v"]), "no list: stream"),
+        (encode_push("L", "text", [b"v"]), "no list: string"),
+        (encode_push("S", "last", [b"k", b"v"]), "refused"),
+    ],
+)
+def test_what_cannot_be_pushed_is_reported_and_kept(
+    bench: Bench, client: Any, namespace: str, body: bytes, why: str
+) -> None:
+    """Malformed bodies, absent streams, targets of a wrong type or without room: claimed, told, settled by hand."""
+    client.rpush(f"{namespace}/list", "x")
+    client.xadd(f"{namespace}/stream", {"a": "b"})
+    client.set(f"{namespace}/text", "x")
+    greatest = 2**64 - 1
+    client.xadd(f"{namespace}/last", {"a": "b"}, id=f"{greatest}-{greatest}")
+    bench.store.schedule([Item("bad", bench.now_ms, body, "t"), list_item(bench, "good", "list")])
+    pushed = bench.store.push(prefix=f"{namespace}/")
+    assert [(refused.item.id, refused.item.body) for refused in pushed.refused] == [("bad", body)]
+    assert why in pushed.refused[0].reason
+    assert pushed.dues_ms == [bench.now_ms]
+    assert client.lrange(f"{namespace}/list", 0, -1) == [b"good", b"x"]
+    assert client.get(f"{namespace}/text") == b"x"
+    assert bench.states("bad", "good") == ["fly", None]
+    bench.check()
+    assert bench.store.settle(pushed, [Dead("bad", pushed.refused[0].reason)]).outcomes == [Outcome.DONE]
+    assert bench.one("bad").body == body
+
+
+def test_streams_are_capped_when_told_to(bench: Bench, client: Any, namespace: str) -> None:
+    """MAXLEN is approximate, so only far more than one node's worth is cut."""
+    for _ in range(4):
+        bench.store.schedule([stream_item(bench, f"i{n}", "s") for n in range(200)])
+        assert len(bench.store.push(500, prefix=f"{namespace}/", create=True, maxlen=10).dues_ms) == 200
+    assert client.xlen(f"{namespace}/s") < 400
+
+
+def test_paused_topics_are_not_pushed(bench: Bench, namespace: str) -> None:
+    """They wait in held as under a claim."""
+    bench.store.schedule([stream_item(bench, "a", "s")])
+    bench.store.pause("t")
+    pushed = bench.store.push(prefix=f"{namespace}/", create=True)
+    assert (pushed.dues_ms, pushed.refused, bench.states("a")) == ([], [], ["held"])
+
+
+def test_a_push_recovers_leases_and_obeys_the_epoch(bench: Bench, namespace: str) -> None:
+    """As a claim does."""
+    bench.store.schedule([list_item(bench, "a", "q")])
+    bench.claim(lease_ms=10)
+    bench.clock.advance(10)
+    bench.store.report_jump(0, 1, 5)
+    (answer,) = bench.store.execute([Call(0, PushDue(10, 1000, f"{namespace}/", epoch=1))])
+    assert isinstance(answer, StaleEpoch)
+    assert len(bench.store.push(prefix=f"{namespace}/").dues_ms) == 1
+    with pytest.raises(Rejected):
+        bench.store.push(501)
+
+
+@pytest.mark.real
+def test_a_target_the_user_may_not_touch_loses_nothing(shared_client: Any, real_server: Any, namespace: str) -> None:
+    """The refusal comes back as such; the script does not stop with the items taken out."""
+    import redis
+
+    shared_client.execute_command("ACL", "SETUSER", namespace, "on", ">pw", "+@all", f"~{{{namespace}:*", "~allowed*")
+    try:
+        with redis.Redis.from_url(real_server.url, username=namespace, password="pw") as narrow:
+            bench = Bench(RedisBackend(narrow, Dialect(namespace)), 1)
+            bench.store.schedule([list_item(bench, "a", "secret"), list_item(bench, "b", f"allowed-{namespace}")])
+            pushed = bench.store.push()
+            assert [refused.item.id for refused in pushed.refused] == ["a"]
+            assert "secret" in pushed.refused[0].reason
+            assert bench.states("a", "b") == ["fly", None]
+            bench.check()
+    finally:
+        shared_client.execute_command("ACL", "DELUSER", namespace)
+
+
+def test_memory_has_nothing_to_push_to() -> None:
+    """It says so, and the item stays."""
+    bench = Bench(MemoryBackend(1, clock="test"), 1)
+    bench.put("a")
+    with pytest.raises(StoreError, match="one-script hand-over"):
+        bench.store.push()
+    assert bench.states("a") == ["due"]
