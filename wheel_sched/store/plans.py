@@ -152,8 +152,9 @@ class Plans:
     def change(self, alterations: Sequence[Alteration], route: str | None, token: str | None) -> Plan[list[Outcome]]:
         for alteration in alterations:
             check_id(alteration.id)
-            if not isinstance(alteration.argument, str):
-                check_due(alteration.argument, alteration.id)
+            due: Any = alteration.argument
+            if alteration.verb != "h" and due not in ("", "="):
+                check_due(due, alteration.id)
             if alteration.item is not None:
                 alteration.item.check()
         calls, members = self._batched(

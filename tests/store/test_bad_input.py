@@ -1,0 +1,147 @@
+"""Input that no store can hold is refused before anything is sent, in an error of ours that names field and limit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from wheel_sched.errors import Rejected
+from wheel_sched.store.items import MAX_BODY_BYTES, MAX_DUE_MS, Dead, Item, Next, Outcome, Settlement
+from wheel_sched.store.memory import MemoryBackend
+from wheel_sched.testing.store_conformance import Bench
+
+YEAR_12000_MS = 316_516_204_800_000
+
+BAD_IDS: dict[str, Any] = {
+    "empty": "",
+    "none": None,
+    "bytes": b"a",
+    "number": 7,
+    "a megabyte": "x" * 1_000_000,
+    "513 bytes": "x" * 513,
+    "512 characters of 2 bytes": "é" * 512,
+    "lone surrogate": "\ud800",
+}
+BAD_DUES: dict[str, Any] = {
+    "negative": -1,
+    "year 12000": YEAR_12000_MS,
+    "one past 9999": MAX_DUE_MS + 1,
+    "bool": True,
+    "float": 5.0,
+    "nan": float("nan"),
+    "text": "5",
+    "huge": 10**30,
+}
+BAD_TOPICS: dict[str, Any] = {
+    "line end": "a\nb",
+    "nul": "a\0b",
+    "250 characters": "x" * 250,
+    "none": None,
+    "bytes": b"t",
+    "lone surrogate": "\udfff",
+}
+BAD_BODIES: dict[str, Any] = {"text": "text", "none": None, "mutable": bytearray(b"x"), "dict": {}}
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench(MemoryBackend(1, clock="test"), 1)
+
+
+def by_name(values: dict[str, Any]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("value", values.values(), ids=values.keys())
+
+
+def assert_rejected(bench: Bench, item: Item) -> None:
+    """The whole batch is refused, also its good part."""
+    with pytest.raises(Rejected):
+        bench.store.schedule([Item("good", 0, b""), item])
+    with pytest.raises(Rejected):
+        bench.store.replace(item, create=True)
+    assert bench.store.counts().happened("accepted") == 0
+
+
+@by_name(BAD_IDS)
+def test_a_bad_id_is_refused_everywhere(bench: Bench, value: Any) -> None:
+    """Scheduling, changing, reading and remembering alike."""
+    assert_rejected(bench, Item(value, 0, b""))
+    for call in (bench.store.cancel, bench.store.get, bench.store.delete_dead, bench.store.release):
+        with pytest.raises(Rejected):
+            call([value])
+    with pytest.raises(Rejected):
+        bench.store.remember([(value, 1, 1)])
+
+
+@by_name(BAD_DUES)
+def test_a_bad_due_is_refused_everywhere(bench: Bench, value: Any) -> None:
+    """Scheduling, rescheduling, releasing, requeueing and settling alike."""
+    assert_rejected(bench, Item("a", value, b""))
+    bench.put("x")
+    claim = bench.claim()
+    calls: list[Callable[[], Any]] = [
+        lambda: bench.store.reschedule(["x"], value),
+        lambda: bench.store.release(["x"], value),
+        lambda: bench.store.requeue([("x", value, None)]),
+        lambda: bench.store.settle(claim, [Next("x", value)]),
+    ]
+    for call in calls:
+        with pytest.raises(Rejected):
+            call()
+    assert bench.settle_all(claim) == [Outcome.DONE]
+
+
+@by_name(BAD_TOPICS)
+def test_a_bad_topic_or_ref_is_refused(bench: Bench, value: Any) -> None:
+    """Also as the topic to pause and the ref to find."""
+    assert_rejected(bench, Item("a", 0, b"", topic=value))
+    assert_rejected(bench, Item("a", 0, b"", refs=(value,)))
+    for call in (bench.store.pause, bench.store.resume, bench.store.find):
+        with pytest.raises(Rejected):
+            call(value)
+
+
+@pytest.mark.parametrize("route", ["x" * 513, b"r", 7, "\ud800"], ids=["long", "bytes", "number", "surrogate"])
+def test_a_bad_route_is_refused(bench: Bench, route: Any) -> None:
+    """A route is text as an id is."""
+    assert_rejected(bench, Item("a", 0, b"", route=route))
+
+
+def test_an_empty_ref_is_refused(bench: Bench) -> None:
+    """Nothing could be found by it."""
+    assert_rejected(bench, Item("a", 0, b"", refs=("",)))
+
+
+@by_name(BAD_BODIES)
+def test_a_body_is_bytes(bench: Bench, value: Any) -> None:
+    """Text is not encoded behind the caller's back, and a buffer that may change later is not kept."""
+    assert_rejected(bench, Item("a", 0, value))
+
+
+def test_a_body_has_at_most_16_mebibytes(bench: Bench) -> None:
+    """One byte more is refused, in a new item and in a successor."""
+    bench.store.schedule([Item("fits", bench.now_ms, bytes(MAX_BODY_BYTES))])
+    too_large = bytes(MAX_BODY_BYTES + 1)
+    with pytest.raises(Rejected, match=str(MAX_BODY_BYTES)):
+        bench.store.schedule([Item("a", 0, too_large)])
+    claim = bench.claim()
+    settlements: list[Settlement] = [Next("fits", 5, too_large), Dead("fits", "x", too_large)]
+    for settlement in settlements:
+        with pytest.raises(Rejected):
+            bench.store.settle(claim, [settlement])
+    assert bench.states("fits") == ["fly"]
+
+
+def test_a_long_value_is_not_quoted_in_full(bench: Bench) -> None:
+    """An error about a megabyte fits on a screen."""
+    with pytest.raises(Rejected) as caught:
+        bench.store.schedule([Item("x" * 1_000_000, 0, b"")])
+    assert len(str(caught.value)) < 300
+
+
+def test_an_unknown_topic_is_no_error(bench: Bench) -> None:
+    """Topics need no declaration: pausing one that holds nothing waits for what comes."""
+    assert bench.store.pause("nobody") == 0
+    assert bench.store.resume("never paused") == 0
+    assert bench.store.list_items("due", topic="nothing").found == []

@@ -1,0 +1,137 @@
+"""Records and operations as values: what is written is what is read, and what cannot be read says so."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wheel_sched.errors import Rejected, StoreError
+from wheel_sched.store.items import Dead, Done, Held, Item, Next, Outcome
+from wheel_sched.store.operations import Alteration, Change, ClaimDue, Schedule, Settle, bounded_reason, new_token
+from wheel_sched.store.push_form import decode_push, encode_push
+from wheel_sched.store.record import decode_text, encode_text, make_tail, read_record
+
+texts = st.binary(max_size=20).map(decode_text)
+lines = texts.filter(lambda text: text and "\n" not in text)
+
+
+@given(
+    version=st.integers(0, 2**53),
+    topic=texts,
+    route=st.none() | texts.filter(bool),
+    refs=st.lists(lines, max_size=3).map(tuple),
+    body=st.binary(max_size=40),
+)
+def test_a_record_is_read_as_it_was_written(
+    version: int, topic: str, route: str | None, refs: tuple[str, ...], body: bytes
+) -> None:
+    """Whatever bytes topic, route, refs and body consist of."""
+    raw = b"1:%d:%s" % (version, make_tail(topic, route, refs, body))
+    assert read_record(raw) == (version, topic, route, refs, body)
+
+
+@given(st.binary(max_size=600))
+def test_any_bytes_are_a_text(raw: bytes) -> None:
+    """Ids come back as the bytes they were."""
+    assert encode_text(decode_text(raw)) == raw
+
+
+@given(st.binary(max_size=60))
+def test_other_bytes_are_no_record(raw: bytes) -> None:
+    """They raise an error of ours or are read; nothing else escapes."""
+    with contextlib.suppress(StoreError):
+        assert read_record(raw).version >= 0
+
+
+@pytest.mark.parametrize("raw", [b"", b"1:", b"2:1:0:0:0:", b"1:x:0:0:0:", b"1:1:0:0:", b"\xff" * 30])
+def test_a_damaged_record_is_told(raw: bytes) -> None:
+    """With its length and start."""
+    with pytest.raises(StoreError, match="unreadable record"):
+        read_record(raw)
+
+
+@given(
+    kind_and_pieces=st.one_of(
+        st.tuples(st.just("L"), st.lists(st.binary(max_size=9), min_size=1, max_size=1)),
+        st.tuples(st.just("S"), st.lists(st.binary(max_size=9), min_size=1, max_size=4).map(lambda p: p * 2)),
+    ),
+    target=texts.filter(bool),
+)
+def test_a_push_form_is_read_as_it_was_written(kind_and_pieces: tuple[str, list[bytes]], target: str) -> None:
+    """Targets and pieces of any bytes."""
+    kind, pieces = kind_and_pieces
+    assert kind in ("L", "S")
+    form = decode_push(encode_push("L" if kind == "L" else "S", target, pieces))
+    assert form == (kind, target, pieces)
+
+
+@given(st.binary(max_size=40))
+def test_other_bytes_are_no_push_form(raw: bytes) -> None:
+    """They are rejected or read; nothing else escapes."""
+    try:
+        form = decode_push(raw)
+    except Rejected:
+        return
+    assert form.kind in ("S", "L")
+
+
+def test_tokens_are_unique_also_after_a_fork() -> None:
+    """A child has a series of its own, or its calls would be answered as repeats of its parent's."""
+    tokens = [new_token() for _ in range(1000)]
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:  # pragma: no cover - the child
+        os.write(write, new_token().encode())
+        os._exit(0)
+    os.waitpid(pid, 0)
+    child = os.read(read, 100).decode()
+    os.close(read)
+    os.close(write)
+    assert len(set(tokens)) == 1000
+    assert child[:16] != tokens[0][:16]
+
+
+def test_schedule_sends_triples() -> None:
+    """Id, due or nothing, and the record's tail."""
+    call = Schedule([Item("a", 5, b"x", "t"), Item("b", None, b"", "", ("r", "s"), "q")])
+    assert call.argv() == [b"a", 5, b"1:0:0:tx", b"b", "", b"0:1:3:qr\ns"]
+
+
+def test_settle_sends_the_done_first_and_answers_in_order() -> None:
+    """Codes come back in the order sent, outcomes go out in the order asked."""
+    call = Settle(7, [Next("n", None), Done("a"), Dead("d", "x\ny", b"b"), Done("b"), Held("h", "w")], dead_cap=3)
+    assert call.argv() == [
+        *(7, 3, 2, b"a", b"b"),
+        *(b"n", "n", "", b""),
+        *(b"d", "d", b"x y", b"0:0:0:b"),
+        *(b"h", "h", b"w", b""),
+    ]
+    outcomes = call.parse([b"otcot", 9, -1, 8], 0).outcomes  # of a, b, n, d, h
+    done, stale = Outcome.DONE, Outcome.STALE
+    assert outcomes == [Outcome.CANCELLED, done, done, stale, stale]
+
+
+def test_change_sends_quintuples() -> None:
+    """No version is any version; a reason is one bounded line."""
+    item = Item("b", 3, b"x")
+    call = Change([Alteration("a", "r", 5), Alteration("b", "p", 3, 2, item), Alteration("c", "h", "x\ny")])
+    assert call.argv() == [b"a", "r", 5, "", b"", b"b", "p", 3, 2, b"0:0:0:x", b"c", "h", b"x y", "", b""]
+
+
+def test_claim_reads_what_the_script_answers() -> None:
+    """Number, time, epoch, heads, then id, due and record of each item."""
+    claim = ClaimDue(2, 1000).parse([4, 9000, 2, -1, 10, b"\xff", 8, b"1:3:1:0:0:tbody"], 1)
+    assert (claim.shard, claim.number, claim.epoch, claim.due_head_ms, claim.fly_head_ms) == (1, 4, 2, None, 10)
+    (item,) = claim.items
+    assert (item.id, item.due_ms, item.version, item.topic, item.body) == ("\udcff", 8, 3, "t", b"body")
+
+
+def test_a_reason_is_one_bounded_line() -> None:
+    """Whatever an exception said, also what UTF-8 cannot carry."""
+    assert bounded_reason("a\nb") == b"a b"
+    assert len(bounded_reason("é" * 10_000)) == 1000
+    assert bounded_reason("\ud800") == b"\\ud800"
