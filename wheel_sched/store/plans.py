@@ -98,20 +98,26 @@ class Plans:
 
     def open(self, clock: str) -> Plan[list[int]]:
         """Create or check every shard; answers their epochs."""
-        replies = yield self._everywhere(lambda: Open(self.shards, clock))
-        for shard, (schema, shards, found_clock, _, _) in enumerate(replies):
-            problems = []
-            if schema != SCHEMA:
-                problems.append(f"schema {schema} (this release speaks {SCHEMA}: install the matching one)")
-            if shards != self.shards:
-                problems.append(f"{shards} shards, not {self.shards} (use that number, or `wheel-sched reshard`)")
-            if found_clock != clock:
-                problems.append(f"the clock {found_clock!r}, not {clock!r} (fixed when it was created)")
-            if problems:
-                raise NamespaceMismatch(
-                    f"the namespace's shard {shard} has {' and '.join(problems)}; nothing was changed"
-                )
-        return [reply[3] for reply in replies]
+        # the first one alone: were all opened at once, a wrong shard count would leave new shards behind
+        first = yield [Call(0, Open(self.shards, clock))]
+        self._check_opened(0, first[0], clock)
+        others = [Call(shard, Open(self.shards, clock)) for shard in range(1, self.shards)]
+        rest = (yield others) if others else []
+        for shard, reply in enumerate(rest, 1):
+            self._check_opened(shard, reply, clock)
+        return [reply[3] for reply in (*first, *rest)]
+
+    def _check_opened(self, shard: int, reply: tuple[int, int, str, int, int], clock: str) -> None:
+        schema, shards, found_clock, _, _ = reply
+        problems = []
+        if schema != SCHEMA:
+            problems.append(f"schema {schema} (this release speaks {SCHEMA}: install the matching one)")
+        if shards != self.shards:
+            problems.append(f"{shards} shards, not {self.shards} (use that number, or `wheel-sched reshard`)")
+        if found_clock != clock:
+            problems.append(f"the clock {found_clock!r}, not {clock!r} (fixed when it was created)")
+        if problems:
+            raise NamespaceMismatch(f"the namespace's shard {shard} has {' and '.join(problems)}; nothing was changed")
 
     def schedule(self, items: Sequence[Item], token: str | None) -> Plan[Stored]:
         for item in items:

@@ -1,0 +1,207 @@
+"""What is particular to the memory store: its clock, its waiters, its answers, its threads, its sorted set."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wheel_sched.errors import ConfigError, NamespaceMismatch
+from wheel_sched.store import open_store
+from wheel_sched.store.delay_store import DelayStore
+from wheel_sched.store.items import Done, Item, Outcome
+from wheel_sched.store.memory import MemoryBackend
+from wheel_sched.store.memory.sorted_set import BLOCK, SortedSet
+from wheel_sched.store.operations import Call, Count, Get
+from wheel_sched.testing.store_conformance import Bench
+
+WALL_US = 1_700_000_000_000_000
+
+
+class Wall:
+    """A wall clock to set."""
+
+    def __init__(self) -> None:
+        self.us = WALL_US
+
+    def __call__(self) -> int:
+        return self.us
+
+
+@pytest.fixture
+def wall() -> Wall:
+    return Wall()
+
+
+def server_time_store(wall: Wall) -> DelayStore:
+    return DelayStore(MemoryBackend(1, wall_us=wall)).open()
+
+
+def test_server_time_is_the_wall_clock_in_microseconds(wall: Wall) -> None:
+    """Answers carry microseconds, dues are compared in whole milliseconds rounded down."""
+    store = server_time_store(wall)
+    wall.us += 999
+    store.schedule([Item("a", WALL_US // 1000 + 1, b"")])
+    assert store.claim().items == []
+    assert store.windows(0)[0].now_us == WALL_US + 999
+    wall.us += 1
+    assert [item.id for item in store.claim().items] == ["a"]
+
+
+def test_server_time_refuses_a_given_now(wall: Wall) -> None:
+    """As a server does."""
+    store = server_time_store(wall)
+    (answer,) = store.backend.execute([Call(0, Count())], now_ms=5)
+    assert isinstance(answer, NamespaceMismatch)
+
+
+def test_answers_are_kept_for_a_minute(wall: Wall) -> None:
+    """Then the token is as good as new: an id that is there is a duplicate."""
+    store = server_time_store(wall)
+    item = Item("a", WALL_US // 1000, b"")
+    store.schedule([item], token="t")
+    wall.us += 59_999_999
+    assert store.schedule([item], token="t").outcomes == [Outcome.STORED]
+    wall.us += 1
+    assert store.schedule([item], token="t").outcomes == [Outcome.DUPLICATE]
+
+
+def test_one_failing_call_leaves_the_others_alone(wall: Wall) -> None:
+    """Each call has its own answer or exception."""
+    store = server_time_store(wall)
+    one, two, three = store.execute([Call(0, Get(["a"])), Call(7, Get(["a"])), Call(0, Count())])
+    assert one == [None]
+    assert isinstance(two, NamespaceMismatch)
+    assert three.total("due") == 0
+
+
+def test_a_frozen_shard_takes_no_writes() -> None:
+    """It can be read and restored into, as during maintenance."""
+    backend = MemoryBackend(1, clock="test")
+    bench = Bench(backend, 1)
+    bench.put("a")
+    found = bench.one("a")
+    backend.shards[0].frozen = "reshard"
+    with pytest.raises(NamespaceMismatch, match="reshard"):
+        bench.put("b")
+    assert bench.store.counts().frozen == "reshard"
+    found.id = "b"
+    assert bench.store.restore([found]) == 1
+
+
+def test_an_unknown_clock_is_refused() -> None:
+    """Before anything is made."""
+    with pytest.raises(ConfigError, match="sundial"):
+        MemoryBackend(1, clock="sundial")
+
+
+def test_a_waiter_wakes_when_an_earlier_head_arrives() -> None:
+    """From another thread, within milliseconds, with the shard and its due."""
+    store = open_store("memory:", shards=3)
+    backend = store.backend
+    marks = {window.shard: window.mark for window in store.windows(0)}
+    waiter = backend.waiter(0, 5000)
+    timer = threading.Timer(0.05, store.schedule, [[Item("a", 5, b"")]])
+    timer.start()
+    began = time.monotonic()
+    (mark,) = backend.wait_for_mark(waiter, marks, 5000).values()
+    assert (mark.due_ms, time.monotonic() - began < 2) == (5, True)
+    timer.join()
+    assert backend.wait_for_mark(waiter, marks, 5000).popitem()[1] == mark
+
+
+@pytest.mark.parametrize("how", ["close", "interrupt", "close the backend"])
+def test_a_blocked_wait_can_be_ended(how: str) -> None:
+    """It answers {} at once, and so does every later wait of that waiter."""
+    backend = MemoryBackend(1, clock="test")
+    waiter = backend.waiter(0, 0)
+    answers: list[object] = []
+    thread = threading.Thread(target=lambda: answers.append(backend.wait_for_mark(waiter, {0: b"0-0"}, 0)))
+    thread.start()
+    {"close": waiter.close, "interrupt": lambda: backend.interrupt(waiter), "close the backend": backend.close}[how]()
+    thread.join(10)
+    assert answers == [{}]
+    assert backend.wait_for_mark(waiter, {0: b"0-0"}, 0) == {}
+
+
+def test_threads_share_a_store() -> None:
+    """Eight threads schedule, claim and settle at once: each item is done once, and the counters add up."""
+    store = open_store("memory:", shards=2)
+    done: list[str] = []
+
+    def work(number: int) -> None:
+        store.schedule([Item(f"{number}-{n}", 0, b"") for n in range(250)])
+        while True:
+            claims = [store.claim(7, shard=shard) for shard in range(2)]
+            if not any(claim.items for claim in claims):
+                return
+            for claim in claims:
+                done.extend(item.id for item in claim.items)
+                store.settle(claim, [Done(item.id) for item in claim.items])
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(done) == sorted(f"{number}-{n}" for number in range(8) for n in range(250))
+    assert store.counts().ever == {("accepted", ""): 2000, ("completed", ""): 2000}
+
+
+def test_a_repr_shows_the_state() -> None:
+    """Implementation, shards, clock and how much waits."""
+    bench = Bench(MemoryBackend(2, clock="test"), 2)
+    bench.put("a", "b")
+    assert repr(bench.store.backend) == "<MemoryBackend shards=2 clock=test due=2>"
+
+
+steps = st.lists(
+    st.tuples(st.sampled_from(["add", "add", "add", "discard", "pop"]), st.integers(0, 60), st.integers(0, 9)),
+    max_size=80,
+)
+
+
+@given(steps, st.integers(0, 9), st.integers(0, 20), st.integers(0, 60))
+def test_a_sorted_set_is_a_sorted_dict(steps: list[tuple[str, int, int]], score: int, limit: int, last: int) -> None:
+    """Every read answers what sorting all entries would."""
+    tree, plain = SortedSet(), dict[bytes, int]()
+    for verb, number, at in steps:
+        member = b"%d" % number
+        if verb == "add":
+            tree.add(member, at)
+            plain[member] = at
+        elif verb == "discard":
+            assert tree.discard(member) == (plain.pop(member, None) is not None)
+        else:
+            tree.pop_first(at)
+            for _, gone in sorted((s, m) for m, s in plain.items())[:at]:
+                del plain[gone]
+    entries = sorted((s, m) for m, s in plain.items())
+    assert (len(tree), tree.first_score()) == (len(plain), entries[0][0] if entries else -1)
+    assert tree.up_to(score, limit) == [e for e in entries if e[0] <= score][:limit]
+    assert tree.between(score, 7, limit) == [e for e in entries if score <= e[0] <= 7][:limit]
+    place = (score, b"%d" % last)
+    assert tree.behind(*place, 8, limit) == [e for e in entries if e > place and e[0] <= 8][:limit]
+    assert tree.by_rank(score, limit) == entries[score : score + limit]
+    assert all(tree.score(m) == s and m in tree for m, s in plain.items())
+
+
+def test_a_sorted_set_of_many_blocks_keeps_its_order() -> None:
+    """Across splits and emptied blocks, in whatever order members come and go."""
+    tree = SortedSet()
+    count = 8 * BLOCK
+    for n in range(count):
+        tree.add(b"%d" % n, (n * 7919) % count)
+    assert [score for score, _ in tree.by_rank(0, count)] == list(range(count))
+    assert [score for score, _ in tree.by_rank(count // 2, 3)] == [count // 2 + n for n in range(3)]
+    for n in range(0, count, 2):
+        assert tree.discard(b"%d" % n)
+    tree.pop_first(BLOCK + 3)
+    rest = tree.by_rank(0, count)
+    assert (len(rest), rest) == (count // 2 - BLOCK - 3, sorted(rest))
+    assert tree.between(rest[100][0], count, 5) == rest[100:105]
+    tree.pop_first(count)
+    assert (len(tree), tree.first_score(), tree.by_rank(0, 1)) == (0, -1, [])

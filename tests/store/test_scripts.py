@@ -1,0 +1,260 @@
+"""The scripts on a server: damaged records, loading, two releases side by side, namespaces that don't fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import fakeredis
+import pytest
+
+from wheel_sched.errors import ConfigError, NamespaceMismatch, StoreError, StoreTooOld, StoreUnavailable
+from wheel_sched.store import open_store
+from wheel_sched.store.delay_store import DelayStore
+from wheel_sched.store.items import Item, Outcome
+from wheel_sched.store.operations import Call, Count, Find
+from wheel_sched.store.redis.backend import RedisBackend, check_version
+from wheel_sched.store.redis.conversation import Dialect, Send, Sleep, ensure_durable
+from wheel_sched.store.redis.library import library, shard_keys
+from wheel_sched.testing.store_conformance import Bench
+
+if TYPE_CHECKING:
+    import redis
+
+
+@pytest.fixture(params=["imitation", pytest.param("server", marks=pytest.mark.real)])
+def client(request: pytest.FixtureRequest) -> Any:
+    return request.getfixturevalue("shared_fake" if request.param == "imitation" else "shared_client")
+
+
+@pytest.fixture
+def bench(client: Any, namespace: str) -> Bench:
+    return Bench(RedisBackend(client, Dialect(namespace)), 1)
+
+
+@pytest.mark.parametrize("damage", [None, b"", b"garbage", b"2:1:0:0:0:x", b"1:1:0:0:"])
+def test_an_unreadable_record_is_quarantined(bench: Bench, client: Any, namespace: str, damage: bytes | None) -> None:
+    """It is dead with its reason, counted, never handed out, and stops nobody."""
+    bench.put("bad", "good", topic="t")
+    body = shard_keys(namespace, 0)[3]
+    if damage is None:
+        client.hdel(body, "bad")
+    else:
+        client.hset(body, "bad", damage)
+    claim = bench.claim()
+    assert [item.id for item in claim.items] == ["good"]
+    found = bench.one("bad")
+    assert (found.state, found.body) == ("dead", damage or b"")
+    assert found.reason.startswith("quarantine: the record")
+    assert bench.store.counts().unreadable == 1
+    assert bench.settle_all(claim) == [Outcome.DONE]
+    assert bench.store.requeue([("bad", bench.now_ms, None)]) == [Outcome.WRONG_STATE]
+    assert bench.store.requeue([("bad", bench.now_ms, Item("bad", 0, b"repaired", "t"))]) == [Outcome.DONE]
+    assert [(item.id, item.body) for item in bench.claim().items] == [("bad", b"repaired")]
+
+
+def test_a_damaged_item_can_be_read_and_listed(bench: Bench, client: Any, namespace: str) -> None:
+    """Listings show it as it lies there."""
+    bench.put("bad", in_ms=50)
+    client.hset(shard_keys(namespace, 0)[3], "bad", b"garbage")
+    assert (bench.one("bad").reason, bench.one("bad").body) == ("unreadable record", b"garbage")
+    assert [found.id for found in bench.everything("due")] == ["bad"]
+    assert bench.store.cancel(["bad"]) == [Outcome.WRONG_STATE]
+
+
+def test_every_key_carries_the_shards_hash_tag(bench: Bench, client: Any, namespace: str) -> None:
+    """So a cluster keeps a shard on one node; and an emptied shard keeps only what has a reason or a time."""
+    bench.put("a", "b", topic="t", refs=("r",))
+    bench.store.pause("t")
+    bench.store.resume("t")
+    bench.claim(lease_ms=10)
+    bench.clock.advance(10)
+    bench.settle_all(bench.claim())
+    bench.bury("d")
+    bench.store.delete_dead(["d"])
+    keys = [key for key in client.scan_iter(match="*", count=1000) if namespace.encode() in key]
+    start = b"{%s:0}:" % namespace.encode()
+    assert all(key.startswith(start) for key in keys)
+    left = {key.removeprefix(start).partition(b":")[0] for key in keys}
+    assert left == {b"meta", b"mark", b"op"}
+    assert all(0 < client.pttl(key) <= 60_000 for key in keys if key.startswith(start + b"op:"))
+
+
+def test_two_releases_share_a_namespace(client: Any, namespace: str) -> None:
+    """What one stores the other claims; neither overwrites the other's functions."""
+    now, then = Dialect(namespace), Dialect(namespace, variant="another release")
+    assert library("another release").name != library().name
+    one, two = Bench(RedisBackend(client, now), 1), Bench(RedisBackend(client, then), 1)
+    for writer, reader, item_id in ((one, two, "a"), (two, one, "b")):
+        writer.put(item_id, topic="t", refs=("r",))
+        claim = reader.claim()
+        assert [item.id for item in claim.items] == [item_id]
+        assert writer.settle_all(claim) == [Outcome.DONE]
+        writer.check()
+    assert one.store.counts() == two.store.counts()
+
+
+@pytest.mark.parametrize("functions", [True, False])
+@pytest.mark.real
+def test_a_flushed_library_is_loaded_again(redis_client: redis.Redis, namespace: str, functions: bool) -> None:
+    """In the middle of the work, by a restart or by an administrator: the call goes through."""
+    bench = Bench(RedisBackend(redis_client, Dialect(namespace, functions=functions)), 3)
+    for n in range(3):
+        redis_client.function_flush()
+        redis_client.script_flush()
+        bench.put(*(f"{n}-{i}" for i in range(10)))
+        redis_client.function_flush()
+        redis_client.script_flush()
+        assert len(bench.claim_all()) == 10
+    bench.check()
+
+
+@pytest.mark.real
+def test_a_user_without_functions_gets_scripts(real_server: Any, shared_client: Any, namespace: str) -> None:
+    """FCALL and FUNCTION may be forbidden: EVALSHA does the same."""
+    import redis
+
+    rights = ["on", ">pw", "+@all", "-fcall", "-fcall_ro", "-function", "~*", "&*"]
+    shared_client.execute_command("ACL", "SETUSER", namespace, *rights)
+    try:
+        with redis.Redis.from_url(real_server.url, username=namespace, password="pw") as client:
+            dialect = Dialect(namespace)
+            bench = Bench(RedisBackend(client, dialect), 1)
+            bench.put("a")
+            assert bench.settle_all(bench.claim()) == [Outcome.DONE]
+            assert not dialect.functions
+    finally:
+        shared_client.execute_command("ACL", "DELUSER", namespace)
+
+
+def converse(
+    dialect: Dialect, calls: list[Call[Any]], reply: Callable[[Send], list[Any]]
+) -> tuple[list[int | str], list[Any]]:
+    """Play the server: how many commands each step sent, and what the calls were answered."""
+    talk = dialect.talk(calls, None)
+    sent: list[int | str] = []
+    try:
+        step = next(talk)
+        while len(sent) < 100:
+            sent.append("sleep" if isinstance(step, Sleep) else len(step.commands))
+            step = talk.send([] if isinstance(step, Sleep) else reply(step))
+    except StopIteration as end:
+        return sent, end.value
+    raise AssertionError("the conversation has no end")
+
+
+def test_a_library_that_vanishes_each_time_is_given_up() -> None:
+    """The number of loads for one call is bounded, whatever the server says."""
+    import redis
+
+    gone = redis.exceptions.NoScriptError("No matching script")
+    calls: list[Call[Any]] = [Call(0, Find("r", 5))]
+    sent, (answer,) = converse(
+        Dialect("n", functions=False), calls, lambda step: [b"sha" if step.commands[0][0] == "SCRIPT" else gone]
+    )
+    assert isinstance(answer, StoreError)
+    assert len(sent) < 10
+
+
+def test_what_was_lost_is_repeated_and_then_told() -> None:
+    """Twice, after a pause, under the same token; the rest of the batch is not sent again."""
+    import redis
+
+    calls: list[Call[Any]] = [Call(0, Find("r", 5)), Call(0, Count())]
+    replies = iter([[[b"a"], redis.exceptions.ConnectionError("lost")]])
+    late = [redis.exceptions.TimeoutError("late")]
+    sent, (found, lost) = converse(Dialect("n"), calls, lambda step: next(replies, late))
+    assert sent == [2, "sleep", 1, "sleep", 1]
+    assert found == ["a"]
+    assert isinstance(lost, StoreUnavailable)
+
+
+@pytest.mark.parametrize(("shards", "clock"), [(2, "test"), (1, "server")])
+def test_a_namespace_made_otherwise_is_refused(client: Any, namespace: str, shards: int, clock: str) -> None:
+    """Another shard count or clock: nothing is changed, and the message says what it found."""
+    bench = Bench(RedisBackend(client, Dialect(namespace)), 1)
+    bench.put("a")
+    now = None if clock == "server" else bench.clock
+    other = DelayStore(RedisBackend(client, Dialect(namespace)), shards=shards, test_clock=now)
+    with pytest.raises(NamespaceMismatch, match=r"1 shards|'test'"):
+        other.open()
+    assert client.exists(shard_keys(namespace, 1)[0]) == 0
+    bench.check()
+
+
+def test_a_flushed_namespace_is_not_quietly_made_anew(client: Any, namespace: str) -> None:
+    """Writing to what was deleted under us says so instead of starting from nothing."""
+    bench = Bench(RedisBackend(client, Dialect(namespace)), 1)
+    client.delete(shard_keys(namespace, 0)[0])
+    with pytest.raises(NamespaceMismatch, match="flushed"):
+        bench.put("a")
+
+
+def test_a_frozen_namespace_takes_no_writes(client: Any, namespace: str) -> None:
+    """It can be read and restored into, as during maintenance."""
+    bench = Bench(RedisBackend(client, Dialect(namespace)), 1)
+    bench.put("a")
+    found = bench.one("a")
+    client.hset(shard_keys(namespace, 0)[0], "frozen", "reshard")
+    with pytest.raises(NamespaceMismatch, match="reshard"):
+        bench.put("b")
+    assert bench.store.counts().frozen == "reshard"
+    found.id = "b"
+    assert bench.store.restore([found]) == 1
+
+
+@pytest.mark.parametrize(
+    ("info", "fits"),
+    [
+        ({"redis_version": "6.2.14"}, False),
+        ({"redis_version": "7.0.0"}, True),
+        ({"redis_version": "8.2.1"}, True),
+        ({"redis_version": "7.2.4", "valkey_version": "7.2.9"}, False),
+        ({"redis_version": "7.2.4", "valkey_version": "8.0.1"}, True),
+        ({"redis_version": "7.2.4", "valkey_version": "10.0.0"}, True),
+        ({}, True),
+    ],
+)
+def test_old_servers_are_refused(info: dict[str, Any], fits: bool) -> None:
+    """Redis below 7.0 and Valkey below 8.0; one that doesn't say is taken as it is."""
+    if fits:
+        check_version(info)
+        return
+    with pytest.raises(StoreTooOld, match="upgrade"):
+        check_version(info)
+
+
+@pytest.mark.parametrize(
+    ("durability", "info", "config", "fits"),
+    [
+        ("fsync", {"redis_version": "7.2.0", "aof_enabled": 1}, {}, True),
+        ("fsync", {"redis_version": "7.0.9", "aof_enabled": 1}, {"appendfsync": "always"}, True),
+        ("fsync", {"redis_version": "7.0.9", "aof_enabled": 1}, {"appendfsync": "everysec"}, False),
+        ("fsync", {"redis_version": "8.0.0", "aof_enabled": 0}, {}, False),
+        ("replicated", {"connected_slaves": 1}, {}, True),
+        ("replicated", {"connected_slaves": 0}, {}, False),
+        ("everysec", {}, {}, True),
+    ],
+)
+def test_a_level_the_server_cannot_keep_is_refused(
+    durability: str, info: dict[str, Any], config: dict[str, str], fits: bool
+) -> None:
+    """At the start, instead of being trusted."""
+    if fits:
+        ensure_durable(durability, info, config)
+        return
+    with pytest.raises(StoreError, match="nothing was changed"):
+        ensure_durable(durability, info, config)
+
+
+def test_an_unknown_level_is_refused() -> None:
+    """With the ones there are."""
+    with pytest.raises(ConfigError, match="everysec"):
+        Dialect("n", durability="paranoid")
+
+
+@pytest.mark.parametrize("namespace", ["", "a{b}", "a:b", "x" * 65, "a b", "a\nb"])
+def test_a_namespace_that_would_break_the_keys_is_refused(namespace: str) -> None:
+    """Braces and colons belong to the hash tag."""
+    with pytest.raises(ConfigError):
+        open_store(fakeredis.FakeRedis(), namespace=namespace)
