@@ -1,0 +1,104 @@
+"""What a killed server may cost, level by level: exactly what docs/guarantees.md says, on real processes.
+
+A SIGKILL leaves what the server had written to the kernel, so these tests bound what a crash of the server costs; a
+crash of the machine, against which `fsync` protects too, cannot be staged here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from dataclasses import dataclass, field
+
+import pytest
+
+from wheel_sched.errors import InDoubt, StoreUnavailable
+from wheel_sched.store import open_store
+from wheel_sched.store.embedded import Fsync
+from wheel_sched.store.items import STATES, Done, Item
+from wheel_sched.store.redis import conversation
+from wheel_sched.store.redis.backend import RedisBackend, client_for
+from wheel_sched.store.redis.conversation import Dialect
+from wheel_sched.testing.servers import TemporaryServer, temporary_server
+from wheel_sched.testing.store_conformance import Bench
+
+pytestmark = [pytest.mark.real, pytest.mark.slow]
+
+BATCH = 20
+LOSS_WINDOW_S = 2.0
+
+
+@dataclass
+class Ledger:
+    """What the client knows: when each id was acknowledged, and which it asked to be settled."""
+
+    acknowledged_s: dict[str, float] = field(default_factory=dict)
+    settled: set[str] = field(default_factory=set)
+
+
+def work_until_killed(server: TemporaryServer, durability: str, after_s: float) -> Ledger:
+    """Schedule and settle under load while the server is killed."""
+    ledger = Ledger()
+    killer = threading.Timer(after_s, server.sigkill)
+    with open_store(server.url, durability=durability) as store, contextlib.suppress(StoreUnavailable):
+        killer.start()
+        for n in range(1_000_000):
+            ids = [f"{n}-{i}" for i in range(BATCH)]
+            store.schedule([Item(item_id, 0, b"x" * 100) for item_id in ids])
+            ledger.acknowledged_s |= dict.fromkeys(ids, time.monotonic())
+            if n % 3 == 0:
+                claim = store.claim(BATCH // 2)
+                ledger.settled |= {
+                    item.id for item in claim.items
+                }  # asked: it may be executed though the reply is lost
+                store.settle(claim, [Done(item.id) for item in claim.items])
+    killer.join()
+    return ledger
+
+
+def lost(server: TemporaryServer, ledger: Ledger, until_s: float) -> set[str]:
+    """What was acknowledged by then, was never to be settled, and is gone after a restart over the same folder."""
+    server.restart()
+    kept = [i for i, at in ledger.acknowledged_s.items() if at <= until_s and i not in ledger.settled]
+    assert len(kept) >= BATCH
+    with open_store(server.url) as store:
+        counts = store.counts()
+        assert {state: counts.total(state) for state in STATES} == {state: counts.sizes[state] for state in STATES}
+        return {item_id for item_id, found in zip(kept, store.get(kept), strict=True) if found is None}
+
+
+@pytest.mark.parametrize(("fsync", "least_batches"), [("always", 20), ("everysec", 2)])
+def test_fsync_loses_nothing_acknowledged(fsync: Fsync, least_batches: int) -> None:
+    """Each batch is on disk before it is acknowledged; a server that syncs each second acknowledges as slowly."""
+    with temporary_server(fsync=fsync) as server:
+        ledger = work_until_killed(server, "fsync", 3.0)
+        assert len(ledger.acknowledged_s) >= least_batches * BATCH
+        assert lost(server, ledger, time.monotonic()) == set()
+
+
+def test_everysec_loses_at_most_two_seconds() -> None:
+    """What was acknowledged earlier than 2 s before the crash is there."""
+    with temporary_server() as server:
+        ledger = work_until_killed(server, "everysec", 3.0)
+        killed_s = max(ledger.acknowledged_s.values())
+        assert killed_s - min(ledger.acknowledged_s.values()) > LOSS_WINDOW_S
+        assert lost(server, ledger, killed_s - LOSS_WINDOW_S) == set()
+
+
+def test_a_write_that_is_not_confirmed_is_in_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replica that has gone: written, told as in doubt, and the repeat under the same token is no second item."""
+    monkeypatch.setattr(conversation, "CONFIRM_MS", 100)
+    with temporary_server(tcp=True) as primary, client_for(primary.url) as client:
+        with temporary_server(replica_of=primary) as replica:
+            bench = Bench(RedisBackend(client, Dialect("n", "replicated")), 1)
+            bench.put("a")
+            replica.stop()
+            item = Item("b", bench.now_ms, b"")
+            with pytest.raises(InDoubt) as caught:
+                bench.store.schedule([item], token="t")
+            assert caught.value.transient
+            replica.restart()
+            client.wait(1, 5000)
+            assert bench.store.schedule([item], token="t").accepted == 1
+        assert bench.store.counts().happened("accepted") == 2

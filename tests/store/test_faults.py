@@ -1,0 +1,255 @@
+"""A server that is away, full, a replica, locked, or loses replies: what is told, and what stayed as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from wheel_sched.errors import (
+    StoreAuthError,
+    StoreError,
+    StoreFull,
+    StoreReadOnly,
+    StoreUnavailable,
+    WheelSchedError,
+)
+from wheel_sched.store import open_store
+from wheel_sched.store.items import Dead, Done, Item, Next, Outcome, Settlement
+from wheel_sched.store.operations import Call, Count, Schedule
+from wheel_sched.store.push_form import encode_push
+from wheel_sched.store.redis import faults
+from wheel_sched.store.redis.backend import RedisBackend, client_for
+from wheel_sched.store.redis.conversation import Dialect
+from wheel_sched.testing.faulty_proxy import FaultyProxy
+from wheel_sched.testing.servers import TemporaryServer, free_port, temporary_server
+from wheel_sched.testing.store_conformance import Bench
+
+pytestmark = pytest.mark.real
+
+
+@pytest.fixture
+def proxy(real_server: TemporaryServer) -> Iterator[FaultyProxy]:
+    with FaultyProxy(real_server.url) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def bench(proxy: FaultyProxy, namespace: str) -> Iterator[Bench]:
+    """A store behind the proxy, its library loaded and its connection made."""
+    with client_for(proxy.url) as client:
+        bench = Bench(RedisBackend(client, Dialect(namespace)), 1)
+        bench.store.counts()
+        yield bench
+        bench.check()
+
+
+class TestLostReplies:
+    """The server has done it, the caller was not told: the first answer comes again, and nothing is doubled."""
+
+    def lose(self, proxy: FaultyProxy, script: str, call: Callable[[], Any]) -> Any:
+        """Make the call while the reply of its script gets lost."""
+        before = proxy.counts.dropped_replies
+        proxy.drop_next_reply(containing=f"_{script}\r\n".encode())
+        answer = call()
+        assert proxy.counts.dropped_replies == before + 1, "expected the reply to get lost"
+        return answer
+
+    def test_schedule(self, proxy: FaultyProxy, bench: Bench) -> None:
+        """STORED, not DUPLICATE."""
+        items = [Item(f"i{n}", bench.now_ms, b"") for n in range(3)]
+        stored = self.lose(proxy, "schedule", lambda: bench.store.schedule(items))
+        assert stored.outcomes == [Outcome.STORED] * 3
+        assert bench.store.counts().ever == {("accepted", ""): 3}
+
+    def test_claim(self, proxy: FaultyProxy, bench: Bench) -> None:
+        """The very batch that the lost reply carried, and the rest stays."""
+        bench.put(*(f"i{n}" for n in range(10)))
+        claim = self.lose(proxy, "claim", lambda: bench.claim(3))
+        assert [item.id for item in claim.items] == ["i0", "i1", "i2"]
+        assert bench.store.counts().now == {("due", ""): 7, ("fly", ""): 3}
+        assert bench.settle_all(claim) == [Outcome.DONE] * 3
+
+    def test_settle(self, proxy: FaultyProxy, bench: Bench) -> None:
+        """DONE, not STALE, for each way to end."""
+        bench.put("a", "b", "c", "d")
+        claim = bench.claim()
+        ends: list[Settlement] = [Done("a"), Next("b", bench.now_ms + 9), Dead("c", "x"), Done("zz")]
+        settled = self.lose(proxy, "settle", lambda: bench.store.settle(claim, ends))
+        assert settled.outcomes == [Outcome.DONE] * 3 + [Outcome.STALE]
+        assert bench.store.counts().happened("completed") == 1
+        assert bench.states("a", "b", "c", "d") == [None, "due", "dead", "fly"]
+
+    def test_change(self, proxy: FaultyProxy, bench: Bench) -> None:
+        """DONE, not ABSENT."""
+        bench.put("a", in_ms=50)
+        assert self.lose(proxy, "change", lambda: bench.store.cancel(["a"])) == [Outcome.DONE]
+        bench.bury("d")
+        requeue = [("d", bench.now_ms, None)]
+        assert self.lose(proxy, "change", lambda: bench.store.requeue(requeue)) == [Outcome.DONE]
+
+    def test_extend(self, proxy: FaultyProxy, bench: Bench) -> None:
+        """Asked twice it is the same."""
+        bench.put("a")
+        claim = bench.claim(lease_ms=10)
+        assert self.lose(proxy, "extend", lambda: bench.store.extend(claim, ["a"], 500)) == [Outcome.DONE]
+        assert bench.one("a").score_ms == bench.now_ms + 500
+
+    def test_push(self, proxy: FaultyProxy, bench: Bench, shared_client: Any, namespace: str) -> None:
+        """In the queue once."""
+        items = [Item(f"i{n}", bench.now_ms, encode_push("L", "q", [b"%d" % n])) for n in range(5)]
+        bench.store.schedule(items)
+        pushed = self.lose(proxy, "publish", lambda: bench.store.push(prefix=f"{namespace}/"))
+        assert len(pushed.dues_ms) == 5
+        assert shared_client.llen(f"{namespace}/q") == 5
+
+    def test_reading(self, proxy: FaultyProxy, bench: Bench) -> None:
+        """Simply asked again."""
+        bench.put("a", refs=("r",))
+        assert self.lose(proxy, "get", lambda: bench.one("a")).id == "a"
+        assert self.lose(proxy, "find", lambda: bench.store.find("r")) == ["a"]
+        assert self.lose(proxy, "counts", bench.store.counts).total("due") == 1
+
+    def test_a_caller_that_gives_up_may_repeat_under_its_token(self, proxy: FaultyProxy, bench: Bench) -> None:
+        """After more losses than the client repeats: transient, in doubt, and then the first answer."""
+        for _ in range(3):
+            proxy.drop_next_reply(containing=b"_schedule\r\n")
+        item = Item("a", bench.now_ms, b"")
+        with pytest.raises(StoreUnavailable) as caught:
+            bench.store.schedule([item], token="mine")
+        assert caught.value.transient
+        assert bench.states("a") == ["due"]
+        assert bench.store.schedule([item], token="mine").outcomes == [Outcome.STORED]
+
+    def test_a_batch_of_calls_loses_only_what_was_lost(self, proxy: FaultyProxy, bench: Bench) -> None:
+        """Several calls in one round trip: each is executed once."""
+        proxy.drop_next_reply(containing=b"_schedule\r\n")
+        calls: list[Call[Any]] = [Call(0, Schedule([Item(f"i{n}", bench.now_ms, b"")])) for n in range(5)]
+        answers = bench.store.execute([*calls, Call(0, Count())])
+        assert [answer.outcomes for answer in answers[:5]] == [[Outcome.STORED]] * 5
+        assert bench.store.counts().happened("accepted") == 5
+
+
+def test_a_server_that_is_away_is_told() -> None:
+    """At the start: transient, with what to do."""
+    with pytest.raises(StoreUnavailable, match="repeat") as caught:
+        open_store(f"redis://127.0.0.1:{free_port()}/0")
+    assert caught.value.transient
+
+
+def test_a_server_that_goes_and_comes_back_is_used_again() -> None:
+    """Calls fail while it is down and go through after, with all that was stored."""
+    with temporary_server() as server, client_for(server.url) as client:
+        bench = Bench(RedisBackend(client, Dialect("n")), 1)
+        bench.put("a")
+        server.stop()
+        with pytest.raises(StoreUnavailable):
+            bench.put("b")
+        server.restart()
+        assert bench.put("b") == [Outcome.STORED]
+        assert [item.id for item in bench.claim().items] == ["a", "b"]
+        bench.check()
+
+
+@pytest.mark.parametrize("functions", [True, pytest.param(False, id="without functions")])
+def test_a_full_server_can_be_drained(functions: bool) -> None:
+    """Storing fails cleanly at `maxmemory`; claiming and settling go on (with functions) and make room again."""
+    with temporary_server() as server, client_for(server.url) as client:
+        bench = Bench(RedisBackend(client, Dialect("n", functions=functions)), 1)
+        bench.put("before")
+        bench.settle_all(bench.claim())
+        client.config_set("maxmemory", client.info("memory")["used_memory"] + 3_000_000)
+        stored = 0
+        refusal: StoreFull | None = None
+        while refusal is None:
+            batch = [Item(f"{stored + n}", bench.now_ms, bytes(5000)) for n in range(20)]
+            try:
+                stored += bench.store.schedule(batch).accepted
+            except StoreFull as full:
+                refusal = full
+        assert refusal.transient
+        assert "nothing was written" in str(refusal)
+        bench.check()
+        assert stored == bench.store.counts().sizes["due"] > 100
+        bench.clock.advance(5)
+        if not functions:  # a script under EVALSHA carries no flags: it is refused, as a whole
+            with pytest.raises(StoreFull):
+                bench.claim(50)
+            bench.check()
+            client.config_set("maxmemory", 0)
+        while (claim := bench.claim(50)).items:
+            assert set(bench.settle_all(claim)) == {Outcome.DONE}
+        bench.check()
+        assert bench.put("after") == [Outcome.STORED]
+
+
+@pytest.mark.slow
+def test_a_replica_takes_no_writes_and_can_be_read() -> None:
+    """The error says to go to the primary."""
+    with temporary_server(tcp=True) as primary, temporary_server(replica_of=primary) as replica:
+        with client_for(primary.url) as client:
+            bench = Bench(RedisBackend(client, Dialect("n")), 1)
+            bench.put("a")
+            client.wait(1, 5000)
+        with client_for(replica.url) as client:
+            backend = RedisBackend(client, Dialect("n"))
+            bench.store.backend = backend
+            with pytest.raises(StoreReadOnly, match="primary"):
+                bench.put("b")
+            with pytest.raises(StoreReadOnly):
+                bench.claim()
+            assert bench.states("a", "b") == ["due", None]
+            assert bench.store.counts().total("due") == 1
+
+
+@pytest.mark.parametrize("password", ["", ":wrong@"], ids=["missing", "wrong"])
+def test_a_wrong_password_is_told(password: str) -> None:
+    """Nobody's retry will help: not transient."""
+    with temporary_server(tcp=True) as server:
+        with redis.Redis.from_url(server.url) as admin:
+            admin.config_set("requirepass", "secret")
+        with pytest.raises(StoreAuthError) as caught:
+            open_store(f"redis://{password}127.0.0.1:{server.port}/0")
+        assert not caught.value.transient
+        assert "secret" not in str(caught.value)
+        with open_store(f"redis://:secret@127.0.0.1:{server.port}/0") as store:
+            assert store.counts().total("due") == 0
+        with redis.Redis.from_url(server.url, password="secret") as admin:
+            admin.config_set("requirepass", "")
+
+
+def test_a_wrong_kind_of_key_is_an_error_that_changes_nothing(shared_client: Any, namespace: str) -> None:
+    """Somebody else's key where a shard's should be."""
+    bench = Bench(RedisBackend(shared_client, Dialect(namespace)), 1)
+    bench.put("a")
+    shared_client.set(f"{{{namespace}:0}}:held", "not ours")
+    with pytest.raises(StoreError, match="WRONGTYPE"):
+        bench.store.counts()
+    assert bench.states("a") == ["due"]
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (redis.ResponseError("OOM command not allowed when used memory > 'maxmemory'."), StoreFull),
+        (redis.exceptions.OutOfMemoryError("command not allowed"), StoreFull),
+        (redis.exceptions.ReadOnlyError("You can't write against a read only replica."), StoreReadOnly),
+        (redis.ResponseError("MISCONF Errors writing to the AOF file"), StoreReadOnly),
+        (redis.exceptions.NoPermissionError("this user has no permissions"), StoreAuthError),
+        (redis.AuthenticationError("invalid username-password pair"), StoreAuthError),
+        (redis.exceptions.BusyLoadingError("Redis is loading the dataset in memory"), StoreUnavailable),
+        (redis.ResponseError("BUSY Redis is busy running a script"), StoreUnavailable),
+        (redis.ResponseError("CLUSTERDOWN Hash slot not served"), StoreUnavailable),
+        (redis.TimeoutError("Timeout reading from socket"), StoreUnavailable),
+        (ConnectionResetError(), StoreUnavailable),
+        (redis.ResponseError("something new"), StoreError),
+    ],
+    ids=str,
+)
+def test_every_error_is_one_of_ours(error: Exception, kind: type[WheelSchedError]) -> None:
+    """By whose fault it is, with what stayed unchanged and what to do next."""
+    told = faults.translate(error)
+    assert type(told) is kind
+    assert len(str(told)) > 40
