@@ -1,0 +1,206 @@
+"""`wheel-sched retry | reschedule | delete`: change messages by id or by filter.
+
+Every change is made in steps of at most 500; a run that is interrupted has changed some of them and none half.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import click
+
+from retry_topic.cli.choosing import batches, choosing_options, chosen_entries, tell_dry_run, tell_outcomes
+from retry_topic.cli.filters import Entry, Filter
+from retry_topic.cli.instants import DURATION, INSTANT
+from retry_topic.cli.opening import opened_home
+from retry_topic.dead_letters import DeadLetters, Selection
+from retry_topic.home import Home
+from wheel_sched.cli.options import Session, confirm, dry_run_option, json_option, pass_session, yes_option
+from wheel_sched.cli.output import Progress, amount, note
+from wheel_sched.store import Outcome
+
+rate_option = click.option(
+    "--rate", type=click.FloatRange(0, 1e6, min_open=True), metavar="N", help="So many a second."
+)
+spread_option = click.option("--spread", "spread_ms", type=DURATION, metavar="DURATION", help="Evenly over this time.")
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How many a second, or over which time; neither = all at once."""
+
+    rate: float | None = None
+    spread_ms: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.rate is not None and self.spread_ms is not None:
+            raise click.UsageError("Give --rate or --spread, not both.")
+
+    def due_ms(self, start_ms: int, place: int, total: int) -> int:
+        """The due of number `place` of `total`."""
+        if self.rate is not None:
+            return start_ms + int(place * 1000 / self.rate)
+        return start_ms + (self.spread_ms or 0) * place // max(total, 1)
+
+    def per_second(self, total: int) -> float | None:
+        """The same as a rate, None for all at once."""
+        if self.spread_ms:
+            return max(total * 1000 / self.spread_ms, 1e-6)
+        return self.rate
+
+
+@click.command()
+@choosing_options
+@rate_option
+@spread_option
+@dry_run_option
+@json_option
+@pass_session
+def retry(
+    session: Session,
+    ids: tuple[str, ...],
+    chosen: Filter,
+    everything: bool,
+    rate: float | None,
+    spread_ms: int | None,
+    dry_run: bool,
+    as_json: bool,
+) -> int:
+    """Try messages now instead of when they are due. Held ones wait again; dead ones are replayed.
+
+    \b
+    Examples:
+      wheel-sched retry 3f2a9c.2
+      wheel-sched retry --topic orders --error '*Timeout*' --rate 50
+      wheel-sched retry --state held --spread 5m --dry-run
+
+    A filter means what is due or held; dead letters take part with --state dead, or by id.
+    """
+    pace = Pace(rate, spread_ms)
+    with opened_home(session.settings) as home:
+        entries = chosen_entries(home, ids, chosen, everything, ("due", "held"))
+        counts = home.store.counts()
+        now_ms = counts.now_us // 1000
+        if dry_run:
+            tell_dry_run("try", entries, now_ms, as_json)
+            return 0
+        dead = [entry.id for entry in entries if entry.found.state == "dead"]
+        waiting = [entry for entry in entries if entry.found.state != "dead"]
+        outcomes = _reschedule(home, waiting, now_ms, pace)
+        outcomes += _replay(home, dead, pace)
+        paused = sum(entry.found.topic in counts.paused for entry in waiting)
+    code = tell_outcomes("will be tried", outcomes, as_json)
+    if paused:
+        note(f"{amount(paused, 'message')} stay held, because their topic is paused; `wheel-sched resume TOPIC`")
+    return code
+
+
+@click.command()
+@choosing_options
+@click.option("--in", "delay_ms", type=DURATION, metavar="DURATION", help="So long from now.")
+@click.option("--at", "at_ms", type=INSTANT, metavar="INSTANT", help="Then: RFC 3339, or +5m.")
+@spread_option
+@dry_run_option
+@json_option
+@pass_session
+def reschedule(
+    session: Session,
+    ids: tuple[str, ...],
+    chosen: Filter,
+    everything: bool,
+    delay_ms: int | None,
+    at_ms: int | None,
+    spread_ms: int | None,
+    dry_run: bool,
+    as_json: bool,
+) -> int:
+    """Give messages another due.
+
+    \b
+    Examples:
+      wheel-sched reschedule 3f2a9c.2 --in 2h
+      wheel-sched reschedule --topic orders --at 2030-01-01T06:00:00Z --spread 10m
+    """
+    if (delay_ms is None) == (at_ms is None):
+        raise click.UsageError("When? Give --in or --at.")
+    with opened_home(session.settings) as home:
+        entries = chosen_entries(home, ids, chosen, everything, ("due", "held"))
+        now_ms = home.store.windows(0, 0)[0].now_us // 1000
+        if dry_run:
+            tell_dry_run("reschedule", entries, now_ms, as_json)
+            return 0
+        start_ms = now_ms + delay_ms if delay_ms is not None else at_ms or 0
+        outcomes = _reschedule(home, entries, start_ms, Pace(None, spread_ms))
+    return tell_outcomes("rescheduled", outcomes, as_json, due_ms=start_ms)
+
+
+@click.command()
+@choosing_options
+@dry_run_option
+@yes_option
+@json_option
+@pass_session
+def delete(
+    session: Session,
+    ids: tuple[str, ...],
+    chosen: Filter,
+    everything: bool,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> int:
+    """Delete messages for good; one in flight ends with the attempt under way.
+
+    \b
+    Examples:
+      wheel-sched delete 3f2a9c.2 --yes
+      wheel-sched delete --state dead --fingerprint 3f2a --dry-run
+      wheel-sched delete --state dead --until 30d --yes
+
+    A filter means what is due or held; dead letters take part with --state dead, or by id.
+    """
+    with opened_home(session.settings) as home:
+        entries = chosen_entries(home, ids, chosen, everything, ("due", "held"))
+        if dry_run:
+            tell_dry_run("delete", entries, home.store.windows(0, 0)[0].now_us // 1000, as_json)
+            return 0
+        if entries:
+            confirm(f"Delete {amount(len(entries), 'message')} for good?", yes)
+        outcomes: list[Outcome] = []
+        with Progress("deleted") as progress:
+            for route, members in batches(entry for entry in entries if entry.found.state != "dead"):
+                outcomes += home.store.cancel([entry.id for entry in members], route=route)
+                progress(len(outcomes))
+            dead = [entry.id for entry in entries if entry.found.state == "dead"]
+            for at in range(0, len(dead), 500):
+                outcomes += home.store.delete_dead(dead[at : at + 500])
+                progress(len(outcomes))
+    return tell_outcomes("deleted", outcomes, as_json)
+
+
+def _reschedule(home: Home, entries: Sequence[Entry], start_ms: int, pace: Pace) -> list[Outcome]:
+    """Give each its due: one call for all that are equal."""
+    outcomes: list[Outcome] = []
+    total = len(entries)
+    place = 0
+    with Progress("rescheduled") as progress:
+        for route, members in batches(entries):
+            by_due: dict[int, list[str]] = {}
+            for entry in members:
+                by_due.setdefault(pace.due_ms(start_ms, place, total), []).append(entry.id)
+                place += 1
+            for due_ms, ids in by_due.items():
+                outcomes += home.store.reschedule(ids, due_ms, route=route)
+            progress(len(outcomes))
+    return outcomes
+
+
+def _replay(home: Home, ids: Sequence[str], pace: Pace) -> list[Outcome]:
+    if not ids:
+        return []
+    done = DeadLetters(home).replay(Selection(ids=frozenset(ids)), rate=pace.per_second(len(ids)))
+    left = len(ids) - done.replayed
+    if done.guarded:
+        note(f"{amount(done.guarded, 'message')} replayed too often already; `wheel-sched replay --max-replays N`")
+    return [Outcome.DONE] * done.replayed + [Outcome.WRONG_STATE] * left

@@ -1,0 +1,99 @@
+"""Which messages a changing command means: ids, a filter, or --all; and how it says what it would do.
+
+Nothing is meant by saying nothing: a command without ids, filter or --all is an error, not the whole store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import click
+
+from retry_topic.cli.filters import Entry, Filter, entry_of, filter_options
+from retry_topic.cli.listing import as_dict
+from retry_topic.home import Home
+from wheel_sched.cli.failing import CommandFailed
+from wheel_sched.cli.output import amount, emit, note, one_line, relative, say
+from wheel_sched.store import MAX_BATCH, Outcome, State
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+SAMPLES = 5
+
+
+def choosing_options(command: F) -> F:
+    """IDs, the filter's options and --all."""
+    command = click.option("--all", "everything", is_flag=True, help="All of them; instead of ids or a filter.")(
+        command
+    )
+    command = filter_options(command)
+    return click.argument("ids", nargs=-1, metavar="[ID]...")(command)
+
+
+def chosen_entries(
+    home: Home, ids: Sequence[str], chosen: Filter, everything: bool, states: Sequence[State]
+) -> list[Entry]:
+    """The messages meant.
+
+    Raises:
+        UsageError: nothing was said, or ids and a filter.
+        CommandFailed: an id does not exist; nothing was changed.
+    """
+    if ids and (chosen.narrow or everything):
+        raise click.UsageError("Give ids, or a filter, not both.")
+    if not ids and not chosen.narrow and not everything:
+        raise click.UsageError("Which messages? Give ids, a filter (--topic, --error, ...) or --all.")
+    if ids:
+        found = home.store.get(list(dict.fromkeys(ids)))
+        missing = [item_id for item_id, item in zip(dict.fromkeys(ids), found, strict=True) if item is None]
+        if missing:
+            raise CommandFailed(
+                f"there is no message {', '.join(missing[:5])}: nothing was changed; see `wheel-sched ls`"
+            )
+        return [entry_of(item) for item in found if item is not None]
+    return list(chosen.entries(home, states))
+
+
+def tell_dry_run(action: str, entries: Sequence[Entry], now_ms: int, as_json: bool) -> None:
+    """What would be done: how many, and five samples."""
+    if as_json:
+        emit({"dry_run": True, "count": len(entries), "samples": [as_dict(entry) for entry in entries[:SAMPLES]]})
+        return
+    say(f"would {action} {amount(len(entries), 'message')}")
+    for entry in entries[:SAMPLES]:
+        at = f"  {relative(entry.at_ms, now_ms)}" if entry.at_ms is not None else ""
+        say(f"  {entry.id}  {entry.found.state}{at}  {entry.letter.topic}  {one_line(entry.error, 60)}".rstrip())
+    note("nothing was changed")
+
+
+def batches(entries: Iterable[Entry]) -> Iterator[tuple[str | None, list[Entry]]]:
+    """Entries in steps the store takes, those of one route together."""
+    by_route: dict[str | None, list[Entry]] = {}
+    for entry in entries:
+        by_route.setdefault(entry.found.route, []).append(entry)
+    for route, members in by_route.items():
+        for at in range(0, len(members), MAX_BATCH):
+            yield route, members[at : at + MAX_BATCH]
+
+
+_WORDS = {
+    Outcome.IN_FLIGHT: "in flight: being tried right now",
+    Outcome.ABSENT: "gone meanwhile",
+    Outcome.WRONG_STATE: "in another state meanwhile",
+    Outcome.OTHER_VERSION: "changed meanwhile",
+    Outcome.CANCELLED: "in flight: will not come back once their attempt has ended",
+}
+
+
+def tell_outcomes(done: str, outcomes: Sequence[Outcome], as_json: bool, **extra: Any) -> int:
+    """Say what became of them; 0 when all of them were changed."""
+    counts = {outcome: outcomes.count(outcome) for outcome in Outcome if outcome in outcomes}
+    changed = counts.pop(Outcome.DONE, 0)
+    if as_json:
+        emit({"done": changed, **{outcome.name.lower(): count for outcome, count in counts.items()}, **extra})
+    else:
+        say(f"{amount(changed, 'message')} {done}")
+        for outcome, count in counts.items():
+            say(f"{amount(count, 'message')} {_WORDS.get(outcome, outcome.name.lower())}")
+    return 0 if set(counts) <= {Outcome.CANCELLED} else 1

@@ -1,0 +1,154 @@
+"""The one filter grammar of ls, retry, reschedule, delete and replay.
+
+    --topic T  --state due|fly|held|dead  --error GLOB  --fingerprint HEX  --since I  --until I  --key K  --limit N
+
+All conditions must hold. Times are those of due; of death for dead letters. A fingerprint may be given by its start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import wraps
+from typing import Any, TypeVar
+
+import click
+
+from retry_topic.cli.instants import INSTANT
+from retry_topic.dead_letters import DeadLetterInfo, Selection, read_dead
+from retry_topic.home import Home
+from wheel_sched.store import MAX_BATCH, Found, State
+from wheel_sched.store.backup import claimed_due_ms
+from wheel_sched.store.items import MAX_DUE_MS, STATES
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An item of the store, read as a message."""
+
+    found: Found
+    letter: DeadLetterInfo
+
+    @property
+    def id(self) -> str:
+        return self.found.id
+
+    @property
+    def at_ms(self) -> int | None:
+        """When it is or was due, or died; None when it is parked without a due."""
+        if self.found.state == "fly":
+            return claimed_due_ms(self.found)
+        return self.found.score_ms or None
+
+    @property
+    def error(self) -> str:
+        """What went wrong, in a line; "" when nothing did."""
+        state = self.letter.state
+        error = ": ".join(filter(None, (state.error_class, state.error_message)))
+        return error or (self.found.reason if self.found.state in ("held", "dead") else "")
+
+
+def entry_of(found: Found) -> Entry:
+    """Read an item; one that cannot be read has an empty state and no message."""
+    return Entry(found, read_dead(found))
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """What was asked for on the command line."""
+
+    topic: str | None = None
+    states: tuple[State, ...] = ()
+    error: str | None = None
+    fingerprint: str | None = None
+    since_ms: int | None = None
+    until_ms: int | None = None
+    key: str | None = None
+    limit: int | None = None
+
+    @property
+    def narrow(self) -> bool:
+        """Whether anything but the number was said."""
+        said = (self.topic, self.error, self.fingerprint, self.since_ms, self.until_ms, self.key)
+        return bool(self.states) or any(value is not None for value in said)
+
+    def matches(self, entry: Entry) -> bool:
+        state, letter = entry.letter.state, entry.letter
+        texts = (state.error_class or "", state.error_message or "", entry.found.reason)
+        at_ms = entry.at_ms
+        return (
+            (self.topic is None or letter.topic == self.topic)
+            and (self.error is None or any(fnmatchcase(text, self.error) for text in texts))
+            and (self.fingerprint is None or (state.error_fingerprint or "").startswith(self.fingerprint))
+            and (self.since_ms is None or (at_ms is not None and at_ms >= self.since_ms))
+            and (self.until_ms is None or (at_ms is not None and at_ms < self.until_ms))
+            and (self.key is None or (letter.message is not None and letter.message.key == self.key.encode()))
+        )
+
+    def selection(self, fingerprint: str | None = None) -> Selection:
+        """The same for dead letters; without the number, and with a whole fingerprint or none."""
+        key = None if self.key is None else self.key.encode()
+        return Selection(self.topic, self.error, fingerprint, self.since_ms or 0, self.until_ms, key)
+
+    def entries(self, home: Home, states: Sequence[State]) -> Iterator[Entry]:
+        """What matches, state by state in order of time, at most `limit`; `states` holds where none was asked for."""
+        left = self.limit
+        for state in self.states or states:
+            least_ms, greatest_ms = 0, MAX_DUE_MS
+            if state in ("due", "dead"):  # elsewhere the store's order is another one
+                least_ms = self.since_ms or 0
+                greatest_ms = MAX_DUE_MS if self.until_ms is None else self.until_ms - 1
+            cursor = None
+            while True:
+                page = home.store.list_items(
+                    state, cursor=cursor, limit=MAX_BATCH, least_ms=least_ms, greatest_ms=max(greatest_ms, 0)
+                )
+                for entry in map(entry_of, page.found):
+                    if self.matches(entry):
+                        if left == 0:
+                            return
+                        yield entry
+                        left = None if left is None else left - 1
+                cursor = page.cursor
+                if cursor is None or left == 0:
+                    break
+
+
+def _fingerprint(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
+    if value is not None and (not value or any(c not in "0123456789abcdef" for c in value.lower())):
+        raise click.BadParameter(f"expected hexadecimal characters, got: {value!r}")
+    return None if value is None else value.lower()
+
+
+_OPTIONS = (
+    click.option("--topic", metavar="TOPIC", help="Where they first failed, or are to go."),
+    click.option("--state", "states", type=click.Choice(STATES), multiple=True, help="Where they are; repeatable."),
+    click.option("--error", metavar="GLOB", help="Over the error's class, its message or the reason."),
+    click.option("--fingerprint", metavar="HEX", callback=_fingerprint, help="Of the error, or its start."),
+    click.option("--since", "since_ms", type=INSTANT, metavar="INSTANT", help="Due (dead: died) then or later."),
+    click.option("--until", "until_ms", type=INSTANT, metavar="INSTANT", help="Due (dead: died) before that."),
+    click.option("--key", metavar="KEY", help="The message's key."),
+    click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most so many."),
+)
+_NAMES = ("topic", "states", "error", "fingerprint", "since_ms", "until_ms", "key", "limit")
+
+
+def filter_options(command: F) -> F:
+    """Add the filter's options; the command gets them as one `chosen: Filter`.
+
+    Instants: `2h` is two hours ago, `+5m` five minutes from now, or RFC 3339.
+    """
+
+    @wraps(command)
+    def bundled(*args: Any, **kwargs: Any) -> Any:
+        chosen = Filter(**{name: kwargs.pop(name) for name in _NAMES})
+        return command(*args, chosen=chosen, **kwargs)
+
+    wrapped: Any = bundled
+    for option in reversed(_OPTIONS):
+        wrapped = option(wrapped)
+    result: F = wrapped
+    return result

@@ -1,0 +1,162 @@
+"""`wheel-sched ls`: messages in order of due, or dead letters in groups of one error."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import click
+
+from retry_topic.cli.filters import Entry, Filter, filter_options
+from retry_topic.cli.opening import opened_home
+from retry_topic.dead_letters import DeadLetterInfo, DeadLetters
+from retry_topic.home import Home
+from wheel_sched.cli.options import Session, json_option, pass_session
+from wheel_sched.cli.output import amount, emit, instant, note, one_line, relative, table
+from wheel_sched.store import State
+
+_SHOWN = 50  # lines of a listing unless --limit says otherwise
+
+
+@click.command()
+@filter_options
+@click.option("--dead", is_flag=True, help="The same as --state dead.")
+@click.option("--group", is_flag=True, help="Dead letters by error: count, first, last, a sample.")
+@json_option
+@pass_session
+def ls(session: Session, chosen: Filter, dead: bool, group: bool, as_json: bool) -> None:
+    """List messages: what waits, in order of due.
+
+    \b
+    Examples:
+      wheel-sched ls
+      wheel-sched ls --topic orders --until +10m         due in the next ten minutes
+      wheel-sched ls --dead --group                      what failed, by kind of error
+      wheel-sched ls --dead --error '*Timeout*' --since 2h --json
+
+    INSTANT is `2h` (ago), `+5m` (from now), `now` or RFC 3339. Without --limit 50 lines are shown.
+    """
+    if dead or group:
+        if chosen.states not in ((), ("dead",)):
+            raise click.UsageError("--dead and --group are about dead letters; leave --state away.")
+        chosen = replace(chosen, states=("dead",))
+    with opened_home(session.settings) as home:
+        now_ms = home.store.windows(0, 0)[0].now_us // 1000
+        if group:
+            _groups(home, chosen, now_ms, as_json)
+        else:
+            _entries(home, chosen, now_ms, as_json)
+
+
+def _entries(home: Home, chosen: Filter, now_ms: int, as_json: bool) -> None:
+    limit = chosen.limit or (None if as_json else _SHOWN)
+    states: tuple[State, ...] = chosen.states or ("due",)
+    rows = []
+    more = False
+    wanted = replace(chosen, limit=None if limit is None else limit + 1)
+    for number, entry in enumerate(wanted.entries(home, states)):
+        if limit is not None and number == limit:
+            more = True
+            break
+        if as_json:
+            emit(as_dict(entry))
+        else:
+            rows.append(_row(entry, now_ms, len(states) > 1))
+    if as_json:
+        return
+    head = ("died" if states == ("dead",) else "due", "at", "attempt", "topic", "id", "error")
+    if rows:
+        table((*(("state",) if len(states) > 1 else ()), *head), rows)
+    else:
+        note(
+            f"nothing is {' or '.join(states)}" + (" that matches" if chosen.narrow and not _only_state(chosen) else "")
+        )
+    if more and chosen.limit is None:
+        note(f"the first {limit} are shown; --limit N shows more")
+
+
+def _only_state(chosen: Filter) -> bool:
+    return not replace(chosen, states=()).narrow
+
+
+def _row(entry: Entry, now_ms: int, with_state: bool) -> tuple[str, ...]:
+    state = entry.letter.state
+    at_ms = entry.at_ms
+    return (
+        *((entry.found.state,) if with_state else ()),
+        relative(at_ms, now_ms) if at_ms is not None else "never",
+        instant(at_ms) if at_ms is not None else "-",
+        f"{state.attempt}/{state.max_attempts or '-'}" if state.attempt else "-",
+        entry.letter.topic or "-",
+        entry.id,
+        one_line(entry.error, 80),
+    )
+
+
+def as_dict(entry: Entry) -> dict[str, Any]:
+    """A message of a listing as plain JSON-able data; times in epoch milliseconds and in RFC 3339."""
+    state, message, found = entry.letter.state, entry.letter.message, entry.found
+    at_ms = entry.at_ms
+    name = "died" if found.state == "dead" else "due"
+    return {
+        "id": entry.id,
+        "state": found.state,
+        "topic": entry.letter.topic,
+        f"{name}_ms": at_ms,
+        name: None if at_ms is None else instant(at_ms),
+        "attempt": state.attempt,
+        "max_attempts": state.max_attempts,
+        "error": entry.error or None,
+        "error_class": state.error_class,
+        "fingerprint": state.error_fingerprint,
+        "reason": found.reason if found.state in ("held", "dead") else None,
+        "policy": state.policy,
+        "replays": state.replays,
+        "group": state.consumer_group,
+        "key": None if message is None or message.key is None else message.key.decode("utf-8", "backslashreplace"),
+        "bytes": None if message is None else len(message.value),
+    }
+
+
+def _groups(home: Home, chosen: Filter, now_ms: int, as_json: bool) -> None:
+    groups = [
+        group
+        for group in DeadLetters(home).groups(chosen.selection())
+        if group.fingerprint.startswith(chosen.fingerprint or "")
+    ][: chosen.limit]
+    if as_json:
+        for group in groups:
+            emit(
+                {
+                    "topic": group.topic,
+                    "fingerprint": group.fingerprint,
+                    "count": group.count,
+                    "first_ms": group.first_ms,
+                    "last_ms": group.last_ms,
+                    "error_class": group.sample.state.error_class,
+                    "error_message": group.sample.state.error_message,
+                    "sample": group.sample.id,
+                }
+            )
+        return
+    if not groups:
+        note("no dead letters" + (" that match" if chosen.narrow and not _only_state(chosen) else ""))
+        return
+    rows = [
+        (
+            f"{group.count:,}",
+            group.fingerprint,
+            group.topic or "-",
+            relative(group.first_ms, now_ms),
+            relative(group.last_ms, now_ms),
+            group.sample.id,
+            one_line(_error(group.sample), 70),
+        )
+        for group in groups
+    ]
+    table(("count", "fingerprint", "topic", "first", "last", "sample", "error"), rows, right=(0,))
+    note(f"{amount(sum(group.count for group in groups), 'dead letter')}; `wheel-sched show ID` tells one's story")
+
+
+def _error(letter: DeadLetterInfo) -> str:
+    return ": ".join(filter(None, (letter.state.error_class, letter.state.error_message))) or letter.reason

@@ -1,0 +1,187 @@
+"""`wheel-sched policy explain | simulate`: what a policy does, in words and in numbers."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import click
+
+from retry_topic.cli.instants import DURATION
+from retry_topic.cli.opening import opened_home, policies_of
+from retry_topic.policy import Dead, Failure, RetryPolicy, decide, explain, format_duration, plot, simulate
+from retry_topic.policy.dumping import dump_policies
+from retry_topic.policy.model import PolicySet
+from wheel_sched.cli.options import Session, json_option, pass_session
+from wheel_sched.cli.output import emit, one_line, say, span, table
+
+_file = click.argument("file", default="default", metavar="[FILE|default]")
+_topic = click.option("--topic", metavar="TOPIC", help="The policy of this topic (default: the file's default).")
+_error = click.option("--error", "error_class", metavar="CLASS", help="Class of the error, as module.Class.")
+_status = click.option("--status", type=click.IntRange(100, 599), metavar="CODE", help="HTTP status of the error.")
+
+
+@click.group(name="policy", help="Explain and simulate retry policies.")
+def policy() -> None:
+    """Group of the commands about policies."""
+
+
+def _chosen(session: Session, file: str, topic: str | None) -> RetryPolicy:
+    policies = policies_of(session.settings, None if file == "default" and session.settings.policies else file)
+    return policies.default if topic is None else policies.for_topic(topic)
+
+
+@policy.command(name="simulate")
+@_file
+@_topic
+@_error
+@_status
+@click.option("--attempts", type=click.IntRange(1, 10_000), default=20, show_default=True, help="Failures to follow.")
+@click.option("--samples", type=click.IntRange(1, 100_000), default=1_000, show_default=True, help="Messages.")
+@click.option("--seed", type=int, default=0, show_default=True, help="The same seed gives the same numbers.")
+@json_option
+@pass_session
+def simulate_policy(
+    session: Session,
+    file: str,
+    topic: str | None,
+    error_class: str | None,
+    status: int | None,
+    attempts: int,
+    samples: int,
+    seed: int,
+    as_json: bool,
+) -> None:
+    """Let messages fail over and over on a virtual clock: delays, their spread, and when they are given up.
+
+    \b
+    Examples:
+      wheel-sched policy simulate default --attempts 8
+      wheel-sched policy simulate retry.toml --topic orders --status 503
+    """
+    chosen = _chosen(session, file, topic)
+    result = simulate(
+        chosen,
+        attempts,
+        samples,
+        random.Random(seed),
+        error_class=error_class or "builtins.Exception",
+        status=status,
+    )
+    if as_json:
+        emit(result.as_dict())
+        return
+    rows = []
+    for step in result.steps:
+        delay, elapsed = step.delay, step.elapsed
+        points = (delay.min_ms, delay.p50_ms, delay.p90_ms, delay.max_ms) if delay else ()
+        died = ", ".join(f"{100 * count / samples:.3g}% {why}" for why, count in step.died.items())
+        rows.append(
+            (
+                str(step.attempt),
+                f"{100 * step.retried / samples:.3g}%",
+                *([span(point) for point in points] or ["-"] * 4),
+                span(elapsed.p50_ms) if elapsed else "-",
+                died,
+            )
+        )
+    table(
+        ("attempt", "retried", "min", "median", "90%", "max", "elapsed", "given up"), rows, right=(0, 1, 2, 3, 4, 5, 6)
+    )
+    say()
+    say(plot(result).rstrip())
+
+
+@policy.command(name="explain")
+@_file
+@_topic
+@_error
+@_status
+@click.option("--id", "message_id", metavar="ID", help="Why this stored message is due when it is; no FILE is read.")
+@click.option("--attempt", type=click.IntRange(min=1), metavar="N", help="The delivery that failed (default: 1).")
+@click.option("--age", "age_ms", type=DURATION, default=0, metavar="DURATION", help="Time since the first failure.")
+@click.option("--previous-delay", "previous_ms", type=DURATION, metavar="DURATION", help="Before this delivery.")
+@click.option("--retry-after", "after_ms", type=DURATION, metavar="DURATION", help="A wait that was asked for.")
+@click.option("--verdict", type=click.Choice(["retry", "dead"]), help="What the handler returned instead of raising.")
+@json_option
+@pass_session
+def explain_policy(
+    session: Session,
+    file: str,
+    topic: str | None,
+    error_class: str | None,
+    status: int | None,
+    message_id: str | None,
+    attempt: int | None,
+    age_ms: int,
+    previous_ms: int | None,
+    after_ms: int | None,
+    verdict: str | None,
+    as_json: bool,
+) -> None:
+    """In words: what a policy does with an error; without one, what it says; with --id, why a message is due then.
+
+    \b
+    Examples:
+      wheel-sched policy explain
+      wheel-sched policy explain retry.toml --topic orders --error requests.Timeout --attempt 3
+      wheel-sched policy explain --id 3f2a9c.2
+    """
+    if message_id is not None:
+        from retry_topic.cli.show import find_message, why_due
+
+        with opened_home(session.settings) as home:
+            entry = find_message(home, message_id)
+        why = why_due(entry)
+        emit({"id": entry.id, "due_ms": entry.at_ms, "why": why}) if as_json else say(why)
+        return
+    chosen = _chosen(session, file, topic)
+    if error_class is None and status is None and attempt is None and verdict is None and after_ms is None:
+        _describe(chosen, as_json)
+        return
+    now_ms = time.time_ns() // 1_000_000
+    failure = Failure(
+        attempt=attempt or 1,
+        first_failed_ms=now_ms - age_ms,
+        previous_delay_ms=previous_ms,
+        error_class=error_class or "",
+        status=status,
+        retry_after_ms=after_ms,
+        verdict="retry" if verdict == "retry" else "dead" if verdict == "dead" else None,
+    )
+    decision = decide(chosen, failure, now_ms, random.Random())
+    if as_json:
+        dead = isinstance(decision, Dead)
+        emit(
+            {
+                "decision": "dead" if dead else "retry",
+                "reason": decision.reason if isinstance(decision, Dead) else None,
+                "due_ms": None if isinstance(decision, Dead) else decision.due_ms,
+                "text": explain(decision),
+                "why": decision.why.as_dict(),
+            }
+        )
+    else:
+        say(explain(decision))
+
+
+def _describe(chosen: RetryPolicy, as_json: bool) -> None:
+    """What the policy says, for nobody's failure in particular."""
+    attempts = "any number of" if chosen.max_attempts is None else str(chosen.max_attempts)
+    age = "for ever" if chosen.max_age_ms is None else format_duration(chosen.max_age_ms)
+    lines = [
+        f"policy {chosen.ident}: a failed message is delivered {attempts} times in all, within {age}, then it is dead",
+        f"a wait asked for by a handler or by Retry-After is kept up to {format_duration(chosen.retry_after_max_ms)}",
+    ]
+    for number, rule in enumerate(chosen.rules, 1):
+        name = f" ({rule.name})" if rule.name else ""
+        what = "dead at once" if rule.dead else "its own delay or caps"
+        patterns = ", ".join(map(str, (*rule.errors, *rule.statuses)))
+        lines.append(f"rule {number}{name}: {patterns}: {what}")
+    if as_json:
+        emit({"policy": chosen.ident, "text": lines, "toml": dump_policies(PolicySet(chosen))})
+        return
+    for line in lines:
+        say(one_line(line))
+    say()
+    say(dump_policies(PolicySet(chosen)).rstrip())

@@ -1,0 +1,117 @@
+"""`wheel-sched publish`: messages into a topic, now or later, from an argument, stdin or a file of lines."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from difflib import get_close_matches
+from typing import BinaryIO
+
+import click
+
+from retry_topic.cli.instants import DURATION, INSTANT
+from retry_topic.cli.opening import opened_home
+from retry_topic.home import Home
+from retry_topic.message import Headers
+from wheel_sched.cli.failing import CommandFailed
+from wheel_sched.cli.options import Session, json_option, pass_session
+from wheel_sched.cli.output import Progress, amount, emit, note, say
+
+
+def _headers(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> Headers:
+    pairs = []
+    for value in values:
+        name, sign, text = value.partition("=")
+        if not sign or not name:
+            raise click.BadParameter(f"expected NAME=VALUE, got: {value!r}")
+        pairs.append((name, text.encode("utf-8", "surrogateescape")))
+    return tuple(pairs)
+
+
+@click.command()
+@click.argument("topic")
+@click.argument("value", required=False)
+@click.option("--lines", type=click.File("rb"), metavar="FILE", help="One message a line of FILE (- = stdin).")
+@click.option("--key", metavar="KEY", help="Partitioning key.")
+@click.option("--header", "headers", multiple=True, callback=_headers, metavar="NAME=VALUE", help="Repeatable.")
+@click.option("--delay", "delay_ms", type=DURATION, metavar="DURATION", help="So long from now.")
+@click.option("--at", "at_ms", type=INSTANT, metavar="INSTANT", help="Then: RFC 3339, or +5m.")
+@click.option("--expires", "expires_ms", type=DURATION, metavar="DURATION", help="Dead-letter it when it comes later.")
+@click.option("--id", "message_id", metavar="ID", help="Of a later message: repeated, it is stored once.")
+@click.option("--create", is_flag=True, help="Create the topic when it is absent.")
+@json_option
+@pass_session
+def publish(
+    session: Session,
+    topic: str,
+    value: str | None,
+    lines: BinaryIO | None,
+    key: str | None,
+    headers: Headers,
+    delay_ms: int | None,
+    at_ms: int | None,
+    expires_ms: int | None,
+    message_id: str | None,
+    create: bool,
+    as_json: bool,
+) -> None:
+    """Publish VALUE to TOPIC, now or later; prints the id. VALUE - reads stdin.
+
+    \b
+    Examples:
+      wheel-sched publish orders '{"id": 1}' --create
+      wheel-sched publish orders '{"id": 1}' --delay 90s --key customer-7
+      wheel-sched publish mails --at 2030-01-01T06:00:00Z - < mail.json
+      wheel-sched publish orders --lines orders.jsonl --delay 5m
+    """
+    if (value is None) == (lines is None):
+        raise click.UsageError("What? Give VALUE, or - for stdin, or --lines FILE.")
+    if delay_ms is not None and at_ms is not None:
+        raise click.UsageError("Give --delay or --at, not both.")
+    if lines is not None and message_id is not None:
+        raise click.UsageError("--id names one message; leave it away with --lines.")
+    with opened_home(session.settings, create=True) as home:
+        _ensure_topic(home, topic, create)
+        count = 0
+        with Progress("published") as progress:
+            for payload in _payloads(value, lines):
+                name = home.publish(
+                    topic,
+                    payload,
+                    key=None if key is None else key.encode("utf-8", "surrogateescape"),
+                    headers=headers,
+                    delay=None if delay_ms is None else delay_ms / 1000,
+                    at=None if at_ms is None else datetime.fromtimestamp(at_ms / 1000, UTC),
+                    expires=None if expires_ms is None else expires_ms / 1000,
+                    id=message_id,
+                )
+                count += 1
+                progress(count)
+                if as_json:
+                    emit({"id": name, "topic": topic})
+                else:
+                    say(name)
+    note(f"{amount(count, 'message')} {'published' if not (delay_ms or at_ms) else 'stored, to be published when due'}")
+
+
+def _ensure_topic(home: Home, topic: str, create: bool) -> None:
+    if create:
+        home.broker.create_topic(topic)
+        return
+    known = home.broker.topics()
+    if topic not in known:
+        close = get_close_matches(topic, known, 1)
+        hint = f"did you mean {close[0]!r}? " if close else ""
+        raise CommandFailed(f"there is no topic {topic!r}: nothing was published; {hint}--create makes it")
+
+
+def _payloads(value: str | None, lines: BinaryIO | None) -> Iterator[bytes]:
+    if lines is not None:
+        for line in lines:
+            if line.rstrip(b"\r\n"):
+                yield line.rstrip(b"\r\n")
+    elif value == "-":
+        yield sys.stdin.buffer.read()
+    else:
+        yield (value or "").encode("utf-8", "surrogateescape")

@@ -1,0 +1,88 @@
+"""`wheel-sched serve`: the retry service of consumer groups, until it is told to stop.
+
+SIGTERM ends it after what is being published is settled, with exit code 0; Ctrl-C likewise, with 130. A second
+signal ends it at once: nothing is lost by that, leases bring back what was in flight.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+import threading
+from types import FrameType
+
+import click
+
+from retry_topic.cli.opening import opened_home, policies_of
+from retry_topic.service import RetryService, ServiceConfig
+from wheel_sched.cli.failing import INTERRUPTED, OK
+from wheel_sched.cli.options import Session, json_option, pass_session
+from wheel_sched.cli.output import emit, note
+from wheel_sched.config import redacted
+
+
+@click.command()
+@click.argument("groups", nargs=-1, metavar="GROUP...", required=True)
+@click.option("--policies", type=click.Path(exists=True, dir_okay=False), metavar="FILE", help="Retry policies (TOML).")
+@click.option(
+    "--redelivery",
+    type=click.Choice(["group", "origin"]),
+    default="group",
+    show_default=True,
+    help="Due messages go to the group's own topic, or to where they first failed.",
+)
+@click.option(
+    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
+)
+@json_option
+@pass_session
+def serve(
+    session: Session,
+    groups: tuple[str, ...],
+    policies: str | None,
+    redelivery: str,
+    log_level: str,
+    as_json: bool,
+) -> int:
+    """Run the retry service of GROUPs: take in what failed, hold it, bring it back on time.
+
+    Any number may run for one group. It creates the namespace and the groups' topics when they are absent.
+
+    \b
+    Examples:
+      wheel-sched serve webhooks
+      wheel-sched --store redis://prod:6379 serve orders billing --policies retry.toml
+    """
+    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    settings = session.settings
+    policy_set = policies_of(settings, policies)
+    config = ServiceConfig(redelivery="origin" if redelivery == "origin" else "group")
+    stopping = threading.Event()
+    received: list[int] = []
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if received:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+        received.append(number)
+        stopping.set()
+
+    with opened_home(settings, create=True) as home, contextlib.ExitStack() as running:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            running.callback(signal.signal, number, signal.signal(number, stop))
+        services = [RetryService(home, group, policy_set, config=config) for group in dict.fromkeys(groups)]
+        for service in services:
+            running.enter_context(service)
+        note(f"serving {', '.join(groups)} from {redacted(settings.store)}; hand-over: {home.hand_over}")
+        while not stopping.wait(3_600):  # a wait without end would not let signals through on every platform
+            pass
+        note("stopping: finishing what is being published")
+    for service in services:
+        stats = service.stats
+        summary = {"group": service.group, "published": stats.published, "failed": stats.failed, "dead": stats.dead}
+        if as_json:
+            emit(summary)
+        else:
+            note(f"{service.group}: {stats.published:,} published, {stats.failed:,} failed, {stats.dead:,} dead")
+    return INTERRUPTED if received[0] == signal.SIGINT else OK

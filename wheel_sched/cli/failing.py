@@ -1,0 +1,72 @@
+"""How commands end: one table from errors to exit codes, and errors in plain words on stderr.
+
+    0    done                          69   the store or the broker cannot be reached (EX_UNAVAILABLE)
+    1    failed, or problems found     130  interrupted by Ctrl-C
+    2    wrong usage or configuration
+
+A command returns None (0) or its exit code.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import click
+
+from wheel_sched.errors import (
+    BrokerUnavailable,
+    ConfigError,
+    EmbeddedServerError,
+    Rejected,
+    StoreUnavailable,
+    WheelSchedError,
+)
+
+OK, FAILED, USAGE, UNAVAILABLE, INTERRUPTED = 0, 1, 2, 69, 130
+
+
+class CommandFailed(WheelSchedError):
+    """The command could not do what it was asked; says what stayed unchanged and the next step."""
+
+
+def code_of(error: BaseException) -> int:
+    """The exit code an error stands for."""
+    if isinstance(error, KeyboardInterrupt | click.Abort):
+        return INTERRUPTED
+    if isinstance(error, click.ClickException):
+        return error.exit_code
+    if isinstance(error, StoreUnavailable | BrokerUnavailable | EmbeddedServerError):
+        return UNAVAILABLE
+    if isinstance(error, ConfigError | Rejected):
+        return USAGE
+    return FAILED
+
+
+def guarded(run: Callable[[], Any]) -> NoReturn:
+    """Run a command and end the process with its exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")  # a terminal that cannot show a bar still shows the numbers
+    try:
+        code = run()
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader of a pipe has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(FAILED)
+    except (click.Abort, KeyboardInterrupt) as error:
+        sys.stderr.write("\ninterrupted\n")
+        sys.exit(code_of(error))
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except WheelSchedError as error:
+        sys.stderr.write(f"wheel-sched: {error}\n")
+        sys.exit(code_of(error))
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        sys.stderr.write(f"wheel-sched: {place}{error.strerror or error}\n")
+        sys.exit(FAILED)
+    sys.exit(code if isinstance(code, int) else OK)

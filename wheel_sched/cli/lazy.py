@@ -1,0 +1,64 @@
+"""A group of commands that are imported when they are run: `--help` costs click and nothing else.
+
+Each command is a "module:attribute" and a line of help. Its module may belong to another package, which so can offer
+commands without being imported here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import click
+
+from wheel_sched.cli.failing import guarded
+
+
+class Lazy(NamedTuple):
+    """Where a command lies, and its line in the list."""
+
+    target: str
+    short_help: str
+
+
+class LazyGroup(click.Group):
+    """A click group over `Lazy` commands, in the order given."""
+
+    def __init__(self, *args: Any, lazy: Mapping[str, Lazy], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._lazy = lazy
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self._lazy)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        lazy = self._lazy.get(cmd_name)
+        if lazy is None:
+            return None
+        module, _, attribute = lazy.target.partition(":")
+        command: click.Command = getattr(import_module(module), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, lazy.short_help) for name, lazy in self._lazy.items()])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in self._lazy and not args[0].startswith("-"):
+            from difflib import get_close_matches
+
+            close = get_close_matches(args[0], self._lazy, 1)
+            hint = f" Did you mean {close[0]!r}?" if close else ""
+            raise click.UsageError(f"There is no command {args[0]!r}.{hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+class RootGroup(LazyGroup):
+    """The outermost group: exit codes and errors in plain words, see `failing`."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        kwargs["standalone_mode"] = False
+        guarded(lambda: super(RootGroup, self).main(*args, **kwargs))

@@ -1,0 +1,130 @@
+"""`wheel-sched backup | restore | reshard`: the commands over `store.backup` and `store.reshard`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+
+import click
+
+from wheel_sched.cli.failing import CommandFailed
+from wheel_sched.cli.opening import created_as, opened, server_url
+from wheel_sched.cli.options import Session, confirm, json_option, pass_session, yes_option
+from wheel_sched.cli.output import Progress, emit, instant, note, say
+from wheel_sched.config import redacted
+
+
+@click.command()
+@click.argument("file", type=click.Path(dir_okay=False))
+@json_option
+@pass_session
+def backup(session: Session, file: str, as_json: bool) -> None:
+    """Write the whole namespace to FILE as JSON Lines, with a checksum.
+
+    What is in flight is written as due. The file appears when it is whole. For an exact copy stop the services first:
+    what moves while it is written is written where it was seen first.
+
+    \b
+    Examples:
+      wheel-sched backup orders.jsonl
+      wheel-sched --namespace orders backup orders-$(date +%F).jsonl --json
+    """
+    from wheel_sched.store.backup import write_backup
+
+    with opened(session.settings) as store, Progress("items written") as progress:
+        written = write_backup(store, file, namespace=session.settings.namespace, progress=progress)
+    if as_json:
+        emit({"file": file, **asdict(written)})
+    else:
+        states = ", ".join(f"{count:,} {state}" for state, count in sorted(written.by_state.items()))
+        say(
+            f"{written.items:,} items and {written.tries:,} attempt records in {file}" + (f" ({states})" * bool(states))
+        )
+    if not written.exact:
+        note("messages moved meanwhile: each is written where it was seen first; stop the services for an exact copy")
+
+
+@click.command()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False))
+@click.option("--resume", is_flag=True, help="Go on with a restore that was interrupted.")
+@json_option
+@pass_session
+def restore(session: Session, file: str, resume: bool, as_json: bool) -> None:
+    """Put a backup into an empty namespace; it is created when absent, with as many shards as it had.
+
+    The whole file is checked before anything is written.
+
+    \b
+    Examples:
+      wheel-sched restore orders.jsonl
+      wheel-sched --namespace orders2 --shards 4 restore orders.jsonl
+    """
+    from wheel_sched.store.backup import restore_backup, verify_backup
+
+    described = verify_backup(file)
+    settings = session.settings
+    with server_url(settings, create=True) as url:
+        if settings.shards is None and not created_as(url, settings.namespace):
+            settings = replace(settings, shards=described.shards)
+        with opened(replace(settings, store=url), create=True) as store, Progress("items read") as progress:
+            put = restore_backup(store, file, resume=resume, progress=progress)
+            shards = store.shards
+    if as_json:
+        emit({"file": file, "namespace": settings.namespace, "shards": shards, "items": described.items, "put": put})
+    else:
+        already = described.items - put
+        there = f", {already:,} were there" if already else ""
+        say(f"{put:,} items put into {settings.namespace} ({shards} shards){there}")
+        say(f"the backup was taken {instant(described.taken_ms)} from {described.namespace}")
+
+
+@click.command()
+@click.argument("shards", type=click.IntRange(1, 1024), required=False)
+@click.option("--resume", is_flag=True, help="Go on with a run that was interrupted.")
+@yes_option
+@json_option
+@pass_session
+def reshard(session: Session, shards: int | None, resume: bool, yes: bool, as_json: bool) -> None:
+    """Give the namespace SHARDS shards, offline.
+
+    Stop every process that uses the namespace first: it is frozen meanwhile, and processes keep the shard count they
+    started with. It refuses while items are in flight or a dispatcher runs. A run that was interrupted has lost
+    nothing: the namespace stays frozen until `--resume` has finished it.
+
+    \b
+    Examples:
+      wheel-sched reshard 4
+      wheel-sched reshard --resume --yes
+    """
+    if shards is None and not resume:
+        raise click.UsageError("How many shards? Give a number, or --resume.")
+    from wheel_sched.store.redis.backend import RedisBackend, client_for
+    from wheel_sched.store.redis.conversation import Dialect
+    from wheel_sched.store.reshard import reshard as run
+
+    settings = session.settings
+    with server_url(settings) as url:
+        found = created_as(url, settings.namespace)
+        if not found:
+            raise CommandFailed(
+                f"there is no namespace {settings.namespace!r} in {redacted(settings.store)}: nothing was changed"
+            )
+        if found.get("shards") != str(shards) or resume:
+            confirm(
+                f"Reshard {settings.namespace} from {found.get('shards')} to {shards or 'the planned number of'} "
+                "shards? It is frozen meanwhile.",
+                yes,
+            )
+        dialect = Dialect(settings.namespace, settings.durability, settings.replicas)
+        backend = RedisBackend(client_for(url), dialect, owns_client=True)
+        try:
+            with Progress("items moved") as progress:
+                done = run(backend, shards, resume=resume, progress=lambda _, moved: progress(moved))
+        finally:
+            backend.close()
+    if as_json:
+        emit(asdict(done))
+    elif done.before == done.after:
+        say(f"{settings.namespace} has {done.after} shards; nothing was changed")
+    else:
+        say(f"{settings.namespace}: {done.before} to {done.after} shards; {done.moved:,} items moved")
+        note("start the services again; processes that still run must be restarted")

@@ -1,0 +1,107 @@
+"""Open what the settings name: find the embedded server, look how the namespace was created, create nothing in passing.
+
+A command that only reads or changes what is there never creates a folder or a namespace: a mistyped name is an
+error, not an empty list.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from wheel_sched.cli.failing import CommandFailed
+from wheel_sched.config import Settings, redacted
+from wheel_sched.errors import ConfigError
+from wheel_sched.store import DelayStore, open_store
+
+DEFAULT_FOLDER = ".wheel-sched"
+
+
+def embedded_folder(settings: Settings) -> Path | None:
+    """The data folder of an embedded store, None for any other."""
+    if not settings.store.startswith("embedded:"):
+        return None
+    return Path(settings.store.removeprefix("embedded:") or DEFAULT_FOLDER)
+
+
+@contextlib.contextmanager
+def server_url(settings: Settings, *, create: bool = False) -> Iterator[str]:
+    """The address of the store's server; an embedded one runs at least as long as the block.
+
+    Raises:
+        CommandFailed: an embedded folder does not exist and is not to be created.
+        StoreError: the server cannot be started.
+    """
+    folder = embedded_folder(settings)
+    if folder is None:
+        if settings.store == "memory:":
+            raise ConfigError(
+                "expected the store to be a server: a memory store would end with this command; use embedded:FOLDER"
+            )
+        yield settings.store
+        return
+    if not create and not folder.is_dir():
+        raise CommandFailed(
+            f"there is no data folder {folder}: nothing was changed; give --store, or start with "
+            "`wheel-sched publish` or `wheel-sched serve`, which create it"
+        )
+    from wheel_sched.store.embedded import EmbeddedServer
+
+    fsync: Any = "always" if settings.durability == "fsync" else "everysec"
+    with EmbeddedServer.open(folder, fsync=fsync) as server:
+        yield server.url
+
+
+def created_as(url: str, namespace: str) -> Mapping[str, str]:
+    """How a namespace was created (schema, shards, clock) and what it is frozen for; empty when it does not exist.
+
+    Raises:
+        StoreError: the server could not answer.
+    """
+    import redis
+
+    from wheel_sched.store.redis.backend import client_for
+    from wheel_sched.store.redis.faults import translate
+    from wheel_sched.store.redis.library import shard_keys
+
+    names = ("schema", "shards", "clock", "frozen")
+    try:
+        with client_for(url) as client:
+            values: Any = client.hmget(shard_keys(namespace, 0)[0].decode(), list(names))
+    except (redis.RedisError, OSError) as error:
+        raise translate(error) from error
+    except ValueError as error:
+        raise ConfigError(f"expected the store to be a URL that can be connected to, got: {redacted(url)}") from error
+    return {name: value.decode() for name, value in zip(names, values, strict=True) if value is not None}
+
+
+def shards_of(settings: Settings, url: str, *, create: bool = False) -> int:
+    """The namespace's shard count, that of the settings for a new one.
+
+    Raises:
+        CommandFailed: it does not exist and is not to be created.
+    """
+    found = created_as(url, settings.namespace)
+    if not found and not create:
+        raise CommandFailed(
+            f"there is no namespace {settings.namespace!r} in {redacted(settings.store)}: nothing was changed; check "
+            "--namespace and --store, or create it with `wheel-sched publish` or `wheel-sched serve`"
+        )
+    return settings.shards or int(found.get("shards", 1))
+
+
+@contextlib.contextmanager
+def opened(settings: Settings, *, create: bool = False) -> Iterator[DelayStore]:
+    """The store, closed at the end of the block."""
+    with server_url(settings, create=create) as url:
+        shards = shards_of(settings, url, create=create)
+        with open_store(
+            url,
+            namespace=settings.namespace,
+            shards=shards,
+            durability=settings.durability,
+            replicas=settings.replicas,
+        ) as store:
+            yield store

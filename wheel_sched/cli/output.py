@@ -1,0 +1,127 @@
+"""What commands write: data on stdout, narration on stderr, progress only where somebody watches.
+
+Colour only on a terminal, never under NO_COLOR or TERM=dumb. JSON is one object a line, so a listing is NDJSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, TextIO
+
+_UNITS = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000))
+_CONTROL = re.compile(r"(?!\x1b\[(?:[012]|3[123])m)[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}
+
+
+def emit(value: Any) -> None:
+    """One JSON value on a line of stdout."""
+    sys.stdout.write(json.dumps(value) + "\n")
+
+
+def say(text: str = "") -> None:
+    """A line of data for people on stdout. What a terminal could take for a command is shown as its number."""
+    sys.stdout.write(_safe(text) + "\n")
+
+
+def note(text: str) -> None:
+    """A line of narration on stderr."""
+    sys.stderr.write(_safe(text) + "\n")
+
+
+def paint(text: str, style: str, stream: TextIO | None = None) -> str:
+    """The text in a style, where the stream shows styles."""
+    stream = sys.stdout if stream is None else stream
+    if not stream.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return text
+    return f"\x1b[{_CODES[style]}m{text}\x1b[0m"
+
+
+def _safe(text: str) -> str:
+    """Without control characters but our own styles: a payload or an error text must not drive the terminal."""
+    shown = _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+    return shown.encode("utf-8", "backslashreplace").decode()
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> None:
+    """Columns on stdout; `right` names those that are set to the right."""
+    cells = [[one_line(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(head, *cells, strict=True)]
+    for number, row in enumerate([head, *cells]):
+        placed = [
+            cell.rjust(width) if place in right else cell.ljust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        line = "  ".join(placed).rstrip()
+        say(paint(line, "bold") if number == 0 else line)
+
+
+def one_line(text: str, limit: int = 0) -> str:
+    """The text on one line, cut to `limit` characters when that is above 0."""
+    flat = " ".join(text.split()) if any(c in text for c in "\n\r\t") else text
+    return flat if not limit or len(flat) <= limit else flat[: limit - 3] + "..."
+
+
+def amount(count: int, thing: str) -> str:
+    """`1 message`, `2,000 messages`."""
+    return f"{count:,} {thing}" + ("" if count == 1 else "s")
+
+
+def span(delay_ms: int) -> str:
+    """A length of time in at most two units: `3m12s`, `2d4h`, `840ms`."""
+    if delay_ms < 1_000:
+        return f"{delay_ms}ms"
+    for place, (unit, size_ms) in enumerate(_UNITS):
+        if delay_ms >= size_ms:
+            count, rest = divmod(delay_ms, size_ms)
+            below = _UNITS[place + 1] if place + 1 < len(_UNITS) else None
+            return f"{count}{unit}" + (f"{rest // below[1]}{below[0]}" if below and rest >= below[1] else "")
+    return "0s"
+
+
+def relative(at_ms: int, now_ms: int) -> str:
+    """`in 3m12s`, `5s ago` or `now`."""
+    step_ms = at_ms - now_ms
+    if step_ms == 0:
+        return "now"
+    return f"in {span(step_ms)}" if step_ms > 0 else f"{span(-step_ms)} ago"
+
+
+def instant(at_ms: int) -> str:
+    """Epoch milliseconds as RFC 3339 in UTC."""
+    stamp = datetime.fromtimestamp(at_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    return f"{stamp}.{at_ms % 1000:03d}Z"
+
+
+def when(at_ms: int, now_ms: int) -> str:
+    """An instant both ways."""
+    return f"{instant(at_ms)} ({relative(at_ms, now_ms)})"
+
+
+class Progress:
+    """A line on stderr that is rewritten, on a terminal only; at most ten times a second."""
+
+    def __init__(self, words: str) -> None:
+        self._words = words
+        self._shown = sys.stderr.isatty()
+        self._last = 0.0
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._shown and self._last:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+    def __call__(self, done: int) -> None:
+        now = time.monotonic()
+        if self._shown and now - self._last >= 0.1:
+            self._last = now
+            sys.stderr.write(f"\r\x1b[K{self._words}: {done:,}")
+            sys.stderr.flush()

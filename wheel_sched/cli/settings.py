@@ -1,0 +1,39 @@
+"""`wheel-sched config show`: the settings in force, and with --origin where each is from."""
+
+from __future__ import annotations
+
+import click
+
+from wheel_sched.cli.options import Session, json_option, pass_session
+from wheel_sched.cli.output import emit, table
+from wheel_sched.config import NAMES, redacted
+
+
+@click.group(help="Show the settings and where they are from.")
+def config() -> None:
+    """Group of the commands about settings."""
+
+
+@config.command()
+@click.option("--origin", is_flag=True, help="Also say where each value is from.")
+@json_option
+@pass_session
+def show(session: Session, origin: bool, as_json: bool) -> None:
+    """The settings in force; passwords are hidden.
+
+    \b
+    Examples:
+      wheel-sched config show --origin
+      WHEEL_SCHED_NAMESPACE=orders wheel-sched config show --json
+    """
+    loaded = session.loaded
+    values = {name: getattr(loaded.settings, name) for name in NAMES}
+    values["store"] = redacted(values["store"])
+    if as_json:
+        emit({name: {"value": v, "origin": loaded.origins[name]} for name, v in values.items()} if origin else values)
+        return
+    texts = {name: "-" if value in (None, "") else str(value) for name, value in values.items()}
+    if origin:
+        table(("setting", "value", "origin"), [(name, texts[name], loaded.origins[name]) for name in NAMES])
+    else:
+        table(("setting", "value"), [(name, texts[name]) for name in NAMES])

@@ -1,0 +1,81 @@
+"""`wheel-sched stats`: how many messages wait, are in flight, held and dead, by topic."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from wheel_sched.cli.opening import opened
+from wheel_sched.cli.options import Session, json_option, pass_session
+from wheel_sched.cli.output import emit, relative, say, table, when
+from wheel_sched.store import Counts
+from wheel_sched.store.items import STATES
+
+_EVENTS = ("accepted", "completed", "cancelled", "lapsed", "died", "requeued", "deleted", "trimmed")
+
+
+@click.command()
+@json_option
+@pass_session
+def stats(session: Session, as_json: bool) -> None:
+    """How many messages wait, are in flight, held and dead; what comes next; what there ever was.
+
+    \b
+    Examples:
+      wheel-sched stats
+      wheel-sched stats --json | jq .overdue_ms
+    """
+    with opened(session.settings) as store:
+        counts = store.counts()
+        shards = store.shards
+    if as_json:
+        emit(as_dict(counts, shards, session.settings.namespace))
+        return
+    now_ms = counts.now_us // 1000
+    rows = [
+        (
+            topic or "(none)",
+            *(f"{counts.now.get((state, topic), 0):,}" for state in STATES),
+            _flag(counts, topic, now_ms),
+        )
+        for topic in counts.topics
+    ]
+    rows.append(("all", *(f"{counts.total(state):,}" for state in STATES), ""))
+    table(("topic", *STATES, ""), rows, right=(1, 2, 3, 4))
+    say()
+    say(f"next due   {'nothing waits' if counts.due_head_ms is None else when(counts.due_head_ms, now_ms)}")
+    ever = [f"{counts.happened(event):,} {event}" for event in _EVENTS if counts.happened(event)]
+    say(f"ever       {', '.join(ever) or 'nothing happened yet'}")
+    if counts.frozen:
+        say(f"frozen     {counts.frozen}")
+
+
+def _flag(counts: Counts, topic: str, now_ms: int) -> str:
+    since_ms = counts.paused.get(topic)
+    return "" if since_ms is None else f"paused {relative(since_ms, now_ms)}"
+
+
+def as_dict(counts: Counts, shards: int, namespace: str) -> dict[str, Any]:
+    """Counters as plain JSON-able data."""
+    now_ms = counts.now_us // 1000
+    head_ms = counts.due_head_ms
+    return {
+        "namespace": namespace,
+        "shards": shards,
+        "now_ms": now_ms,
+        **{state: counts.total(state) for state in STATES},
+        "next_due_ms": head_ms,
+        "overdue_ms": 0 if head_ms is None else max(0, now_ms - head_ms),
+        "ever": {event: counts.happened(event) for event in _EVENTS},
+        "topics": {
+            topic: {
+                **{state: counts.now.get((state, topic), 0) for state in STATES},
+                "paused_since_ms": counts.paused.get(topic),
+            }
+            for topic in counts.topics
+        },
+        "epoch": counts.epoch,
+        "clock_jumps": counts.jumps,
+        "frozen": counts.frozen,
+    }

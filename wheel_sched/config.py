@@ -1,0 +1,149 @@
+"""Settings of the command line: flag, then environment, then `wheel-sched.toml`, then default, and where each is from.
+
+    store = "redis://localhost:6379/0"       # wheel-sched.toml
+    WHEEL_SCHED_NAMESPACE=orders             # environment
+    wheel-sched --shards 4 ls                # flag
+
+Invariant: all that is wrong is told at once, with its place; nothing is guessed from a wrong value. Pure but for
+reading the file. Any thread.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from wheel_sched.errors import ConfigError
+
+FILE_NAME = "wheel-sched.toml"
+ENV_PREFIX = "WHEEL_SCHED_"
+_PASSWORD = re.compile(r"(?<=://)([^/@\s]*):([^/@\s]*)@")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What every command needs to know.
+
+    Args:
+        store: redis://, rediss://, unix:// or embedded:FOLDER. Defaults to "embedded:.wheel-sched".
+        namespace: prefix of all keys. Defaults to "wheel".
+        shards: of a namespace to be created; of an existing one it must agree. Defaults to None: as it was created, 1
+            for a new one.
+        durability: memory, everysec, fsync or replicated. Defaults to "everysec".
+        replicas: how many replicas confirm under "replicated". Defaults to 1.
+        prefix: put before each topic's name to make its stream's key. Defaults to "".
+        policies: TOML file of retry policies. Defaults to None: the default policy for every topic.
+    """
+
+    store: str = "embedded:.wheel-sched"
+    namespace: str = "wheel"
+    shards: int | None = None
+    durability: str = "everysec"
+    replicas: int = 1
+    prefix: str = ""
+    policies: str | None = None
+
+
+NAMES = tuple(spec.name for spec in fields(Settings))
+_NUMBERS = frozenset({"shards", "replicas"})
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Settings, and for each name where its value is from: "flag", "env NAME", "file PATH" or "default"."""
+
+    settings: Settings
+    origins: Mapping[str, str]
+
+
+def load_settings(
+    flags: Mapping[str, Any] | None = None,
+    *,
+    env: Mapping[str, str] | None = None,
+    file: str | os.PathLike[str] | None = None,
+) -> Loaded:
+    """Settings from all four places.
+
+    Args:
+        flags: values given on the command line; None values count as not given. Defaults to none.
+        env: the environment. Defaults to the process's.
+        file: the settings file; it must exist. Defaults to WHEEL_SCHED_CONFIG, else ./wheel-sched.toml if it exists.
+
+    Raises:
+        ConfigError: with everything that is wrong, each with its place.
+    """
+    env = os.environ if env is None else env
+    problems: list[str] = []
+    values: dict[str, Any] = {}
+    origins = dict.fromkeys(NAMES, "default")
+    path = _file_path(file, env)
+    for name, value in (_read(path, problems) if path is not None else {}).items():
+        values[name] = _checked(name, value, f"file {path}", problems)
+        origins[name] = f"file {path}"
+    for name in NAMES:
+        variable = ENV_PREFIX + name.upper()
+        if variable in env:
+            values[name] = _checked(name, _from_text(name, env[variable]), f"env {variable}", problems)
+            origins[name] = f"env {variable}"
+    for name, value in (flags or {}).items():
+        if value is not None:
+            values[name] = _checked(name, value, f"flag --{name}", problems)
+            origins[name] = "flag"
+    if problems:
+        raise ConfigError(problems)
+    return Loaded(Settings(**values), origins)
+
+
+def redacted(url: str) -> str:
+    """The URL without its password, for people and logs."""
+    return _PASSWORD.sub(r"\1:***@", url)
+
+
+def _file_path(file: str | os.PathLike[str] | None, env: Mapping[str, str]) -> Path | None:
+    named = file or env.get(ENV_PREFIX + "CONFIG")
+    if named:
+        return Path(named)
+    path = Path(FILE_NAME)
+    return path if path.is_file() else None
+
+
+def _read(path: Path, problems: list[str]) -> dict[str, Any]:
+    import tomllib  # only where there is a file: every command pays for what is imported above
+
+    try:
+        data = tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        problems.append(f"expected {path} to be a readable file, got: {error.strerror or error}")
+        return {}
+    except ValueError as error:  # also of bytes that are no UTF-8
+        problems.append(f"expected {path} to be TOML, got: {error}")
+        return {}
+    known = {}
+    for name, value in data.items():
+        if name in NAMES:
+            known[name] = str(path.parent / value) if name == "policies" and isinstance(value, str) else value
+        else:
+            close = get_close_matches(name, NAMES, 1)
+            hint = f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(NAMES)}"
+            problems.append(f"file {path}: unknown setting {name!r}{hint}")
+    return known
+
+
+def _from_text(name: str, text: str) -> Any:
+    return int(text) if name in _NUMBERS and re.fullmatch(r"[0-9]{1,9}", text) else text
+
+
+def _checked(name: str, value: Any, place: str, problems: list[str]) -> Any:
+    if name in _NUMBERS:
+        if type(value) is not int or not 1 <= value <= 1024:
+            problems.append(f"{place}: expected {name} to be a whole number from 1 to 1024, got: {value!r}")
+    elif not isinstance(value, str) or (not value and name != "prefix"):
+        problems.append(f"{place}: expected {name} to be a text, got: {value!r}")
+    elif name == "durability" and value not in ("memory", "everysec", "fsync", "replicated"):
+        problems.append(f"{place}: expected durability to be memory, everysec, fsync or replicated, got: {value!r}")
+    return value
