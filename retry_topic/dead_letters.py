@@ -6,12 +6,12 @@ header, decides how often that may happen, so that a poisoned message cannot cir
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-from retry_topic.headers import RetryState, read, write
+from retry_topic.headers import RetryState, read, sign, write
 from retry_topic.home import Home
 from retry_topic.message import Message
 from retry_topic.wire import decode_body, encode_body
@@ -70,7 +70,9 @@ class Selection:
         state = letter.state
         texts = (state.error_class or "", state.error_message or "", letter.reason)
         return (
-            (self.topic is None or letter.topic == self.topic)
+            self.since_ms <= letter.died_ms
+            and (self.until_ms is None or letter.died_ms < self.until_ms)
+            and (self.topic is None or letter.topic == self.topic)
             and (self.error is None or any(fnmatchcase(text, self.error) for text in texts))
             and (self.fingerprint is None or state.error_fingerprint == self.fingerprint)
             and (self.key is None or (letter.message is not None and letter.message.key == self.key))
@@ -103,10 +105,16 @@ class Replayed:
 
 
 class DeadLetters:
-    """The dead letters of a home. Any thread."""
+    """The dead letters of a home. Any thread.
 
-    def __init__(self, home: Home) -> None:
+    Args:
+        home: see `connect`.
+        secrets: the first one signs what is replayed, where the service signs headers. Defaults to none.
+    """
+
+    def __init__(self, home: Home, *, secrets: Sequence[bytes] = ()) -> None:
         self._home = home
+        self._secrets = secrets
 
     def select(self, selection: Selection | None = None) -> Iterator[DeadLetterInfo]:
         """Dead letters in order of death, page by page."""
@@ -161,13 +169,16 @@ class DeadLetters:
             dry_run: change nothing, count and give five samples. Defaults to False.
             rate: messages per second. Defaults to None: all at once.
             limit: at most so many. Defaults to all.
-            target: topic to send to instead. Defaults to where they were to go.
-            edit: changes each message before it is sent. Defaults to none.
+            target: topic to send to instead, which counts as their own from then on. Defaults to where they were to
+                go.
+            edit: changes each message before it is sent: payload, key, headers. Defaults to none.
             max_replays: the loop guard. Defaults to 3.
             progress: called with how many were handled so far.
 
         Raises:
             ConfigError: an argument is wrong; nothing was replayed.
+            UnknownTopic: there is no `target`; nothing was replayed.
+            Rejected: `edit` made something that cannot be sent; its batch was not replayed.
         """
         problems = []
         if rate is not None and not 0 < rate <= 1e6:
@@ -178,6 +189,8 @@ class DeadLetters:
             problems.append(f"expected max_replays to be at least 1, got: {max_replays!r}")
         if problems:
             raise ConfigError(problems)
+        if target is not None:
+            self._home.check_topic(target)
         result = Replayed()
         now_ms = self._home.store.now_ms()
         batch: list[DeadLetterInfo] = []
@@ -185,7 +198,7 @@ class DeadLetters:
         selection = selection or Selection()
         if selection.until_ms is None:
             selection = replace(selection, until_ms=now_ms + 1)
-        for letter in list(self.select(selection)):
+        for letter in self.select(selection):
             if limit is not None and result.matched == limit:
                 break
             result.matched += 1
@@ -259,9 +272,16 @@ class DeadLetters:
             signature=None,
             oddities=(),
         )
+        goes_to = message.topic if target is None else target
+        if goes_to != message.topic:
+            state = replace(state, original_topic=target)  # or its new consumer would take it for a stray copy
+        if self._secrets and state.id is not None:
+            state = sign(state, self._secrets[0])
         if edit is not None:
             message = edit(message)
-        message = message.to(target or message.topic, write(message.headers, state))
+            if not isinstance(message, Message):
+                raise Rejected(f"expected edit to return a Message, got: {message!r:.200}; {letter.id} stays dead")
+        message = message.to(goes_to, write(message.headers, state))
         return Item(letter.id, None, encode_body(message), letter.topic)
 
     def delete(self, selection: Selection | None = None, *, dry_run: bool = False, limit: int | None = None) -> int:

@@ -9,16 +9,24 @@ connect(url, broker=my_broker)    the store there, topics somewhere else
 from __future__ import annotations
 
 import uuid
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from retry_topic.brokers.protocol import Broker
 from retry_topic.message import Headers, Message
 from retry_topic.wire import encode_body
 from wheel_sched.dispatcher import PushTarget
-from wheel_sched.errors import BrokerError, ConfigError, Rejected, StoreUnavailable, UnknownTopic
+from wheel_sched.errors import (
+    BrokerError,
+    BrokerUnavailable,
+    ConfigError,
+    Rejected,
+    StoreUnavailable,
+    UnknownTopic,
+)
 from wheel_sched.store import DelayStore, Item, open_store
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 EXPIRES_HEADER = "expires-at"  # epoch ms; a consumer dead-letters what it gets later than that
 
 
@@ -36,7 +44,7 @@ class Home:
         self._topics: set[str] = set()
 
     def __repr__(self) -> str:
-        return f"<Home {self.store!r} {self.broker!r} {self.hand_over}>"
+        return f"<Home {self.store!r} {self.broker!r}>"
 
     def __enter__(self) -> Home:
         return self
@@ -89,41 +97,38 @@ class Home:
             at: an aware datetime, instead of `delay`; the past is now.
             expires: seconds, timedelta or aware datetime; consumers dead-letter it when they get it later. Defaults
                 to never.
-            id: of a later message, so that a repeated call stores it once. Defaults to a random one.
+            id: of a later message, so that a call repeated while it waits stores it once. Defaults to a random one.
 
         Raises:
             UnknownTopic: the topic does not exist; nothing was sent.
             Rejected: an argument is wrong; nothing was sent.
             BrokerError, StoreError: it was refused, or its fate is unknown.
         """
-        if not isinstance(value, bytes):
-            raise Rejected(f"expected value to be bytes, got: {type(value).__name__}; nothing was sent")
         if delay is not None and at is not None:
             raise Rejected("expected delay or at, got both; nothing was sent")
-        later = at is not None or bool(delay) or expires is not None
-        now_ms = self.store.now_ms() if later else 0  # the store's time decides what is early, not this machine's
-        due_ms = _instant_ms("at", at) if at is not None else now_ms + _span_ms("delay", delay or 0)
+        message = _checked(Message(topic, value, key, tuple(headers)))
+        message_id = uuid.uuid4().hex[:20] if id is None else id
+        Item(message_id, None, b"").check()
+        # the store's time decides what is early, not this machine's; rounded up, as every due is
+        now_ms = self.store.now_ms() + 1 if (delay, at, expires) != (None, None, None) else 0
+        due_ms = now_ms + _span_ms("delay", delay or 0) if at is None else _instant_ms("at", at)
         if expires is not None:
-            expires_ms = (
-                _instant_ms("expires", expires)
-                if isinstance(expires, datetime)
-                else now_ms + _span_ms("expires", expires)
-            )
+            if isinstance(expires, datetime):
+                expires_ms = _instant_ms("expires", expires)
+            else:
+                expires_ms = now_ms + _span_ms("expires", expires)
             if expires_ms <= due_ms:
                 raise Rejected("the message would expire before it is due; nothing was sent")
-            headers = (*headers, (EXPIRES_HEADER, b"%d" % expires_ms))
-        self._check_topic(topic)
-        message = Message(topic, value, key, headers)
-        message_id = id or uuid.uuid4().hex[:20]
+            message = message.to(topic, (*message.headers, (EXPIRES_HEADER, b"%d" % expires_ms)))
+        self.check_topic(topic)
         if due_ms <= now_ms:
-            failure = self.broker.publish([message])[0]
-            if failure is not None:
-                raise BrokerError(f"{failure.reason}; the message was not published")
-            return message_id
-        self.store.schedule([Item(message_id, due_ms, encode_body(message), topic)])
+            self._publish_now(message)
+        else:
+            self.store.schedule([Item(message_id, due_ms, encode_body(message), topic)])
         return message_id
 
-    def _check_topic(self, topic: str) -> None:
+    def check_topic(self, topic: str) -> None:
+        """Raise `UnknownTopic` unless messages can be sent to `topic`."""
         if topic in self._topics or getattr(self.broker, "create_topics", False):
             return
         self._topics = set(self.broker.topics())
@@ -132,6 +137,29 @@ class Home:
                 f"there is no topic {topic!r}: nothing was sent; start a consumer on it or call "
                 "broker.create_topic first"
             )
+
+    def _publish_now(self, message: Message) -> None:
+        failure = self.broker.publish([message])[0]
+        if failure is None:
+            return
+        self._topics.discard(message.topic)  # it may have been deleted since it was looked for
+        if failure.transient:
+            raise BrokerUnavailable(f"{failure.reason}; the message {'may be' if failure.in_doubt else 'was not'} sent")
+        self.check_topic(message.topic)
+        raise BrokerError(f"{failure.reason}; the message was not sent")
+
+
+def _checked(message: Message) -> Message:
+    """The message, when it is one: callers need not have a type checker."""
+    problems = [] if isinstance(message.value, bytes) else [f"value to be bytes, got: {type(message.value).__name__}"]
+    if not isinstance(message.key, bytes | None):
+        problems.append(f"key to be bytes or None, got: {type(message.key).__name__}")
+    pairs = (pair if isinstance(pair, tuple) and len(pair) == 2 else (None, None) for pair in message.headers)
+    if not all(isinstance(name, str) and isinstance(content, bytes) for name, content in pairs):
+        problems.append("headers to be pairs of text and bytes")
+    if problems:
+        raise Rejected(f"expected {'; '.join(problems)}; nothing was sent")
+    return message
 
 
 def _span_ms(name: str, span: float | timedelta) -> int:
@@ -142,11 +170,11 @@ def _span_ms(name: str, span: float | timedelta) -> int:
 
 
 def _instant_ms(name: str, instant: datetime) -> int:
-    if instant.tzinfo is None:
-        raise Rejected(f"expected {name} to have a time zone, got: {instant!r}; nothing was sent")
-    if instant.year < 1970:
+    if not isinstance(instant, datetime) or instant.utcoffset() is None:
+        raise Rejected(f"expected {name} to be a datetime with a time zone, got: {instant!r}; nothing was sent")
+    if instant < _EPOCH:
         raise Rejected(f"expected {name} to be after 1970, got: {instant.isoformat()}; nothing was sent")
-    return -int(-instant.timestamp() * 1000 // 1)
+    return -((_EPOCH - instant) // timedelta(milliseconds=1))  # up to whole ms
 
 
 def connect(

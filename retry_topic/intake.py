@@ -8,10 +8,15 @@ which finds the id already there.
 Attempt ids: `<retry id>[r<replay>].<attempt>`. The store's record is kept until the cap by age. Exactly once per
 retry record while the stored message still waits; a crash between storing and settling that outlasts the delay
 itself can repeat one delivery (see docs/guarantees.md).
+
+Two records with one id are taken for the same only when their payload, key and other headers are the same. Whatever
+else claims an id that is taken (copied headers, a forger) is stored under an id of its own: nothing is dropped for
+what its headers say. What cannot be stored at all is told in the store and kept whole in the dead topic.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import random
 from collections.abc import Callable, Sequence
@@ -19,19 +24,20 @@ from dataclasses import dataclass, replace
 
 from retry_topic.brokers.protocol import BrokerConsumer, Delivery
 from retry_topic.fingerprint import fingerprint
-from retry_topic.headers import RetryState, read, retry_id, sign, verify, write
+from retry_topic.headers import HEADER_NAMES, MAX_COUNT, RetryState, read, retry_id, sign, verify, write
 from retry_topic.home import Home
 from retry_topic.message import Message
 from retry_topic.names import dead_topic_of, redelivery_topic_of
-from retry_topic.policy import Dead as DeadDecision
-from retry_topic.policy import PolicySet, RetryPolicy, decide, explain, failure_from
-from retry_topic.wire import encode_body
-from wheel_sched.store import Item, Outcome
+from retry_topic.policy import Dead, PolicySet, decide, explain, failure_from
+from retry_topic.wire import decode_body, encode_body
+from wheel_sched.errors import BrokerError, Rejected
+from wheel_sched.store import Found, Item, Outcome
 
 logger = logging.getLogger("retry_topic.intake")
 
 _DAY_MS = 86_400_000
-_MAX_MESSAGE_BYTES = 8 * 1024 * 1024  # larger ones are dead-lettered: they would block the server on every step
+_MAX_BODY_BYTES = 8 * 1024 * 1024  # larger ones are dead-lettered: they would block the server on every step
+_MAX_NAME = 249  # characters of a topic or ref in the store; a header may carry one more
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +54,43 @@ class Taken:
 
 
 @dataclass(slots=True)
-class _Case:
+class Case:
+    """One failed message on its way through the intake, filled in step by step."""
+
     delivery: Delivery
     state: RetryState
     topic: str
-    policy: RetryPolicy
+    repeated: bool
+    due_ms: int | None = None
+    dead: str | None = None
+    why: str = ""
+    keep_until_ms: int = 0
+    message: Message | None = None
+    item: Item | None = None
+    duplicate: bool = False
+
+    @property
+    def member(self) -> str:
+        replay = f"r{self.state.replays}" if self.state.replays else ""
+        return f"{self.state.id}{replay}.{self.state.attempt}"
+
+    @property
+    def tries_key(self) -> str:
+        return f"{self.state.id}:{self.state.replays}"
+
+    def is_in(self, found: Found | None) -> bool:
+        """Whether what the store has under this id is this very message."""
+        if found is None:
+            return False
+        try:
+            stored = decode_body(found.body)
+        except Rejected:
+            return False
+        mine = self.delivery.message
+        return (stored.value, stored.key, _others(stored)) == (mine.value, mine.key, _others(mine))
+
+    def taken(self) -> Taken:
+        return Taken(self.member, self.topic, self.state.attempt, self.due_ms, self.dead, self.why, self.duplicate)
 
 
 class Intake:
@@ -65,7 +103,7 @@ class Intake:
         redelivery: "group": due messages come back on the group's own redelivery topic; "origin": on the topic they
             first failed on, seen by every group there.
         secrets: to verify signatures with; the first one signs. Defaults to none: headers are not signed.
-        seen: called with each `Taken`. Defaults to nothing.
+        seen: called with each `Taken`; what it raises is logged. Defaults to nothing.
         rng: randomness of the delays.
     """
 
@@ -94,112 +132,205 @@ class Intake:
         Raises:
             StoreError, BrokerError: nothing of the batch was settled that is not stored.
         """
-        cases = [self._case(delivery) for delivery in deliveries]
-        known = self._known(cases)
-        now_ms = self._home.store.now_ms()
-        items: list[Item] = []
-        stored: list[tuple[_Case, Taken]] = []
-        buried: list[tuple[_Case, Taken, Message]] = []
-        tries: list[tuple[str, int, int]] = []
-        for case, counts in zip(cases, known, strict=True):
-            state = self._counted(case, *counts)
-            decision = decide(case.policy, failure_from(state, now_ms=now_ms), now_ms, self._rng)
-            why = explain(decision)
-            member = _member(state)
-            max_attempts = decision.why.max_attempts
-            state = replace(state, policy=case.policy.ident, max_attempts=max_attempts)
-            expiry_ms = now_ms + (decision.why.max_age_ms or 7 * _DAY_MS)
-            tries.append((_tries_key(state), state.attempt, expiry_ms))
-            oversized = len(case.delivery.message.value) > _MAX_MESSAGE_BYTES
-            if isinstance(decision, DeadDecision) or oversized:
-                reason = "oversized" if oversized else decision.reason if isinstance(decision, DeadDecision) else ""
-                message = self._message(case, state, self._target(case))
-                taken = Taken(member, case.topic, state.attempt, None, reason, why)
-                buried.append((case, taken, message))
-            else:
-                state = replace(state, due_ms=decision.due_ms, delay_ms=decision.delay_ms)
-                message = self._message(case, state, self._target(case))
-                taken = Taken(member, case.topic, state.attempt, decision.due_ms, None, why)
-                items.append(Item(member, decision.due_ms, encode_body(message), case.topic))
-                stored.append((case, taken))
-        done: list[Taken] = []
-        if items:
-            outcomes = self._home.store.schedule(items).outcomes
-            for (_, taken), outcome in zip(stored, outcomes, strict=True):
-                done.append(replace(taken, duplicate=outcome is Outcome.DUPLICATE))
-        if buried:
-            self._bury(buried, now_ms)
-            done += [taken for _, taken, _ in buried]
-        self._home.store.remember(tries)
-        consumer.ack([case.delivery for case, _ in stored])
-        if buried:
-            dead_topic = dead_topic_of(self._group)
-            failures = consumer.forward([(case.delivery, message.to(dead_topic)) for case, _, message in buried])
-            for failure in filter(None, failures):
-                logger.warning("intake.dead_topic_refused: %s", failure.reason)
-        if self._seen is not None:
-            for taken in done:
-                self._seen(taken)
-        return done
+        return self.settle(consumer, self.store(deliveries))
 
-    def _case(self, delivery: Delivery) -> _Case:
-        message = delivery.message
-        state = read(message.headers)
+    def store(self, deliveries: Sequence[Delivery], *, again: bool = False) -> list[Case]:
+        """Store or bury each delivery.
+
+        Args:
+            deliveries: what was read.
+            again: these were given to `store` before, and it failed half-way. Defaults to False.
+
+        Raises:
+            StoreError: some of them may be stored; give them again.
+        """
+        cases = [self._case(delivery, again) for delivery in deliveries]
+        self._count(cases)
+        fresh = [case for case in cases if not case.duplicate]
+        now_ms = self._home.store.now_ms()
+        for case in fresh:
+            self._decide(case, now_ms)
+        self._schedule([case for case in fresh if case.dead is None])
+        buried = [case for case in fresh if case.dead is not None]
+        self._bury(buried, now_ms)
+        self._home.store.remember([(case.tries_key, case.state.attempt, case.keep_until_ms) for case in fresh])
+        return cases
+
+    def settle(self, consumer: BrokerConsumer, cases: Sequence[Case]) -> list[Taken]:
+        """Settle what is stored, and tell the dead topic of the dead. May be repeated.
+
+        Raises:
+            BrokerError: which of them are settled is not known; settle them again.
+        """
+        consumer.ack([case.delivery for case in cases if case.dead is None])
+        self._to_dead_topic(consumer, [case for case in cases if case.dead is not None])
+        return self._tell(cases)
+
+    # -- reading
+
+    def _case(self, delivery: Delivery, again: bool) -> Case:
+        state = read(delivery.message.headers)
         if self._secrets:
-            state = verify(state, self._secrets)
-        source = message.source
-        topic = state.original_topic or message.topic
+            verified = verify(state, self._secrets)
+            if verified is not state:
+                state = replace(verified, id=None)  # an id that was not signed may be somebody else's
         if state.id is None:
-            # somebody wrote to the retry topic without our headers: the record itself is the origin
-            place = (source.partition, source.offset) if source else (0, "")
-            state = replace(state, id=retry_id(self._group, message.topic, *place))
+            state = replace(state, id=self._own_id(delivery))
         for oddity in state.oddities:
             logger.warning("intake.odd_header: %s: %s", state.id, oddity)
-        return _Case(delivery, state, topic, self.policies.for_topic(topic))
+        topic = state.original_topic or delivery.message.topic
+        return Case(delivery, state, topic, repeated=again or delivery.deliveries > 1)
 
-    def _known(self, cases: Sequence[_Case]) -> list[tuple[int, int]]:
-        """(replays, attempts) that the store has on record for each message; 0 = none."""
-        replays = self._home.store.remember([(f"{case.state.id}!", 0, 0) for case in cases])
-        keys = [_tries_key(replace(case.state, replays=count)) for case, count in zip(cases, replays, strict=True)]
-        return list(zip(replays, self._home.store.remember([(key, 0, 0) for key in keys]), strict=True))
+    def _own_id(self, delivery: Delivery) -> str:
+        """An id for a record that has none of its own: its place in the retry topic."""
+        message, source = delivery.message, delivery.message.source
+        place = (source.partition, source.offset) if source else (0, "")
+        return retry_id(self._group, message.topic, *place)
 
-    @staticmethod
-    def _counted(case: _Case, replays: int, known: int) -> RetryState:
-        """The state with counts that no header can lower."""
+    def _count(self, cases: Sequence[Case]) -> None:
+        """Give each case the count that no header can lower, and find out which are here already."""
+        store = self._home.store
+        replays = store.remember([(f"{case.state.id}!", 0, 0) for case in cases])
+        for case, count in zip(cases, replays, strict=True):
+            case.state = replace(case.state, attempt=max(1, case.state.attempt), replays=count)
+        known = store.remember([(case.tries_key, 0, 0) for case in cases])
+        behind = [(case, count) for case, count in zip(cases, known, strict=True) if count >= case.state.attempt]
+        claims = [(case, case.state.attempt, count) for case, count in behind]
+        for case, _, count in claims:
+            case.state = replace(case.state, attempt=count)
+        for (case, claimed, count), found in zip(claims, store.get([c.member for c, _, _ in claims]), strict=True):
+            if case.is_in(found):
+                # the record again, after a crash before it was settled; the dead are buried and forwarded once more
+                case.duplicate = found is not None and found.state != "dead"
+                case.why = "it is waiting already"
+            elif not (case.repeated and claimed == count):
+                case.state = replace(case.state, attempt=min(count + 1, MAX_COUNT))
+
+    # -- deciding
+
+    def _decide(self, case: Case, now_ms: int) -> None:
+        policy = self.policies.for_topic(case.topic)
+        decision = decide(policy, failure_from(case.state, now_ms=now_ms), now_ms, self._rng)
+        case.why = explain(decision)
+        case.state = replace(case.state, policy=policy.ident, max_attempts=decision.why.max_attempts)
+        if isinstance(decision, Dead):
+            case.dead = decision.reason
+        else:
+            case.due_ms = decision.due_ms
+            case.state = replace(case.state, due_ms=decision.due_ms, delay_ms=decision.delay_ms)
+        # counted from when it comes back: a long delay must not outlive the record
+        case.keep_until_ms = (case.due_ms or now_ms) + (decision.why.max_age_ms or 7 * _DAY_MS)
+        self._write(case)
+
+    def _write(self, case: Case) -> None:
+        """The message as it is to be sent, or shown as a dead letter; one that cannot wait is dead."""
         state = case.state
-        attempt = max(1, state.attempt)
-        if known >= attempt:
-            # the same record again, after a crash before it was settled; or a header that was set back
-            repeated = case.delivery.deliveries > 1 and known == attempt
-            attempt = known if repeated else known + 1
-        return replace(state, attempt=attempt, replays=max(replays, 0))
-
-    def _target(self, case: _Case) -> str:
-        return redelivery_topic_of(self._group) if self._redelivery == "group" else case.topic
-
-    def _message(self, case: _Case, state: RetryState, target: str) -> Message:
         if state.error_fingerprint is None:
-            print_ = fingerprint(state.error_class or "", state.error_message or "")
-            state = replace(state, error_fingerprint=print_)
-        state = replace(state, original_topic=case.topic, consumer_group=self._group, oddities=())
+            state = replace(state, error_fingerprint=fingerprint(state.error_class or "", state.error_message or ""))
+        case.state = replace(state, original_topic=case.topic, consumer_group=self._group, signature=None, oddities=())
         if self._secrets:
-            state = sign(state, self._secrets[0])
-        return case.delivery.message.to(target, write(case.delivery.message.headers, state))
+            case.state = sign(case.state, self._secrets[0])
+        to_group = self._redelivery == "group" or case.topic == case.delivery.message.topic  # the origin is not known
+        target = redelivery_topic_of(self._group) if to_group else case.topic
+        case.message = case.delivery.message.to(target, write(case.delivery.message.headers, case.state))
+        case.item, problem = _item(case, case.message)
+        if case.dead is None and problem:
+            case.due_ms, case.dead = None, problem
 
-    def _bury(self, buried: Sequence[tuple[_Case, Taken, Message]], now_ms: int) -> None:
-        graves: list[tuple[Item, str]] = []
-        for case, taken, message in buried:
-            state = read(message.headers)
-            refs = (f"fp:{state.error_fingerprint}",) if state.error_fingerprint else ()
-            error = f"{state.error_class or 'no error'}: {state.error_message or ''}".strip(": ")
-            graves.append((Item(taken.id, now_ms, encode_body(message), case.topic, refs), f"{taken.dead}: {error}"))
-        self._home.store.bury(graves)
+    # -- storing
+
+    def _schedule(self, cases: Sequence[Case]) -> None:
+        if not cases:
+            return
+        outcomes = self._home.store.schedule([case.item for case in cases if case.item is not None]).outcomes
+        taken = [case for case, outcome in zip(cases, outcomes, strict=True) if outcome is Outcome.DUPLICATE]
+        self._schedule([case for case in self._others_ids(taken) if self._renamed(case)])
+
+    def _bury(self, cases: Sequence[Case], now_ms: int) -> None:
+        if not cases:
+            return
+        graves = [_grave(case, now_ms) for case in cases]
+        if self._home.store.bury(graves) < len(graves):
+            self._bury([case for case in self._others_ids(cases) if self._renamed(case)], now_ms)
+
+    def _others_ids(self, cases: Sequence[Case]) -> list[Case]:
+        """Those whose id the store has for another message; the rest are there already."""
+        others = []
+        for case, found in zip(cases, self._home.store.get([case.member for case in cases]), strict=True):
+            told = case.dead is not None and found is not None and found.state == "dead" and not found.body
+            if told or case.is_in(found) or (found is None and case.repeated):
+                case.duplicate = case.dead is None
+            else:
+                others.append(case)
+        return others
+
+    def _renamed(self, case: Case) -> bool:
+        """Give a case an id of its own; False when it has that already, and so is there."""
+        own_id = self._own_id(case.delivery)
+        if case.state.id == own_id:
+            return False
+        logger.warning("intake.id_is_taken: %s is another message's; stored as %s", case.state.id, own_id)
+        case.state = replace(case.state, id=own_id, replays=0)
+        self._write(case)
+        return True
+
+    # -- settling
+
+    def _to_dead_topic(self, consumer: BrokerConsumer, buried: Sequence[Case]) -> None:
+        """Tell everybody who listens to the dead topic. The store has the letter; a deleted topic comes back."""
+        topic = dead_topic_of(self._group)
+        pairs = [(case.delivery, case.message.to(topic)) for case in buried if case.message is not None]
+        refused = _refused(consumer, pairs)
+        if refused:
+            with contextlib.suppress(BrokerError):
+                self._home.broker.create_topic(topic)
+            # as it came, it fits: our own headers can be what was too much
+            refused = _refused(consumer, [(delivery, delivery.message.to(topic)) for delivery, _ in refused])
+        if refused:
+            logger.warning("intake.dead_topic_refused: %d letters are tried again later", len(refused))
+
+    def _tell(self, cases: Sequence[Case]) -> list[Taken]:
+        done = [case.taken() for case in cases]
+        if self._seen is not None:
+            for taken in done:
+                try:
+                    self._seen(taken)
+                except Exception:  # an observer must not hold up what it observes
+                    logger.exception("intake.seen_failed")
+        return done
 
 
-def _tries_key(state: RetryState) -> str:
-    return f"{state.id}:{state.replays}"
+def _refused(consumer: BrokerConsumer, pairs: Sequence[tuple[Delivery, Message]]) -> list[tuple[Delivery, Message]]:
+    """Forward; the pairs that will not go as they are."""
+    if not pairs:
+        return []
+    refused = []
+    for pair, failure in zip(pairs, consumer.forward(pairs), strict=True):
+        if failure is not None:
+            logger.warning("intake.dead_topic: %s", failure.reason)
+            if not failure.transient:
+                refused.append(pair)
+    return refused
 
 
-def _member(state: RetryState) -> str:
-    replay = f"r{state.replays}" if state.replays else ""
-    return f"{state.id}{replay}.{state.attempt}"
+def _others(message: Message) -> tuple[tuple[str, bytes], ...]:
+    return tuple(pair for pair in message.headers if pair[0] not in HEADER_NAMES)
+
+
+def _item(case: Case, message: Message) -> tuple[Item, str | None]:
+    """What the store is to hold, and why it cannot let it wait, if so. The dead topic keeps what it cannot hold."""
+    topic = case.topic[:_MAX_NAME]
+    try:
+        item = Item(case.member, case.due_ms, encode_body(message), topic)
+        item.check()
+    except Rejected as error:
+        return Item(case.member, None, b"", topic), f"unstorable: {error}"
+    return item, "oversized" if len(item.body) > _MAX_BODY_BYTES else None
+
+
+def _grave(case: Case, now_ms: int) -> tuple[Item, str]:
+    state = case.state
+    refs = (f"fp:{state.error_fingerprint}"[:_MAX_NAME],) if state.error_fingerprint else ()
+    error = f"{state.error_class or 'no error'}: {state.error_message or ''}".strip(": ")
+    item = case.item or Item(case.member, now_ms, b"", case.topic[:_MAX_NAME])
+    return replace(item, due_ms=now_ms, refs=refs), f"{case.dead}: {error}"

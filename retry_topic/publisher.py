@@ -32,9 +32,15 @@ class BrokerPublisher:
             answers[place] = Done(item_id) if failure is None else _failed(failure)
 
     def refuse(self, item: Claimed, reason: str) -> Answer:
-        """What the server could not push: unreadable bodies are held for a person, the rest is dead."""
+        """What the server could not push: unreadable bodies are held for a person, unknown topics are dead.
+
+        What the target's server refused (out of memory, a missing permission) says nothing about the message: it is
+        tried again.
+        """
         if reason.startswith("quarantine"):
             return Held(item.id, reason)
+        if " refused: " in reason or "NOPERM" in reason:  # as publish.lua words it
+            return Failed(reason)
         return Dead(item.id, reason)
 
 

@@ -9,21 +9,26 @@ group and the store's leases. `start` and `stop` from any thread.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeVar
 
+from retry_topic.brokers.protocol import BrokerConsumer, Delivery
+from retry_topic.consumer.config import secrets_problems
 from retry_topic.home import Home
 from retry_topic.intake import Intake, Taken
 from retry_topic.names import check_group, dead_topic_of, redelivery_topic_of, retry_topic_of
 from retry_topic.policy import PolicySet, RetryPolicy
 from retry_topic.publisher import BrokerPublisher
 from wheel_sched.dispatcher import Dispatcher, DispatcherConfig, DispatcherStats
-from wheel_sched.errors import ConfigError, WheelSchedError
+from wheel_sched.errors import BrokerError, ConfigError, StoreError, WheelSchedError
 
 logger = logging.getLogger("retry_topic.service")
+
+T = TypeVar("T")
 
 _POLL_MS = 1_000  # how long an idle intake waits at the broker; only the reaction to `stop` depends on it
 _AWAY_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
@@ -61,6 +66,7 @@ class ServiceConfig:
             problems.append(f"expected batch to be a whole number from 1 to 500, got: {self.batch!r}")
         if type(self.idle_ms) is not int or self.idle_ms < 100:
             problems.append(f"expected idle_ms to be a whole number from 100 up, got: {self.idle_ms!r}")
+        problems += secrets_problems(self.secrets)
         if problems:
             raise ConfigError(problems)
 
@@ -105,7 +111,8 @@ class RetryService:
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
-        return f"<RetryService {self.group} {self._state} {self.home.hand_over} {self.dispatcher!r}>"
+        hand_over = "one script" if self.dispatcher.push else "claim, publish, settle"
+        return f"<RetryService {self.group} {self._state} {hand_over} {self.dispatcher!r}>"
 
     def __enter__(self) -> RetryService:
         self.start()
@@ -149,19 +156,47 @@ class RetryService:
                 )
                 while not self._stopping.is_set():
                     deliveries = consumer.poll(self.config.batch, _POLL_MS)
-                    if deliveries:
-                        self.intake.take(consumer, deliveries)
                     failures = 0
-            except WheelSchedError as error:
-                # what was read and not settled comes again; nothing is lost by waiting
-                if failures == 0:
+                    if deliveries:
+                        self._take(consumer, deliveries)
+            except Exception as error:  # what was read and not settled comes again; nothing is lost by waiting
+                if not isinstance(error, WheelSchedError):
+                    logger.exception("service.intake_failed")
+                elif failures == 0 and not self._stopping.is_set():
                     logger.warning("service.away: %s", error)
-                self._stopping.wait(_AWAY_S[min(failures, len(_AWAY_S) - 1)])
-                failures += 1
-            except Exception:
-                logger.exception("service.intake_failed")
                 self._stopping.wait(_AWAY_S[min(failures, len(_AWAY_S) - 1)])
                 failures += 1
             finally:
                 if consumer is not None:
                     consumer.close()
+
+    def _take(self, consumer: BrokerConsumer, deliveries: list[Delivery]) -> None:
+        """Take a batch in; a record that no batch survives is left for later, and the others are taken without it."""
+        try:
+            cases = self._insist(consumer, deliveries, lambda again: self.intake.store(deliveries, again=again))
+            if cases is not None:
+                self._insist(consumer, deliveries, lambda again: self.intake.settle(consumer, cases))
+        except Exception as error:
+            if len(deliveries) > 1:
+                for delivery in deliveries:
+                    self._take(consumer, [delivery])
+                return
+            logger.exception("service.record_left", extra={"error": repr(error)})
+
+    def _insist(self, consumer: BrokerConsumer, deliveries: list[Delivery], step: Callable[[bool], T]) -> T | None:
+        """Do a step until store and broker are there, keeping the deliveries ours; None when stopped before.
+
+        Giving them up instead would let them wait for `idle_ms`, however short the outage.
+        """
+        failures = 0
+        while True:
+            try:
+                return step(failures > 0)
+            except (StoreError, BrokerError) as error:
+                if failures == 0:
+                    logger.warning("service.away: %s", error)
+            if self._stopping.wait(_AWAY_S[min(failures, len(_AWAY_S) - 1)]):
+                return None
+            failures += 1
+            with contextlib.suppress(BrokerError):
+                consumer.beat(deliveries)

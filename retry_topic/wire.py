@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from retry_topic.brokers.redis_streams.entries import from_entry, to_fields
 from retry_topic.message import Message
+from wheel_sched.errors import Rejected
 from wheel_sched.store import decode_push, encode_push
 
 
@@ -15,17 +16,24 @@ def encode_body(message: Message) -> bytes:
     """The body that sends `message` to its topic.
 
     Raises:
-        Rejected: it has no topic or too many headers.
+        Rejected: it has no topic, too many headers, or a name that is no text.
     """
-    return encode_push("S", message.topic, to_fields(message))
+    try:
+        return encode_push("S", message.topic, to_fields(message))
+    except UnicodeEncodeError as error:  # an unpaired surrogate, which no server could give back
+        raise Rejected(
+            f"expected the topic and the names of headers to be text ({error}); nothing was stored"
+        ) from error
 
 
 def decode_body(body: bytes) -> Message:
     """The message a body sends.
 
     Raises:
-        Rejected: the body is not in push form.
+        Rejected: the body is not in push form, or pushes to a list.
     """
     form = decode_push(body)
+    if form.kind != "S":
+        raise Rejected(f"the body ({len(body)} bytes) is for a list and holds no message; it was left as it is")
     message = from_entry(form.target, b"0-0", form.pieces)
     return message.to(form.target)

@@ -109,7 +109,7 @@ class MemoryBroker:
     ) -> None:
         if maxlen is not None and maxlen < 0:
             raise ConfigError(f"expected maxlen to be None or 0 and more, got: {maxlen!r}")
-        self._create_topics = create_topics
+        self.create_topics = create_topics
         self._maxlen = maxlen
         self._monotonic_ms = monotonic_ms
         self._wall_ms = wall_ms
@@ -176,7 +176,7 @@ class MemoryBroker:
         for index, message in enumerate(messages):
             topic = topics.get(message.topic)
             if topic is None:
-                if not self._create_topics or not message.topic:
+                if not self.create_topics or not message.topic:
                     answers[index] = PublishFailure(f"unknown topic {message.topic!r}"[:500], transient=False)
                     continue
                 topic = topics[message.topic] = _Topic()

@@ -1,8 +1,11 @@
 """The broker seam: what the retry service needs of a message broker, and nothing more.
 
 Implementations: `memory` (one process, tests and examples), `redis-streams` (the embedded default); each passes the
-public suite in `retry_topic.brokers.conformance`. All methods are blocking; a `Broker` may be used from any thread,
-a `BrokerConsumer` by one thread at a time (except `beat`, which any thread may call).
+public suite in `retry_topic.brokers.conformance`. All methods are blocking.
+
+Threads: a `Broker` may be used from any. A `BrokerConsumer` is used by two at the same time: one calls `poll`, one
+calls `ack` and `forward` (both may be the same); `beat` comes from any thread, also while the others are inside.
+`close` comes last, when nobody polls or settles any more.
 
 Delivery is at least once: what is neither acknowledged nor kept alive by `beat` for `idle_ms` is handed out again
 with `deliveries` raised by one.

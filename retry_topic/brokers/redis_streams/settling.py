@@ -4,7 +4,7 @@
 reply was lost and it is repeated. Where source and target are on different slots of a Cluster it publishes, then
 settles; what it has published and could not settle is remembered, so that a repetition only settles.
 
-Threads: one at a time.
+Threads: one settles; `trim` may run in the one that polls.
 """
 
 from __future__ import annotations
@@ -133,8 +133,9 @@ class Settler:
 
     def _count(self, stream: str, settled: int) -> None:
         if self._maxlen is not None:
-            self._settled[stream] = self._settled.get(stream, 0) + settled
-            if self._settled[stream] >= TRIM_EVERY:
+            count = self._settled.get(stream, 0) + settled
+            self._settled[stream] = count
+            if count >= TRIM_EVERY:  # not read again: the polling thread may have trimmed meanwhile
                 self._trim(stream)
 
     def _trim(self, stream: str) -> None:

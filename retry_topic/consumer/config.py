@@ -1,0 +1,63 @@
+"""How a consumer behaves, and what it did."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from wheel_sched.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerConfig:
+    """Settings of a `Consumer`.
+
+    Args:
+        concurrency: messages handled at the same time. Defaults to 8.
+        idle_ms: after this another consumer takes over what a dead one had; while a handler works, its message is
+            kept alive. Defaults to 30 s.
+        crash_cap: consumers that may die over one message before it is dead-lettered as poison. Defaults to 5.
+        secrets: for signed headers, as in `ServiceConfig`: the first one signs, any verifies. Defaults to none.
+    """
+
+    concurrency: int = 8
+    idle_ms: int = 30_000
+    crash_cap: int = 5
+    secrets: tuple[bytes, ...] = ()
+
+    def __post_init__(self) -> None:
+        problems = [
+            f"expected {name} to be a whole number from {least} up, got: {value!r}"
+            for name, value, least in (
+                ("concurrency", self.concurrency, 1),
+                ("idle_ms", self.idle_ms, 100),
+                ("crash_cap", self.crash_cap, 1),
+            )
+            if type(value) is not int or value < least
+        ]
+        problems += secrets_problems(self.secrets)
+        if problems:
+            raise ConfigError(problems)
+
+
+def secrets_problems(secrets: object) -> list[str]:
+    """What is wrong with a tuple of secrets; a problem never quotes one."""
+    if not isinstance(secrets, tuple) or not all(isinstance(secret, bytes) for secret in secrets):
+        return [f"expected secrets to be a tuple of bytes, got: {type(secrets).__name__}"]
+    return [f"expected a secret of at least 16 bytes, got: {len(one)}" for one in secrets if len(one) < 16]
+
+
+@dataclass(slots=True)
+class ConsumerStats:
+    """Counters since the start; read from any thread.
+
+    `acknowledged`, `retried` and `dead` count what is settled at the broker; `poison` and `expired` are reasons of
+    the dead. `in_flight` is how many are being handled or settled now.
+    """
+
+    delivered: int = 0
+    acknowledged: int = 0
+    retried: int = 0
+    dead: int = 0
+    in_flight: int = 0
+    poison: int = 0
+    expired: int = 0

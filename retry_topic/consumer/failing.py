@@ -1,0 +1,135 @@
+"""From a failure to the record in the group's retry topic. Pure but for the time of day.
+
+Whose failures the headers of a message tell of is not taken for granted: a topic that several groups read carries the
+headers of each of them, and a handler may copy its message's headers onto another message. What is not about this
+group and this message is not read, or two messages would share one id, and one of them would be taken for a repeat.
+
+Consumers in other languages write the same headers; the intake believes none of them blindly.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from retry_topic.fingerprint import fingerprint, fingerprint_of
+from retry_topic.headers import MAX_COUNT, RetryState, read, retry_id, sign, verify, write
+from retry_topic.message import Message
+from retry_topic.names import redelivery_topic_of, retry_topic_of
+from retry_topic.policy import Failure, class_name, failure_of
+
+
+def retry_state(group: str, message: Message, secrets: Sequence[bytes] = ()) -> RetryState:
+    """What is known of earlier failures of `message` in `group`; an empty state when there were none.
+
+    Args:
+        group: the consumer group.
+        message: as delivered.
+        secrets: to verify signatures with. Defaults to none: headers are believed.
+    """
+    state = read(message.headers)
+    if state.dialect == "own":
+        if state.consumer_group not in (None, group):
+            return RetryState()  # another group's failure, seen because it is redelivered on the common topic
+        if message.topic not in (redelivery_topic_of(group), state.original_topic or message.topic):
+            return RetryState()  # copied from a message of another topic
+    if secrets:
+        verified = verify(state, secrets)
+        if verified is not state:
+            return replace(verified, id=None)  # an id that was not signed may be somebody else's
+    return state
+
+
+def failed_message(
+    group: str,
+    message: Message,
+    state: RetryState,
+    failure: Failure,
+    print_: str | None = None,
+    secrets: Sequence[bytes] = (),
+) -> Message:
+    """The message as it goes to the group's retry topic: payload untouched, headers tell of the failure.
+
+    Args:
+        group: the consumer group.
+        message: as delivered.
+        state: what was known before, see `retry_state`.
+        failure: what happened now.
+        print_: the error's fingerprint. Defaults to one without a traceback.
+        secrets: the first one signs. Defaults to none.
+    """
+    now_ms = time.time_ns() // 1_000_000
+    state = replace(
+        _rooted(group, message, state),
+        attempt=min(state.attempt + 1, MAX_COUNT),
+        first_failed_ms=now_ms if state.first_failed_ms is None else min(state.first_failed_ms, now_ms),
+        last_failed_ms=now_ms,
+        due_ms=None,
+        verdict=failure.verdict,
+        retry_after_ms=failure.retry_after_ms,
+        consumer_group=group,
+        error_class=failure.error_class or None,
+        error_mro=failure.error_mro,
+        error_message=failure.message or None,
+        error_fingerprint=print_ or fingerprint(failure.error_class, failure.message),
+        error_status=failure.status,
+        signature=None,
+        oddities=(),
+    )
+    if secrets and state.id is not None:
+        state = sign(state, secrets[0])
+    return message.to(retry_topic_of(group), write(message.headers, state))
+
+
+def _rooted(group: str, message: Message, state: RetryState) -> RetryState:
+    """The state with an id and an origin. What the headers know of the origin stays; the rest is where it was read."""
+    source = message.source
+    if source is None or state.id is not None:
+        return state
+    if state.original_topic is None:
+        state = replace(
+            state,
+            original_topic=source.topic,
+            original_partition=source.partition,
+            original_offset=source.offset,
+            original_timestamp_ms=source.timestamp_ms,
+        )
+    if state.original_topic is not None and state.original_offset is not None:
+        place = state.original_topic, state.original_partition or 0, state.original_offset
+    else:  # foreign headers that do not say where: this record is the only place there is
+        place = source.topic, source.partition, source.offset
+    return replace(state, id=retry_id(group, *place))
+
+
+def failure_in(error: BaseException) -> tuple[Failure, str | None]:
+    """The failure an exception stands for, and its fingerprint. Never raises, whatever the error's class does."""
+    try:
+        return failure_of(error, now_ms=time.time_ns() // 1_000_000), fingerprint_of(error)
+    except Exception:  # properties and __str__ of the handler's error are not ours to trust
+        return Failure(error_class=class_name(type(error)), message="(the error cannot be described)"), None
+
+
+def expired(expires: bytes | None) -> bool:
+    """Whether the moment in an `expires-at` header has passed; what is no number never does."""
+    if expires is None or not expires.isdigit() or len(expires) > 16:  # the year 9999 has 15 digits
+        return False
+    return int(expires) < time.time_ns() // 1_000_000
+
+
+def delivered_message(group: str, message: Message, state: RetryState) -> Message:
+    """The message as the handler sees it: on a redelivery, `topic` is where it first failed."""
+    if message.topic == redelivery_topic_of(group) and state.original_topic:
+        return replace(message, topic=state.original_topic)
+    return message
+
+
+def outlived(deliveries: int) -> Failure:
+    """The failure of a message that no consumer survived."""
+    text = f"handed out {deliveries} times, and every consumer died or hung over it"
+    return Failure(error_class="poison", message=text, verdict="dead")
+
+
+def too_late() -> Failure:
+    """The failure of a message that came after its own `expires-at`."""
+    return Failure(error_class="expired", message="it came too late", verdict="dead")

@@ -1,0 +1,257 @@
+"""The consumer's threads: one polls, a pool (or an event loop, for `async def` handlers) handles, one settles.
+
+A handler that returns nothing acknowledges; one that raises, or returns `Retry`, sends the message to the group's
+retry topic in the same step that settles it. A message whose consumers keep dying is not given to the handler any
+more: the worker crashing is counted apart from the message failing.
+
+Delivery is at least once: a consumer that dies has its messages handed to another after `idle_ms`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import threading
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from retry_topic.brokers.protocol import BrokerConsumer, Delivery
+from retry_topic.consumer.config import ConsumerConfig, ConsumerStats
+from retry_topic.consumer.failing import (
+    delivered_message,
+    expired,
+    failed_message,
+    failure_in,
+    outlived,
+    retry_state,
+    too_late,
+)
+from retry_topic.consumer.settling import AWAY_S, InFlight, Outcome, Settler
+from retry_topic.headers import RetryState
+from retry_topic.home import EXPIRES_HEADER, Home
+from retry_topic.message import Message
+from retry_topic.names import check_group, redelivery_topic_of, retry_topic_of
+from retry_topic.policy import Failure
+from retry_topic.verdict import Ack, DeadLetter, Retry, verdict_of
+from wheel_sched.errors import BrokerError, Rejected
+
+logger = logging.getLogger("retry_topic.consumer")
+
+Handler = Callable[[Message], Any]
+
+_POLL_MS = 1_000  # how long an idle consumer waits at the broker; only the reaction to `stop` depends on it
+
+
+class Consumer:
+    """Consumes topics for a group.
+
+    Args:
+        home: store and broker, see `connect`.
+        topics: what to consume; the group's redelivery topic is consumed as well.
+        handler: called with each `Message`; plain or `async def`. Returns None or a verdict, or raises. On a
+            redelivery `message.topic` is the topic it first failed on.
+        group: the consumer group.
+        config: see `ConsumerConfig`.
+
+    Thread rules: a plain handler runs on up to `concurrency` threads; an async one on one loop of its own. `start`
+    and `stop` from any thread but a handler's; a consumer that was stopped is not started again.
+    """
+
+    def __init__(
+        self,
+        home: Home,
+        topics: str | Sequence[str],
+        handler: Handler,
+        *,
+        group: str,
+        config: ConsumerConfig | None = None,
+    ) -> None:
+        self.home = home
+        self.topics = [topics] if isinstance(topics, str) else list(topics)
+        self.group = check_group(group)
+        self.config = config or ConsumerConfig()
+        self.stats = ConsumerStats()
+        self._handler = handler
+        self._asynchronous = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
+            getattr(handler, "__call__", None)  # noqa: B004  # an object whose __call__ is async
+        )
+        self._in_flight = InFlight()
+        self._stopping = threading.Event()
+        self._stopped = threading.Event()
+        self._cut_off = False
+        self._state = "new"
+        self._lock = threading.Lock()
+        self._consumer: BrokerConsumer | None = None
+        self._settler: Settler | None = None
+        self._pool: ThreadPoolExecutor | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._threads: dict[str, threading.Thread] = {}
+
+    def __repr__(self) -> str:
+        return f"<Consumer {self.group} {self.topics} {self._state} in_flight={len(self._in_flight)}>"
+
+    def __enter__(self) -> Consumer:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Join the group and begin.
+
+        Raises:
+            BrokerError: the broker refused or is away; nothing was started, and it may be tried again.
+        """
+        with self._lock:
+            if self._state != "new":
+                return
+            broker = self.home.broker
+            broker.create_topic(retry_topic_of(self.group))
+            topics = [*self.topics, redelivery_topic_of(self.group)]
+            consumer = broker.consumer(topics, self.group, idle_ms=self.config.idle_ms)
+            self._consumer = consumer
+            settler = Settler(broker, consumer, self._in_flight, self.stats, self.config.idle_ms)
+            self._settler = settler
+            if self._asynchronous:
+                self._loop = asyncio.new_event_loop()
+                self._spawn(self._loop.run_forever, "loop")
+            else:
+                self._pool = ThreadPoolExecutor(self.config.concurrency, thread_name_prefix=f"{self.group}-handler")
+            self._spawn(settler.run, "settle")
+            self._spawn(lambda: self._poll(consumer, settler), "poll")
+            self._state = "running"
+
+    def stop(self, timeout_s: float = 30.0) -> None:
+        """Drain: read no more, wait up to `timeout_s` for running handlers, settle, leave the group. Idempotent.
+
+        What is still running then is handed to another consumer after `idle_ms`.
+        """
+        with self._lock:
+            if self._state == "running":
+                self._state = "stopping"
+                self._drain(time.monotonic() + timeout_s)
+            self._state = "stopped"
+            self._stopping.set()
+            self._stopped.set()
+
+    def run(self) -> None:
+        """Start and block until `stop`, called from elsewhere (a signal handler, say), is through."""
+        self.start()
+        self._stopped.wait()
+
+    def _drain(self, until: float) -> None:
+        def left_s() -> float:
+            return max(0.0, until - time.monotonic())
+
+        self._stopping.set()
+        # first the reader, so that nothing comes after the last look at what is in flight
+        self._threads["poll"].join(left_s() + _POLL_MS / 1000)
+        self._in_flight.wait_until_empty(left_s())
+        if self._settler is not None:
+            self._settler.finish()
+            self._threads["settle"].join(left_s() + 2)  # two tries at a broker that is away
+        if self._loop is not None:
+            self._cut_off = True
+            self._loop.call_soon_threadsafe(_end, self._loop)
+            self._threads["loop"].join(2)
+            if not self._loop.is_running():
+                self._loop.close()
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+        if self._consumer is not None:
+            self._consumer.close()
+
+    def _spawn(self, target: Callable[[], None], what: str) -> None:
+        thread = threading.Thread(target=target, name=f"{self.group}-{what}", daemon=True)
+        self._threads[what] = thread
+        thread.start()
+
+    # -- reading
+
+    def _poll(self, consumer: BrokerConsumer, settler: Settler) -> None:
+        failures = 0
+        while not self._stopping.is_set():
+            room = self._in_flight.room(self.config.concurrency, timeout_s=0.5)
+            if room == 0 or self._stopping.is_set():
+                continue
+            try:
+                deliveries = consumer.poll(room, _POLL_MS)
+                failures = 0
+            except Exception as error:  # whatever the broker does, reading goes on
+                if not isinstance(error, BrokerError):
+                    logger.exception("consumer.poll_failed")
+                elif failures == 0 and not self._stopping.is_set():
+                    logger.warning("consumer.away: %s", error)
+                self._stopping.wait(AWAY_S[min(failures, len(AWAY_S) - 1)])
+                failures += 1
+                continue
+            for delivery in deliveries:
+                self.stats.delivered += 1
+                if self._in_flight.add(delivery):
+                    self._hand_over(delivery, settler)
+            self.stats.in_flight = len(self._in_flight)
+
+    def _hand_over(self, delivery: Delivery, settler: Settler) -> None:
+        state = retry_state(self.group, delivery.message, self.config.secrets)
+        message = delivered_message(self.group, delivery.message, state)
+        if delivery.deliveries > self.config.crash_cap:
+            self.stats.poison += 1
+            settler.put(self._failed(delivery, state, outlived(delivery.deliveries)))
+        elif expired(message.header(EXPIRES_HEADER)):
+            self.stats.expired += 1
+            settler.put(self._failed(delivery, state, too_late()))
+        elif self._loop is not None:
+            asyncio.run_coroutine_threadsafe(self._handle_async(delivery, state, message, settler), self._loop)
+        elif self._pool is not None:
+            self._pool.submit(self._handle, delivery, state, message, settler)
+
+    # -- handling
+
+    def _handle(self, delivery: Delivery, state: RetryState, message: Message, settler: Settler) -> None:
+        try:
+            outcome = self._judged(delivery, state, self._handler(message))
+        except BaseException as error:  # SystemExit in a handler fails its message, not the consumer
+            outcome = self._raised(delivery, state, error)
+        settler.put(outcome)
+
+    async def _handle_async(self, delivery: Delivery, state: RetryState, message: Message, settler: Settler) -> None:
+        try:
+            awaitable: Awaitable[Any] = self._handler(message)
+            outcome = self._judged(delivery, state, await awaitable)
+        except BaseException as error:
+            if self._cut_off:
+                raise  # by `stop`: it did not fail, it comes again
+            outcome = self._raised(delivery, state, error)
+        settler.put(outcome)
+
+    def _judged(self, delivery: Delivery, state: RetryState, returned: Any) -> Outcome:
+        match verdict_of(returned):
+            case Ack():
+                return Outcome(delivery, "acknowledged")
+            case Retry() as retry:
+                failure = Failure(message=retry.reason, retry_after_ms=retry.after_ms, verdict="retry")
+            case DeadLetter(reason):
+                failure = Failure(message=reason, verdict="dead")
+        return self._failed(delivery, state, failure)
+
+    def _raised(self, delivery: Delivery, state: RetryState, error: BaseException) -> Outcome:
+        if isinstance(error, Rejected):
+            logger.error("consumer.bad_verdict: %s", error)
+        failure, print_ = failure_in(error)
+        return self._failed(delivery, state, failure, print_)
+
+    def _failed(self, delivery: Delivery, state: RetryState, failure: Failure, print_: str | None = None) -> Outcome:
+        forward = failed_message(self.group, delivery.message, state, failure, print_, self.config.secrets)
+        return Outcome(delivery, "dead" if failure.verdict == "dead" else "retried", forward)
+
+
+def _end(loop: asyncio.AbstractEventLoop) -> None:
+    """Cancel what still runs and stop the loop once it has seen that; in the loop's thread."""
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    loop.call_soon(lambda: loop.call_soon(loop.stop))  # a cancelled task takes one turn to end

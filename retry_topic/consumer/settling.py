@@ -1,0 +1,233 @@
+"""What becomes of deliveries once they were handled: acknowledged, or forwarded to the retry topic; and kept alive.
+
+Invariant: a delivery is in flight from the moment it was read until the broker has confirmed that it is settled, and
+while it is, its hold at the broker is renewed every third of `idle_ms`. What the broker refuses stays in flight and
+is tried again with a growing delay: the runtime never forgets a message, it stops reading new ones.
+
+Threads: handlers put outcomes, one thread of ours settles and beats, another one reads from the same broker consumer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from retry_topic.brokers.protocol import Broker, BrokerConsumer, Delivery
+from retry_topic.consumer.config import ConsumerStats
+from retry_topic.message import Message
+from wheel_sched.errors import BrokerError
+
+logger = logging.getLogger("retry_topic.consumer")
+
+AWAY_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+_AT_ONCE = 200  # outcomes settled together
+_LAST_TRIES = 3  # how often a draining consumer tries a broker that is away; what is unsettled then comes again
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What is to become of a delivery: settled as it is, or forwarded."""
+
+    delivery: Delivery
+    ended: Literal["acknowledged", "retried", "dead"]
+    forward: Message | None = None
+    refusals: int = 0
+
+
+class InFlight:
+    """Deliveries that were read and are not settled yet, by where they were read. Any thread."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._held: dict[object, Delivery] = {}
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def add(self, delivery: Delivery) -> bool:
+        """Take a delivery in; False when the same record is here already.
+
+        That happens when the broker could not be told in time that it is worked on: the new handle is the one that
+        settles it, and the handler that has it goes on.
+        """
+        key = _key(delivery)
+        with self._changed:
+            fresh = key not in self._held
+            self._held[key] = delivery
+            return fresh
+
+    def current(self, delivery: Delivery) -> Delivery:
+        """The delivery with the handle that was given last."""
+        with self._changed:
+            return self._held.get(_key(delivery), delivery)
+
+    def remove(self, deliveries: Sequence[Delivery]) -> None:
+        with self._changed:
+            for delivery in deliveries:
+                self._held.pop(_key(delivery), None)
+            self._changed.notify_all()
+
+    def deliveries(self) -> list[Delivery]:
+        with self._changed:
+            return list(self._held.values())
+
+    def room(self, limit: int, timeout_s: float) -> int:
+        """How many more may be read; waits up to `timeout_s` for the first."""
+        with self._changed:
+            self._changed.wait_for(lambda: len(self._held) < limit, timeout_s)
+            return max(0, limit - len(self._held))
+
+    def wait_until_empty(self, timeout_s: float) -> bool:
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._held, max(0.0, timeout_s))
+
+
+def _key(delivery: Delivery) -> object:
+    return delivery.message.source or id(delivery)
+
+
+class Settler:
+    """Settles outcomes and keeps what is in flight alive, in the one thread that calls `run`.
+
+    Args:
+        broker: to create a retry topic that somebody deleted.
+        consumer: whose deliveries they are.
+        in_flight: what was read.
+        stats: where it counts.
+        idle_ms: how soon the broker gives a silent consumer's deliveries to another.
+    """
+
+    def __init__(
+        self, broker: Broker, consumer: BrokerConsumer, in_flight: InFlight, stats: ConsumerStats, idle_ms: int
+    ) -> None:
+        self._broker = broker
+        self._consumer = consumer
+        self._in_flight = in_flight
+        self._stats = stats
+        self._beat_s = idle_ms / 3000
+        self._outcomes: queue.SimpleQueue[Outcome | None] = queue.SimpleQueue()
+        self._finishing = threading.Event()
+        self._again: list[Outcome] = []  # what could not be settled, tried again at `_again_at`
+        self._again_at = 0.0
+        self._failures = 0
+
+    def put(self, outcome: Outcome) -> None:
+        """Have an outcome settled. Any thread."""
+        self._outcomes.put(outcome)
+
+    def finish(self) -> None:
+        """No more outcomes will come; `run` returns when what there is is settled, or cannot be."""
+        self._finishing.set()
+        self._outcomes.put(None)
+
+    def run(self) -> None:
+        """The thread."""
+        next_beat = time.monotonic() + self._beat_s
+        while True:
+            ready = self._collect(min(next_beat, self._again_at) if self._again else next_beat)
+            if self._again and (time.monotonic() >= self._again_at or self._finishing.is_set()):
+                ready, self._again = self._again + ready, []
+            if ready:
+                self._settle(ready)
+            if time.monotonic() >= next_beat:
+                next_beat = time.monotonic() + self._beat_s
+                self._beat()
+            if self._finishing.is_set() and self._outcomes.empty():
+                if not self._again or self._failures > _LAST_TRIES:
+                    return
+                time.sleep(AWAY_S[0])  # a draining consumer has nothing else to wait for
+
+    def _collect(self, until: float) -> list[Outcome]:
+        """Outcomes that are there; waits until then for the first."""
+        taken: list[Outcome] = []
+        with contextlib.suppress(queue.Empty):
+            outcome = self._outcomes.get(timeout=0 if self._finishing.is_set() else max(0.0, until - time.monotonic()))
+            while True:
+                if outcome is not None:
+                    taken.append(outcome)
+                if len(taken) == _AT_ONCE:
+                    break
+                outcome = self._outcomes.get_nowait()
+        return taken
+
+    def _settle(self, outcomes: list[Outcome]) -> None:
+        left: list[Outcome] = []
+        forwards = [outcome for outcome in outcomes if outcome.forward is not None]
+        for settle, part in (
+            (self._acknowledge, [outcome for outcome in outcomes if outcome.forward is None]),
+            (self._forward, forwards),
+        ):
+            if not part:
+                continue
+            try:
+                left += settle(part)
+            except Exception as error:  # one broker's bug must not end the thread that keeps messages alive
+                if not isinstance(error, BrokerError):
+                    logger.exception("consumer.settling_failed")
+                elif self._failures == 0:
+                    logger.warning("consumer.cannot_settle: %s", error)
+                left += part
+        self._failures = self._failures + 1 if left else 0
+        if left:
+            self._again += left
+            self._again_at = time.monotonic() + AWAY_S[min(self._failures, len(AWAY_S)) - 1]
+
+    def _acknowledge(self, outcomes: list[Outcome]) -> list[Outcome]:
+        self._consumer.ack([self._in_flight.current(outcome.delivery) for outcome in outcomes])
+        self._done(outcomes)
+        return []
+
+    def _forward(self, outcomes: list[Outcome]) -> list[Outcome]:
+        """Forward; what the broker refused comes back, changed when it would be refused for ever."""
+        pairs = [(self._in_flight.current(one.delivery), one.forward) for one in outcomes if one.forward is not None]
+        answers = self._consumer.forward(pairs)
+        done: list[Outcome] = []
+        left: list[Outcome] = []
+        for outcome, answer in zip(outcomes, answers, strict=True):
+            if answer is None:
+                done.append(outcome)
+                continue
+            if outcome.refusals == 0:
+                logger.warning("consumer.retry_topic_refused: %s", answer.reason)
+            if not answer.transient:
+                self._refused(outcome)
+            left.append(outcome)
+        self._done(done)
+        return left
+
+    def _refused(self, outcome: Outcome) -> None:
+        """Refused for good: the retry topic was deleted, or our headers are too many for the record.
+
+        It is created again; and a record that came as it is can go as it is, without what we have to say about it.
+        """
+        outcome.refusals += 1
+        if outcome.forward is None:
+            return
+        topic = outcome.forward.topic
+        if outcome.refusals == 1:
+            with contextlib.suppress(BrokerError):
+                self._broker.create_topic(topic)
+        else:
+            outcome.forward = outcome.delivery.message.to(topic)
+
+    def _done(self, outcomes: Sequence[Outcome]) -> None:
+        stats = self._stats
+        for outcome in outcomes:
+            setattr(stats, outcome.ended, getattr(stats, outcome.ended) + 1)
+        self._in_flight.remove([outcome.delivery for outcome in outcomes])
+        stats.in_flight = len(self._in_flight)
+
+    def _beat(self) -> None:
+        deliveries = self._in_flight.deliveries()
+        if not deliveries:
+            return
+        try:
+            self._consumer.beat(deliveries)
+        except Exception as error:  # as above
+            logger.warning("consumer.cannot_beat: %s", error)
