@@ -10,6 +10,7 @@ import contextlib
 import os
 import platform
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wheel_sched.store import DelayStore, open_store
@@ -25,18 +26,21 @@ _SLOWLOG_LENGTH = 200_000  # longer than any drain has commands
 
 class Stalls(NamedTuple):
     """What the server noted, in ms: the longest turn of its event loop, the longest script, the longest of each event
-    of its latency monitor (whole ms, from 1 up)."""
+    of its latency monitor (whole ms, from 1 up); and how often the machine took the processor from it meanwhile."""
 
     turn: float
     script: float
     events: dict[str, int]
+    preemptions: int
 
 
 class BenchServer:
     """A running server and one client of it; make it with `bench_server`."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, pid: int) -> None:
         self.url = url
+        self._status = Path(f"/proc/{pid}/status")
+        self._preempted_before = 0
         self.client: redis.Redis = client_for(url)
 
     def empty_store(self) -> DelayStore:
@@ -62,19 +66,26 @@ class BenchServer:
         self.client.config_set("slowlog-log-slower-than", 0)
         self.client.config_set("latency-monitor-threshold", 1)
         self.client.latency_reset()
+        self._preempted_before = self._preempted()
         self.client.config_resetstat()
 
     def stalls(self) -> Stalls:
         """End recording; what was recorded."""
         self.client.config_set("slowlog-log-slower-than", -1)
         turn_us = int(self._info("debug")["eventloop_duration_max"])
+        preemptions = self._preempted() - self._preempted_before
         latest: Any = self.client.latency_latest()
         self.client.config_set("latency-monitor-threshold", 0)
         entries: Any = self.client.slowlog_get(_SLOWLOG_LENGTH)
         self.client.slowlog_reset()
         scripts_us = [entry["duration"] for entry in entries if entry["command"].upper().startswith(b"FCALL")]
         events = {name.decode(): longest_ms for name, _, _, longest_ms, *_ in latest}
-        return Stalls(turn_us / 1000, max(scripts_us) / 1000, events)
+        return Stalls(turn_us / 1000, max(scripts_us) / 1000, events, preemptions)
+
+    def _preempted(self) -> int:
+        """Involuntary context switches of the server's main thread so far; 0 where the system does not tell."""
+        lines = self._status.read_text().splitlines() if self._status.exists() else []
+        return sum(int(line.split()[1]) for line in lines if line.startswith("nonvoluntary"))
 
     def label(self) -> str:
         """Name and version, e.g. `valkey 9.1.2`."""
@@ -90,7 +101,7 @@ class BenchServer:
 def bench_server() -> Iterator[BenchServer]:
     """A server that is gone at the end."""
     with temporary_server(extra={"auto-aof-rewrite-percentage": "0"}) as process:
-        server = BenchServer(process.url)
+        server = BenchServer(process.url, process.pid)
         try:
             yield server
         finally:

@@ -8,7 +8,8 @@ when the operating system let the asker run; `max_ping_ms`, from a process of it
 `stall_events` what the server's latency monitor saw beside it: a write to the append-only file that had to wait for
 the disk (`aof-write-...`) is a stall too, though not the scripts'. `max_oversleep_ms` is how much longer the asker
 slept than it wanted between two PINGs: the machine's own hiccups, without any server. A stall not far above it says
-more of the machine than of the scripts.
+more of the machine than of the scripts; `preemptions` counts, on Linux, how often in a drain the machine took the
+processor from the server: with one or more a script, all of these figures measure the neighbours.
 
 Both ways are measured, claim and settle as well as the one-script push; the slower one counts.
 """
@@ -53,6 +54,7 @@ def measure_stalls(server: BenchServer, count: int, rounds: int, narration: Narr
             "turn": round(median(stall.server.turn for stall in stalls), 3),
             "script": round(median(stall.server.script for stall in stalls), 3),
             "ping": round(median(stall.asker.ping for stall in stalls), 3),
+            "preemptions": round(median(stall.server.preemptions for stall in stalls)),
             "oversleep": round(median(stall.asker.oversleep for stall in stalls), 3),
         }
         for name, stalls in ways.items()
