@@ -11,7 +11,8 @@ from collections import OrderedDict
 from wheel_sched.dispatcher.batch import Answer, Failed
 from wheel_sched.dispatcher.config import DispatcherConfig
 from wheel_sched.dispatcher.statistics import DispatcherStats
-from wheel_sched.store.items import Claimed, Dead, Next, Settlement
+from wheel_sched.errors import Rejected
+from wheel_sched.store.items import Claimed, Dead, Done, Held, Next, Settlement, check_settlement
 
 _REMEMBERED = 100_000
 _UNANSWERED = Failed("no answer from the broker", in_doubt=True)
@@ -32,7 +33,8 @@ class Backoff:
         if not isinstance(answer, Failed):
             if self._failures:
                 self._failures.pop(item.id, None)
-            return answer
+            problem = _problem(item, answer)
+            return answer if problem is None else Dead(item.id, f"the publisher's answer cannot be kept: {problem}")
         self._stats.failed += 1
         self._stats.in_doubt += answer.in_doubt
         if not answer.transient:
@@ -44,3 +46,16 @@ class Backoff:
             self._failures.popitem(last=False)
         delay_ms = min(self._config.backoff_ms * 2 ** min(count - 1, 20), self._config.backoff_max_ms)
         return Next(item.id, now_ms + delay_ms)
+
+
+def _problem(item: Claimed, answer: object) -> str | None:
+    """Why the store could not settle `item` so; a publisher's mistake must not stop everybody else's messages."""
+    if not isinstance(answer, Done | Next | Held | Dead):
+        return f"expected Done, Next, Held, Dead or Failed, got: {answer!r}"
+    if answer.id != item.id:
+        return f"it is about {answer.id!r}"
+    try:
+        check_settlement(answer)
+    except Rejected as error:
+        return str(error)
+    return None

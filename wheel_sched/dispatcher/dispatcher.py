@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from wheel_sched.clock import Clock, SystemClock
 from wheel_sched.dispatcher.backoff import Backoff
-from wheel_sched.dispatcher.batch import Batch, Failed, Publisher
+from wheel_sched.dispatcher.batch import Batch, Publisher
 from wheel_sched.dispatcher.config import DispatcherConfig
 from wheel_sched.dispatcher.listener import Listener
 from wheel_sched.dispatcher.push import PushTarget
@@ -33,9 +33,6 @@ from wheel_sched.store.delay_store import DelayStore
 from wheel_sched.store.items import (
     Claim,
     Claimed,
-    Dead,
-    Done,
-    Held,
     Mark,
     Outcome,
     Pushed,
@@ -44,7 +41,7 @@ from wheel_sched.store.items import (
     Swept,
     Window,
 )
-from wheel_sched.store.operations import Call, ClaimDue, Extend, Look, PushDue, ReportJump, Settle, Sweep
+from wheel_sched.store.operations import Call, ClaimDue, Extend, Look, ReportJump, Settle, Sweep
 from wheel_sched.wheel import TimerTaskEntry, TimingWheel
 
 logger = logging.getLogger("wheel_sched.dispatcher")
@@ -107,7 +104,7 @@ class Dispatcher:
         self._wheel: TimingWheel[_Wake | _Keep] = TimingWheel()
         self._armed: dict[int, TimerTaskEntry[_Wake | _Keep]] = {}
         self._epochs: dict[int, int] = {}
-        self._ripe: set[int] = set()
+        self._ripe: dict[int, None] = {}  # the shard that waited longest first, so that none starves
         self._unread: set[int] = set(range(store.shards))
         self._to_sweep: set[int] = set()
         self._swept_ms: dict[int, int] = {}
@@ -146,8 +143,8 @@ class Dispatcher:
             if self._state != "new":
                 return
             self._state = "running"
-        self._workers.start()
-        self._owner.start()
+            self._workers.start()
+            self._owner.start()
 
     def stop(self, timeout_s: float = 10.0) -> None:
         """Drain: claim no more, wait up to `timeout_s` for what is being published, settle it, end.
@@ -209,13 +206,18 @@ class Dispatcher:
         while self._inbox:
             self._inbox.popleft()()
         if self._time.known:
+            if self._now_ms() < self._wheel.now_ms:
+                self._rewind()
             for entry in self._wheel.advance(self._now_ms()):
                 task = entry.task
                 if isinstance(task, _Keep):
                     self._keep(task.batch)
                 elif task is not None:
                     self._armed.pop(task.shard, None)
-                    (self._to_sweep if task.sweep else self._ripe).add(task.shard)
+                    if task.sweep:
+                        self._to_sweep.add(task.shard)
+                    else:
+                        self._ripe[task.shard] = None
                     self.stats.wake_ups += 1
         if not self._converse():
             self._sleep()
@@ -272,20 +274,19 @@ class Dispatcher:
             for shard in sorted(self._to_sweep - self._unread)
         ]
         room = config.max_in_flight - self.stats.in_flight
-        # a worker that is busy and has its next batch waiting needs no third one
-        if room <= 0 or (self.push is None and len(self._batches) - settling >= 2 * config.workers):
-            return calls
-        for shard in sorted(self._ripe - self._unread):
+        ripe = [shard for shard in self._ripe if shard not in self._unread]
+        if self.push is None:  # a worker that is busy and has its next batch waiting needs no third one
+            del ripe[max(0, 2 * config.workers - (len(self._batches) - settling)) :]
+        for shard in ripe:
             limit = min(config.batch if self.push is None else config.push_batch, room)
+            if limit <= 0:
+                break
+            room -= limit
             epoch = self._epochs.get(shard)
             if self.push is None:
                 calls.append(Call(shard, ClaimDue(limit, config.lease_ms, None, epoch, config.lapse_cap)))
             else:
-                target = self.push
-                push = PushDue(
-                    limit, config.lease_ms, target.prefix, target.create, target.maxlen, epoch, config.lapse_cap
-                )
-                calls.append(Call(shard, push))
+                calls.append(Call(shard, self.push.claim(limit, config.lease_ms, epoch, config.lapse_cap)))
         return calls
 
     def _heard(self, replies: Sequence[_Reply], before_us: int, after_us: int) -> None:
@@ -302,7 +303,7 @@ class Dispatcher:
                 continue
             jump_us = self._time.observe(answer.now_us, before_us, after_us)
             if jump_us:
-                self._jumped(shard, jump_us)
+                self._jumped(jump_us)
             match answer:
                 case Window():
                     self._read(answer)
@@ -337,17 +338,29 @@ class Dispatcher:
         delay_ms = min(50 * 2 ** min(self._store_failures, 10), self.config.backoff_max_ms, 5_000)
         self._quiet_until_us = self._local_us() + delay_ms * 1000
 
-    def _jumped(self, shard: int, step_us: int) -> None:
+    def _jumped(self, step_us: int) -> None:
         self.stats.clock_jumps += 1
         logger.warning("dispatcher.clock_jumped: the store's clock moved by %.1f s", step_us / 1e6)
-        epoch = self._epochs.get(shard)
-        if epoch is not None:
-            self.store.execute([Call(shard, ReportJump(epoch, step_us // 1000))])
+        step_ms = step_us // 1000
+        # what fails here is told by the next dispatcher that sees the step; the scripts see those back by themselves
+        self.store.execute([Call(shard, ReportJump(epoch, step_ms)) for shard, epoch in self._epochs.items()])
         self._wheel = TimingWheel(self._now_ms())
         self._armed.clear()
+        self._swept_ms.clear()
         for batch in self._batches:
+            batch.started_ms += step_ms
             self._batches[batch] = self._wheel.schedule(_Keep(batch), self._now_ms() + self.config.lease_ms // 3)
         self._unread.update(range(self.store.shards))
+
+    def _rewind(self) -> None:
+        """The store's clock went back a little: what stood in the wheel must not be due before its time comes again."""
+        pending = self._wheel.snapshot()
+        self._wheel = TimingWheel(self._now_ms())
+        for entry in self._wheel.restore(pending):
+            if isinstance(entry.task, _Keep):
+                self._batches[entry.task.batch] = entry
+            elif entry.task is not None:
+                self._armed[entry.task.shard] = entry
 
     # -- what the store said
 
@@ -381,7 +394,7 @@ class Dispatcher:
         self._note(lambda: self._unread.update(shards))
 
     def _claimed(self, claim: Claim) -> None:
-        self._ripe.discard(claim.shard)
+        self._ripe.pop(claim.shard, None)
         self._epochs[claim.shard] = claim.epoch
         self.stats.claims += 1
         if claim.items:
@@ -391,14 +404,11 @@ class Dispatcher:
         self._arm(claim.shard, claim.due_head_ms, claim.fly_head_ms)
 
     def _send(self, batch: Batch) -> None:
-        now_ms = self._now_ms()
-        batch.started_ms = now_ms
-        self.stats.in_flight += len(batch.items)
-        self._batches[batch] = self._wheel.schedule(_Keep(batch), now_ms + self.config.lease_ms // 3)
+        self._watch(batch)
         self._workers.give(batch)
 
     def _pushed(self, pushed: Pushed) -> None:
-        self._ripe.discard(pushed.shard)
+        self._ripe.pop(pushed.shard, None)
         self._epochs[pushed.shard] = pushed.epoch
         self.stats.claims += 1
         if pushed.dues_ms:
@@ -408,11 +418,9 @@ class Dispatcher:
             self.stats.empty_claims += 1
         if pushed.refused:
             batch = Batch(pushed, [refused.item for refused in pushed.refused])
-            batch.answers = [self.publisher.refuse(refused.item, refused.reason) for refused in pushed.refused]
-            batch.over = True
-            self.stats.in_flight += len(batch.items)
-            self._batches[batch] = self._wheel.schedule(_Keep(batch), self._now_ms() + self.config.lease_ms // 3)
-            self._answered.append(batch)
+            batch.answers = [self._workers.refuse(refused) for refused in pushed.refused]
+            self._watch(batch)
+            self._returned(batch)
         self._arm(pushed.shard, pushed.due_head_ms, pushed.fly_head_ms)
 
     def _arm(self, shard: int, due_head_ms: int | None, fly_head_ms: int | None, *, keep: bool = False) -> None:
@@ -424,7 +432,7 @@ class Dispatcher:
             return
         head = min(heads)
         if head <= now_ms:
-            self._ripe.add(shard)
+            self._ripe[shard] = None
             return
         sweep = head > now_ms + self.config.sweep_ms
         at_ms = now_ms + self.config.sweep_ms if sweep else head
@@ -443,6 +451,12 @@ class Dispatcher:
 
     # -- batches
 
+    def _watch(self, batch: Batch) -> None:
+        batch.started_ms = self._now_ms()
+        self.stats.in_flight += len(batch.items)
+        first_ms = min(self.config.lease_ms // 3, self.config.publish_timeout_ms)
+        self._batches[batch] = self._wheel.schedule(_Keep(batch), batch.started_ms + first_ms)
+
     def _keep(self, batch: Batch) -> None:
         """A batch is still out: extend its lease, or settle it with the answers there are at its timeout."""
         if batch not in self._batches:
@@ -455,38 +469,29 @@ class Dispatcher:
         (answer,) = self.store.execute([Call(batch.claim.shard, Extend(batch.claim.number, ids, self.config.lease_ms))])
         if isinstance(answer, Exception):
             logger.warning("dispatcher.lease_not_extended: %s", answer)
-        again_ms = min(now_ms + self.config.lease_ms // 3, batch.started_ms + self.config.publish_timeout_ms)
-        self._batches[batch] = self._wheel.schedule(_Keep(batch), max(again_ms, now_ms + 1))
+        again_ms = now_ms + self.config.lease_ms // 3
+        if not batch.over:
+            again_ms = min(again_ms, batch.started_ms + self.config.publish_timeout_ms)
+        self._batches[batch] = self._wheel.schedule(_Keep(batch), again_ms)
 
     def _settlements(self, batch: Batch) -> list[Settlement]:
         answers = list(batch.answers)  # a publisher past its timeout may still be writing
         now_ms = self._now_ms()
-        settlements = [
+        return [
             self._backoff.settlement(item, answer, now_ms) for item, answer in zip(batch.items, answers, strict=True)
         ]
-        batch.answers = list(settlements)
-        return settlements
 
     def _settled(self, batch: Batch, settled: Settled) -> None:
         entry = self._batches.pop(batch, None)
         if entry is not None:
             entry.cancel()
-        stats = self.stats
-        stats.in_flight -= len(batch.items)
-        now_ms = settled.now_us // 1000
-        done_ms = []
-        for item, answer, outcome in zip(batch.items, batch.answers, settled.outcomes, strict=True):
-            if outcome is Outcome.STALE:
-                stats.stale += 1
-                continue
-            match answer:
-                case Done():
-                    stats.published += 1
-                    done_ms.append(item.due_ms)
-                case Dead():
-                    stats.dead += 1
-                case Held():
-                    stats.held += 1
-            if self._on_settled is not None and answer is not None and not isinstance(answer, Failed):
-                self._on_settled(item, answer, now_ms)
-        stats.late(now_ms, done_ms)
+        settlements = batch.settling.settlements if batch.settling is not None else ()
+        self.stats.settled(batch.items, settlements, settled)
+        if self._on_settled is None:
+            return
+        for item, settlement, outcome in zip(batch.items, settlements, settled.outcomes, strict=True):
+            if outcome is not Outcome.STALE:
+                try:
+                    self._on_settled(item, settlement, settled.now_us // 1000)
+                except Exception:
+                    logger.exception("dispatcher.on_settled_failed")

@@ -16,6 +16,8 @@ from wheel_sched.store.delay_store import Backend
 from wheel_sched.store.items import Mark
 
 RECONNECT_S = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
+STOP_POLL_S = 0.02
+STOP_TRIES = 100  # 2 s; only a backend that cannot be interrupted needs them
 
 
 class Listener:
@@ -77,8 +79,10 @@ class Listener:
     def stop(self) -> None:
         """End the thread; a blocked read is interrupted by shutting its socket down."""
         self._stopping.set()
-        waiter = self._waiter
-        if waiter is not None:
-            self._backend.interrupt(waiter)
-        if self._thread.is_alive() and self._thread is not threading.current_thread():
-            self._thread.join(timeout=2)
+        for _ in range(STOP_TRIES):
+            waiter = self._waiter
+            if waiter is not None:  # again and again, for the thread may be about to connect and to read
+                self._backend.interrupt(waiter)
+            if not self._thread.is_alive() or self._thread is threading.current_thread():
+                return
+            self._thread.join(STOP_POLL_S)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from wheel_sched.store.operations import PushDue
+
 
 @dataclass(frozen=True, slots=True)
 class PushTarget:
@@ -18,3 +20,7 @@ class PushTarget:
     prefix: str = ""
     create: bool = False
     maxlen: int = 0
+
+    def claim(self, limit: int, lease_ms: int, epoch: int | None, lapse_cap: int) -> PushDue:
+        """The call that claims and pushes up to `limit` items."""
+        return PushDue(limit, lease_ms, self.prefix, self.create, self.maxlen, epoch, lapse_cap)

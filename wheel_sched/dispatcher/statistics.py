@@ -7,8 +7,10 @@ receiver. Buckets follow Prometheus practice: upper bounds in seconds, from 1 ms
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+
+from wheel_sched.store.items import Claimed, Dead, Done, Held, Outcome, Settled, Settlement
 
 LATENESS_BUCKETS_MS = (
     1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000, 300_000, 900_000, 3_600_000,
@@ -36,6 +38,24 @@ class DispatcherStats:
     in_flight: int = 0
     lateness_counts: list[int] = field(default_factory=lambda: [0] * (len(LATENESS_BUCKETS_MS) + 1))
     lateness_max_ms: int = 0
+
+    def settled(self, items: Sequence[Claimed], settlements: Sequence[Settlement], settled: Settled) -> None:
+        """Count what became of a batch."""
+        self.in_flight -= len(items)
+        done_ms = []
+        for item, settlement, outcome in zip(items, settlements, settled.outcomes, strict=True):
+            if outcome is Outcome.STALE:
+                self.stale += 1
+                continue
+            match settlement:
+                case Done():
+                    done_ms.append(item.due_ms)
+                case Dead():
+                    self.dead += 1
+                case Held():
+                    self.held += 1
+        self.published += len(done_ms)
+        self.late(settled.now_us // 1000, done_ms)
 
     def late(self, now_ms: int, dues_ms: Iterable[int]) -> None:
         """Count the lateness of items answered at `now_ms`."""

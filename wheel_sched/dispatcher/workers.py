@@ -7,7 +7,8 @@ import queue
 import threading
 from collections.abc import Callable
 
-from wheel_sched.dispatcher.batch import Batch, Publisher
+from wheel_sched.dispatcher.batch import Answer, Batch, Failed, Publisher
+from wheel_sched.store.items import Refused
 
 logger = logging.getLogger("wheel_sched.dispatcher")
 
@@ -36,6 +37,14 @@ class Workers:
     def give(self, batch: Batch) -> None:
         """Have a batch published."""
         self._work.put(batch)
+
+    def refuse(self, refused: Refused) -> Answer:
+        """Ask the publisher about an item the server could not push; in the caller's thread."""
+        try:
+            return self._publisher.refuse(refused.item, refused.reason)
+        except Exception as error:
+            logger.exception("dispatcher.refuse_failed")
+            return Failed(f"{refused.reason}; and the publisher did not say what to do: {error!r}")
 
     def stop(self) -> None:
         """Let the threads end after what they are at; does not wait."""

@@ -1,0 +1,189 @@
+"""A dispatcher, its store and its publisher in one virtual time, which moves only when a test says so.
+
+The store is the one in memory with a test clock, so a day takes as long as its firings take. Whether something is
+early or late is judged by the receiver: it notes the store's time at which each item reached it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import pytest
+
+from wheel_sched.dispatcher import Answer, Batch, Dispatcher, DispatcherConfig
+from wheel_sched.store.delay_store import DelayStore
+from wheel_sched.store.items import Claimed, Done, Item, State
+from wheel_sched.store.memory import MemoryBackend
+from wheel_sched.store.operations import Call
+from wheel_sched.testing import VirtualClock
+
+START_MS = 1_000_000_000
+PATIENCE_S = 20.0  # real seconds until a test gives up on other threads
+
+
+class Received(NamedTuple):
+    """What reached the receiver, and when by the store's clock."""
+
+    id: str
+    due_ms: int
+    at_ms: int
+
+
+class Receiver:
+    """A publisher that notes what it is given and answers as told."""
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
+        self.received: list[Received] = []
+        self.batches: list[Batch] = []
+        self.refused: list[tuple[str, str]] = []
+        self.answer: Callable[[Claimed], Answer | None] = lambda item: Done(item.id)
+        self.refusal: Callable[[Claimed], Answer] = lambda item: Done(item.id)
+        self.before: Callable[[Batch], None] = lambda batch: None
+
+    def publish(self, batch: Batch) -> None:
+        self.batches.append(batch)
+        self.before(batch)
+        for place, item in enumerate(batch.items):
+            self.received.append(Received(item.id, item.due_ms, self._now_ms()))
+            batch.answers[place] = self.answer(item)
+
+    def refuse(self, item: Claimed, reason: str) -> Answer:
+        self.refused.append((item.id, reason))
+        return self.refusal(item)
+
+    @property
+    def ids(self) -> list[str]:
+        return [item.id for item in self.received]
+
+
+class World:
+    """Clock, store, receiver and dispatchers of one test."""
+
+    def __init__(self, shards: int = 1) -> None:
+        self.clock = VirtualClock(START_MS)
+        self.step_ms = 0  # how far the store's clock was stepped against monotonic time
+        self.backend = MemoryBackend(shards, clock="test")
+        self.store = self.handle()
+        self.receiver = Receiver(lambda: self.now_ms)
+        self._dispatchers: list[Dispatcher] = []
+
+    @property
+    def now_ms(self) -> int:
+        """The store's time."""
+        return self.clock.monotonic_ms() + self.step_ms
+
+    def handle(self) -> DelayStore:
+        """A handle of its own on the same store, as another process has."""
+        return DelayStore(self.backend, shards=len(self.backend.shards), test_clock=lambda: self.now_ms).open()
+
+    def put(self, *ids: str, in_ms: int | None = 0, topic: str = "") -> None:
+        due_ms = None if in_ms is None else self.now_ms + in_ms
+        self.handle().schedule([Item(i, due_ms, i.encode(), topic) for i in ids])
+
+    def state(self, item_id: str) -> State | None:
+        (found,) = self.store.get([item_id])
+        return found.state if found else None
+
+    def dispatcher(self, *, store: DelayStore | None = None, on_settled: Any = None, **settings: int) -> Dispatcher:
+        """A started dispatcher; it has read the window and listens, and is stopped at the end of the test."""
+        dispatcher = Dispatcher(
+            store or self.store,
+            self.receiver,
+            config=DispatcherConfig(**settings),
+            clock=self.clock,
+            on_settled=on_settled,
+        )
+        self._dispatchers.append(dispatcher)
+        dispatcher.start()
+        self.calm()
+        return dispatcher
+
+    def calm(self) -> None:
+        """Wait until every dispatcher has done all there is to do at this time, its publishers aside."""
+        for dispatcher in self._dispatchers:
+            for _ in range(4):  # a note each step: what the first step asks and hears is dealt with by the last
+                passed = threading.Event()
+                dispatcher._note(passed.set)
+                passed.wait(PATIENCE_S)
+
+    def advance(self, ms: int) -> None:
+        """Move time on and let the dispatchers come to rest."""
+        self.clock.advance(ms)
+        self.calm()
+
+    def until(self, condition: Callable[[], bool], what: str = "") -> None:
+        """Wait, in real time, for what another thread does at this very moment of virtual time."""
+        until_s = time.monotonic() + PATIENCE_S
+        while not condition():
+            assert time.monotonic() < until_s, f"waited in vain: {what or self.receiver.received!r}"
+            time.sleep(0.0005)  # another thread's doing; there is nothing to wait on
+
+    def received(self, count: int) -> list[Received]:
+        """Wait until `count` items reached the receiver and are settled; they have to be exactly that many."""
+        self.until(lambda: len(self.receiver.received) >= count)
+        self.until(lambda: all(dispatcher.stats.in_flight == 0 for dispatcher in self._dispatchers), "in flight")
+        self.calm()
+        assert len(self.receiver.received) == count
+        return self.receiver.received
+
+    def close(self) -> None:
+        for dispatcher in self._dispatchers:
+            dispatcher.stop(timeout_s=0)
+        self.store.close()
+
+
+class FailingCalls:
+    """Stands between a dispatcher and its store: counts calls by script, and fails those it is told to."""
+
+    def __init__(self, store: DelayStore) -> None:
+        self._execute = store.execute
+        self.calls: list[Call[Any]] = []
+        self.failures: dict[str, list[Exception]] = {}
+        store.execute = self.execute  # type: ignore[method-assign]  # a double of one method of one object
+
+    def execute(self, calls: Sequence[Call[Any]]) -> list[Any]:
+        self.calls.extend(calls)
+        answers: list[Any] = []
+        for call in calls:
+            planned = self.failures.get(call.operation.script)
+            answers += [planned.pop(0)] if planned else self._execute([call])
+        return answers
+
+    def count(self, script: str) -> int:
+        return sum(call.operation.script == script for call in self.calls)
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    """One shard."""
+    world = World()
+    yield world
+    world.close()
+
+
+@pytest.fixture
+def wide() -> Iterator[World]:
+    """Eight shards."""
+    world = World(shards=8)
+    yield world
+    world.close()
+
+
+@pytest.fixture
+def watch() -> Callable[[DelayStore], FailingCalls]:
+    """Put a `FailingCalls` in front of a store handle."""
+    return FailingCalls
+
+
+def dispatcher_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("wheel-sched")]
+
+
+@pytest.fixture
+def threads() -> Callable[[], list[threading.Thread]]:
+    """The dispatchers' threads of this process."""
+    return dispatcher_threads

@@ -1,0 +1,166 @@
+"""What a publisher's answers lead to, in virtual time: released, dead, held, waiting again, in doubt."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from wheel_sched.dispatcher import Answer, Batch, Failed
+from wheel_sched.store.items import Claimed, Dead, Done, Held, Next
+
+if TYPE_CHECKING:
+    from conftest import World
+
+HOUR_MS = 3_600_000
+
+
+def test_a_failed_item_waits_twice_as_long_each_time(world: World) -> None:
+    """200, 400, 800 ms and so on up to the bound, each to the millisecond; success ends it."""
+    start_ms = world.now_ms
+    world.receiver.answer = lambda item: Failed("broker away") if world.now_ms < start_ms + 6_000 else Done(item.id)
+    world.put("m")
+    dispatcher = world.dispatcher(backoff_ms=200, backoff_max_ms=2_000)
+    world.received(1)
+    for count, delay_ms in enumerate((200, 400, 800, 1_600, 2_000, 2_000), start=2):
+        world.advance(delay_ms - 1)
+        world.received(count - 1)
+        world.advance(1)
+        world.received(count)
+    assert (dispatcher.stats.failed, dispatcher.stats.published, dispatcher.stats.in_doubt) == (6, 1, 0)
+    assert world.state("m") is None
+    assert world.store.counts().happened("completed") == 1
+
+
+def test_one_failing_item_does_not_hold_up_its_batch(world: World) -> None:
+    """The others of the batch are settled at once."""
+    world.receiver.answer = lambda item: Failed("no") if item.id == "bad" else Done(item.id)
+    world.put("a", "bad", "b")
+    world.dispatcher()
+    world.received(3)
+    assert [world.state(i) for i in ("a", "bad", "b")] == [None, "due", None]
+
+
+def test_a_lasting_failure_is_a_dead_letter_with_its_reason(world: World) -> None:
+    """It is not tried again, and people see why."""
+    world.receiver.answer = lambda item: Failed("message too large", transient=False)
+    world.put("m")
+    dispatcher = world.dispatcher()
+    world.received(1)
+    world.advance(HOUR_MS)
+    world.received(1)
+    (found,) = world.store.get(["m"])
+    assert found is not None
+    assert (found.state, found.reason, found.body) == ("dead", "message too large", b"m")
+    assert (dispatcher.stats.dead, dispatcher.stats.failed, dispatcher.stats.published) == (1, 1, 0)
+
+
+def test_a_publisher_may_hold_bury_and_repeat(world: World) -> None:
+    """Its answer is the settlement."""
+    answers: dict[str, Answer] = {
+        "h": Held("h", "quota used up"),
+        "d": Dead("d", "expired"),
+        "n": Next("n", world.now_ms + HOUR_MS, b"2"),
+    }
+    world.receiver.answer = lambda item: answers[item.id]
+    world.put("h", "d", "n")
+    dispatcher = world.dispatcher()
+    world.received(3)
+    held, dead, waiting = world.store.get(["h", "d", "n"])
+    assert held is not None
+    assert (held.state, held.reason) == ("held", "quota used up")
+    assert dead is not None
+    assert (dead.state, dead.reason) == ("dead", "expired")
+    assert waiting is not None
+    assert (waiting.state, waiting.body) == ("due", b"2")
+    assert (dispatcher.stats.held, dispatcher.stats.dead, dispatcher.stats.published) == (1, 1, 0)
+
+
+def test_what_is_not_answered_is_in_doubt_and_released(world: World) -> None:
+    """The broker may have it: it comes again after the backoff and is counted as a possible duplicate."""
+    world.receiver.answer = lambda item: None if item.id == "m1" and len(world.receiver.batches) == 1 else Done(item.id)
+    world.put("m0", "m1", "m2")
+    dispatcher = world.dispatcher()
+    world.received(3)
+    assert (dispatcher.stats.in_doubt, dispatcher.stats.failed, dispatcher.stats.published) == (1, 1, 2)
+    world.advance(200)
+    world.received(4)
+    assert world.receiver.ids == ["m0", "m1", "m2", "m1"]
+    assert dispatcher.stats.published == 3
+
+
+def test_a_publisher_that_raises_leaves_the_rest_in_doubt(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """What it had answered before is settled; the thread lives on and publishes the next batch."""
+
+    def fail_once(item: Claimed) -> Done:
+        if item.id == "m1" and len(world.receiver.batches) == 1:
+            raise ConnectionError("reset by peer")
+        return Done(item.id)
+
+    world.receiver.answer = fail_once
+    world.put("m0", "m1", "m2")
+    dispatcher = world.dispatcher()
+    world.received(2)
+    assert (dispatcher.stats.published, dispatcher.stats.in_doubt) == (1, 2)
+    assert [record.getMessage() for record in caplog.records] == ["dispatcher.publish_failed"]
+    world.advance(200)
+    world.received(4)
+    assert world.store.counts().sizes["body"] == 0
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (Done("other"), "it is about 'other'"),
+        ("done", "expected Done, Next, Held, Dead or Failed, got: 'done'"),
+        (Next("m", -1), "due_ms must lie between 1970 and the year 9999"),
+        (Next("m", 5, b"", topic="two\nlines"), "expected a topic to be one line"),
+    ],
+    ids=["of another item", "of another type", "an impossible due", "an impossible topic"],
+)
+def test_an_answer_that_cannot_be_kept_buries_its_item_alone(world: World, answer: Any, reason: str) -> None:
+    """A publisher's mistake is told with the item; everybody else's messages go on."""
+    world.receiver.answer = lambda item: answer if item.id == "m" else Done(item.id)
+    world.put("m", "good")
+    dispatcher = world.dispatcher()
+    world.received(2)
+    (found,) = world.store.get(["m"])
+    assert found is not None
+    assert found.state == "dead"
+    assert found.reason.startswith("the publisher's answer cannot be kept: ")
+    assert reason in found.reason
+    world.put("next")
+    world.received(3)
+    assert (dispatcher.stats.published, dispatcher.stats.dead) == (2, 1)
+
+
+def test_one_cancelled_in_flight_is_not_repeated(world: World) -> None:
+    """Its `Next` is dropped, and nothing of it stays."""
+
+    def cancel(batch: Batch) -> None:
+        world.handle().cancel(["m"])
+
+    world.receiver.before = cancel
+    world.receiver.answer = lambda item: Next(item.id, item.due_ms + 1_000)
+    world.put("m")
+    world.dispatcher()
+    world.received(1)
+    world.advance(HOUR_MS)
+    world.received(1)
+    assert world.state("m") is None
+
+
+def test_an_item_that_kills_its_dispatchers_is_poison(world: World) -> None:
+    """After the cap of lapsed leases it is dead, and the rest goes on."""
+    world.put("poison")
+    for _ in range(3):
+        world.store.claim(10, lease_ms=1_000, lapse_cap=3)  # a dispatcher that dies over it
+        world.clock.advance(1_000)
+    world.put("healthy")
+    world.dispatcher(lapse_cap=3)
+    world.received(1)
+    (found,) = world.store.get(["poison"])
+    assert found is not None
+    assert found.state == "dead"
+    assert found.reason.startswith("poison: ")
+    assert world.receiver.ids == ["healthy"]

@@ -1,0 +1,80 @@
+"""From a publisher's answer to a settlement, without any thread."""
+
+from __future__ import annotations
+
+import pytest
+
+from wheel_sched.dispatcher import DispatcherConfig, DispatcherStats, Failed
+from wheel_sched.dispatcher.backoff import Backoff
+from wheel_sched.store.items import Claimed, Dead, Done, Held, Next, Settlement
+
+NOW_MS = 1_000_000
+
+
+@pytest.fixture
+def stats() -> DispatcherStats:
+    return DispatcherStats()
+
+
+@pytest.fixture
+def backoff(stats: DispatcherStats) -> Backoff:
+    return Backoff(DispatcherConfig(backoff_ms=200, backoff_max_ms=30_000), stats)
+
+
+def claimed(item_id: str) -> Claimed:
+    return Claimed(item_id, NOW_MS, 1, "", b"")
+
+
+@pytest.mark.parametrize("answer", [Done("a"), Next("a", 5), Held("a", "why"), Dead("a", "why")])
+def test_a_settlement_is_passed_on(backoff: Backoff, stats: DispatcherStats, answer: Settlement) -> None:
+    """The publisher decided."""
+    assert backoff.settlement(claimed("a"), answer, NOW_MS) is answer
+    assert stats.failed == 0
+
+
+def test_each_failure_doubles_the_wait_up_to_its_bound(backoff: Backoff, stats: DispatcherStats) -> None:
+    """Two thousand failures in a row don't overflow anything."""
+    settlements = [backoff.settlement(claimed("a"), Failed("no"), NOW_MS) for _ in range(2_000)]
+    delays_ms = [s.due_ms - NOW_MS for s in settlements if isinstance(s, Next) and s.due_ms is not None]
+    assert delays_ms[:9] == [200, 400, 800, 1_600, 3_200, 6_400, 12_800, 25_600, 30_000]
+    assert (len(delays_ms), set(delays_ms[9:])) == (2_000, {30_000})
+    assert (stats.failed, stats.in_doubt) == (2_000, 0)
+
+
+def test_success_starts_the_count_anew(backoff: Backoff) -> None:
+    """A broker that is well again is not made to pay for its past."""
+    for _ in range(3):
+        backoff.settlement(claimed("a"), Failed("no"), NOW_MS)
+    backoff.settlement(claimed("a"), Done("a"), NOW_MS)
+    assert backoff.settlement(claimed("a"), Failed("no"), NOW_MS) == Next("a", NOW_MS + 200)
+
+
+def test_items_fail_each_for_themselves(backoff: Backoff) -> None:
+    """One bad item slows no other down."""
+    for _ in range(5):
+        backoff.settlement(claimed("bad"), Failed("no"), NOW_MS)
+    assert backoff.settlement(claimed("other"), Failed("no"), NOW_MS) == Next("other", NOW_MS + 200)
+
+
+def test_a_lasting_failure_is_dead_at_once(backoff: Backoff, stats: DispatcherStats) -> None:
+    """What can never be published is not tried again; people read the reason."""
+    settlement = backoff.settlement(claimed("a"), Failed("message too large", transient=False), NOW_MS)
+    assert settlement == Dead("a", "message too large")
+    assert (stats.failed, stats.in_doubt) == (1, 0)
+
+
+def test_no_answer_is_a_doubt_and_released(backoff: Backoff, stats: DispatcherStats) -> None:
+    """The broker may have it: it is tried again and counted as a possible duplicate."""
+    assert backoff.settlement(claimed("a"), None, NOW_MS) == Next("a", NOW_MS + 200)
+    assert backoff.settlement(claimed("a"), Failed("cut off", in_doubt=True), NOW_MS) == Next("a", NOW_MS + 400)
+    assert (stats.failed, stats.in_doubt) == (2, 2)
+
+
+def test_what_failed_longest_ago_is_forgotten(backoff: Backoff, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that is down for a day fills no memory."""
+    monkeypatch.setattr("wheel_sched.dispatcher.backoff._REMEMBERED", 10)
+    for n in range(11):
+        backoff.settlement(claimed(f"m{n}"), Failed("no"), NOW_MS)
+    assert len(backoff._failures) == 10
+    assert backoff.settlement(claimed("m10"), Failed("no"), NOW_MS) == Next("m10", NOW_MS + 400)
+    assert backoff.settlement(claimed("m0"), Failed("no"), NOW_MS) == Next("m0", NOW_MS + 200)

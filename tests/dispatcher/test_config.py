@@ -1,0 +1,54 @@
+"""What a configuration accepts, and that it names everything that is wrong with it."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError, fields
+from typing import Any
+
+import pytest
+
+from wheel_sched.dispatcher import DispatcherConfig
+from wheel_sched.errors import ConfigError
+from wheel_sched.store.items import MAX_BATCH
+
+NAMES = [field.name for field in fields(DispatcherConfig)]
+
+
+def test_the_defaults_are_valid_and_frozen() -> None:
+    """Nobody has to configure anything, and nobody changes a running dispatcher's settings."""
+    config = DispatcherConfig()
+    with pytest.raises(FrozenInstanceError):
+        config.batch = 1  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("wrong", [-1, 1.5, "1", None, True])
+def test_a_wrong_value_is_named(name: str, wrong: Any) -> None:
+    """The message says which field, what was expected and what came; floats and booleans are no whole numbers."""
+    with pytest.raises(ConfigError) as caught:
+        DispatcherConfig(**{name: wrong})
+    (problem,) = caught.value.problems
+    assert problem.startswith(f"expected {name} to be a whole number from ")
+    assert problem.endswith(f", got: {wrong!r}")
+
+
+def test_every_problem_is_named_at_once() -> None:
+    """Whoever has three mistakes is told of three, not of one three times."""
+    settings: dict[str, Any] = dict.fromkeys(NAMES, -1)
+    with pytest.raises(ConfigError) as caught:
+        DispatcherConfig(**settings)
+    assert [problem.split()[1] for problem in caught.value.problems] == NAMES
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.endswith("batch")])
+def test_a_batch_has_an_upper_bound(name: str) -> None:
+    """A script of more items would hold up everybody else at the server."""
+    DispatcherConfig(**{name: MAX_BATCH})
+    with pytest.raises(ConfigError, match=f"expected {name} to be at most {MAX_BATCH}, got: {MAX_BATCH + 1}"):
+        DispatcherConfig(**{name: MAX_BATCH + 1})
+
+
+@pytest.mark.parametrize("name", ["lapse_cap", "dead_cap", "dead_age_ms"])
+def test_zero_lifts_a_bound(name: str) -> None:
+    """Any number of lapses, any number of dead letters, kept for ever."""
+    assert getattr(DispatcherConfig(**{name: 0}), name) == 0

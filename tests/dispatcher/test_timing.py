@@ -1,0 +1,171 @@
+"""On time and never early, in virtual time: the receiver compares each due with the store's clock."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from wheel_sched.store.items import Item, Mark, Next
+
+if TYPE_CHECKING:
+    from conftest import World
+
+HOUR_MS = 3_600_000
+
+
+def test_everything_is_released_in_its_very_millisecond(world: World) -> None:
+    """400 messages over 3 s: not one at any earlier millisecond, all in their own."""
+    rng = random.Random(7)
+    dues_ms = sorted(rng.randrange(1, 3_000) for _ in range(400))
+    world.handle().schedule([Item(f"m{n}", world.now_ms + due_ms, b"") for n, due_ms in enumerate(dues_ms)])
+    dispatcher = world.dispatcher()
+    start_ms, claims = world.now_ms, dispatcher.stats.claims
+    for due_ms in sorted(set(dues_ms)):
+        world.advance(start_ms + due_ms - 1 - world.now_ms)
+        world.received(sum(other < due_ms for other in dues_ms))
+        world.advance(1)
+        world.received(sum(other <= due_ms for other in dues_ms))
+    assert {item.at_ms - item.due_ms for item in world.receiver.received} == {0}
+    assert len(set(world.receiver.ids)) == 400
+    assert dispatcher.stats.published == sum(dispatcher.stats.lateness_counts) == 400
+    assert dispatcher.stats.claims - claims <= len(set(dues_ms))
+    assert dispatcher.stats.empty_claims == 0
+
+
+@pytest.mark.parametrize("in_ms", [1, 59_999, 60_000, 60_001, HOUR_MS, 30 * 24 * HOUR_MS])
+def test_far_dues_are_kept_to_the_millisecond(world: World, in_ms: int) -> None:
+    """However many sweeps lie between."""
+    start_ms = world.now_ms
+    world.put("m", in_ms=in_ms)
+    dispatcher = world.dispatcher()
+    while (left_ms := start_ms + in_ms - 1 - world.now_ms) > 0:
+        world.advance(min(left_ms, HOUR_MS))
+    assert world.receiver.received == []
+    world.advance(1)
+    (received,) = world.received(1)
+    assert received.at_ms == received.due_ms
+    assert dispatcher.stats.empty_claims == 0
+
+
+def test_what_was_due_before_the_start_goes_out_at_once(world: World) -> None:
+    """A dispatcher that was away for an hour begins with what is overdue, oldest first."""
+    world.put("old", in_ms=-HOUR_MS)
+    world.put("older", in_ms=-2 * HOUR_MS)
+    world.dispatcher()
+    world.received(2)
+    assert world.receiver.ids == ["older", "old"]
+
+
+def test_an_earlier_item_of_another_handle_wakes_it(world: World) -> None:
+    """The marker says that a new head came; it is released in its own millisecond, and so is the later one."""
+    world.put("later", in_ms=HOUR_MS)
+    dispatcher = world.dispatcher()
+    world.put("earlier", in_ms=500)
+    world.until(lambda: dispatcher.stats.marks == 1)
+    world.advance(499)
+    assert world.receiver.received == []
+    world.advance(1)
+    (received,) = world.received(1)
+    assert (received.id, received.at_ms - received.due_ms) == ("earlier", 0)
+    world.advance(HOUR_MS - 501)
+    assert len(world.receiver.received) == 1
+    world.advance(1)
+    assert [item.at_ms - item.due_ms for item in world.received(2)] == [0, 0]
+
+
+def test_a_later_item_wakes_nobody(world: World) -> None:
+    """Only a new head raises the marker."""
+    world.put("first", in_ms=100)
+    dispatcher = world.dispatcher()
+    for n in range(20):
+        world.put(f"m{n}", in_ms=200 + n)
+    world.calm()
+    assert dispatcher.stats.marks == 0
+
+
+def test_an_item_due_now_needs_no_move_of_the_clock(world: World) -> None:
+    """A marker that is due already makes the dispatcher claim at once."""
+    world.dispatcher()
+    world.put("now")
+    assert world.received(1)[0].at_ms == world.now_ms
+
+
+def test_a_successor_is_as_punctual_as_its_item(world: World) -> None:
+    """Answering `Next` makes a recurring item: ten rounds, each in its millisecond."""
+    world.receiver.answer = lambda item: Next(item.id, item.due_ms + 1_000)
+    world.put("tick", in_ms=1_000)
+    world.dispatcher()
+    for n in range(1, 11):
+        world.advance(1_000)
+        world.received(n)
+    assert {item.at_ms - item.due_ms for item in world.receiver.received} == {0}
+
+
+def test_a_crashed_dispatchers_items_come_when_its_lease_ends(world: World) -> None:
+    """The wheel is armed for the earliest lease of others, so they are taken over in that very millisecond."""
+    world.put("m")
+    world.store.claim(10, lease_ms=7_000)  # and never heard of again
+    dispatcher = world.dispatcher()
+    world.advance(6_999)
+    assert world.receiver.received == []
+    world.advance(1)
+    assert [item.id for item in world.received(1)] == ["m"]
+    assert dispatcher.stats.empty_claims == 0
+
+
+def test_two_dispatchers_share_the_work_and_double_nothing(world: World) -> None:
+    """They race for every batch; each item goes to one of them."""
+    for n in range(200):
+        world.put(f"m{n}", in_ms=1 + n // 20)
+    one, other = world.dispatcher(batch=5), world.dispatcher(store=world.handle(), batch=5)
+    for n in range(1, 11):
+        world.advance(1)
+        world.received(20 * n)
+    assert len(set(world.receiver.ids)) == 200
+    assert {item.at_ms - item.due_ms for item in world.receiver.received} == {0}
+    assert one.stats.published + other.stats.published == 200
+
+
+def test_listeners_may_ask_what_became_of_each_item(world: World) -> None:
+    """`on_settled` is called once an item with its settlement and the store's time."""
+    seen: list[tuple[str, str, int]] = []
+    world.dispatcher(on_settled=lambda item, answer, now_ms: seen.append((item.id, type(answer).__name__, now_ms)))
+    world.put("m")
+    world.received(1)
+    assert seen == [("m", "Done", world.now_ms)]
+
+
+def test_a_listener_that_raises_stops_nothing(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """Its fault is logged; the item is settled, and the next one goes out."""
+
+    def fail(*_: Any) -> None:
+        raise LookupError("of the listener's own")
+
+    world.dispatcher(on_settled=fail)
+    for n in range(3):
+        world.put(f"m{n}")
+        world.received(n + 1)
+    assert [record.getMessage() for record in caplog.records] == ["dispatcher.on_settled_failed"] * 3
+
+
+def test_what_a_sweep_finds_is_released(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A marker that got lost costs a sweep at most: something else waits, so the store is looked at."""
+
+    def hear_nothing(waiter: Any, marks: dict[int, bytes], timeout_ms: int) -> dict[int, Mark]:
+        with waiter._condition:
+            waiter._condition.wait_for(lambda: waiter.closed)
+        return {}
+
+    monkeypatch.setattr(world.backend, "wait_for_mark", hear_nothing)
+    world.put("later", in_ms=HOUR_MS)
+    dispatcher = world.dispatcher(sweep_ms=10_000)
+    world.advance(1_000)
+    world.put("unheard", in_ms=500)
+    world.advance(8_999)
+    assert world.receiver.received == []
+    world.advance(1)
+    (received,) = world.received(1)
+    assert (received.id, received.at_ms - received.due_ms) == ("unheard", 8_500)
+    assert dispatcher.stats.sweeps == 1
