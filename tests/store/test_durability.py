@@ -10,6 +10,7 @@ import contextlib
 import threading
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
@@ -102,3 +103,12 @@ def test_a_write_that_is_not_confirmed_is_in_doubt(monkeypatch: pytest.MonkeyPat
             client.wait(1, 5000)
             assert bench.store.schedule([item], token="t").accepted == 1
         assert bench.store.counts().happened("accepted") == 2
+
+
+def test_an_embedded_store_syncs_as_its_level_asks(tmp_path: Path) -> None:
+    """Under "fsync" every batch is synced at once, so ten of them take far less than the ten seconds of `everysec`."""
+    began_s = time.monotonic()
+    with open_store(f"embedded:{tmp_path}", durability="fsync") as store:
+        for n in range(10):
+            assert store.schedule([Item(f"i{n}", 0, b"")]).accepted == 1
+    assert time.monotonic() - began_s < 5
