@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wheel_sched.errors import ConfigError, NamespaceMismatch
+from wheel_sched.errors import ConfigError, NamespaceMismatch, StoreError
 from wheel_sched.store import open_store
 from wheel_sched.store.delay_store import DelayStore
+from wheel_sched.store.freezing import Freeze, ListTries, Tried
 from wheel_sched.store.items import Done, Item, Outcome
 from wheel_sched.store.memory import MemoryBackend
 from wheel_sched.store.memory.sorted_set import BLOCK, SortedSet
@@ -90,6 +91,22 @@ def test_a_frozen_shard_takes_no_writes() -> None:
     assert bench.store.counts().frozen == "reshard"
     found.id = "b"
     assert bench.store.restore([found]) == 1
+
+
+def test_attempt_records_are_listed_by_expiry() -> None:
+    """A backup reads them as it reads a server's."""
+    store = open_store("memory:")
+    store.remember([("k", 3, 9_000), ("l", 1, 5_500), ("m", 0, 5_000)])
+    (page,) = store.execute([Call(0, ListTries(0))])
+    assert page == [Tried("l", 1, 6_000), Tried("k", 3, 9_000)]
+    assert store.execute([Call(0, ListTries(2))]) == [[]]
+
+
+def test_what_memory_cannot_do_is_told() -> None:
+    """Maintenance of shards is for stores that outlive their process."""
+    (answer,) = open_store("memory:").execute([Call(0, Freeze("freeze", ["why"]))])
+    assert isinstance(answer, StoreError)
+    assert "use a server" in str(answer)
 
 
 def test_an_unknown_clock_is_refused() -> None:

@@ -40,6 +40,7 @@ WRITES: Mapping[str, Callable[[MemoryShard, Any], Any]] = MappingProxyType(
         "sweep": writes.sweep,
         "remember": writes.remember,
         "jump": writes.report_jump,
+        "restore": writes.restore,
     }
 )
 
@@ -113,9 +114,11 @@ class MemoryBackend:
         if isinstance(operation, Freeze | Move):
             raise StoreError("a memory store has one life and one shard count: nothing was frozen or moved")
         read = READS.get(operation.script)
+        perform = read or WRITES.get(operation.script)
+        if perform is None:
+            raise StoreError(f"the memory store has no {operation.script!r}: nothing was changed; use a server for it")
         # restore works in a frozen namespace, and like the readers doesn't move the clock
         shard.begin(now_ms, reading=read is not None or operation.script == "restore")
-        perform = read or WRITES.get(operation.script, writes.restore)
         answer = perform(shard, operation)
         if hasattr(answer, "shard"):
             answer.shard = call.shard
