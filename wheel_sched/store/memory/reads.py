@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from wheel_sched.store.freezing import ListTries, Tried
-from wheel_sched.store.freezing import ListTries, Tried
 from wheel_sched.store.items import MAX_BATCH, Counts, Found, Window
 from wheel_sched.store.memory.shard import MemoryShard, Stored
 from wheel_sched.store.operations import Count, Find, Get, ListIds, Look
@@ -84,9 +83,3 @@ def list_tries(shard: MemoryShard, call: ListTries) -> list[Tried]:
         Tried(decode_text(key), score % 1000, score // 1000 * 1000)
         for score, key in order[call.start : call.start + MAX_BATCH]
     ]
-
-
-def list_tries(shard: MemoryShard, call: ListTries) -> list[Tried]:
-    records = sorted((expiry_s * 1000 + attempts, key) for key, (expiry_s, attempts) in shard.tries.items())
-    page = records[call.start : call.start + MAX_BATCH]
-    return [Tried(decode_text(key), score % 1000, score // 1000 * 1000) for score, key in page]
