@@ -6,7 +6,7 @@ stream entry. Every other broker takes it apart again and publishes the message.
 
 from __future__ import annotations
 
-from retry_topic.brokers.redis_streams.entries import from_entry, to_fields
+from retry_topic.fields import from_fields, to_fields
 from retry_topic.message import Message
 from wheel_sched.errors import Rejected
 from wheel_sched.store import decode_push, encode_push
@@ -35,5 +35,4 @@ def decode_body(body: bytes) -> Message:
     form = decode_push(body)
     if form.kind != "S":
         raise Rejected(f"the body ({len(body)} bytes) is for a list and holds no message; it was left as it is")
-    message = from_entry(form.target, b"0-0", form.pieces)
-    return message.to(form.target)
+    return from_fields(form.target, form.pieces)

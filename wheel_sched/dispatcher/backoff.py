@@ -28,11 +28,14 @@ class Backoff:
 
     def settlement(self, item: Claimed, answer: Answer | None, now_ms: int) -> Settlement:
         """How `item` is settled; None = unanswered: in doubt, and released like any other failure."""
+        if type(answer) is Done and answer.id == item.id:
+            if self._failures:
+                self._failures.pop(item.id, None)
+            return answer
         if answer is None:
             answer = _UNANSWERED
         if not isinstance(answer, Failed):
-            if self._failures:
-                self._failures.pop(item.id, None)
+            self._failures.pop(item.id, None)
             problem = _problem(item, answer)
             return answer if problem is None else Dead(item.id, f"the publisher's answer cannot be kept: {problem}")
         self._stats.failed += 1

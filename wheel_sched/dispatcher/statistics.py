@@ -7,6 +7,7 @@ receiver. Buckets follow Prometheus practice: upper bounds in seconds, from 1 ms
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -47,20 +48,19 @@ class DispatcherStats:
             if outcome is Outcome.STALE:
                 self.stale += 1
                 continue
-            match settlement:
-                case Done():
-                    done_ms.append(item.due_ms)
-                case Dead():
-                    self.dead += 1
-                case Held():
-                    self.held += 1
+            if type(settlement) is Done:
+                done_ms.append(item.due_ms)
+            elif isinstance(settlement, Dead):
+                self.dead += 1
+            elif isinstance(settlement, Held):
+                self.held += 1
         self.published += len(done_ms)
         self.late(settled.now_us // 1000, done_ms)
 
     def late(self, now_ms: int, dues_ms: Iterable[int]) -> None:
         """Count the lateness of items answered at `now_ms`."""
-        for due_ms in dues_ms:
+        for due_ms, count in Counter(dues_ms).items():  # what is due together is counted together
             lateness_ms = now_ms - due_ms
-            self.lateness_counts[bisect_left(LATENESS_BUCKETS_MS, lateness_ms)] += 1
+            self.lateness_counts[bisect_left(LATENESS_BUCKETS_MS, lateness_ms)] += count
             if lateness_ms > self.lateness_max_ms:
                 self.lateness_max_ms = lateness_ms

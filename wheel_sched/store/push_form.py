@@ -10,11 +10,13 @@ reads lengths one by one.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from wheel_sched.errors import Rejected
 
+_HEAD = re.compile(rb"([SL])1\[(\d{1,9}(?:,\d{1,9})*)\]")
 MAX_PIECES = 2_998  # what Lua's unpack carries, less the target
 
 
@@ -49,22 +51,17 @@ def decode_push(body: bytes) -> PushForm:
     Raises:
         Rejected: it is not in push form; nothing was changed.
     """
-    kind, stop = body[:1], body.find(b"]")
-    pieces: list[bytes] = []
-    try:
-        if body[1:3] != b"1[" or kind not in (b"S", b"L"):
-            raise ValueError(body[:8])
-        at = stop + 1
-        for length in body[3:stop].split(b","):
-            if not length.isdigit():
-                raise ValueError(length)
-            pieces.append(body[at : at + int(length)])
-            at += int(length)
-        if at != len(body):
-            raise ValueError(at)
-        target = pieces.pop(0).decode("utf-8", "surrogateescape")
-        if len(pieces) != 1 if kind == b"L" else (not pieces or len(pieces) % 2):
-            raise ValueError(len(pieces))
-    except (ValueError, IndexError) as error:
-        raise Rejected(f"the body ({len(body)} bytes) is not in push form; it was left as it is") from error
-    return PushForm("S" if kind == b"S" else "L", target, pieces)
+    head = _HEAD.match(body)
+    if head is None:
+        raise Rejected(f"the body ({len(body)} bytes) is not in push form; it was left as it is")
+    at = head.end()
+    pieces = []
+    for length in map(int, head[2].split(b",")):
+        pieces.append(body[at : at + length])
+        at += length
+    kind: Literal["S", "L"] = "S" if head[1] == b"S" else "L"
+    target = pieces.pop(0).decode("utf-8", "surrogateescape")
+    fits = len(pieces) == 1 if kind == "L" else pieces and len(pieces) % 2 == 0
+    if at != len(body) or not fits:
+        raise Rejected(f"the body ({len(body)} bytes) is no whole push form; it was left as it is")
+    return PushForm(kind, target, pieces)

@@ -26,8 +26,8 @@ from redis.exceptions import ResponseError
 from retry_topic.brokers.protocol import Delivery, PublishFailure
 from retry_topic.brokers.redis_streams import faults, scripts
 from retry_topic.brokers.redis_streams.connections import release
-from retry_topic.brokers.redis_streams.entries import from_entry
 from retry_topic.brokers.redis_streams.settling import Handle, Settler, by_stream
+from retry_topic.fields import from_entry
 from wheel_sched.errors import BrokerError, BrokerUnavailable
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from retry_topic.brokers.protocol import PublishFailure
-from retry_topic.brokers.redis_streams.entries import to_fields
 from retry_topic.brokers.redis_streams.faults import REASON_CHARACTERS
+from retry_topic.fields import to_fields
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

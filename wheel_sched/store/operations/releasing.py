@@ -13,13 +13,12 @@ from wheel_sched.store.items import (
     Done,
     Held,
     Next,
-    Outcome,
     Pushed,
     Refused,
     Settled,
     Settlement,
 )
-from wheel_sched.store.operations.call import OUTCOME_OF, Argument, bounded_reason, head_of, new_token, outcomes_of
+from wheel_sched.store.operations.call import Argument, bounded_reason, head_of, new_token, outcomes_of
 from wheel_sched.store.record import decode_text, encode_text, make_tail, read_record
 
 
@@ -108,9 +107,10 @@ class Settle:
 
     def order(self) -> tuple[list[int], list[int]]:
         """Indices of the settlements in the order the script works: the plain `Done` first."""
-        done = [i for i, s in enumerate(self.settlements) if type(s) is Done]
         rest = [i for i, s in enumerate(self.settlements) if type(s) is not Done]
-        return done, rest
+        if not rest:
+            return list(range(len(self.settlements))), rest
+        return [i for i, s in enumerate(self.settlements) if type(s) is Done], rest
 
     def argv(self) -> list[Argument]:
         done, rest = self.order()
@@ -134,9 +134,10 @@ class Settle:
 
     def parse(self, reply: Any, shard: int) -> Settled:
         done, rest = self.order()
-        outcomes = [Outcome.STALE] * len(self.settlements)
-        for i, code in zip(done + rest, reply[0], strict=True):
-            outcomes[i] = OUTCOME_OF[code]
+        outcomes = outcomes_of(reply[0])
+        if rest:
+            ordered = dict(zip(done + rest, outcomes, strict=True))
+            outcomes = [ordered[i] for i in range(len(self.settlements))]
         return Settled(outcomes, reply[1], head_of(reply[2]), head_of(reply[3]))
 
 

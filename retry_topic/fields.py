@@ -1,12 +1,14 @@
-"""Messages as stream entries and back: pure functions, byte for byte.
+"""Messages as flat lists of fields and values, and back: pure functions, byte for byte.
 
-| message | field of the entry |
+This is what a stream entry holds, and what waits in the delay store for any broker.
+
+| message | field |
 |---|---|
 | `value` | `value` |
 | `key`, unless None | `key` |
 | header `name` | `name`; `h:name` when the name is `value` or `key` or starts with `h:` |
 
-The order of headers is kept and names may repeat, so an entry is a flat list of fields and values, never a mapping.
+The order of headers is kept and names may repeat, so it is a flat list, never a mapping.
 Entries of other producers are read too: without a `value` the payload is empty, a second `value` or `key` is a header
 of that name, and a field name that is no UTF-8 survives in surrogate escapes.
 """
@@ -14,6 +16,7 @@ of that name, and a field name that is no UTF-8 survives in surrogate escapes.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from retry_topic.message import Message, Source
 
@@ -39,8 +42,8 @@ def to_fields(message: Message) -> list[bytes]:
     return fields
 
 
-def from_entry(topic: str, entry_id: bytes, fields: Sequence[bytes]) -> Message:
-    """The message in the entry `entry_id` of `topic`; `fields` is the flat list of fields and values."""
+def from_fields(topic: str, fields: Sequence[bytes], source: Source | None = None) -> Message:
+    """The message in a flat list of fields and values."""
     value: bytes | None = None
     key: bytes | None = None
     headers: list[tuple[str, bytes]] = []
@@ -51,8 +54,17 @@ def from_entry(topic: str, entry_id: bytes, fields: Sequence[bytes]) -> Message:
         elif field == KEY and key is None:
             key = content
         else:
-            name = field.removeprefix(ESCAPE)
-            headers.append((name.decode("utf-8", "surrogateescape"), content))
-    offset = entry_id.decode()
-    source = Source(topic, 0, offset, int(offset.partition("-")[0]))
+            headers.append((_name(field), content))
     return Message(topic, b"" if value is None else value, key, tuple(headers), source)
+
+
+@lru_cache(maxsize=1024)
+def _name(field: bytes) -> str:
+    """The header's name; names repeat from message to message."""
+    return field.removeprefix(ESCAPE).decode("utf-8", "surrogateescape")
+
+
+def from_entry(topic: str, entry_id: bytes, fields: Sequence[bytes]) -> Message:
+    """The message in the entry `entry_id` of `topic`."""
+    offset = entry_id.decode()
+    return from_fields(topic, fields, Source(topic, 0, offset, int(offset.partition("-")[0])))
