@@ -16,10 +16,10 @@ pytest = $(PY) -m pytest $(1) $(ARGS) || { code=$$?; [ $$code -eq 5 ] && [ -n "$
 
 help: ## show this
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
-	@printf '\n  ARGS="..." is handed on: make demo ARGS=--json, make test ARGS="-k wheel", make bench ARGS=--quick\n'
+	@printf '\n  ARGS="..." is handed on: make demo ARGS=--json, make test ARGS="-k wheel", make bench ARGS=--quick\n  INPUT=events.jsonl gives the demo your own records, one JSON object a line.\n'
 
 demo: venv-demo ## see it work: an embedded server, failing messages, retries on the millisecond
-	@.venv/bin/wheel-sched demo $(ARGS)
+	@.venv/bin/wheel-sched demo $(if $(INPUT),--input $(INPUT)) $(ARGS)
 
 test: test-unit test-real ## every test: the unit layer, then real servers and real processes
 

@@ -154,12 +154,20 @@ class AsyncDelayStore:
     ) -> list[Outcome]:
         return await self._run(self.plans.change(release_of(ids, due_ms), route, token))
 
-    async def requeue(self, dues: Sequence[tuple[str, int, Item | None]], *, token: str | None = None) -> list[Outcome]:
+    async def requeue(
+        self,
+        dues: Sequence[tuple[str, int, Item | None]],
+        *,
+        route: str | None = None,
+        token: str | None = None,
+    ) -> list[Outcome]:
         alterations = [Alteration(i, "q", due, None, item) for i, due, item in dues]
-        return await self._run(self.plans.change(alterations, None, token))
+        return await self._run(self.plans.change(alterations, route, token))
 
-    async def delete_dead(self, ids: Sequence[str], *, token: str | None = None) -> list[Outcome]:
-        return await self._run(self.plans.change([Alteration(i, "x") for i in ids], None, token))
+    async def delete_dead(
+        self, ids: Sequence[str], *, route: str | None = None, token: str | None = None
+    ) -> list[Outcome]:
+        return await self._run(self.plans.change([Alteration(i, "x") for i in ids], route, token))
 
     async def get(self, ids: Sequence[str], *, route: str | None = None) -> list[Found | None]:
         return await self._run(self.plans.get(ids, route))

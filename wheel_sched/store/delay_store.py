@@ -234,13 +234,20 @@ class DelayStore:
         """Let held items wait again, at the due they had unless one is given."""
         return self._run(self.plans.change(release_of(ids, due_ms), route, token))
 
-    def requeue(self, dues: Sequence[tuple[str, int, Item | None]], *, token: str | None = None) -> list[Outcome]:
+    def requeue(
+        self,
+        dues: Sequence[tuple[str, int, Item | None]],
+        *,
+        route: str | None = None,
+        token: str | None = None,
+    ) -> list[Outcome]:
         """Let dead items wait again: (id, due, new body or None)."""
-        return self._run(self.plans.change([Alteration(i, "q", due, None, item) for i, due, item in dues], None, token))
+        alterations = [Alteration(i, "q", due, None, item) for i, due, item in dues]
+        return self._run(self.plans.change(alterations, route, token))
 
-    def delete_dead(self, ids: Sequence[str], *, token: str | None = None) -> list[Outcome]:
+    def delete_dead(self, ids: Sequence[str], *, route: str | None = None, token: str | None = None) -> list[Outcome]:
         """Delete dead items for good."""
-        return self._run(self.plans.change([Alteration(i, "x") for i in ids], None, token))
+        return self._run(self.plans.change([Alteration(i, "x") for i in ids], route, token))
 
     def get(self, ids: Sequence[str], *, route: str | None = None) -> list[Found | None]:
         """Items wherever they lie, None where there is none."""

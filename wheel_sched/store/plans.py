@@ -254,6 +254,8 @@ class Plans:
         matches: Callable[[Found], bool] | None,
     ) -> Plan[Page]:
         """One page in order of score over all shards; a filtered page may be short and still have a cursor."""
+        if limit < 1:
+            raise Rejected(f"expected limit to be at least 1, got: {limit!r}; nothing was changed")
         behind = read_cursor(cursor, self.shards)
         found: list[Found] = []
         for _ in range(_SCAN_PAGES):

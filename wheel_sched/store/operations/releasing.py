@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from wheel_sched.errors import Rejected
 from wheel_sched.store.items import (
     Claim,
     Claimed,
@@ -40,6 +41,12 @@ def _claimed(reply: Sequence[Any], start: int, stop: int, step: int) -> list[Cla
     return items
 
 
+def check_lease(lease_ms: int) -> None:
+    """Raise `Rejected` unless `lease_ms` is a time one can work in."""
+    if type(lease_ms) is not int or lease_ms < 1:
+        raise Rejected(f"expected lease_ms to be whole milliseconds from 1 up, got: {lease_ms!r}; nothing was claimed")
+
+
 @dataclass(slots=True)
 class ClaimDue:
     """Claim what is due under a lease, after recovering leases that ran out."""
@@ -52,6 +59,9 @@ class ClaimDue:
     epoch: int | None = None
     lapse_cap: int = 0
     token: str = field(default_factory=new_token)
+
+    def __post_init__(self) -> None:
+        check_lease(self.lease_ms)
 
     def argv(self) -> list[Argument]:
         until = "" if self.until_ms is None else self.until_ms
@@ -77,6 +87,9 @@ class PushDue:
     epoch: int | None = None
     lapse_cap: int = 0
     token: str = field(default_factory=new_token)
+
+    def __post_init__(self) -> None:
+        check_lease(self.lease_ms)
 
     def argv(self) -> list[Argument]:
         epoch = "" if self.epoch is None else self.epoch
@@ -157,6 +170,9 @@ class Extend:
     ids: Sequence[str]
     lease_ms: int
     token: str = ""
+
+    def __post_init__(self) -> None:
+        check_lease(self.lease_ms)
 
     def argv(self) -> list[Argument]:
         return [self.claim, self.lease_ms, *map(encode_text, self.ids)]
