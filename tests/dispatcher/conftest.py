@@ -15,7 +15,7 @@ import pytest
 
 from wheel_sched.dispatcher import Answer, Batch, Dispatcher, DispatcherConfig
 from wheel_sched.store.delay_store import DelayStore
-from wheel_sched.store.items import Claimed, Done, Item, State
+from wheel_sched.store.items import Claimed, Done, Item, Mark, State
 from wheel_sched.store.memory import MemoryBackend
 from wheel_sched.store.operations import Call
 from wheel_sched.testing import VirtualClock
@@ -108,12 +108,23 @@ class World:
             for _ in range(4):  # a note each step: what the first step asks and hears is dealt with by the last
                 passed = threading.Event()
                 dispatcher._note(passed.set)
-                passed.wait(PATIENCE_S)
+                while dispatcher._owner.is_alive() and not passed.wait(0.01):
+                    pass
 
     def advance(self, ms: int) -> None:
         """Move time on and let the dispatchers come to rest."""
         self.clock.advance(ms)
         self.calm()
+
+    def deafen(self) -> None:
+        """From now on no listener hears of a marker, as behind a connection that died without a word."""
+
+        def hear_nothing(waiter: Any, marks: dict[int, bytes], timeout_ms: int) -> dict[int, Mark]:
+            with waiter._condition:
+                waiter._condition.wait_for(lambda: waiter.closed)
+            return {}
+
+        self.backend.wait_for_mark = hear_nothing  # type: ignore[method-assign]  # a double of one method
 
     def until(self, condition: Callable[[], bool], what: str = "") -> None:
         """Wait, in real time, for what another thread does at this very moment of virtual time."""

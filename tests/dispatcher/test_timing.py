@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from wheel_sched.store.items import Item, Mark, Next
+from wheel_sched.store.items import Item, Next
 
 if TYPE_CHECKING:
     from conftest import World
@@ -150,15 +150,9 @@ def test_a_listener_that_raises_stops_nothing(world: World, caplog: pytest.LogCa
     assert [record.getMessage() for record in caplog.records] == ["dispatcher.on_settled_failed"] * 3
 
 
-def test_what_a_sweep_finds_is_released(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_sweep_finds_is_released(world: World) -> None:
     """A marker that got lost costs a sweep at most: something else waits, so the store is looked at."""
-
-    def hear_nothing(waiter: Any, marks: dict[int, bytes], timeout_ms: int) -> dict[int, Mark]:
-        with waiter._condition:
-            waiter._condition.wait_for(lambda: waiter.closed)
-        return {}
-
-    monkeypatch.setattr(world.backend, "wait_for_mark", hear_nothing)
+    world.deafen()
     world.put("later", in_ms=HOUR_MS)
     dispatcher = world.dispatcher(sweep_ms=10_000)
     world.advance(1_000)

@@ -1,0 +1,240 @@
+"""Starting and stopping, from any thread, in any order, any number of times; no thread is left over."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+
+from wheel_sched.dispatcher import Batch, Dispatcher, DispatcherConfig
+from wheel_sched.store.connect import open_store
+from wheel_sched.store.delay_store import DelayStore
+from wheel_sched.store.items import Claimed, Done, Item
+
+if TYPE_CHECKING:
+    from conftest import World
+
+THREADS, ROUNDS = 10, 50
+DAY_MS = 86_400_000
+
+Threads = Callable[[], list[threading.Thread]]
+
+
+class Publisher:
+    """Counts what it gets, each item under its id."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.counts: dict[str, int] = {}
+        self.pause_s = 0.0
+
+    def publish(self, batch: Batch) -> None:
+        time.sleep(self.pause_s)  # a broker that takes its time
+        for place, item in enumerate(batch.items):
+            with self.lock:
+                self.counts[item.id] = self.counts.get(item.id, 0) + 1
+            batch.answers[place] = Done(item.id)
+
+    def refuse(self, item: Claimed, reason: str) -> Done:
+        raise NotImplementedError
+
+
+def gone(threads: Threads) -> bool:
+    """Wait a moment for the threads to end."""
+    until_s = time.monotonic() + 5
+    while threads():
+        if time.monotonic() > until_s:
+            return False
+        time.sleep(0.001)  # their end; there is nothing to wait on
+    return True
+
+
+def in_threads(work: Callable[[int], None]) -> None:
+    """Run `work` in all threads at once; the first error of any is raised here."""
+    errors: list[BaseException] = []
+    together = threading.Barrier(THREADS)
+
+    def run(n: int) -> None:
+        try:
+            together.wait(20)
+            work(n)
+        except BaseException as error:
+            errors.append(error)
+
+    workers = [threading.Thread(target=run, args=(n,)) for n in range(THREADS)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    if errors:
+        raise errors[0]
+
+
+def test_ten_threads_start_and_stop_fifty_dispatchers_each(threads: Threads) -> None:
+    """Over one store that is being filled: nothing is doubled, nothing lost, no thread stays."""
+    publisher = Publisher()
+    with open_store("memory:") as store:
+
+        def work(n: int) -> None:
+            rng = random.Random(n)
+            for round_ in range(ROUNDS):
+                store.schedule([Item(f"{n}-{round_}-{i}", 0, b"") for i in range(3)])
+                dispatcher = Dispatcher(store, publisher, config=DispatcherConfig(workers=rng.randrange(1, 3)))
+                if rng.random() < 0.1:
+                    dispatcher.stop()
+                    dispatcher.start()
+                    continue
+                dispatcher.start()
+                dispatcher.start()
+                time.sleep(rng.choice([0, 0, 0.001, 0.003]))  # stop it at any moment of its life
+                dispatcher.stop()
+                dispatcher.stop()
+
+        in_threads(work)
+        assert gone(threads), threads()
+        with Dispatcher(store, publisher):
+            while store.counts().sizes["body"]:
+                time.sleep(0.001)  # the last one empties the store
+        assert gone(threads), threads()
+    assert len(publisher.counts) == THREADS * ROUNDS * 3
+    assert set(publisher.counts.values()) == {1}
+
+
+def test_ten_threads_start_and_stop_the_same_dispatcher(threads: Threads) -> None:
+    """It lives once; whoever comes later finds nothing to do."""
+    with open_store("memory:") as store:
+        for _ in range(ROUNDS):
+            dispatcher = Dispatcher(store, Publisher())
+
+            def work(n: int, dispatcher: Dispatcher = dispatcher) -> None:
+                (dispatcher.start if n % 2 else dispatcher.stop)()
+
+            in_threads(work)
+            dispatcher.stop()
+            assert "stopped" in repr(dispatcher)
+            assert gone(threads), threads()
+
+
+def test_a_stopped_dispatcher_does_not_start_again(threads: Threads) -> None:
+    """Also when it was stopped before it ever started."""
+    with open_store("memory:") as store:
+        for start_first in (False, True):
+            dispatcher = Dispatcher(store, Publisher())
+            if start_first:
+                dispatcher.start()
+            dispatcher.stop()
+            dispatcher.start()
+            assert gone(threads)
+            assert repr(dispatcher).startswith("<Dispatcher stopped shards=1 in_flight=0 published=0")
+
+
+def test_stop_waits_for_what_is_being_published(threads: Threads) -> None:
+    """It is settled, so nobody publishes it again."""
+    publisher = Publisher()
+    publisher.pause_s = 0.2
+    with open_store("memory:") as store:
+        store.schedule([Item("m", 0, b"")])
+        dispatcher = Dispatcher(store, publisher)
+        dispatcher.start()
+        while store.counts().sizes["fly"] == 0:
+            time.sleep(0.001)  # until it is claimed
+        dispatcher.stop()
+        assert store.counts().happened("completed") == 1
+        assert dispatcher.stats.published == 1
+        assert gone(threads)
+
+
+def test_stop_gives_back_what_nobody_answered(world: World) -> None:
+    """A broker that hangs: after the time given the items wait again, and another dispatcher takes them at once."""
+    gate = threading.Event()
+
+    def hang(batch: Batch) -> None:
+        if len(world.receiver.batches) == 1:
+            assert gate.wait(20)
+
+    world.receiver.before = hang
+    world.put("m0", "m1")
+    dispatcher = world.dispatcher(backoff_ms=200)
+    world.until(lambda: dispatcher.stats.in_flight == 2)
+    stopping = threading.Thread(target=dispatcher.stop, kwargs={"timeout_s": 1.0})
+    stopping.start()
+    world.until(lambda: "stopping" in repr(dispatcher))
+    world.put("later")
+    world.clock.advance(1_000)
+    stopping.join()
+    assert (dispatcher.stats.in_doubt, dispatcher.stats.claims) == (2, 1)
+    assert [world.state(i) for i in ("m0", "m1", "later")] == ["due"] * 3
+    successor = world.dispatcher(store=world.handle())
+    world.until(lambda: successor.stats.published == 1)
+    world.clock.advance(200)
+    world.until(lambda: successor.stats.published == 3)
+    gate.set()
+
+
+def test_a_publisher_may_stop_its_dispatcher(threads: Threads) -> None:
+    """From a worker's own thread: it does not wait for itself."""
+    with open_store("memory:") as store:
+        stops: list[Callable[[], None]] = []
+
+        class Last(Publisher):
+            def publish(self, batch: Batch) -> None:
+                stops[0]()
+                super().publish(batch)
+
+        publisher = Last()
+        dispatcher = Dispatcher(store, publisher)
+        stops.append(dispatcher.stop)
+        store.schedule([Item("m", 0, b"")])
+        dispatcher.start()
+        assert gone(threads), threads()
+        assert publisher.counts == {"m": 1}
+        assert store.counts().sizes["body"] == 0
+
+
+def test_a_real_servers_listener_ends_too(redis_url: str, threads: Threads) -> None:
+    """Its blocked read is interrupted, at whatever moment of connecting or reading the stop comes."""
+    with open_store(redis_url) as store:
+        for n in range(40):
+            dispatcher = Dispatcher(store, Publisher())
+            dispatcher.start()
+            while n % 4 and not any("listener" in thread.name for thread in threads()):
+                time.sleep(0.0005)  # until the listener has been started
+            time.sleep(n % 4 * n / 10_000)  # 0 to 12 ms into its life
+            began_s = time.monotonic()
+            dispatcher.stop()
+            assert time.monotonic() - began_s < 1.5
+            assert gone(threads), threads()
+
+
+def test_a_day_away_does_not_matter(world: World) -> None:
+    """The dispatcher of yesterday is stopped, today's takes over all that became due."""
+    world.put("night", in_ms=DAY_MS // 2)
+    world.dispatcher().stop(timeout_s=0)
+    world.clock.advance(DAY_MS)
+    assert world.receiver.received == []
+    world.dispatcher(store=world.handle())
+    world.until(lambda: world.receiver.ids == ["night"])
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_all_workers_publish_at_once(workers: int) -> None:
+    """As many batches at a time as there are workers."""
+    at_once = threading.Barrier(workers)
+
+    class Together(Publisher):
+        def publish(self, batch: Batch) -> None:
+            at_once.wait(20)
+            super().publish(batch)
+
+    publisher = Together()
+    store: DelayStore
+    with open_store("memory:") as store:
+        store.schedule([Item(f"m{n}", 0, b"") for n in range(workers * 3)])
+        with Dispatcher(store, publisher, config=DispatcherConfig(batch=1, workers=workers)):
+            while store.counts().sizes["body"]:
+                time.sleep(0.001)  # until all are out
+    assert set(publisher.counts.values()) == {1}

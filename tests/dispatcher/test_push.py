@@ -1,0 +1,203 @@
+"""The one-script hand-over on a real server: what the script pushes, and what becomes of the refused."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from wheel_sched.dispatcher import Answer, Batch, Dispatcher, DispatcherConfig, Failed, PushTarget
+from wheel_sched.store.connect import open_store
+from wheel_sched.store.delay_store import DelayStore
+from wheel_sched.store.items import Claimed, Dead, Done, Held, Item, Next
+from wheel_sched.store.push_form import encode_push
+
+if TYPE_CHECKING:
+    import redis
+
+
+class Refusals:
+    """A publisher that is only asked about what the server refused."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str]] = []
+        self.answer: Callable[[Claimed], Answer] = lambda item: Dead(item.id, "nowhere to go")
+
+    def publish(self, batch: Batch) -> None:
+        raise AssertionError("the server pushes; nothing is to be published here")
+
+    def refuse(self, item: Claimed, reason: str) -> Answer:
+        self.asked.append((item.id, reason))
+        return self.answer(item)
+
+
+class Bench:
+    """Store, publisher and the dispatchers of one test."""
+
+    def __init__(self, store: DelayStore, stack: ExitStack) -> None:
+        self.store = store
+        self.publisher = Refusals()
+        self._stack = stack
+
+    def start(self, push: PushTarget | None = None, **settings: int) -> Dispatcher:
+        config = DispatcherConfig(backoff_ms=20, **settings)
+        return self._stack.enter_context(
+            Dispatcher(self.store, self.publisher, push=push or PushTarget(), config=config)
+        )
+
+    def stream(self, item_id: str, target: str = "out", due_ms: int = 0) -> Item:
+        body = encode_push("S", target, [b"id", item_id.encode(), b"due", b"%d" % due_ms])
+        return Item(item_id, due_ms, body, topic=target)
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        until_s = time.monotonic() + 20
+        while not condition():
+            assert time.monotonic() < until_s, f"waited in vain; refused: {self.publisher.asked}"
+            time.sleep(0.002)  # the dispatcher's doing, in real time
+
+    def reason(self, item_id: str, state: str = "dead") -> str:
+        self.until(lambda: (found := self.store.get([item_id])[0]) is not None and found.state == state)
+        (found,) = self.store.get([item_id])
+        assert found is not None
+        return found.reason
+
+
+@pytest.fixture
+def bench(redis_url: str) -> Iterator[Bench]:
+    with ExitStack() as stack:
+        yield Bench(stack.enter_context(open_store(redis_url)), stack)
+
+
+def entries(client: redis.Redis, stream: str) -> list[tuple[bytes, dict[bytes, bytes]]]:
+    found: Any = client.xrange(stream)
+    return list(found)
+
+
+def ids(client: redis.Redis, stream: str) -> list[str]:
+    return [fields[b"id"].decode() for _, fields in entries(client, stream)]
+
+
+def test_nothing_is_early_by_the_receivers_own_clock(bench: Bench, redis_client: redis.Redis) -> None:
+    """300 messages over a second: the stream's entry ids are the server's time at which each arrived."""
+    bench.start(PushTarget(create=True), push_batch=50)
+    now_ms = bench.store.counts().now_us // 1000
+    bench.store.schedule([bench.stream(f"m{n}", due_ms=now_ms + 200 + n * 10 // 3) for n in range(300)])
+    bench.until(lambda: redis_client.xlen("out") == 300)
+    arrivals = [(int(entry.split(b"-")[0]), int(fields[b"due"])) for entry, fields in entries(redis_client, "out")]
+    assert min(at_ms - due_ms for at_ms, due_ms in arrivals) >= 0
+    assert len(set(ids(redis_client, "out"))) == 300
+    assert bench.publisher.asked == []
+    assert bench.store.counts().sizes["body"] == 0
+
+
+def test_streams_and_lists_under_a_prefix(bench: Bench, redis_client: redis.Redis) -> None:
+    """The prefix belongs to the dispatcher; entries arrive field by field, list elements whole."""
+    bench.start(PushTarget(prefix="app:", create=True))
+    bench.store.schedule([bench.stream("s"), Item("l", 0, encode_push("L", "queue", [b"task"]))])
+    bench.until(lambda: redis_client.exists("app:out", "app:queue") == 2)
+    assert ids(redis_client, "app:out") == ["s"]
+    assert redis_client.lrange("app:queue", 0, -1) == [b"task"]
+
+
+def test_streams_are_trimmed_when_told_to(bench: Bench, redis_client: redis.Redis) -> None:
+    """Roughly: a node of the stream's tree more is allowed."""
+    bench.start(PushTarget(create=True, maxlen=100))
+    bench.store.schedule([bench.stream(f"m{n}") for n in range(2_000)])
+    bench.until(lambda: bench.store.counts().happened("completed") == 2_000)
+    assert 100 <= redis_client.xlen("out") <= 300
+
+
+@pytest.mark.parametrize(
+    ("item", "reason"),
+    [
+        (Item("m", 0, encode_push("S", "absent", [b"f", b"v"])), "unknown topic: there is no stream absent"),
+        (Item("m", 0, encode_push("S", "text", [b"f", b"v"])), "the target text is no stream: string"),
+        (Item("m", 0, encode_push("L", "text", [b"v"])), "the target text is no list: string"),
+        (Item("m", 0, b"not in push form"), "quarantine: the body is not in push form"),
+    ],
+    ids=["unknown stream", "no stream", "no list", "no push form"],
+)
+def test_what_cannot_be_pushed_is_put_to_the_publisher(
+    bench: Bench, redis_client: redis.Redis, item: Item, reason: str
+) -> None:
+    """With the server's reason; its answer is the settlement, and the others go out."""
+    redis_client.set("text", "v")
+    redis_client.xadd("out", {"id": "first", "due": 0})
+    dispatcher = bench.start()
+    bench.store.schedule([item, bench.stream("good")])
+    assert bench.reason("m") == "nowhere to go"
+    assert bench.publisher.asked == [("m", reason)]
+    bench.until(lambda: dispatcher.stats.published == 1)
+    assert ids(redis_client, "out") == ["first", "good"]
+    assert (dispatcher.stats.dead, dispatcher.stats.in_flight) == (1, 0)
+    assert redis_client.get("text") == b"v"
+
+
+def test_a_refused_item_may_be_tried_again(bench: Bench, redis_client: redis.Redis) -> None:
+    """`Failed` releases it with backoff until the stream is there; then it arrives once."""
+    bench.publisher.answer = lambda item: Failed("not yet")
+    dispatcher = bench.start()
+    bench.store.schedule([bench.stream("m")])
+    bench.until(lambda: len(bench.publisher.asked) >= 3)
+    redis_client.xgroup_create("out", "readers", mkstream=True)
+    bench.until(lambda: redis_client.xlen("out") == 1)
+    assert dispatcher.stats.in_doubt == 0
+    bench.until(lambda: bench.store.counts().sizes["body"] == 0)
+
+
+@pytest.mark.parametrize("answer", [Done("m"), Held("m", "look at me"), Next("m", 4_000_000_000_000)])
+def test_every_settlement_will_do_for_a_refused_item(bench: Bench, answer: Answer) -> None:
+    """It is finished, parked or waits, as the publisher says."""
+    bench.publisher.answer = lambda item: answer
+    dispatcher = bench.start()
+    bench.store.schedule([bench.stream("m")])
+    bench.until(lambda: bool(bench.publisher.asked) and dispatcher.stats.in_flight == 0)
+    (found,) = bench.store.get(["m"])
+    assert (found.state if found else None) == {"Done": None, "Held": "held", "Next": "due"}[type(answer).__name__]
+
+
+def test_a_publisher_that_cannot_say_stops_nothing(bench: Bench, redis_client: redis.Redis) -> None:
+    """What it is asked about waits with backoff; everything else goes out."""
+
+    def fail(item: Claimed) -> Answer:
+        raise LookupError("of the publisher's own")
+
+    bench.publisher.answer = fail
+    redis_client.xgroup_create("out", "readers", mkstream=True)
+    dispatcher = bench.start()
+    bench.store.schedule([bench.stream("bad", "absent"), bench.stream("good")])
+    bench.until(lambda: len(bench.publisher.asked) >= 2)
+    bench.until(lambda: redis_client.xlen("out") == 1)
+    assert dispatcher.stats.failed >= 1
+    assert (dispatcher.stats.dead, dispatcher.stats.in_doubt) == (0, 0)
+
+
+def test_many_refused_ones_go_through_in_batches(bench: Bench) -> None:
+    """A topic that nobody created does not stop its neighbours, however much of it there is."""
+    dispatcher = bench.start(push_batch=40)
+    bench.store.schedule([bench.stream(f"m{n}", "absent") for n in range(500)])
+    bench.until(lambda: bench.store.counts().sizes["dead"] == 500)
+    assert (len(bench.publisher.asked), dispatcher.stats.stale) == (500, 0)
+
+
+def test_ten_threads_schedule_while_two_dispatchers_push(bench: Bench, redis_client: redis.Redis) -> None:
+    """Each message arrives once, whoever pushes it."""
+    bench.start(PushTarget(create=True))
+    bench.start(PushTarget(create=True))
+
+    def schedule(thread: int) -> None:
+        for n in range(20):
+            bench.store.schedule([bench.stream(f"{thread}-{n}-{i}") for i in range(10)])
+
+    threads = [threading.Thread(target=schedule, args=(n,)) for n in range(10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    bench.until(lambda: bench.store.counts().sizes["body"] == 0)
+    arrived = ids(redis_client, "out")
+    assert (len(arrived), len(set(arrived))) == (2_000, 2_000)

@@ -1,0 +1,223 @@
+"""When nothing is to be done nothing is done: no commands while idle, no wake-ups for paused topics, bounded sweeps."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+import redis
+
+from wheel_sched.dispatcher import Batch, Dispatcher
+from wheel_sched.store.connect import open_store
+from wheel_sched.store.delay_store import DelayStore
+from wheel_sched.store.items import Claimed, Dead, Done, Item, Next
+from wheel_sched.testing.servers import temporary_server
+
+if TYPE_CHECKING:
+    from conftest import FailingCalls, World
+
+SECOND_MS, MINUTE_MS, HOUR_MS, DAY_MS = 1_000, 60_000, 3_600_000, 86_400_000
+PAUSED = 200_000
+ROUNDS = 15
+
+Watch = Callable[["DelayStore"], "FailingCalls"]
+
+
+class Quick:
+    """Says that all is well."""
+
+    def publish(self, batch: Batch) -> None:
+        batch.answers = [Done(item.id) for item in batch.items]
+
+    def refuse(self, item: Claimed, reason: str) -> Done:
+        raise NotImplementedError
+
+
+def test_an_empty_store_is_left_alone(world: World, watch: Watch) -> None:
+    """Not one call in thirty days: sweeps run only while something waits."""
+    calls = watch(world.store)
+    world.dispatcher()
+    asked = len(calls.calls)
+    for _ in range(30):
+        world.advance(DAY_MS)
+    assert len(calls.calls) == asked
+
+
+def test_what_waits_far_away_costs_a_sweep_a_minute(world: World, watch: Watch) -> None:
+    """One call each, and nothing else."""
+    calls = watch(world.store)
+    world.put("far", in_ms=DAY_MS)
+    dispatcher = world.dispatcher(sweep_ms=MINUTE_MS)
+    asked = len(calls.calls)
+    for _ in range(600):
+        world.advance(SECOND_MS)
+    assert len(calls.calls) - asked == calls.count("sweep") == dispatcher.stats.sweeps == 10
+
+
+def test_a_busy_shard_is_swept_too(world: World) -> None:
+    """It is never quiet until a sweep is due, and is swept in passing."""
+    world.receiver.answer = lambda item: Next(item.id, item.due_ms + SECOND_MS)
+    world.put("tick", in_ms=SECOND_MS)
+    dispatcher = world.dispatcher(sweep_ms=10 * SECOND_MS)
+    for n in range(1, 61):
+        world.advance(SECOND_MS)
+        world.received(n)
+    assert 5 <= dispatcher.stats.sweeps <= 7
+
+
+def test_sweeps_trim_dead_letters_by_age(world: World) -> None:
+    """Those above the age go; the younger ones stay."""
+    world.receiver.answer = lambda item: Dead(item.id, "no use")
+    world.put("far", in_ms=30 * DAY_MS)
+    world.dispatcher(dead_age_ms=2 * HOUR_MS, sweep_ms=MINUTE_MS)
+    world.put("old")
+    world.received(1)
+    world.advance(HOUR_MS)
+    world.put("young")
+    world.received(2)
+    for _ in range(62):
+        world.advance(MINUTE_MS)
+    assert [world.state(i) for i in ("old", "young", "far")] == [None, "dead", "due"]
+    assert world.store.counts().happened("trimmed") == 1
+
+
+def test_dead_letters_above_the_cap_are_trimmed_oldest_first(world: World) -> None:
+    """A topic of poison fills no memory."""
+    world.receiver.answer = lambda item: Dead(item.id, "no use")
+    dispatcher = world.dispatcher(dead_cap=3)
+    for n in range(10):
+        world.put(f"m{n}")
+        world.received(n + 1)
+        world.advance(1)
+    assert [world.state(f"m{n}") for n in range(10)] == [None] * 7 + ["dead"] * 3
+    assert dispatcher.stats.dead == 10
+
+
+def test_sweeps_take_back_leases_nobody_told_of(world: World) -> None:
+    """A dispatcher died over a batch this one never heard of: the next sweep finds it."""
+    world.deafen()
+    world.put("later", in_ms=DAY_MS)
+    dispatcher = world.dispatcher(sweep_ms=10 * SECOND_MS)
+    world.put("m")
+    world.handle().claim(1, lease_ms=3 * SECOND_MS)
+    world.advance(10 * SECOND_MS - 1)
+    assert world.receiver.received == []
+    world.advance(1)
+    assert [item.id for item in world.received(1)] == ["m"]
+    assert dispatcher.stats.recovered == 1
+
+
+def test_every_shard_is_woken_for_itself(wide: World) -> None:
+    """64 messages over eight shards, each in its millisecond; a shard with nothing due is not asked."""
+    wide.put(*(f"m{n}" for n in range(64)), in_ms=HOUR_MS)
+    dispatcher = wide.dispatcher(sweep_ms=2 * HOUR_MS)
+    for n in range(100):
+        wide.put(f"s{n}", in_ms=n + 1)
+    wide.until(lambda: dispatcher.stats.marks >= 8)
+    claims = dispatcher.stats.claims
+    for n in range(100):
+        wide.advance(1)
+        wide.received(n + 1)
+    assert {item.at_ms - item.due_ms for item in wide.receiver.received} == {0}
+    assert dispatcher.stats.claims - claims == 100
+    assert dispatcher.stats.empty_claims == 0
+    wide.advance(HOUR_MS - 101)
+    wide.received(100)
+    wide.advance(1)
+    wide.received(164)
+
+
+def test_a_pause_wakes_nobody_and_a_resume_everything(world: World) -> None:
+    """Due items of a paused topic neither go out nor keep the dispatcher busy."""
+    for n in range(50):
+        world.put(f"p{n}", in_ms=SECOND_MS + n, topic="paused")
+    world.put("other", in_ms=2 * SECOND_MS, topic="other")
+    dispatcher = world.dispatcher()
+    world.handle().pause("paused")
+    world.put("late", in_ms=SECOND_MS, topic="paused")
+    wake_ups = dispatcher.stats.wake_ups
+    for _ in range(30):
+        world.advance(100)
+    world.received(1)
+    assert world.receiver.ids == ["other"]
+    assert dispatcher.stats.wake_ups - wake_ups <= 2  # one that was armed before the pause
+    world.handle().resume("paused")
+    world.received(52)
+
+
+@pytest.fixture
+def two_stores(redis_url: str) -> Iterator[tuple[DelayStore, DelayStore]]:
+    """One with 200,000 due messages of a paused topic, and an empty one."""
+    with open_store(redis_url, namespace="full") as full, open_store(redis_url, namespace="empty") as empty:
+        for at in range(0, PAUSED, 20_000):
+            full.schedule([Item(f"p{n}", 1_000 + n, b"x" * 50, "paused") for n in range(at, at + 20_000)])
+        full.pause("paused")
+        assert full.counts().now == {("held", "paused"): PAUSED}
+        yield full, empty
+
+
+@pytest.mark.slow
+def test_a_paused_topic_costs_the_others_nothing(two_stores: tuple[DelayStore, DelayStore]) -> None:
+    """Beside 200,000 held messages a claim takes at most twice an empty store's time, and no wake-up is empty."""
+    full, empty = two_stores
+
+    def claim_s(store: DelayStore, round_: int) -> float:
+        store.schedule([Item(f"m{round_}-{n}", 0, b"x" * 50, "other") for n in range(100)])
+        began_s = time.perf_counter()
+        claim = store.claim(100)
+        took_s = time.perf_counter() - began_s
+        assert len(claim.items) == 100
+        store.settle(claim, [Done(item.id) for item in claim.items])
+        return took_s
+
+    rounds = [(claim_s(full, n), claim_s(empty, n)) for n in range(ROUNDS)]
+    ratio = statistics.median(one for one, _ in rounds) / statistics.median(other for _, other in rounds)
+    assert ratio <= 2, f"{ratio:.2f} times an empty store's time"
+
+    with Dispatcher(full, Quick()) as dispatcher:
+        now_ms = full.counts().now_us // 1000
+        full.schedule([Item(f"d{n}", now_ms + 100 + 20 * n, b"", "other") for n in range(20)])
+        until_s = time.monotonic() + 20
+        while dispatcher.stats.published < 20 and time.monotonic() < until_s:
+            time.sleep(0.005)  # until all are out, by their dues
+        assert (dispatcher.stats.published, dispatcher.stats.empty_claims) == (20, 0)
+        assert dispatcher.stats.wake_ups <= 20
+    assert full.counts().now == {("held", "paused"): PAUSED}
+
+
+def commands(client: redis.Redis) -> dict[str, int]:
+    """How often each command was called, the question itself aside."""
+    stats = client.info("commandstats")
+    return {name: entry["calls"] for name, entry in stats.items() if name != "cmdstat_info"}
+
+
+@pytest.mark.real
+@pytest.mark.slow
+def test_idle_dispatchers_send_nothing_for_ten_seconds() -> None:
+    """By the server's count: one over an empty store and one with 1,000 messages due in an hour. Both still work."""
+    with ExitStack() as stack:
+        server = stack.enter_context(temporary_server())
+        client = stack.enter_context(redis.Redis.from_url(server.url))
+        empty = stack.enter_context(open_store(server.url, namespace="empty"))
+        filled = stack.enter_context(open_store(server.url, namespace="filled"))
+        now_ms = filled.counts().now_us // 1000
+        filled.schedule([Item(f"m{n}", now_ms + HOUR_MS + n, b"x") for n in range(1_000)])
+        dispatchers = [stack.enter_context(Dispatcher(store, Quick())) for store in (empty, filled)]
+        until_s = time.monotonic() + 20
+        while client.info("clients")["blocked_clients"] < 2:
+            assert time.monotonic() < until_s, "the listeners never came to rest"
+            time.sleep(0.01)  # until both listeners block on their markers
+
+        before = commands(client)
+        time.sleep(10)  # the promise is about ten seconds
+        assert commands(client) == before
+
+        for store, dispatcher in zip((empty, filled), dispatchers, strict=True):
+            store.schedule([Item("now", 0, b"")])
+            while dispatcher.stats.published == 0:
+                assert time.monotonic() < until_s + 20, "an idle dispatcher did not wake up"
+                time.sleep(0.001)  # until the marker has been heard
