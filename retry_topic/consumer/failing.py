@@ -29,11 +29,14 @@ def retry_state(group: str, message: Message, secrets: Sequence[bytes] = ()) -> 
         secrets: to verify signatures with. Defaults to none: headers are believed.
     """
     state = read(message.headers)
-    if state.dialect == "own":
-        if state.consumer_group not in (None, group):
-            return RetryState()  # another group's failure, seen because it is redelivered on the common topic
-        if message.topic not in (redelivery_topic_of(group), state.original_topic or message.topic):
+    if state.dialect == "own" and message.topic != redelivery_topic_of(group):
+        if message.topic != (state.original_topic or message.topic):
             return RetryState()  # copied from a message of another topic
+        if state.consumer_group not in (None, group):
+            # Another group's retry, brought back on the common topic. For us it is a record of its own, but its count
+            # goes on: two groups that both fail would else make each other's retries for ever.
+            counted = verify(state, secrets) if secrets else state
+            return RetryState(attempt=counted.attempt, first_failed_ms=counted.first_failed_ms)
     if secrets:
         verified = verify(state, secrets)
         if verified is not state:

@@ -1,0 +1,203 @@
+"""A bench for tests of the retry service: a home in memory or on a real server, and what is built over it.
+
+A test that asks for `bench` runs twice, once on each; `memory` and `server` are the two by name.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+
+import pytest
+
+from retry_topic import Consumer, ConsumerConfig, DeadLetterInfo, DeadLetters, Home, Message, RetryPolicy, connect
+from retry_topic.headers import RetryState, read
+from retry_topic.intake import Taken
+from retry_topic.message import Headers
+from retry_topic.policy import Fixed, PolicySet, Rule
+from retry_topic.service import RetryService, ServiceConfig
+
+PATIENCE_S = 20.0  # real seconds until a test gives up on other threads
+
+
+class Call(NamedTuple):
+    """One message given to a handler, and when by this machine's clock, which is the store's as well."""
+
+    message: Message
+    at_ms: int
+
+    @property
+    def state(self) -> RetryState:
+        return read(self.message.headers)
+
+    @property
+    def attempt(self) -> int:
+        """The number of this delivery."""
+        return self.state.attempt + 1
+
+
+class Handler:
+    """Notes what it is given and does as told: raises or returns `answers` one after the other, then the last again.
+
+    Args:
+        answers: an exception to raise, a verdict to return, or a function of the message that does either.
+    """
+
+    def __init__(self, *answers: Any) -> None:
+        self.answers: Sequence[Any] = answers or (None,)
+        self.calls: list[Call] = []
+        self._lock = threading.Lock()
+
+    def __call__(self, message: Message) -> Any:
+        with self._lock:
+            place = len(self.calls)
+            self.calls.append(Call(message, time.time_ns() // 1_000_000))
+        answer = self.answers[min(place, len(self.answers) - 1)]
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer(message) if callable(answer) else answer
+
+    @property
+    def values(self) -> list[bytes]:
+        return [call.message.value for call in self.calls]
+
+    @property
+    def attempts(self) -> list[int]:
+        return [call.attempt for call in self.calls]
+
+
+class Bench:
+    """A home with a consumer group on it; what it starts is stopped at the end of the test."""
+
+    group = "billing"
+    topic = "orders"
+
+    def __init__(self, home: Home, url: str | None = None) -> None:
+        self.home = home
+        self.url = url
+        self.taken: list[Taken] = []
+        self._stack = ExitStack()
+        self._lookers = itertools.count()
+
+    def consume(
+        self, handler: Callable[[Message], Any], topics: str | Sequence[str] = topic, group: str = group, **config: Any
+    ) -> Consumer:
+        """A started consumer."""
+        consumer = Consumer(self.home, topics, handler, group=group, config=ConsumerConfig(**config))
+        return self._stack.enter_context(consumer)
+
+    def serve(
+        self,
+        policies: RetryPolicy | PolicySet | None = None,
+        group: str = group,
+        home: Home | None = None,
+        **config: Any,
+    ) -> RetryService:
+        """A started service; what its intake did goes to `taken`."""
+        service = RetryService(
+            home or self.home, group, policies, config=ServiceConfig(**config), seen=self.taken.append
+        )
+        return self._stack.enter_context(service)
+
+    def publish(self, *values: bytes, topic: str = topic, key: bytes | None = None, headers: Headers = ()) -> None:
+        """Put records into a topic, which is created when absent."""
+        self.home.broker.create_topic(topic)
+        assert not any(self.home.broker.publish([Message(topic, value, key, headers) for value in values]))
+
+    def until(self, condition: Callable[[], bool], what: object = "") -> None:
+        """Wait for what other threads do."""
+        until_s = time.monotonic() + PATIENCE_S
+        while not condition():
+            told = what() if callable(what) else what
+            assert time.monotonic() < until_s, f"waited in vain: {str(told or self.home.store.counts())[:2000]}"
+            time.sleep(0.002)  # other threads' doing; there is nothing to wait on
+
+    def quiet(self, *consumers: Consumer) -> None:
+        """Wait until nothing waits, is claimed, is in a retry or redelivery topic, or in these consumers' hands."""
+        self.until(lambda: self.waiting() == 0 and all(consumer.stats.in_flight == 0 for consumer in consumers))
+
+    def waiting(self) -> int:
+        counts = self.home.store.counts()
+        return counts.total("due") + counts.total("fly")
+
+    def letters(self) -> list[DeadLetterInfo]:
+        return list(DeadLetters(self.home).select())
+
+    def dead(self, count: int = 1) -> list[DeadLetterInfo]:
+        """Wait for dead letters; they have to be exactly that many."""
+        self.until(lambda: self.home.store.counts().total("dead") >= count)
+        letters = self.letters()
+        assert len(letters) == count, [(letter.id, letter.reason) for letter in letters]
+        return letters
+
+    def records(self, topic: str) -> list[Message]:
+        """All a topic holds now, read by a group of its own."""
+        consumer = self.home.broker.consumer([topic], f"looker-{next(self._lookers)}")
+        found: list[Message] = []
+        while deliveries := consumer.poll(500, 0):
+            found += [delivery.message for delivery in deliveries]
+            consumer.ack(deliveries)
+        consumer.close()
+        return found
+
+    def unsettled(self, topic: str, group: str = group, idle_ms: int = 100) -> list[bytes]:
+        """What a group was given and has not settled, after `idle_ms` of silence."""
+        time.sleep(idle_ms / 1000 + 0.05)  # only silence makes a record free
+        consumer = self.home.broker.consumer([topic], group, idle_ms=idle_ms)
+        deliveries = consumer.poll(500, 300)
+        consumer.close()
+        return [delivery.message.value for delivery in deliveries]
+
+    def close(self) -> None:
+        self._stack.close()
+        self.home.close()
+
+
+@pytest.fixture
+def quick_poll(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let consumers and services look often whether they are to stop; nothing else depends on it."""
+    monkeypatch.setattr("retry_topic.consumer.runtime._POLL_MS", 50)
+    monkeypatch.setattr("retry_topic.service._POLL_MS", 50)
+
+
+@pytest.fixture
+def memory(quick_poll: None) -> Iterator[Bench]:
+    """Store and broker in this process."""
+    bench = Bench(connect("memory:"))
+    yield bench
+    bench.close()
+
+
+@pytest.fixture
+def server(quick_poll: None, redis_url: str) -> Iterator[Bench]:
+    """Store and broker on a real server."""
+    bench = Bench(connect(redis_url), redis_url)
+    yield bench
+    bench.close()
+
+
+@pytest.fixture(params=["memory", pytest.param("server", marks=pytest.mark.real)])
+def bench(request: pytest.FixtureRequest) -> Bench:
+    """Either."""
+    found: Bench = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture
+def handler() -> Callable[..., Handler]:
+    """Make a `Handler`."""
+    return Handler
+
+
+@pytest.fixture
+def policy() -> Callable[..., RetryPolicy]:
+    """A policy of short fixed delays."""
+
+    def made(max_attempts: int | None = 3, base_ms: int = 20, rules: tuple[Rule, ...] = (), **more: Any) -> RetryPolicy:
+        return RetryPolicy(delay=Fixed(base_ms=base_ms), max_attempts=max_attempts, rules=rules, **more)
+
+    return made

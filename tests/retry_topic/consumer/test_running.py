@@ -1,0 +1,353 @@
+"""The consumer's life: concurrency, slow handlers, draining, starting and stopping, and a broker that goes away."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from retry_topic import Consumer, ConsumerConfig, connect
+from retry_topic.brokers.redis_streams import RedisStreamsBroker
+from retry_topic.headers import read
+from retry_topic.home import Home
+from retry_topic.message import Message
+from retry_topic.names import retry_topic_of
+from wheel_sched.errors import BrokerError, ConfigError
+from wheel_sched.store import open_store
+from wheel_sched.testing.faulty_proxy import FaultyProxy
+from wheel_sched.testing.servers import temporary_server
+
+if TYPE_CHECKING:
+    from conftest import Bench, Handler
+
+RETRY = retry_topic_of("billing")
+Handlers = Callable[..., "Handler"]
+
+
+class Gate:
+    """A handler that waits until it is let go, and knows how many wait."""
+
+    def __init__(self) -> None:
+        self.open = threading.Event()
+        self.inside = 0
+        self.most = 0
+        self.values: list[bytes] = []
+        self._lock = threading.Lock()
+
+    def __call__(self, message: Message) -> None:
+        with self._lock:
+            self.inside += 1
+            self.most = max(self.most, self.inside)
+            self.values.append(message.value)
+        self.open.wait(30)
+        with self._lock:
+            self.inside -= 1
+
+
+def test_as_many_are_handled_at_once_as_was_said(bench: Bench) -> None:
+    """Not one more, and not one fewer while there is work."""
+    gate = Gate()
+    consumer = bench.consume(gate, concurrency=3)
+    bench.publish(*(str(n).encode() for n in range(12)))
+    bench.until(lambda: gate.inside == 3)
+    time.sleep(0.15)  # time for a fourth, were there one
+    assert (gate.most, len(gate.values)) == (3, 3)
+    gate.open.set()
+    bench.until(lambda: consumer.stats.acknowledged == 12)
+    assert gate.most == 3
+
+
+def test_async_handlers_run_side_by_side_up_to_the_concurrency(bench: Bench) -> None:
+    """One loop, many handlers at their `await`."""
+    inside = most = 0
+
+    async def handle(message: Message) -> None:
+        nonlocal inside, most
+        inside += 1
+        most = max(most, inside)
+        await asyncio.sleep(0.05)  # what is measured: handlers that overlap
+        inside -= 1
+
+    consumer = bench.consume(handle, concurrency=5)
+    bench.publish(*(str(n).encode() for n in range(20)))
+    bench.until(lambda: consumer.stats.acknowledged == 20)
+    assert most == 5
+
+
+def test_a_slow_handler_keeps_its_message(bench: Bench, handler: Handlers) -> None:
+    """Past `idle_ms` and more, nobody else is given it, because it is kept alive."""
+    gate, other = Gate(), handler()
+    slow = bench.consume(gate, idle_ms=150, concurrency=1)
+    bench.publish(b"m")
+    bench.until(lambda: gate.inside == 1)
+    second = bench.consume(other, idle_ms=150)
+    time.sleep(0.8)  # more than five times `idle_ms`
+    gate.open.set()
+    bench.until(lambda: slow.stats.acknowledged == 1)
+    assert (other.calls, gate.values, second.stats.delivered) == ([], [b"m"], 0)
+
+
+def test_what_nobody_keeps_alive_goes_to_another(bench: Bench, handler: Handlers, monkeypatch: Any) -> None:
+    """The counterpart: without beats the second consumer is given the message."""
+    monkeypatch.setattr("retry_topic.consumer.settling.Settler._beat", lambda self: None)
+    gate, other = Gate(), handler()
+    bench.consume(gate, idle_ms=150, concurrency=1)
+    bench.publish(b"m")
+    bench.until(lambda: gate.inside == 1)
+    bench.consume(other, idle_ms=150)
+    bench.until(lambda: other.values == [b"m"])
+    gate.open.set()
+
+
+def test_a_message_is_not_handled_twice_at_once_by_one_consumer(bench: Bench, monkeypatch: Any) -> None:
+    """A consumer whose beats came late is given its own message again, and leaves it to the handler that has it."""
+    monkeypatch.setattr("retry_topic.consumer.settling.Settler._beat", lambda self: None)
+    gate = Gate()
+    consumer = bench.consume(gate, idle_ms=100, concurrency=2)
+    bench.publish(b"m")
+    bench.until(lambda: consumer.stats.delivered >= 2)
+    gate.open.set()
+    bench.until(lambda: consumer.stats.acknowledged == 1)
+    consumer.stop()
+    assert gate.values == [b"m"]
+    assert bench.unsettled("orders") == []
+
+
+def test_a_message_that_outlives_its_consumers_is_poison(bench: Bench, handler: Handlers) -> None:
+    """Given out more often than the cap, it goes to the dead without being handled; its neighbours are handled."""
+    bench.publish(b"poison", b"harmless")
+    for _ in range(3):
+        member = bench.home.broker.consumer(["orders"], "billing", idle_ms=100)
+        (taken, *_) = member.poll(1, 1_000)
+        assert taken.message.value == b"poison"
+        time.sleep(0.11)  # it dies: silent for longer than `idle_ms`
+    handle = handler()
+    consumer = bench.consume(handle, idle_ms=100, crash_cap=3)
+    bench.until(lambda: consumer.stats.dead == 1 and consumer.stats.acknowledged == 1)
+    (record,) = bench.records(RETRY)
+    state = read(record.headers)
+    assert (record.value, state.error_class, state.verdict) == (b"poison", "poison", "dead")
+    assert state.error_message == "handed out 4 times, and every consumer died or hung over it"
+    assert (handle.values, consumer.stats.poison) == ([b"harmless"], 1)
+
+
+def test_a_crash_is_no_attempt(bench: Bench, handler: Handlers) -> None:
+    """Two consumers died over it, the third one's handler fails: that is the first failure."""
+    bench.publish(b"m")
+    for _ in range(2):
+        bench.home.broker.consumer(["orders"], "billing", idle_ms=100).poll(1, 1_000)
+        time.sleep(0.11)  # it dies: silent for longer than `idle_ms`
+    handle = handler(ValueError("x"))
+    bench.consume(handle, idle_ms=100)
+    bench.until(lambda: len(bench.records(RETRY)) == 1)
+    assert read(bench.records(RETRY)[0].headers).attempt == 1
+    assert handle.attempts == [1]
+
+
+def test_stop_waits_for_running_handlers_and_settles_them(bench: Bench, handler: Handlers) -> None:
+    """What was handled is settled before `stop` returns: nothing is delivered again afterwards."""
+    gate = Gate()
+    consumer = bench.consume(gate, concurrency=4, idle_ms=100)
+    bench.publish(*(str(n).encode() for n in range(10)))
+    bench.until(lambda: gate.inside == 4)
+    stopping = threading.Thread(target=consumer.stop)
+    stopping.start()
+    time.sleep(0.2)  # it waits: handlers are inside
+    assert stopping.is_alive()
+    gate.open.set()
+    stopping.join(10)
+    assert not stopping.is_alive()
+    handled = sorted(gate.values)
+    assert consumer.stats.acknowledged == len(handled)
+    assert sorted(bench.unsettled("orders")) == [b"%d" % n for n in range(10) if b"%d" % n not in handled]
+
+
+def test_stop_gives_up_waiting_and_leaves_the_rest_to_others(bench: Bench, handler: Handlers) -> None:
+    """A handler that hangs keeps nobody from stopping; its message comes to another consumer."""
+    gate, other = Gate(), handler()
+    consumer = bench.consume(gate, idle_ms=100)
+    bench.publish(b"m")
+    bench.until(lambda: gate.inside == 1)
+    start = time.monotonic()
+    consumer.stop(timeout_s=0.2)
+    assert time.monotonic() - start < 5
+    bench.consume(other, idle_ms=100)
+    bench.until(lambda: other.values == [b"m"])
+    gate.open.set()
+
+
+def test_stop_cuts_async_handlers_off(bench: Bench, handler: Handlers) -> None:
+    """An `await` that never ends is cancelled; that is no failure of the message, which comes to another consumer."""
+    cancelled = threading.Event()
+    started = threading.Event()
+
+    async def hang(message: Message) -> None:
+        started.set()
+        try:
+            await asyncio.sleep(3_600)
+        finally:
+            cancelled.set()
+
+    consumer = bench.consume(hang, idle_ms=100)
+    bench.publish(b"m")
+    assert started.wait(10)
+    consumer.stop(timeout_s=0.1)
+    assert cancelled.wait(5)
+    other = handler()
+    bench.consume(other, idle_ms=100)
+    bench.until(lambda: other.values == [b"m"])
+    assert bench.records(RETRY) == []
+
+
+def test_run_blocks_until_stop_is_through(bench: Bench) -> None:
+    """A program that ends after `run` does not cut the drain short."""
+    gate = Gate()
+    consumer = Consumer(bench.home, "orders", gate, group="billing")
+    running = threading.Thread(target=consumer.run)
+    running.start()
+    bench.publish(b"m")
+    bench.until(lambda: gate.inside == 1)
+    stopping = threading.Thread(target=consumer.stop)
+    stopping.start()
+    running.join(0.2)
+    assert running.is_alive()
+    gate.open.set()
+    running.join(10)
+    assert consumer.stats.acknowledged == 1
+    stopping.join(10)
+    assert not running.is_alive()
+
+
+def test_starting_and_stopping_in_any_order_is_harmless(bench: Bench, handler: Handlers) -> None:
+    """Stop before start, start twice, stop twice."""
+    never = Consumer(bench.home, "orders", handler(), group="billing")
+    never.stop()
+    never.start()
+    assert "stopped" in repr(never)
+    consumer = Consumer(bench.home, "orders", handler(), group="billing")
+    consumer.start()
+    consumer.start()
+    assert repr(consumer) == "<Consumer billing ['orders'] running in_flight=0>"
+    consumer.stop()
+    consumer.stop()
+    assert repr(consumer) == "<Consumer billing ['orders'] stopped in_flight=0>"
+
+
+def test_ten_threads_may_start_and_stop_at_once(memory: Bench, handler: Handlers) -> None:
+    """Fifty consumers, each started and stopped by ten threads: none hangs, no thread stays."""
+    before = threading.active_count()
+    for number in range(50):
+        consumer = Consumer(memory.home, "orders", handler(), group=f"g{number}")
+        calls = [consumer.start, consumer.stop] * 5
+        threads = [threading.Thread(target=call) for call in calls]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+            assert not thread.is_alive()
+        consumer.stop()
+    memory.until(lambda: threading.active_count() <= before)
+
+
+def test_consumers_that_come_and_go_lose_and_double_nothing(bench: Bench) -> None:
+    """Messages are published while consumers start and drain one after the other: each is handled exactly once."""
+    seen: list[bytes] = []
+    bench.home.broker.create_topic("orders")
+
+    def publish() -> None:
+        for n in range(150):
+            bench.publish(b"%d" % n)
+            time.sleep(0.002)  # spread over the lives of the consumers
+
+    publisher = threading.Thread(target=publish)
+    publisher.start()
+    while publisher.is_alive():
+        consumer = Consumer(bench.home, "orders", lambda message: seen.append(message.value), group="billing")
+        consumer.start()
+        time.sleep(0.03)  # a short life
+        consumer.stop()
+    bench.consume(lambda message: seen.append(message.value))
+    bench.until(lambda: len(seen) >= 150)
+    assert sorted(seen, key=int) == [b"%d" % n for n in range(150)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"concurrency": 0}, "concurrency"),
+        ({"idle_ms": 99}, "idle_ms"),
+        ({"crash_cap": True}, "crash_cap"),
+        ({"secrets": (b"short",)}, "at least 16 bytes, got: 5"),
+        ({"secrets": b"0123456789abcdef"}, "tuple of bytes"),
+        ({"secrets": ("0123456789abcdef",)}, "tuple of bytes"),
+    ],
+)
+def test_a_wrong_setting_is_told(settings: dict[str, Any], words: str) -> None:
+    """With its name and bounds, and never with the secret itself."""
+    with pytest.raises(ConfigError, match=words) as raised:
+        ConsumerConfig(**settings)
+    assert "0123456789" not in str(raised.value)
+
+
+def test_all_wrong_settings_are_told_at_once() -> None:
+    """One run shows every mistake."""
+    with pytest.raises(ConfigError) as raised:
+        ConsumerConfig(concurrency=0, idle_ms=0, crash_cap=0)
+    assert len(raised.value.problems) == 3
+
+
+@pytest.mark.parametrize("group", ["", "a b", "a{b}", "x" * 201])
+def test_a_group_that_cannot_name_topics_is_refused(memory: Bench, handler: Handlers, group: str) -> None:
+    """Before anything is started."""
+    with pytest.raises(ConfigError, match="expected group"):
+        Consumer(memory.home, "orders", handler(), group=group)
+
+
+@pytest.mark.real
+def test_a_start_that_failed_may_be_repeated(quick_poll: None, handler: Handlers) -> None:
+    """With the broker away nothing is started; once it is back, the same consumer starts."""
+    with temporary_server() as server, connect("memory:", broker=RedisStreamsBroker(server.url)) as home:
+        consumer = Consumer(home, "orders", handler(), group="billing")
+        server.stop()
+        with pytest.raises(BrokerError):
+            consumer.start()
+        server.restart()
+        consumer.start()
+        assert "running" in repr(consumer)
+        consumer.stop()
+
+
+@pytest.mark.real
+def test_an_outage_of_the_broker_is_waited_out(redis_url: str, quick_poll: None, handler: Handlers) -> None:
+    """Connections that break under poll, ack and forward cost nothing but time: each message ends exactly once."""
+    with FaultyProxy(redis_url) as proxy:
+        direct = connect(redis_url)
+        home = Home(open_store("memory:"), RedisStreamsBroker(proxy.url))
+        direct.broker.create_topic("orders")
+        config = ConsumerConfig(idle_ms=500)  # records whose reading was cut off come again after this
+        consumer = Consumer(home, "orders", handler(fail_odd), group="billing", config=config)
+        consumer.start()
+        for n in range(60):
+            assert direct.broker.publish([Message("orders", b"%d" % n)]) == [None]
+            if n % 10 == 5:
+                proxy.cut()
+                proxy.drop_next_reply(b"EVALSHA" if n % 20 == 5 else b"XACK")
+        until_s = time.monotonic() + 30
+        while consumer.stats.acknowledged + consumer.stats.retried < 60:
+            assert time.monotonic() < until_s, consumer.stats
+            time.sleep(0.005)  # the consumer's doing
+        consumer.stop()
+        looker = direct.broker.consumer([RETRY], "looker")
+        values = [int(delivery.message.value) for delivery in looker.poll(100, 100)]
+        assert sorted(values) == list(range(1, 60, 2))
+        home.close()
+        direct.close()
+
+
+def fail_odd(message: Message) -> None:
+    if int(message.value) % 2:
+        raise ValueError("odd")

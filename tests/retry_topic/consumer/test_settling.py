@@ -1,0 +1,213 @@
+"""The settling thread against a broker that refuses, is away or forgets."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from retry_topic.brokers.memory import MemoryBroker
+from retry_topic.brokers.protocol import Delivery, PublishFailure
+from retry_topic.consumer.config import ConsumerStats
+from retry_topic.consumer.settling import InFlight, Outcome, Settler
+from retry_topic.message import Message, Source
+from wheel_sched.errors import BrokerUnavailable
+
+RECORD = Message("billing.retry", b"m", headers=(("retry-attempt", b"1"),))
+
+
+class Stub:
+    """A broker's consumer that answers as told and notes what it is asked."""
+
+    def __init__(self) -> None:
+        self.acked: list[Delivery] = []
+        self.forwarded: list[Message] = []
+        self.beaten: list[Delivery] = []
+        self.plan: list[Any] = []  # an exception or a failure for each call to come, then success
+        self.beat_error: Exception | None = None
+        self.asked = 0
+
+    def _next(self) -> PublishFailure | None:
+        self.asked += 1
+        planned = self.plan.pop(0) if self.plan else None
+        if isinstance(planned, Exception):
+            raise planned
+        failure: PublishFailure | None = planned
+        return failure
+
+    def poll(self, limit: int, timeout_ms: int) -> list[Delivery]:
+        return []
+
+    def ack(self, deliveries: Sequence[Delivery]) -> None:
+        self._next()
+        self.acked += deliveries
+
+    def forward(self, pairs: Sequence[tuple[Delivery, Message]]) -> list[PublishFailure | None]:
+        answers: list[PublishFailure | None] = []
+        for _, message in pairs:
+            answers.append(self._next())
+            if answers[-1] is None:
+                self.forwarded.append(message)
+        return answers
+
+    def beat(self, deliveries: Sequence[Delivery]) -> None:
+        if self.beat_error is not None:
+            raise self.beat_error
+        self.beaten += deliveries
+
+    def close(self) -> None:
+        pass
+
+
+class Rig:
+    """A running settler."""
+
+    def __init__(self, idle_ms: int = 60_000) -> None:
+        self.broker = MemoryBroker()
+        self.stub = Stub()
+        self.in_flight = InFlight()
+        self.stats = ConsumerStats()
+        self.settler = Settler(self.broker, self.stub, self.in_flight, self.stats, idle_ms)
+        self.thread = threading.Thread(target=self.settler.run, daemon=True)
+        self.thread.start()
+
+    def deliver(self, offset: str = "1", handle: Any = None) -> Delivery:
+        delivery = Delivery(Message("orders", b"m", source=Source("orders", 0, offset)), handle or offset)
+        self.in_flight.add(delivery)
+        return delivery
+
+    def drained(self, timeout_s: float = 10) -> bool:
+        return self.in_flight.wait_until_empty(timeout_s)
+
+    def finish(self) -> bool:
+        self.settler.finish()
+        self.thread.join(10)
+        return not self.thread.is_alive()
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    rig = Rig()
+    yield rig
+    assert rig.finish()
+
+
+@pytest.fixture(autouse=True)
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("retry_topic.consumer.settling.AWAY_S", (0.01, 0.02))
+
+
+@pytest.mark.parametrize("error", [BrokerUnavailable("away"), RuntimeError("a bug")])
+@pytest.mark.parametrize("forward", [None, RECORD])
+def test_what_could_not_be_settled_is_settled_later(rig: Rig, error: Exception, forward: Message | None) -> None:
+    """Nothing is forgotten and the thread lives on, whatever the broker raises."""
+    rig.stub.plan = [error, error, error]
+    ended: Any = "acknowledged" if forward is None else "retried"
+    rig.settler.put(Outcome(rig.deliver(), ended, forward))
+    assert rig.drained()
+    assert len(rig.stub.acked) + len(rig.stub.forwarded) == 1
+    assert (rig.stats.acknowledged, rig.stats.retried) == ((1, 0) if forward is None else (0, 1))
+
+
+def test_one_refused_record_does_not_hold_up_the_others(rig: Rig) -> None:
+    """While one waits for its next try, outcomes that come meanwhile are settled at once."""
+    rig.stub.plan = [PublishFailure("busy")] * 10_000
+    rig.settler.put(Outcome(rig.deliver("refused"), "retried", RECORD))
+    _until(lambda: rig.stub.asked > 2)
+    rig.stub.plan = [PublishFailure("busy")]
+    for offset in map(str, range(20)):
+        rig.settler.put(Outcome(rig.deliver(offset), "acknowledged"))
+    assert rig.drained()
+    assert (len(rig.stub.acked), len(rig.stub.forwarded)) == (20, 1)
+
+
+def test_a_deleted_retry_topic_is_created_again(rig: Rig) -> None:
+    """A refusal for good creates the topic, and the record goes as it was."""
+    rig.stub.plan = [PublishFailure("unknown topic", transient=False)]
+    rig.settler.put(Outcome(rig.deliver(), "retried", RECORD))
+    assert rig.drained()
+    assert rig.stub.forwarded == [RECORD]
+    assert "billing.retry" in rig.broker.topics()
+
+
+def test_a_record_our_headers_make_too_large_goes_without_them(rig: Rig) -> None:
+    """What came as it is can go as it is: the message is more than what we have to say about it."""
+    rig.stub.plan = [PublishFailure("too many headers", transient=False)] * 2
+    rig.settler.put(Outcome(rig.deliver(), "retried", RECORD))
+    assert rig.drained()
+    assert rig.stub.forwarded == [Message("billing.retry", b"m")]
+
+
+def test_a_record_refused_for_ever_stays_in_flight_and_is_kept_alive() -> None:
+    """It is neither dropped nor given away; the end of the consumer gives it back."""
+    rig = Rig(idle_ms=30)
+    rig.stub.plan = [PublishFailure("never", transient=False)] * 10_000
+    delivery = rig.deliver()
+    rig.settler.put(Outcome(delivery, "retried", RECORD))
+    _until(lambda: rig.stub.beaten.count(delivery) > 2 and rig.stub.asked > 5)
+    assert len(rig.in_flight) == 1
+    assert rig.finish()
+    assert rig.stub.forwarded == []
+
+
+def test_what_is_in_flight_is_kept_alive_even_when_a_beat_fails() -> None:
+    """One lost beat is not the last; a settled delivery is not beaten any more."""
+    rig = Rig(idle_ms=30)
+    rig.stub.beat_error = BrokerUnavailable("away")
+    delivery = rig.deliver()
+    time.sleep(0.05)  # a few beats fail
+    rig.stub.beat_error = None
+    _until(lambda: rig.stub.beaten.count(delivery) > 2)
+    rig.settler.put(Outcome(delivery, "acknowledged"))
+    assert rig.drained()
+    assert rig.finish()
+    beats = len(rig.stub.beaten)
+    assert rig.stub.beaten[:beats] == [delivery] * beats
+
+
+def test_finishing_settles_what_is_there(rig: Rig) -> None:
+    """Outcomes put before the end are settled before the thread ends."""
+    for offset in map(str, range(500)):
+        rig.settler.put(Outcome(rig.deliver(offset), "acknowledged"))
+    assert rig.finish()
+    assert len(rig.stub.acked) == 500
+
+
+def test_finishing_does_not_wait_for_a_broker_that_is_away(rig: Rig) -> None:
+    """After a few tries the thread ends; what is unsettled comes again elsewhere."""
+    rig.stub.plan = [BrokerUnavailable("away")] * 10_000
+    rig.settler.put(Outcome(rig.deliver(), "acknowledged"))
+    start = time.monotonic()
+    assert rig.finish()
+    assert time.monotonic() - start < 5
+
+
+def test_a_record_that_is_here_already_is_settled_with_its_newest_handle(rig: Rig) -> None:
+    """The broker gave it again because a beat came late: one handling, and the handle that is valid now."""
+    first = rig.deliver("1", handle="old")
+    again = Delivery(first.message, "new", 2)
+    assert rig.in_flight.add(again) is False
+    rig.settler.put(Outcome(first, "acknowledged"))
+    assert rig.drained()
+    assert [delivery.handle for delivery in rig.stub.acked] == ["new"]
+
+
+def test_room_is_what_is_free() -> None:
+    """A reader waits while everything is taken, and no longer than it says."""
+    in_flight = InFlight()
+    deliveries = [Delivery(Message("t", b"", source=Source("t", 0, str(n))), n) for n in range(3)]
+    for delivery in deliveries:
+        in_flight.add(delivery)
+    assert (in_flight.room(5, 0), in_flight.room(3, 0.01)) == (2, 0)
+    threading.Timer(0.02, in_flight.remove, [deliveries[:1]]).start()
+    assert in_flight.room(3, 10) == 1
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    until_s = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < until_s
+        time.sleep(0.001)  # the settling thread's doing
