@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -21,7 +21,13 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-class DurationType(click.ParamType[int]):
+if TYPE_CHECKING:
+    _Milliseconds = click.ParamType[int]
+else:
+    _Milliseconds = click.ParamType  # click 8.1's takes no type argument
+
+
+class DurationType(_Milliseconds):
     """A duration, in milliseconds."""
 
     name = "duration"
@@ -35,7 +41,7 @@ class DurationType(click.ParamType[int]):
             self.fail(str(error), param, ctx)
 
 
-class InstantType(click.ParamType[int]):
+class InstantType(_Milliseconds):
     """An instant, in epoch milliseconds."""
 
     name = "instant"

@@ -35,7 +35,7 @@ def backlog(patient: Patient) -> Finding:
     return problem(
         "backlog",
         f"the head of due is {span(late_ms)} late",
-        "is a dispatcher running? `wheel-sched serve --group GROUP`; if one is, its log says what its broker answers",
+        "is a dispatcher running? `wheel-sched serve GROUP`; if one is, its log says what its broker answers",
     )
 
 

@@ -126,7 +126,7 @@ def round_trip(patient: Patient) -> Finding:
     from wheel_sched.store.redis.library import shard_keys
 
     namespace = f"doctor-{os.getpid()}-{time.time_ns()}"
-    dialect = Dialect(namespace, patient.settings.durability, patient.settings.replicas)
+    dialect = Dialect(namespace)  # whether the durability asked for is kept is `persistence`'s to say
     backend = RedisBackend(patient.client, dialect)
     started = time.perf_counter()
     try:

@@ -9,7 +9,7 @@ import click
 from wheel_sched.cli.failing import CommandFailed
 from wheel_sched.cli.opening import created_as, opened, server_url
 from wheel_sched.cli.options import Session, confirm, json_option, pass_session, yes_option
-from wheel_sched.cli.output import Progress, emit, instant, note, say
+from wheel_sched.cli.output import Progress, amount, emit, instant, note, say
 from wheel_sched.config import redacted
 
 
@@ -73,7 +73,7 @@ def restore(session: Session, file: str, resume: bool, as_json: bool) -> None:
     else:
         already = described.items - put
         there = f", {already:,} were there" if already else ""
-        say(f"{put:,} items put into {settings.namespace} ({shards} shards){there}")
+        say(f"{put:,} items put into {settings.namespace} ({amount(shards, 'shard')}){there}")
         say(f"the backup was taken {instant(described.taken_ms)} from {described.namespace}")
 
 
@@ -124,7 +124,7 @@ def reshard(session: Session, shards: int | None, resume: bool, yes: bool, as_js
     if as_json:
         emit(asdict(done))
     elif done.before == done.after:
-        say(f"{settings.namespace} has {done.after} shards; nothing was changed")
+        say(f"{settings.namespace} has {amount(done.after, 'shard')} already; nothing was changed")
     else:
         say(f"{settings.namespace}: {done.before} to {done.after} shards; {done.moved:,} items moved")
         note("start the services again; processes that still run must be restarted")

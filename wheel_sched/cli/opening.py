@@ -73,7 +73,9 @@ def created_as(url: str, namespace: str) -> Mapping[str, str]:
     except (redis.RedisError, OSError) as error:
         raise translate(error) from error
     except ValueError as error:
-        raise ConfigError(f"expected the store to be a URL that can be connected to, got: {redacted(url)}") from error
+        raise ConfigError(
+            f"expected the store to be redis://..., rediss://..., unix://... or embedded:FOLDER, got: {redacted(url)}"
+        ) from error
     return {name: value.decode() for name, value in zip(names, values, strict=True) if value is not None}
 
 

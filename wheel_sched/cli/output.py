@@ -73,9 +73,11 @@ def amount(count: int, thing: str) -> str:
 
 
 def span(delay_ms: int) -> str:
-    """A length of time in at most two units: `3m12s`, `2d4h`, `840ms`."""
+    """A length of time in at most two units: `3m12s`, `2d4h`, `2.7s`, `840ms`."""
     if delay_ms < 1_000:
         return f"{delay_ms}ms"
+    if delay_ms < 10_000:
+        return f"{delay_ms // 100 / 10:g}s"
     for place, (unit, size_ms) in enumerate(_UNITS):
         if delay_ms >= size_ms:
             count, rest = divmod(delay_ms, size_ms)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -23,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from wheel_sched.errors import Rejected, StoreError
+from wheel_sched.errors import StoreError
 from wheel_sched.store.delay_store import DelayStore
 from wheel_sched.store.freezing import ListTries, Tried
 from wheel_sched.store.items import MAX_BATCH, STATES, Counts, Found, State
@@ -39,6 +40,10 @@ Progress = Callable[[int], None]
 
 class BadBackup(StoreError):
     """The file is no backup, or not whole: nothing was restored."""
+
+
+class NamespaceNotEmpty(StoreError):
+    """Only an empty namespace takes a backup: nothing was restored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +80,8 @@ def write_backup(
         StoreError, OSError: nothing stands under `path` that did not before.
     """
     target = Path(path)
+    if not target.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "there is no such folder; nothing was written", str(target.parent))
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         with part.open("xb") as file:
@@ -292,14 +299,14 @@ def restore_backup(
 
     Raises:
         BadBackup: the file is not whole; nothing was restored.
-        Rejected: the namespace is not empty; nothing was restored.
+        NamespaceNotEmpty: nothing was restored.
     """
     described = verify_backup(path)
     if not resume:
         there = {state: store.counts().sizes[state] for state in STATES}
         if any(there.values()):
             text = ", ".join(f"{count} {state}" for state, count in there.items() if count)
-            raise Rejected(
+            raise NamespaceNotEmpty(
                 f"the namespace is not empty ({text}); nothing was restored; give another namespace, or go on with an "
                 "interrupted restore (--resume)"
             )

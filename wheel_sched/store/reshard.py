@@ -88,7 +88,9 @@ class _Run:
             self._read_plan(first.frozen, target, resume)
         else:
             if resume or target is None:
-                raise ReshardRefused(f"there is nothing to resume: the namespace has {first.shards} shards")
+                raise ReshardRefused(
+                    f"there is nothing to resume: the namespace has {first.shards} shards and is not frozen"
+                )
             self._before, self._after = first.shards, target
             if target == first.shards:
                 return Resharded(target, target, 0, 0)

@@ -1,0 +1,203 @@
+"""Backup and restore: everything that is there, or nothing; on memory and on a real server."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wheel_sched.store import DelayStore, Item, open_store
+from wheel_sched.store.backup import (
+    BadBackup,
+    NamespaceNotEmpty,
+    all_items,
+    all_tries,
+    restore_backup,
+    verify_backup,
+    write_backup,
+)
+from wheel_sched.store.items import STATES
+
+HOUR = 3_600_000
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def contents(store: DelayStore) -> list[tuple[Any, ...]]:
+    """All there is, but for the shard it lies in."""
+    return sorted(
+        (f.id, f.state, f.score_ms, f.version, f.topic, f.body, f.reason, f.refs, f.route or "")
+        for state in STATES
+        for f in all_items(store, state)
+    )
+
+
+def tries(store: DelayStore) -> set[tuple[str, int, int]]:
+    return {(r.key, r.attempts, r.expiry_ms) for s in range(store.shards) for r in all_tries(store, s)}
+
+
+@pytest.fixture(params=["memory", pytest.param("real", marks=pytest.mark.real)])
+def store(request: pytest.FixtureRequest) -> Iterator[DelayStore]:
+    target = "memory:" if request.param == "memory" else request.getfixturevalue("redis_url")
+    with open_store(target, shards=2) as opened:
+        yield opened
+
+
+@pytest.fixture
+def filled(store: DelayStore) -> DelayStore:
+    """Every state, paused and parked, refs, routes, odd bytes and attempt records; more than a page."""
+    now = now_ms()
+    store.schedule([Item(f"i{n}", now + HOUR + n, b"\x00\xff%d" % n, f"t{n % 3}", (f"r{n % 5}",)) for n in range(700)])
+    store.schedule([Item("routed", now + HOUR, b"x", route="elsewhere"), Item("parked", None, b"", "t1")])
+    store.schedule([Item("Zoë\n\udcff", now + HOUR, b"x", "tøpic")])
+    store.pause("t1")
+    store.bury([(Item(f"d{n}", now + n, b"gone", "t0"), f"fatal: {n}") for n in range(30)])
+    store.remember([(f"k{n}", n % 9 + 1, now + HOUR * n) for n in range(1, 600)])
+    return store
+
+
+def test_what_is_restored_is_what_was_backed_up(filled: DelayStore, tmp_path: Path) -> None:
+    """States, dues, reasons, versions, refs, routes, pauses and attempt records, into another number of shards."""
+    before, records = contents(filled), tries(filled)
+    written = write_backup(filled, tmp_path / "b", namespace="wheel")
+    assert written.exact
+    assert (written.items, written.tries) == (733, len(records))
+    assert verify_backup(tmp_path / "b") == written
+    with open_store("memory:", shards=3) as other:
+        assert restore_backup(other, tmp_path / "b") == 733
+        assert contents(other) == before
+        assert tries(other) == records
+        assert set(other.counts().paused) == {"t1"}
+        assert sorted(other.find("r1")) == sorted(filled.find("r1"))
+        counts = other.counts()
+        assert all(counts.total(state) == counts.sizes[state] for state in STATES)
+
+
+def test_what_is_in_flight_is_written_as_due_at_its_original_due(store: DelayStore, tmp_path: Path) -> None:
+    """A lease means nothing elsewhere; what was cancelled in flight does not come back."""
+    due = now_ms() - 5_000
+    store.schedule([Item("flying", due, b"x"), Item("cancelled", due, b"x")])
+    for shard in range(2):
+        store.claim(10, shard=shard)
+    store.cancel(["cancelled"])
+    write_backup(store, tmp_path / "b", namespace="wheel")
+    with open_store("memory:") as other:
+        assert restore_backup(other, tmp_path / "b") == 1
+        (found,) = other.list_items("due").found
+    assert (found.id, found.score_ms) == ("flying", due)
+
+
+def test_a_namespace_that_is_not_empty_takes_no_backup(filled: DelayStore, tmp_path: Path) -> None:
+    """Nothing is mixed, unless an interrupted restore is resumed; that leaves alone what is there."""
+    write_backup(filled, tmp_path / "b", namespace="wheel")
+    before = contents(filled)
+    with pytest.raises(NamespaceNotEmpty, match="nothing was restored"):
+        restore_backup(filled, tmp_path / "b")
+    filled.cancel(["i0"])
+    assert restore_backup(filled, tmp_path / "b", resume=True) == 1
+    assert contents(filled) == before
+
+
+def cut(lines: list[bytes]) -> list[bytes]:
+    return lines[:-1]
+
+
+def change(lines: list[bytes]) -> list[bytes]:
+    return [lines[0], lines[1].replace(b'"version":', b'"version":1'), *lines[2:]]
+
+
+def leave_one_out(lines: list[bytes]) -> list[bytes]:
+    return [*lines[:3], *lines[4:]]
+
+
+def go_on(lines: list[bytes]) -> list[bytes]:
+    return [*lines, lines[1]]
+
+
+def tear(lines: list[bytes]) -> list[bytes]:
+    return [*lines[:5], lines[5][:20]]
+
+
+def headless(lines: list[bytes]) -> list[bytes]:
+    return lines[1:]
+
+
+def from_the_future(lines: list[bytes]) -> list[bytes]:
+    return [lines[0].replace(b'"format":1', b'"format":2'), *lines[1:]]
+
+
+@pytest.mark.parametrize("harm", [cut, change, leave_one_out, go_on, tear, headless, from_the_future])
+def test_a_harmed_file_is_refused_before_anything_is_written(filled: DelayStore, tmp_path: Path, harm: Any) -> None:
+    """Cut off, changed, torn or of another kind: the namespace stays empty."""
+    path = tmp_path / "b"
+    write_backup(filled, path, namespace="wheel")
+    path.write_bytes(b"".join(harm(path.read_bytes().splitlines(keepends=True))))
+    with open_store("memory:") as other:
+        with pytest.raises(BadBackup, match="nothing was restored"):
+            restore_backup(other, path)
+        assert contents(other) == []
+
+
+def test_every_line_is_json_with_a_kind(filled: DelayStore, tmp_path: Path) -> None:
+    """Other tools can read it: header, items, attempt records, footer."""
+    write_backup(filled, tmp_path / "b", namespace="wheel")
+    kinds = [json.loads(line)["kind"] for line in (tmp_path / "b").read_bytes().splitlines()]
+    assert (kinds[0], kinds[-1]) == ("wheel-sched-backup", "footer")
+    assert set(kinds[1:-1]) == {"item", "tries"}
+
+
+def test_a_backup_that_fails_leaves_the_earlier_one(filled: DelayStore, tmp_path: Path) -> None:
+    """The file appears when it is whole; nothing else stays behind."""
+    path = tmp_path / "b"
+    path.write_text("the earlier one")
+
+    def stop(count: int) -> None:
+        raise RuntimeError("the disk is full")
+
+    with pytest.raises(RuntimeError, match="disk is full"):
+        write_backup(filled, path, namespace="wheel", progress=stop)
+    assert path.read_text() == "the earlier one"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["b"]
+
+
+def test_what_moves_while_it_is_written_is_there_once_and_said_so(filled: DelayStore, tmp_path: Path) -> None:
+    """An item that comes back behind the reader is caught by another pass; the backup says it is not exact."""
+    moved = []
+
+    def move(count: int) -> None:
+        if not moved:
+            moved.append(True)
+            filled.cancel(["i699"])
+            filled.schedule([Item("late", now_ms() + 1, b"new")])  # in front of what was read
+
+    written = write_backup(filled, tmp_path / "b", namespace="wheel", progress=move)
+    assert not written.exact
+    lines = [json.loads(line) for line in (tmp_path / "b").read_bytes().splitlines()]
+    names = [line["id"] for line in lines if line["kind"] == "item"]
+    assert names.count("late") == 1
+    assert len(names) == len(set(names))
+
+
+def test_the_commands_carry_a_namespace_over(cli: Any, home: Any, wait_for: Any, bury: Any) -> None:
+    """backup, restore elsewhere, and the listing is the same; a second restore is refused in words."""
+    wait_for("w", now_ms() + HOUR)
+    bury("d")
+    assert cli.json("backup", "b.jsonl")["items"] == 2
+    restored = cli.json("--namespace", "other", "restore", "b.jsonl")
+    assert (restored["put"], restored["shards"]) == (2, 1)
+    assert cli.objects("ls") == cli.objects("--namespace", "other", "ls")
+    assert cli.objects("ls", "--dead") == cli.objects("--namespace", "other", "ls", "--dead")
+    assert "not empty" in cli("--namespace", "other", "restore", "b.jsonl", code=1).stderr
+    assert "2 were there" in cli("--namespace", "other", "restore", "b.jsonl", "--resume").stdout
+    assert cli.json("--namespace", "wide", "--shards", "3", "restore", "b.jsonl")["shards"] == 3
+
+
+def test_a_folder_that_is_not_there_is_said_in_words(cli: Any, home: Any) -> None:
+    """No traceback, exit code 1."""
+    assert "there is no such folder" in cli("backup", "nowhere/b.jsonl", code=1).stderr

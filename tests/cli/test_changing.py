@@ -1,0 +1,214 @@
+"""retry, reschedule, delete and replay: by id, by filter, with a dry run, paced."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from typing import Any
+
+import pytest
+
+HOUR = 3_600_000
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def dues(home: Any) -> dict[str, int]:
+    return {found.id: found.score_ms for found in home.store.list_items("due").found}
+
+
+@pytest.fixture
+def waiting(wait_for: Any) -> int:
+    """Four messages an hour away, two of each topic."""
+    due = now_ms() + HOUR
+    for name in ("o1", "o2"):
+        wait_for(name, due)
+    for name in ("m1", "m2"):
+        wait_for(name, due, topic="mails")
+    return due
+
+
+@pytest.mark.parametrize("command", ["retry", "reschedule --in 1h", "delete --yes", "replay --yes"])
+def test_saying_nothing_means_nothing(cli: Any, home: Any, waiting: int, command: str) -> None:
+    """Without ids, filter or --all a changing command is wrong usage and changes nothing."""
+    before = dues(home)
+    cli(*command.split(), code=2)
+    cli(*command.split(), "o1", "--topic", "orders", code=2)
+    assert dues(home) == before
+
+
+@pytest.mark.parametrize("command", ["retry", "reschedule --in 1h", "delete", "replay"])
+def test_a_dry_run_counts_shows_five_and_changes_nothing(
+    cli: Any, home: Any, wait_for: Any, bury: Any, command: str
+) -> None:
+    """The count of all, five samples, and the store as it was; no question is asked."""
+    for number in range(7):
+        wait_for(f"m{number}", now_ms() + HOUR)
+        bury(f"d{number}")
+    before = dues(home), home.store.counts().now
+    plan = cli.json(*command.split(), "--all", "--dry-run")
+    assert plan["dry_run"] is True
+    assert plan["count"] == 7
+    assert len(plan["samples"]) == 5
+    text = cli(*command.split(), "--all", "--dry-run")
+    assert "7 " in text.stdout
+    assert len(text.stdout.splitlines()) == 6
+    assert "nothing was changed" in text.stderr
+    assert (dues(home), home.store.counts().now) == before
+
+
+def test_retry_makes_due_now(cli: Any, home: Any, waiting: int) -> None:
+    """By filter: the others keep their due."""
+    assert cli.json("retry", "--topic", "orders") == {"done": 2}
+    assert {name for name, due in dues(home).items() if due <= now_ms()} == {"o1", "o2"}
+
+
+@pytest.mark.parametrize(("pace", "step_ms"), [(["--rate", "2"], 500), (["--spread", "4s"], 1_000)])
+def test_retry_is_paced(cli: Any, home: Any, waiting: int, pace: list[str], step_ms: int) -> None:
+    """Equal steps, the first one now."""
+    cli("retry", "--all", *pace)
+    found = sorted(dues(home).values())
+    assert [later - earlier for earlier, later in itertools.pairwise(found)] == [step_ms] * 3
+
+
+def test_rate_and_spread_exclude_each_other(cli: Any, waiting: int) -> None:
+    """Two paces at once are wrong usage."""
+    cli("retry", "--all", "--rate", "2", "--spread", "4s", code=2)
+
+
+def test_retry_of_a_dead_letter_by_id_replays_it(cli: Any, home: Any, bury: Any) -> None:
+    """People need not know which command is for the dead."""
+    bury("d")
+    cli("retry", "d")
+    (found,) = home.store.get(["d"])
+    assert found.state == "due"
+
+
+def test_retry_of_held_messages_says_which_stay_held(cli: Any, home: Any, waiting: int) -> None:
+    """A paused topic is stronger than a retry, and the command says so."""
+    home.store.pause("orders")
+    done = cli("retry", "--all")
+    assert "2 messages stay held, because their topic is paused" in done.stderr
+    assert set(dues(home)) == {"m1", "m2"}
+
+
+def test_an_unknown_id_changes_nothing_of_the_others(cli: Any, home: Any, waiting: int) -> None:
+    """All ids must exist before the first is changed."""
+    before = dues(home)
+    done = cli("retry", "o1", "nope", code=1)
+    assert "no message nope: nothing was changed" in done.stderr
+    assert dues(home) == before
+
+
+def test_a_message_in_flight_is_left_alone_and_said_so(cli: Any, home: Any, wait_for: Any) -> None:
+    """Exit code 1: not everything asked for was done."""
+    wait_for("f", now_ms() - 5)
+    home.store.claim(1)
+    done = cli("retry", "f", code=1)
+    assert "in flight: being tried right now" in done.stdout
+
+
+def test_reschedule_to_an_instant_and_by_a_delay(cli: Any, home: Any, waiting: int) -> None:
+    """--at is exact; --in counts from the store's now."""
+    cli("reschedule", "o1", "--at", "2030-01-01T00:00:00Z")
+    cli("reschedule", "o2", "--in", "2h")
+    found = dues(home)
+    assert found["o1"] == 1_893_456_000_000
+    assert abs(found["o2"] - now_ms() - 2 * HOUR) < 10_000
+
+
+def test_reschedule_wants_one_time(cli: Any, waiting: int) -> None:
+    """Neither or both is wrong usage."""
+    cli("reschedule", "o1", code=2)
+    cli("reschedule", "o1", "--in", "1h", "--at", "+1h", code=2)
+
+
+def test_delete_asks_and_without_an_answer_insists_on_yes(cli: Any, home: Any, waiting: int) -> None:
+    """Off a terminal nothing is deleted without --yes; with it, exactly what was meant."""
+    assert "add --yes" in cli("delete", "--topic", "orders", code=2).stderr
+    assert len(dues(home)) == 4
+    assert cli.json("delete", "--topic", "orders", "--yes") == {"done": 2}
+    assert set(dues(home)) == {"m1", "m2"}
+
+
+def test_delete_by_filter_spares_the_dead_unless_they_are_named(cli: Any, home: Any, waiting: int, bury: Any) -> None:
+    """`delete --topic orders` means what waits; --state dead means the dead."""
+    bury("d")
+    cli("delete", "--topic", "orders", "--yes")
+    assert home.store.counts().total("dead") == 1
+    cli("delete", "--topic", "orders", "--state", "dead", "--yes")
+    assert home.store.counts().total("dead") == 0
+
+
+def test_items_with_a_route_of_their_own_are_changed_too(cli: Any, home: Any) -> None:
+    """In a namespace of several shards the route, not the id, says where an item lies."""
+    from wheel_sched.store import Item, open_store
+
+    with open_store(cli.url, namespace="routed", shards=5) as store:
+        store.schedule([Item(f"i{n}", now_ms() + HOUR, b"x", "t", route=f"r{n}") for n in range(20)])
+        cli("--namespace", "routed", "retry", "--all")
+        assert len(store.claim(100, shard=0).items) > 0
+        assert store.counts().due_head_ms is None or store.counts().due_head_ms <= now_ms()
+        left = cli.json("--namespace", "routed", "delete", "--all", "--yes")
+        assert left["done"] == 20 - store.counts().total("fly")
+
+
+def test_replay_starts_attempts_anew_and_counts_itself(cli: Any, home: Any, bury: Any) -> None:
+    """The message waits again with attempt 0 and one replay."""
+    bury("d1")
+    bury("d2", error="smtp.Refused", fingerprint="bbbbbbbbbbbb")
+    done = cli.json("replay", "--fingerprint", "aaa", "--yes")
+    assert (done["replayed"], done["matched"]) == (1, 1)
+    shown = cli.json("show", "d1")
+    assert (shown["state"], shown["attempt"], shown["replays"]) == ("due", 0, 1)
+    assert cli.json("show", "d2")["state"] == "dead"
+
+
+def test_the_start_of_a_fingerprint_must_mean_one_error(cli: Any, home: Any, bury: Any) -> None:
+    """An ambiguous start replays nothing and lists what it could mean."""
+    bury("d1", fingerprint="ab0000000000")
+    bury("d2", fingerprint="ab1111111111")
+    done = cli("replay", "--fingerprint", "ab", "--yes", code=1)
+    assert "2 fingerprints (ab0000000000, ab1111111111): nothing was replayed" in done.stderr
+    assert home.store.counts().total("dead") == 2
+
+
+def test_replay_is_spread_over_a_time(cli: Any, home: Any, bury: Any) -> None:
+    """Four letters over four seconds: one a second."""
+    for number in range(4):
+        bury(f"d{number}")
+    cli("replay", "--all", "--spread", "4s", "--yes")
+    found = sorted(dues(home).values())
+    assert [later - earlier for earlier, later in itertools.pairwise(found)] == [1_000] * 3
+
+
+def test_the_loop_guard_holds_back_and_can_be_raised(cli: Any, home: Any, bury: Any) -> None:
+    """After three replays a letter stays dead, the command says so and ends with 1."""
+    bury("d")
+    for _ in range(3):
+        cli("replay", "d", "--yes")
+        claim = home.store.claim(1)
+        from wheel_sched.store import Dead
+
+        home.store.settle(claim, [Dead("d", "max-attempts: again")])
+    done = cli("replay", "d", "--yes", code=1)
+    assert "held back by the loop guard" in done.stdout
+    cli("replay", "d", "--yes", "--max-replays", "9")
+
+
+def test_replay_to_a_topic_that_is_not_there_replays_nothing(cli: Any, home: Any, bury: Any) -> None:
+    """A mistyped --to is caught before anything moves."""
+    bury("d")
+    assert "there is no topic 'nowhere': nothing was replayed" in cli("replay", "d", "--to", "nowhere", code=1).stderr
+    home.broker.create_topic("elsewhere")
+    cli("replay", "d", "--to", "elsewhere", "--yes")
+    assert cli.json("show", "d")["target"] == "elsewhere"
+
+
+def test_replay_of_what_is_not_dead_replays_nothing(cli: Any, home: Any, waiting: int, bury: Any) -> None:
+    """One wrong id among right ones stops the whole."""
+    bury("d")
+    assert "1 of the ids are no dead letters" in cli("replay", "d", "o1", "--yes", code=1).stderr
+    assert home.store.counts().total("dead") == 1

@@ -1,0 +1,101 @@
+"""Settings: four places, their order, and every mistake told at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wheel_sched.config import Settings, load_settings, redacted
+from wheel_sched.errors import ConfigError
+
+
+def test_without_anything_the_defaults_hold() -> None:
+    """No flag, no environment, no file: the documented defaults, and all of them say so."""
+    loaded = load_settings({}, env={})
+    assert loaded.settings == Settings()
+    assert set(loaded.origins.values()) == {"default"}
+
+
+def test_flag_beats_environment_beats_file_beats_default(tmp_path: Path) -> None:
+    """Each place wins over the next, and the origin names the winner."""
+    file = tmp_path / "s.toml"
+    file.write_text('namespace = "from-file"\nstore = "redis://file"\nprefix = "p:"\n')
+    env = {"WHEEL_SCHED_NAMESPACE": "from-env", "WHEEL_SCHED_STORE": "redis://env"}
+    loaded = load_settings({"store": "redis://flag", "namespace": None}, env=env, file=file)
+    assert (loaded.settings.store, loaded.settings.namespace, loaded.settings.prefix) == (
+        "redis://flag",
+        "from-env",
+        "p:",
+    )
+    assert loaded.origins["store"] == "flag"
+    assert loaded.origins["namespace"] == "env WHEEL_SCHED_NAMESPACE"
+    assert loaded.origins["prefix"] == f"file {file}"
+    assert loaded.origins["durability"] == "default"
+
+
+def test_the_file_of_the_working_folder_is_read(tmp_path: Path) -> None:
+    """wheel-sched.toml needs no flag."""
+    (tmp_path / "wheel-sched.toml").write_text("shards = 3\n")
+    assert load_settings({}, env={}).settings.shards == 3
+
+
+def test_every_mistake_is_told_at_once_with_its_place(tmp_path: Path) -> None:
+    """Unknown names, wrong types and wrong values of all places come in one error."""
+    file = tmp_path / "s.toml"
+    file.write_text('namespce = "x"\nshards = 0\nstore = 5\n')
+    env = {"WHEEL_SCHED_DURABILITY": "always", "WHEEL_SCHED_REPLICAS": "two"}
+    with pytest.raises(ConfigError) as caught:
+        load_settings({"shards": 9_999}, env=env, file=file)
+    text = str(caught.value)
+    assert "did you mean 'namespace'" in text
+    assert "env WHEEL_SCHED_DURABILITY" in text
+    assert "flag --shards" in text
+    assert len(caught.value.problems) == 6
+
+
+@pytest.mark.parametrize("content", [b"a = [", b"\xff\xfe"])
+def test_a_file_that_is_no_toml_is_named(tmp_path: Path, content: bytes) -> None:
+    """A broken settings file is a configuration error, not a traceback."""
+    file = tmp_path / "s.toml"
+    file.write_bytes(content)
+    with pytest.raises(ConfigError, match="to be TOML"):
+        load_settings({}, env={}, file=file)
+
+
+def test_a_named_file_must_exist() -> None:
+    """A mistyped --config is an error; only the file of the working folder is optional."""
+    with pytest.raises(ConfigError, match="readable file"):
+        load_settings({}, env={"WHEEL_SCHED_CONFIG": "nowhere.toml"})
+
+
+def test_policies_of_a_file_lie_beside_it(tmp_path: Path) -> None:
+    """A relative policies path means the settings file's folder, not the working folder."""
+    folder = tmp_path / "etc"
+    folder.mkdir()
+    (folder / "s.toml").write_text('policies = "retry.toml"\n')
+    assert load_settings({}, env={}, file=folder / "s.toml").settings.policies == str(folder / "retry.toml")
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://user:secret@host:6379/0", "redis://user:***@host:6379/0"),
+        ("redis://:secret@host", "redis://:***@host"),
+        ("redis://host:6379/0", "redis://host:6379/0"),
+        ("embedded:.wheel-sched", "embedded:.wheel-sched"),
+    ],
+)
+def test_passwords_are_never_shown(url: str, shown: str) -> None:
+    """URLs are shown without their password and otherwise as they are."""
+    assert redacted(url) == shown
+
+
+def test_config_show_tells_value_and_origin_without_a_server(cli_at: Any) -> None:
+    """`config show --origin` needs no store, and hides the password."""
+    cli = cli_at("redis://me:secret@nowhere:1/0")
+    shown = cli.json("config", "show", "--origin")
+    assert shown["store"] == {"value": "redis://me:***@nowhere:1/0", "origin": "flag"}
+    assert shown["namespace"]["origin"] == "default"
+    assert "secret" not in cli("config", "show", "--origin").output

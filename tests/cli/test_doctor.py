@@ -1,0 +1,227 @@
+"""doctor: each check sees the harm it is for, with evidence and a mend, and nothing else."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from wheel_sched.cli import doctor_namespace, doctor_server
+from wheel_sched.cli.doctor_finding import Finding, Patient
+from wheel_sched.config import Settings
+from wheel_sched.store import open_store
+from wheel_sched.store.operations import Call, Count
+from wheel_sched.testing.servers import temporary_server
+
+if TYPE_CHECKING:
+    import redis
+
+HOUR = 3_600_000
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def findings(cli: Any, code: int, *options: str) -> dict[str, dict[str, str]]:
+    report = cli.json(*options, "doctor", code=code)
+    assert report["healthy"] == (code == 0)
+    return {finding["check"]: finding for finding in report["findings"]}
+
+
+def harmed(cli: Any, code: int, *options: str) -> set[tuple[str, str]]:
+    """(check, level) of all that is not well; each has a mend."""
+    found = {name: f for name, f in findings(cli, code, *options).items() if f["level"] != "ok"}
+    assert all(f["mend"] for f in found.values())
+    return {(name, f["level"]) for name, f in found.items()}
+
+
+def test_a_healthy_namespace_is_all_well(cli: Any, home: Any, wait_for: Any) -> None:
+    """Every check of the list is there and fine; exit code 0; nothing is left behind."""
+    wait_for("w", now_ms() + HOUR)
+    before = set(home.store.backend.client.scan_iter())
+    found = findings(cli, 0)
+    assert set(found) == {
+        "python", "packages", "core", "server", "version", "eviction", "persistence", "scripts", "clock", "libraries",
+        "hand-over", "frozen", "backlog", "leases", "counters", "clock jumps", "dead letters", "records", "places",
+    }  # fmt: skip
+    assert found["hand-over"]["evidence"].startswith("one script: exactly once")
+    left = {key for key in set(home.store.backend.client.scan_iter()) - before if b":op:" not in key}
+    assert left == set()
+
+
+def test_the_text_names_the_mend_and_the_sum(cli: Any, home: Any, wait_for: Any) -> None:
+    """People read a line a check, and a sum at the end."""
+    wait_for("w", now_ms() - 10_000)
+    text = cli("doctor", code=1).stdout
+    assert "PROBLEM  backlog      the head of due is 10s late" in text
+    assert "mend: is a dispatcher running?" in text
+    assert text.splitlines()[-1] == "1 problem, 0 warnings, 18 checks fine"
+
+
+def test_an_absent_namespace_is_no_problem_and_stays_absent(cli: Any) -> None:
+    """Right after the installation there is nothing to complain about, and nothing is created."""
+    found = findings(cli, 0)
+    assert "does not exist yet" in found["namespace"]["evidence"]
+    assert "1" not in cli("stats", code=1).stdout
+
+
+def test_an_absent_embedded_folder_is_checked_elsewhere(cli_at: Any, tmp_path: Any) -> None:
+    """An embedded server starts here; the folder is not made for a look."""
+    assert findings(cli_at("embedded:data"), 0)["version"]["level"] == "ok"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_a_server_it_says_so_once_and_ends_with_69(cli_at: Any) -> None:
+    """What depends on the server is left out."""
+    report = cli_at("redis://127.0.0.1:1/0").json("doctor", code=69)
+    assert [f["check"] for f in report["findings"] if f["level"] == "problem"] == ["server"]
+    assert report["findings"][-1]["check"] == "server"
+
+
+Harm = Callable[["redis.Redis"], Any]
+
+
+@pytest.mark.parametrize(
+    ("harm", "expected"),
+    [
+        (lambda c: c.hset("{wheel:0}:meta", "frozen", "resharding 1 to 2"), ("frozen", "problem")),
+        (lambda c: c.hset("{wheel:0}:meta", "jumps", 2), ("clock jumps", "warn")),
+        (lambda c: c.hset("{wheel:0}:meta", "unreadable", 1), ("records", "warn")),
+        (lambda c: c.zrem("{wheel:0}:due", "w"), ("counters", "problem")),
+        (lambda c: c.hdel("{wheel:0}:body", "w"), ("counters", "problem")),
+        (lambda c: c.hincrby("{wheel:0}:meta", "n:due:orders", 1), ("counters", "problem")),
+        (lambda c: c.function_load(OLD_LIBRARY), ("libraries", "warn")),
+    ],
+)
+def test_each_harm_is_seen_by_its_check_alone(
+    cli: Any, home: Any, wait_for: Any, harm: Harm, expected: tuple[str, str]
+) -> None:
+    """One harm, one finding; warnings alone are exit code 0."""
+    wait_for("w", now_ms() + HOUR)
+    harm(home.store.backend.client)
+    assert harmed(cli, 1 if expected[1] == "problem" else 0) == {expected}
+
+
+OLD_LIBRARY = """#!lua name=wheel_sched_000000000000
+redis.register_function{function_name='ws_old', callback=function() return 1 end}
+"""
+
+
+def test_leases_that_ran_out_are_seen(cli: Any, home: Any, wait_for: Any) -> None:
+    """Nobody sweeps: a lease that ended long ago is still there."""
+    wait_for("f", now_ms() - 1)
+    home.store.claim(1)
+    home.store.backend.client.zadd("{wheel:0}:fly", {"f": now_ms() - 60_000})
+    assert harmed(cli, 0) == {("leases", "warn")}
+
+
+def test_items_in_another_shard_than_their_route_are_seen(cli: Any) -> None:
+    """A process with an old shard count puts them there."""
+    from wheel_sched.store import DelayStore, Item
+    from wheel_sched.store.redis.backend import RedisBackend, client_for
+    from wheel_sched.store.redis.conversation import Dialect
+
+    with open_store(cli.url, namespace="wide", shards=4):
+        backend = RedisBackend(client_for(cli.url), Dialect("wide"), owns_client=True)
+        DelayStore(backend, shards=2).schedule([Item(f"i{n}", now_ms() + HOUR, b"") for n in range(40)])
+        backend.close()
+    assert harmed(cli, 1, "--namespace", "wide") == {("places", "problem")}
+
+
+@pytest.mark.real
+def test_a_server_that_may_drop_or_lose_messages_is_a_problem(cli_at: Any) -> None:
+    """Another eviction policy than noeviction, and no append-only file."""
+    with temporary_server() as server:
+        cli = cli_at(server.url)
+        import redis
+
+        with redis.Redis.from_url(server.url) as client:
+            client.config_set("maxmemory-policy", "allkeys-lru")
+            assert harmed(cli, 1) == {("eviction", "problem")}
+            client.config_set("maxmemory-policy", "noeviction")
+            client.config_set("appendonly", "no")
+            assert harmed(cli, 1) == {("persistence", "problem")}
+            assert harmed(cli, 0, "--durability", "memory") == set()
+            client.config_set("appendonly", "yes")
+            client.config_set("appendfsync", "no")
+            assert harmed(cli, 1) == {("persistence", "problem")}
+            client.config_set("appendfsync", "everysec")
+            assert harmed(cli, 1, "--durability", "replicated") == {("persistence", "problem")}
+
+
+@pytest.mark.real
+def test_no_check_sends_keys(cli_at: Any) -> None:
+    """KEYS blocks a server for as long as it has keys; a server that forbids it must do."""
+    with temporary_server() as server:
+        import redis
+
+        with redis.Redis.from_url(server.url) as client:
+            open_store(server.url).close()
+            findings(cli_at(server.url), 0)
+            assert client.info("commandstats").get("cmdstat_keys") is None
+
+
+class Clock:
+    """A client whose server's clock is off by so many seconds."""
+
+    def __init__(self, off_s: float) -> None:
+        self._off_s = off_s
+
+    def time(self) -> tuple[int, int]:
+        now = time.time() + self._off_s
+        return int(now), int(now % 1 * 1_000_000)
+
+
+def patient(**given: Any) -> Patient:
+    return Patient(Settings(), "", given.pop("client", None), given.pop("info", {}), **given)
+
+
+@pytest.mark.parametrize(("off_s", "level"), [(0.0, "ok"), (2.0, "warn"), (-2.0, "warn"), (60.0, "problem")])
+def test_a_clock_that_is_off_is_seen(off_s: float, level: str) -> None:
+    """Delays given here are counted from this clock, early and late from the server's."""
+    found = doctor_server.clock_skew(patient(client=Clock(off_s)))
+    assert found.level == level
+    if off_s:
+        assert ("behind" if off_s > 0 else "ahead of") in found.evidence
+
+
+@pytest.mark.parametrize(
+    ("info", "level"),
+    [
+        ({"valkey_version": "9.1.2", "redis_version": "7.2.4"}, "ok"),
+        ({"valkey_version": "7.2.5", "redis_version": "7.2.4"}, "problem"),
+        ({"redis_version": "6.2.0"}, "problem"),
+        ({"redis_version": "8.0.0"}, "ok"),
+    ],
+)
+def test_an_old_server_is_a_problem(info: dict[str, str], level: str) -> None:
+    """Valkey 8, Redis 7 or newer."""
+    assert doctor_server.server_version(patient(info=info)).level == level
+
+
+@pytest.mark.parametrize(
+    ("info", "level"),
+    [
+        ({"maxmemory_policy": "noeviction", "maxmemory": 100, "used_memory": 90}, "warn"),
+        ({"maxmemory_policy": "noeviction", "maxmemory": 100, "used_memory": 10}, "ok"),
+        ({"maxmemory_policy": "volatile-ttl"}, "problem"),
+        ({}, "warn"),
+    ],
+)
+def test_memory_that_runs_out_is_seen(info: dict[str, Any], level: str) -> None:
+    """A full server refuses new messages; one that does not tell is asked about."""
+    assert doctor_server.eviction(patient(info=info)).level == level
+
+
+def test_dead_letters_near_the_cap_are_seen(cli: Any, home: Any, bury: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the oldest are trimmed, somebody should look."""
+    monkeypatch.setattr(doctor_namespace, "DEAD_CAP", 5)
+    for number in range(4):
+        bury(f"d{number}")
+    counts = home.store.execute([Call(0, Count())])
+    found: Finding = doctor_namespace.dead_letters(patient(counts=counts))
+    assert found.level == "warn"
+    assert "4 of 5" in found.evidence

@@ -1,0 +1,86 @@
+"""Times, amounts, tables and what reaches a terminal."""
+
+from __future__ import annotations
+
+import pytest
+
+from wheel_sched.cli.output import amount, instant, one_line, paint, relative, say, span, table
+
+
+@pytest.mark.parametrize(
+    ("delay_ms", "text"),
+    [
+        (0, "0ms"),
+        (999, "999ms"),
+        (1_000, "1s"),
+        (2_790, "2.7s"),
+        (59_999, "59s"),
+        (60_000, "1m"),
+        (192_000, "3m12s"),
+        (3_600_000, "1h"),
+        (7_199_999, "1h59m"),
+        (187_200_000, "2d4h"),
+    ],
+)
+def test_spans_have_at_most_two_units(delay_ms: int, text: str) -> None:
+    """A length of time is short and never rounded up."""
+    assert span(delay_ms) == text
+
+
+@pytest.mark.parametrize(("at_ms", "text"), [(5_000, "now"), (65_000, "in 1m"), (0, "5s ago")])
+def test_instants_relative_to_now(at_ms: int, text: str) -> None:
+    """The future is `in`, the past is `ago`."""
+    assert relative(at_ms, 5_000) == text
+
+
+@pytest.mark.parametrize(
+    ("at_ms", "text"),
+    [(1_795_275_951_824, "2026-11-21T15:45:51.824Z"), (253_402_300_799_999, "9999-12-31T23:59:59.999Z")],
+)
+def test_instants_are_rfc_3339_with_milliseconds(at_ms: int, text: str) -> None:
+    """Also the last instant the store can hold."""
+    assert instant(at_ms) == text
+
+
+def test_one_line_flattens_and_cuts() -> None:
+    """Line breaks of an error text never break a table."""
+    assert one_line("a\n  b\tc") == "a b c"
+    assert one_line("x" * 20, 10) == "xxxxxxx..."
+
+
+def test_amounts_agree_with_their_thing() -> None:
+    """One message, two messages."""
+    assert (amount(1, "message"), amount(2_000, "message")) == ("1 message", "2,000 messages")
+
+
+def test_control_characters_of_a_payload_do_not_reach_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """An escape sequence in an error text is shown, not obeyed; lone surrogates are written out."""
+    say("\x1b[2Jgone\x07 \udcff")
+    assert capsys.readouterr().out == "\\x1b[2Jgone\\x07 \\udcff\n"
+
+
+def test_tables_are_aligned_and_numbers_stand_right(capsys: pytest.CaptureFixture[str]) -> None:
+    """Columns line up, without blanks at the end."""
+    table(("topic", "due"), [("orders", "5"), ("o", "1,000")], right=(1,))
+    assert capsys.readouterr().out == "topic     due\norders      5\no       1,000\n"
+
+
+class Terminal:
+    """A stream that says it is a terminal."""
+
+    @staticmethod
+    def isatty() -> bool:
+        return True
+
+
+def test_colour_only_on_a_terminal_that_wants_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NO_COLOR and TERM=dumb are respected."""
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    terminal: object = Terminal()
+    assert paint("x", "red", terminal) == "\x1b[31mx\x1b[0m"  # type: ignore[arg-type]
+    monkeypatch.setenv("TERM", "dumb")
+    assert paint("x", "red", terminal) == "x"  # type: ignore[arg-type]
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert paint("x", "red", terminal) == "x"  # type: ignore[arg-type]

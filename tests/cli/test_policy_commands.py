@@ -1,0 +1,93 @@
+"""policy explain and simulate: words and numbers, without a server."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+POLICIES = """
+[default]
+max_attempts = 4
+delay = { kind = "fixed", base = "2s" }
+
+[topic.orders]
+max_attempts = 3
+delay = { kind = "list", delays = ["1s", "1m"] }
+
+[[topic.orders.rule]]
+name = "gone"
+status = 410
+dead = true
+"""
+
+
+@pytest.fixture
+def offline(cli_at: Any) -> Any:
+    """No store is needed."""
+    Path("retry.toml").write_text(POLICIES)
+    return cli_at("redis://127.0.0.1:1/0")
+
+
+def test_simulate_prints_a_table_and_a_plot(offline: Any) -> None:
+    """Delays by attempt as numbers, then as bars, and when messages are given up."""
+    text = offline("policy", "simulate", "retry.toml", "--topic", "orders").stdout
+    assert "attempt  retried" in text
+    assert "▓" in text
+    assert "100% max-attempts" in text
+    assert " 1m " in text
+
+
+def test_simulate_gives_the_same_numbers_for_the_same_seed(offline: Any) -> None:
+    """Two runs agree; another seed does not."""
+    one, two, other = (
+        offline.json("policy", "simulate", "default", "--attempts", "5", "--samples", "50", "--seed", seed)
+        for seed in ("1", "1", "2")
+    )
+    assert one == two != other
+    assert one["policy"] == "default@1"
+    assert len(one["steps"]) == 5
+
+
+def test_explain_says_what_happens_to_an_error(offline: Any) -> None:
+    """In words, and as data with the due."""
+    text = offline("policy", "explain", "retry.toml", "--topic", "orders", "--attempt", "2").stdout
+    assert text.startswith("attempt 2 of 3: list")
+    assert "1m" in text
+    dead = offline.json("policy", "explain", "retry.toml", "--topic", "orders", "--status", "410")
+    assert (dead["decision"], dead["reason"], dead["due_ms"]) == ("dead", "fatal", None)
+    last = offline.json("policy", "explain", "retry.toml", "--topic", "orders", "--attempt", "3")
+    assert last["reason"] == "max-attempts"
+
+
+def test_explain_without_an_error_says_what_the_policy_says(offline: Any) -> None:
+    """Caps, rules and the TOML that would load the same."""
+    text = offline("policy", "explain", "retry.toml", "--topic", "orders").stdout
+    assert "delivered 3 times in all" in text
+    assert "rule 1 (gone): 410: dead at once" in text
+    assert "[default]" in text
+
+
+def test_a_broken_policy_file_is_told_with_all_its_mistakes(offline: Any) -> None:
+    """Exit code 2, one line a mistake."""
+    Path("bad.toml").write_text("[default]\nmax_attempts = 0\nretries = 3\n")
+    done = offline("policy", "simulate", "bad.toml", code=2)
+    assert "max_attempts" in done.stderr
+    assert "retries" in done.stderr
+
+
+def test_the_policies_of_the_settings_are_used(offline: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """WHEEL_SCHED_POLICIES stands in for FILE."""
+    monkeypatch.setenv("WHEEL_SCHED_POLICIES", "retry.toml")
+    assert "delivered 4 times in all" in offline("policy", "explain").stdout
+
+
+def test_explain_tells_why_a_stored_message_is_due_then(cli: Any, wait_for: Any) -> None:
+    """--id asks the store, not a file."""
+    due_ms = time.time_ns() // 1_000_000 + 60_000
+    wait_for("m.2", due_ms)
+    told = cli.json("policy", "explain", "--id", "m.2")
+    assert told["due_ms"] == due_ms
+    assert "said: wait 2.7s" in told["why"]

@@ -1,0 +1,173 @@
+"""Real `wheel-sched` processes: exit codes, signals, stdout and stderr apart, no terminal, a service that serves."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.real, pytest.mark.slow]
+
+EMBEDDED = ("--store", "embedded:data")
+
+
+def read_until(process: subprocess.Popen[bytes], words: bytes) -> None:
+    """Read stderr until it says so; ends with the process at the latest."""
+    assert process.stderr is not None
+    seen = b""
+    while words not in seen:
+        line = process.stderr.readline()
+        assert line, seen
+        seen += line
+
+
+def test_data_goes_to_stdout_and_narration_to_stderr(wheel_sched: Any) -> None:
+    """A pipe gets the id and nothing else; the folder is made by the first publish."""
+    done = wheel_sched(*EMBEDDED, "publish", "orders", "-", "--create", "--delay", "1h", "--key", "k", stdin=b"hi")
+    assert done.returncode == 0, done.stderr
+    (message_id,) = done.stdout.split()
+    assert done.stderr == b"1 message stored, to be published when due\n"
+    listed = wheel_sched(*EMBEDDED, "ls", "--json")
+    assert json.loads(listed.stdout)["id"] == message_id.decode()
+    assert listed.stderr == b""
+    shown = wheel_sched(*EMBEDDED, "show", message_id.decode())
+    assert b"\x1b" not in shown.stdout  # no terminal, no colour
+
+
+@pytest.mark.parametrize(
+    ("args", "code"),
+    [
+        (("--version",), 0),
+        (("policy", "simulate", "default", "--attempts", "3"), 0),
+        ((*EMBEDDED, "ls"), 1),
+        (("ls", "--since", "5"), 2),
+        (("nosuch",), 2),
+        (("--store", "redis://127.0.0.1:1", "ls"), 69),
+        (("--store", "unix:///nowhere.sock", "stats"), 69),
+        (("--store", "redis://127.0.0.1:1", "doctor"), 69),
+    ],
+)
+def test_exit_codes(wheel_sched: Any, args: tuple[str, ...], code: int) -> None:
+    """0 done, 1 failed, 2 wrong usage, 69 unreachable; never a traceback."""
+    done = wheel_sched(*args)
+    assert done.returncode == code, done.stderr
+    assert b"Traceback" not in done.stderr
+    assert bool(done.stderr) == (code != 0 and "doctor" not in args)
+
+
+def test_the_help_is_quick(wheel_sched: Any) -> None:
+    """The best of five, against a bare interpreter that imports click: the machine's speed cancels out."""
+    import sys
+
+    def best(run: Any) -> float:
+        times = []
+        for _ in range(5):
+            started = time.perf_counter()
+            run()
+            times.append(time.perf_counter() - started)
+        return min(times)
+
+    bare = best(lambda: subprocess.run([sys.executable, "-c", "import click"], check=True))
+    assert best(lambda: wheel_sched("--help")) < 1.8 * bare + 0.02
+
+
+def test_ctrl_c_is_130_and_says_so(started: Any) -> None:
+    """A command that waits for stdin is interrupted without a traceback, and its server ends with it."""
+    process = started(*EMBEDDED, "--namespace", "n", "publish", "orders", "-", "--create")
+    until = time.monotonic() + 20
+    while not (Path("data") / "server.log").exists() or b"Ready" not in (Path("data") / "server.log").read_bytes():
+        assert time.monotonic() < until
+        time.sleep(0.02)  # the process says nothing while it waits for stdin
+    time.sleep(0.3)  # from the server's start to the blocking read; earlier is right as well, only less of a test
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert out == b""
+    assert b"interrupted" in err
+    assert b"Traceback" not in err
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_serve_ends_on_a_signal_after_draining(started: Any, number: int, code: int) -> None:
+    """SIGTERM is the ordinary end, Ctrl-C is 130; both finish what is under way and sum up."""
+    process = started(*EMBEDDED, "serve", "billing", "--json")
+    read_until(process, b"serving billing")
+    process.send_signal(number)
+    out, err = process.communicate(timeout=20)
+    assert process.returncode == code, err
+    assert json.loads(out)["group"] == "billing"
+    assert b"Traceback" not in err
+
+
+def test_serve_brings_back_what_is_due_on_time(started: Any, wheel_sched: Any, tmp_path: Path) -> None:
+    """A service in one process, commands in others, one embedded server between them."""
+    from retry_topic import connect
+
+    service = started(*EMBEDDED, "serve", "billing")
+    read_until(service, b"serving billing")
+    sent = wheel_sched(*EMBEDDED, "publish", "orders", "x", "--delay", "700ms", "--create")
+    assert sent.returncode == 0, sent.stderr
+    with connect(f"embedded:{tmp_path / 'data'}") as home:
+        consumer = home.broker.consumer(["orders"], "g")
+        (delivery,) = consumer.poll(1, 20_000)
+        assert delivery.message.value == b"x"
+        consumer.ack([delivery])
+    doctor = wheel_sched(*EMBEDDED, "doctor")
+    assert doctor.returncode == 0, doctor.stdout
+    assert wheel_sched(*EMBEDDED, "reshard", "2", "--yes").returncode == 1  # a dispatcher runs
+
+
+def test_a_reader_that_has_seen_enough_ends_the_listing_quietly(wheel_sched: Any, started: Any, tmp_path: Path) -> None:
+    """`ls --json | head -1` leaves no traceback."""
+    (tmp_path / "lines").write_bytes(b"x" * 100 + b"\n" + b"y\n" * 3_000)
+    assert wheel_sched(*EMBEDDED, "publish", "t", "--lines", "lines", "--delay", "1h", "--create").returncode == 0
+    process = started(*EMBEDDED, "ls", "--json")
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(20) == 1
+    assert process.stderr is not None
+    assert process.stderr.read() == b""
+
+
+def test_a_terminal_that_knows_no_unicode_still_gets_the_numbers(wheel_sched: Any) -> None:
+    """Bars that cannot be shown are written as escapes, not as a traceback."""
+    env = {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "LC_ALL": "C"}
+    done = wheel_sched("policy", "simulate", "default", "--attempts", "3", env=env)
+    assert done.returncode == 0, done.stderr
+    assert b"\\u259" in done.stdout
+
+
+def test_settings_come_from_the_environment_and_the_file(wheel_sched: Any, tmp_path: Path) -> None:
+    """The same order in a real process."""
+    (tmp_path / "wheel-sched.toml").write_text('namespace = "from-file"\nprefix = "p:"\n')
+    done = wheel_sched("config", "show", "--origin", "--json", env={"WHEEL_SCHED_NAMESPACE": "from-env"})
+    shown = json.loads(done.stdout)
+    assert shown["namespace"] == {"value": "from-env", "origin": "env WHEEL_SCHED_NAMESPACE"}
+    assert shown["prefix"]["value"] == "p:"
+
+
+@pytest.mark.parametrize(("answer", "code", "left"), [(b"n\n", 1, 1), (b"y\n", 0, 0)])
+def test_on_a_terminal_a_deletion_asks_first(
+    wheel_sched: Any, tmp_path: Path, answer: bytes, code: int, left: int
+) -> None:
+    """The question goes to stderr; no is exit code 1 and changes nothing."""
+    assert wheel_sched(*EMBEDDED, "publish", "t", "x", "--delay", "1h", "--create").returncode == 0
+    ours, theirs = pty.openpty()
+    os.write(ours, answer)
+    command = [wheel_sched.program, *EMBEDDED, "delete", "--all"]
+    done = subprocess.run(command, cwd=tmp_path, stdin=theirs, capture_output=True, timeout=50)
+    os.close(theirs)
+    os.close(ours)
+    assert done.returncode == code, done.stderr
+    assert b"Delete 1 message for good?" in done.stderr
+    assert (b"nothing was changed" in done.stderr) == (code == 1)
+    assert b"Delete" not in done.stdout
+    assert len(wheel_sched(*EMBEDDED, "ls", "--json").stdout.splitlines()) == left

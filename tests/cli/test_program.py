@@ -1,0 +1,133 @@
+"""The root of the command line: its list, its lazy imports, its help and its errors."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import click
+import pytest
+
+from wheel_sched.cli.failing import code_of
+from wheel_sched.cli.lazy import LazyGroup
+from wheel_sched.cli.program import COMMANDS
+from wheel_sched.cli.program import cli as root
+from wheel_sched.errors import (
+    BrokerUnavailable,
+    ConfigError,
+    EmbeddedServerError,
+    Rejected,
+    StoreError,
+    StoreUnavailable,
+)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_of_the_table_is_there_and_shows_examples_first(name: str, cli_at: Any) -> None:
+    """No entry of the table leads nowhere, and each command's help has examples."""
+    command = LazyGroup("x", lazy=COMMANDS).get_command(click.Context(root), name)
+    assert command is not None
+    if not isinstance(command, click.Group):
+        text = cli_at("memory:")(name, "--help").stdout
+        assert text.index("Examples:") < text.index("Options:")
+        assert f"wheel-sched {name}" in text.replace("wheel-sched --store redis://prod:6379 ", "wheel-sched ")
+
+
+def test_help_imports_neither_redis_nor_rich_nor_the_retry_service() -> None:
+    """`--help` pays for click alone."""
+    code = (
+        "import sys\n"
+        "from wheel_sched.cli.program import cli\n"
+        "try: cli(['--help'])\n"
+        "except SystemExit: pass\n"
+        "bad = [m for m in ('redis', 'rich', 'retry_topic', 'asyncio', 'tomllib') if m in sys.modules]\n"
+        "sys.exit(repr(bad) if bad else 0)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
+    assert done.returncode == 0, done.stderr
+
+
+def test_simulating_a_policy_imports_no_client() -> None:
+    """A command that needs no server does not load its client."""
+    code = (
+        "import sys\n"
+        "from wheel_sched.cli.program import cli\n"
+        "try: cli(['config', 'show'])\n"
+        "except SystemExit: pass\n"
+        "sys.exit('redis' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
+    assert done.returncode == 0, done.stderr
+
+
+def test_without_click_it_says_what_to_install() -> None:
+    """The entry point answers in a sentence when the extra is missing."""
+    code = "import sys; sys.modules['click'] = None\nfrom wheel_sched.cli import main\nmain()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
+    assert done.returncode == 1
+    assert "wheel-sched[cli]" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_mistyped_command_is_answered_with_the_near_one(cli_at: Any) -> None:
+    """`replya` is told about `replay`, as wrong usage."""
+    assert "Did you mean 'replay'?" in cli_at("memory:")("replya", code=2).stderr
+
+
+def test_a_memory_store_is_refused_with_the_reason(cli_at: Any) -> None:
+    """It would end with the command, so listing it can only mislead."""
+    assert "would end with this command" in cli_at("memory:")("ls", code=2).stderr
+
+
+@pytest.mark.parametrize("args", [("ls",), ("stats",), ("pause", "t"), ("backup", "f"), ("reshard", "2", "--yes")])
+def test_a_mistyped_folder_or_namespace_is_an_error_and_creates_nothing(
+    args: tuple[str, ...], cli_at: Any, tmp_path: Any
+) -> None:
+    """Commands that don't store new messages never make a data folder."""
+    done = cli_at("embedded:nowhere")(*args, code=1)
+    assert "there is no data folder nowhere: nothing was changed" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (StoreUnavailable("x"), 69),
+        (BrokerUnavailable("x"), 69),
+        (EmbeddedServerError("x"), 69),
+        (ConfigError("x"), 2),
+        (Rejected("x"), 2),
+        (click.UsageError("x"), 2),
+        (StoreError("x"), 1),
+        (KeyboardInterrupt(), 130),
+        (click.Abort(), 130),
+        (OSError("x"), 1),
+    ],
+)
+def test_each_error_has_its_exit_code(error: BaseException, code: int) -> None:
+    """One table from errors to exit codes."""
+    assert code_of(error) == code
+
+
+def test_a_namespace_that_does_not_exist_is_an_error_and_stays_absent(cli: Any) -> None:
+    """A mistyped namespace is not an empty list, and asking twice finds it still absent."""
+    for _ in range(2):
+        done = cli("--namespace", "nosuch", "ls", code=1)
+        assert "there is no namespace 'nosuch'" in done.stderr
+        assert done.stdout == ""
+
+
+def test_a_wrong_shard_count_is_refused(cli: Any, home: Any) -> None:
+    """--shards that disagrees with the namespace changes nothing and says how many there are."""
+    assert "1 shards, not 7" in cli("--shards", "7", "stats", code=1).stderr
+
+
+def test_a_server_that_is_away_is_69(cli_at: Any) -> None:
+    """Exit code 69 tells scripts to try again later."""
+    assert "no answer from the server" in cli_at("redis://127.0.0.1:1/0")("ls", code=69).stderr
+
+
+def test_a_store_that_is_no_url_is_wrong_usage(cli_at: Any) -> None:
+    """A store of an unknown kind is a configuration error, with the kinds there are."""
+    assert "redis://" in cli_at("postgres://x")("ls", code=2).stderr

@@ -1,0 +1,115 @@
+"""publish, topics, pause and resume, stats."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def test_publish_now_reaches_the_topic(cli: Any, home: Any) -> None:
+    """Payload, key and headers arrive as given."""
+    done = cli("publish", "orders", "hi", "--key", "k", "--header", "a=1", "--header", "a=2", "--create")
+    assert len(done.stdout.split()) == 1
+    (delivery,) = home.broker.consumer(["orders"], "g").poll(10, 2_000)
+    message = delivery.message
+    assert (message.value, message.key, message.headers) == (b"hi", b"k", (("a", b"1"), ("a", b"2")))
+
+
+def test_publish_later_waits_in_the_store(cli: Any, home: Any) -> None:
+    """--delay counts from now, --at is exact, and ids are stored once."""
+    home.broker.create_topic("orders")
+    before = now_ms()
+    cli("publish", "orders", "x", "--delay", "90s", "--id", "one")
+    cli("publish", "orders", "x", "--delay", "5s", "--id", "one")
+    cli("publish", "orders", "y", "--at", "2030-01-01T00:00:00Z", "--id", "two")
+    found = {item.id: item.score_ms for item in home.store.list_items("due").found}
+    assert before + 90_000 <= found["one"] <= now_ms() + 90_000
+    assert found["two"] == 1_893_456_000_000
+
+
+def test_publish_lines_and_stdin(cli: Any, home: Any, tmp_path: Path) -> None:
+    """One message a line, blank lines left out; `-` is all of stdin, byte for byte."""
+    (tmp_path / "in.jsonl").write_bytes(b'{"n": 1}\n\n{"n": 2}\r\n')
+    rows = cli.objects("publish", "orders", "--lines", "in.jsonl", "--create")
+    assert len({row["id"] for row in rows}) == 2
+    cli("publish", "orders", "-", stdin=b"\x00\xff\n")
+    values = [d.message.value for d in home.broker.consumer(["orders"], "g").poll(10, 2_000)]
+    assert values == [b'{"n": 1}', b'{"n": 2}', b"\x00\xff\n"]
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["orders"],
+        ["orders", "x", "--lines", "f"],
+        ["orders", "x", "--delay", "5"],
+        ["orders", "x", "--delay", "5s", "--at", "+5s"],
+        ["orders", "x", "--header", "novalue"],
+        ["orders", "x", "--delay", "5s", "--expires", "1s"],
+    ],
+)
+def test_wrong_usage_of_publish_sends_nothing(cli: Any, home: Any, args: list[str]) -> None:
+    """Exit code 2, and neither store nor topic has anything."""
+    Path("f").write_text("x\n")
+    home.broker.create_topic("orders")
+    cli("publish", *args, code=2)
+    assert home.broker.topics() == {"orders": 0}
+    assert home.store.counts().total("due") == 0
+
+
+def test_an_unknown_topic_is_refused_with_the_near_one(cli: Any, home: Any) -> None:
+    """A typo never makes a topic."""
+    home.broker.create_topic("orders")
+    done = cli("publish", "order", "x", code=1)
+    assert "did you mean 'orders'?" in done.stderr
+    assert home.broker.topics() == {"orders": 0}
+
+
+def test_topics_show_records_and_what_waits(cli: Any, home: Any, wait_for: Any, bury: Any) -> None:
+    """Topics of the broker and topics that only the store knows, each with its numbers."""
+    cli("publish", "orders", "x", "--create")
+    wait_for("w", now_ms() + 60_000)
+    bury("d", topic="mails")
+    rows = {row["topic"]: row for row in cli.objects("topics")}
+    assert (rows["orders"]["records"], rows["orders"]["due"]) == (1, 1)
+    assert (rows["mails"]["records"], rows["mails"]["dead"]) == (None, 1)
+    assert "orders" in cli("topics").stdout
+
+
+def test_pause_holds_and_resume_spreads(cli: Any, home: Any, wait_for: Any) -> None:
+    """What is overdue at resume comes over the time given; topics and stats show the pause."""
+    for number in range(4):
+        wait_for(f"w{number}", now_ms() - 1_000)
+    assert cli.json("pause", "orders")["held"] == 4
+    assert "paused" in cli("topics").stdout
+    assert "paused" in cli("stats").stdout
+    assert cli.json("stats")["held"] == 4
+    assert cli.json("resume", "orders", "--spread", "4s") == {"topic": "orders", "was_paused": True, "released": 4}
+    found = sorted(item.score_ms for item in home.store.list_items("due").found)
+    assert [later - earlier for earlier, later in itertools.pairwise(found)] == [1_000] * 3
+
+
+def test_resume_of_a_topic_that_was_not_paused_says_so(cli: Any, home: Any) -> None:
+    """Exit code 1: nothing was changed."""
+    assert "was not paused" in cli("resume", "orders", code=1).stderr
+
+
+def test_stats_count_states_and_history(cli: Any, home: Any, wait_for: Any, bury: Any) -> None:
+    """Numbers by state and topic, the next due, and what ever happened."""
+    wait_for("late", now_ms() - 3_000)
+    bury("d")
+    stats = cli.json("stats")
+    assert (stats["due"], stats["dead"], stats["shards"]) == (1, 1, 1)
+    assert 3_000 <= stats["overdue_ms"] < 60_000
+    assert stats["topics"]["orders"]["due"] == 1
+    text = cli("stats").stdout
+    assert "ago)" in text
+    assert "2 accepted" in text

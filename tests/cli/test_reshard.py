@@ -1,0 +1,332 @@
+"""Reshard: nothing lost, nothing doubled, counters true; refused while in use; killed at every step and resumed."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from wheel_sched.dispatcher import Dispatcher
+from wheel_sched.errors import NamespaceMismatch, Rejected, StoreError
+from wheel_sched.store import DelayStore, Done, Item, open_store
+from wheel_sched.store.backup import all_items, all_tries
+from wheel_sched.store.freezing import Freeze
+from wheel_sched.store.items import STATES
+from wheel_sched.store.memory import MemoryBackend
+from wheel_sched.store.operations import Call, Get
+from wheel_sched.store.plans import shard_of
+from wheel_sched.store.redis.backend import RedisBackend, client_for
+from wheel_sched.store.redis.conversation import Dialect
+from wheel_sched.store.reshard import ReshardRefused, listeners, reshard
+
+HOUR = 3_600_000
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def fill(store: DelayStore, count: int = 600) -> None:
+    """Waiting, held, paused, dead and done items, refs, routes and attempt records."""
+    now = now_ms()
+    items = [
+        Item(
+            f"i{n}",
+            None if n % 7 == 0 else now + HOUR + n,
+            b"%d" % n,
+            f"t{n % 3}",
+            (f"r{n % 4}",),
+            f"o{n}" if n % 5 == 0 else None,
+        )
+        for n in range(count)
+    ]
+    store.schedule(items)
+    store.pause("t2")
+    store.bury([(Item(f"d{n}", now, b"gone", "t0", ("dead",)), f"fatal: {n}") for n in range(count // 4)])
+    store.remember([(f"k{n}", n % 9 + 1, now + HOUR) for n in range(count)])
+    store.schedule([Item(f"done{n}", now, b"x", "t1") for n in range(20)])
+    for shard in range(store.shards):
+        claim = store.claim(100, shard=shard)
+        store.settle(claim, [Done(item.id) for item in claim.items])
+
+
+def everything(store: DelayStore) -> tuple[Any, ...]:
+    """All that must survive; the counters too, with the law that ties them to what is there."""
+    counts = store.counts()
+    assert counts.frozen is None
+    for shard, part in enumerate(store.counts_by_shard()):
+        assert all(part.total(state) == part.sizes[state] for state in STATES), shard
+        assert part.sizes["body"] == part.sizes["due"] + part.sizes["held"]
+        assert part.sizes["deadbody"] == part.sizes["dead"]
+        assert part.sizes["why"] == part.sizes["held"]
+        assert set(part.paused) == {"t2"}
+    items = []
+    for state in STATES:
+        for f in all_items(store, state):
+            assert f.shard == shard_of(f.route or f.id, store.shards)
+            items.append((f.id, f.state, f.score_ms, f.version, f.topic, f.body, f.reason, f.refs, f.route or ""))
+    records = {(r.key, r.attempts, r.expiry_ms) for s in range(store.shards) for r in all_tries(store, s)}
+    refs = [sorted(store.find(ref, limit=10_000)) for ref in ("r0", "r1", "r2", "r3", "dead")]
+    return sorted(items), records, refs, counts.now, counts.ever
+
+
+@pytest.fixture
+def backend(redis_url: str) -> Iterator[RedisBackend]:
+    opened = RedisBackend(client_for(redis_url), Dialect("wheel"), owns_client=True)
+    yield opened
+    opened.close()
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 4), (4, 1), (2, 3), (5, 2), (3, 3)])
+def test_everything_is_where_the_new_count_says(redis_url: str, backend: RedisBackend, before: int, after: int) -> None:
+    """Growing and shrinking keep every item, reference, record, pause and counter, and add nothing."""
+    with open_store(redis_url, shards=before) as store:
+        fill(store)
+        kept = everything(store)
+    done = reshard(backend, after)
+    assert (done.before, done.after) == (before, after)
+    with open_store(redis_url, shards=after) as store:
+        assert everything(store) == kept
+    with pytest.raises(NamespaceMismatch), open_store(redis_url, shards=before + after):
+        pass
+    left = {key.split(b"}")[0] for key in backend.client.scan_iter(match="{wheel:*}:meta")}
+    assert len(left) == after
+
+
+def test_paused_topics_stay_paused_in_new_shards(redis_url: str, backend: RedisBackend) -> None:
+    """What is stored later is held as well, wherever it lies."""
+    with open_store(redis_url, shards=1) as store:
+        store.pause("t")
+    reshard(backend, 4)
+    with open_store(redis_url, shards=4) as store:
+        store.schedule([Item(f"i{n}", 0, b"", "t") for n in range(40)])
+        assert store.counts().total("held") == 40
+        store.resume("t")
+        assert store.counts().total("due") == 40
+
+
+def test_it_refuses_while_something_is_in_flight(redis_url: str, backend: RedisBackend) -> None:
+    """Nothing is changed, and writing goes on; a lease that has run out is no obstacle."""
+    with open_store(redis_url, shards=2) as store:
+        store.schedule([Item("a", 0, b"")])
+        shard = shard_of("a", 2)
+        claim = store.claim(1, shard=shard, lease_ms=60_000)
+        with pytest.raises(ReshardRefused, match="1 items are in flight: nothing was changed"):
+            reshard(backend, 4)
+        assert store.counts().frozen is None
+        store.schedule([Item("b", 0, b"")])
+        store.extend(claim, ["a"], 1)
+        time.sleep(0.05)  # the lease of 1 ms runs out by the server's clock
+    assert reshard(backend, 4).after == 4
+
+
+class Sink:
+    """A publisher that takes everything."""
+
+    def publish(self, batch: Any) -> None:
+        batch.answers[:] = [Done(item.id) for item in batch.items]
+
+
+def test_it_refuses_while_a_dispatcher_runs(redis_url: str, backend: RedisBackend) -> None:
+    """Also an idle one, which has no claim to be seen by; its neighbour on another namespace is no obstacle."""
+    with open_store(redis_url, shards=2) as store, open_store(redis_url, namespace="other") as other:
+        neighbour = Dispatcher(other, Sink())
+        neighbour.start()
+        mine = Dispatcher(store, Sink())
+        mine.start()
+        wait_until(lambda: listeners(backend, 2) == 1)
+        with pytest.raises(ReshardRefused, match="1 dispatcher is running"):
+            reshard(backend, 3)
+        mine.stop()
+        wait_until(lambda: listeners(backend, 2) == 0)
+        assert reshard(backend, 3).after == 3
+        neighbour.stop()
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    until = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < until
+        time.sleep(0.02)  # a connection of another thread comes or goes; there is nothing to wait on
+
+
+def test_a_claim_in_the_last_moment_is_found_by_the_freeze(redis_url: str, backend: RedisBackend) -> None:
+    """Between the look and the freeze of the last shard a claimer comes: all shards are thawed again."""
+    with open_store(redis_url, shards=3) as store:
+        store.schedule([Item(f"i{n}", 0, b"") for n in range(30)])
+
+        def claim_late(step: str, moved: int) -> None:
+            if step == "freeze":
+                store.claim(1, shard=2)
+
+        with pytest.raises(ReshardRefused, match="at work again: nothing was changed"):
+            reshard(backend, 5, progress=claim_late)
+        assert [part.frozen for part in store.counts_by_shard()] == [None] * 3
+        store.schedule([Item("after", 0, b"")])
+
+
+def test_writers_are_fenced_out_while_it_runs(redis_url: str, backend: RedisBackend) -> None:
+    """A process that did not stop is refused in words, and loses nothing it believed stored."""
+    refusals: list[str] = []
+    with open_store(redis_url, shards=2) as store:
+        fill(store, 100)
+
+        def intrude(step: str, moved: int) -> None:
+            if step in ("open", "copied", "lifted", "tries"):
+                for change in (
+                    lambda: store.schedule([Item("intruder", 0, b"")]),
+                    lambda: store.cancel(["i1"]),
+                    lambda: store.claim(5),
+                ):
+                    with pytest.raises(StoreError, match="frozen: resharding 2 to 4") as caught:
+                        change()
+                    refusals.append(str(caught.value))
+
+        reshard(backend, 4, progress=intrude)
+    assert refusals
+    with open_store(redis_url, shards=4) as store:
+        assert store.get(["intruder"]) == [None]
+
+
+STEPS_UP = ("freeze", "open", "copied", "lifted", "tries", "thaw")
+STEPS_DOWN = ("freeze", "copied", "lifted", "tries", "adopted", "dropped", "thaw")
+KILLED_AT = """
+import os, signal, sys
+from wheel_sched.store.redis.backend import RedisBackend, client_for
+from wheel_sched.store.redis.conversation import Dialect
+from wheel_sched.store.reshard import reshard
+url, target, step, number = sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
+def progress(at, moved):
+    global number
+    if at == step:
+        number -= 1
+        if number == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+reshard(RedisBackend(client_for(url), Dialect("wheel")), target, progress=progress)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("before", "after", "step", "number"),
+    [(2, 4, step, number) for step in STEPS_UP for number in (1, 2)]
+    + [(4, 2, step, number) for step in STEPS_DOWN for number in (1, 2)],
+)
+def test_a_kill_at_any_step_loses_nothing(
+    redis_url: str, backend: RedisBackend, before: int, after: int, step: str, number: int
+) -> None:
+    """SIGKILL behind every kind of step, first and second time; then `resume` finishes what was begun."""
+    with open_store(redis_url, shards=before) as store:
+        fill(store, 300)
+        kept = everything(store)
+    command = [sys.executable, "-c", KILLED_AT, redis_url, str(after), step, str(number)]
+    killed = subprocess.run(command, capture_output=True, timeout=50)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
+    if not (step == "thaw" and number == after):
+        with pytest.raises(ReshardRefused, match="go on with --resume"):
+            reshard(backend, after)
+        with pytest.raises(ReshardRefused, match="only be resumed to"):
+            reshard(backend, after + 1, resume=True)
+        assert reshard(backend, None, resume=True).after == after
+    with open_store(redis_url, shards=after) as store:
+        assert everything(store) == kept
+
+
+@pytest.mark.slow
+def test_killed_again_and_again_it_ends_all_the_same(redis_url: str, backend: RedisBackend) -> None:
+    """Each run is killed one step later than the last; every resume starts from what the others left."""
+    with open_store(redis_url, shards=2) as store:
+        fill(store, 300)
+        kept = everything(store)
+    stops = itertools.count(1)
+    while backend.execute([Call(0, Freeze("look"))])[0].shards == 2:
+        left = left_at_first = next(stops)
+
+        def count_down(step: str, moved: int) -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                raise Interrupted
+
+        with contextlib.suppress(Interrupted):
+            reshard(backend, 5, resume=left_at_first > 1, progress=count_down)
+    assert next(stops) > 10
+    with open_store(redis_url, shards=5) as store:
+        assert everything(store) == kept
+
+
+class Interrupted(Exception):
+    """The run ends here, as far as the store can tell by a kill."""
+
+
+def test_an_id_in_two_shards_with_two_contents_stops_it(redis_url: str, backend: RedisBackend) -> None:
+    """Two routes gave one id to two items: neither is dropped, and both are named."""
+    routes = [next(f"x{n}" for n in range(100) if shard_of(f"x{n}", 2) == shard) for shard in (0, 1)]
+    with open_store(redis_url, shards=2) as store:
+        for route in routes:
+            store.schedule([Item("twice", now_ms() + HOUR, route.encode(), route=route)])
+    with pytest.raises(ReshardRefused, match="'twice' lies in shard 1 and, with other content, in shard 0"):
+        reshard(backend, 1)
+    (mine,), (other,) = backend.execute([Call(shard, Get(["twice"])) for shard in (0, 1)])
+    assert [mine.body, other.body] == [route.encode() for route in routes]
+
+
+@pytest.mark.parametrize("target", [0, 1_025, True])
+def test_a_count_that_cannot_be_is_refused(backend: RedisBackend, target: int) -> None:
+    """1 to 1024, as at creation."""
+    with pytest.raises(Rejected, match="nothing was changed"):
+        reshard(backend, target)
+
+
+def test_a_namespace_that_is_not_there_cannot_be_resharded(backend: RedisBackend) -> None:
+    """Nothing is created by trying."""
+    with pytest.raises(NamespaceMismatch):
+        reshard(backend, 2)
+    assert backend.client.dbsize() == 0
+
+
+def test_there_must_be_something_to_resume(redis_url: str, backend: RedisBackend) -> None:
+    """--resume on a namespace that is not frozen changes nothing."""
+    open_store(redis_url).close()
+    with pytest.raises(ReshardRefused, match="nothing to resume"):
+        reshard(backend, None, resume=True)
+
+
+def test_a_memory_store_says_that_it_cannot(tmp_path: Any) -> None:
+    """One process, one life: nothing to reshard."""
+    with pytest.raises(StoreError, match="memory store"):
+        reshard(MemoryBackend(2), 3)
+
+
+def test_the_command_asks_moves_and_tells(cli: Any, home: Any, wait_for: Any) -> None:
+    """Without --yes nothing happens off a terminal; --resume of nothing fails in words."""
+    wait_for("w", now_ms() + HOUR)
+    assert "add --yes" in cli("reshard", "3", code=2).stderr
+    cli("reshard", code=2)
+    assert "3 shards" in cli("reshard", "3", "--yes").stdout
+    assert cli.json("stats")["shards"] == 3
+    assert [row["id"] for row in cli.objects("ls")] == ["w"]
+    assert "has 3 shards already" in cli("reshard", "3").stdout
+    assert "nothing to resume" in cli("reshard", "--resume", "--yes", code=1).stderr
+
+
+def test_a_frozen_namespace_tells_every_command_the_way_out(cli: Any, home: Any, backend: RedisBackend) -> None:
+    """Reading goes on; changing says how to end the maintenance."""
+    home.broker.create_topic("orders")
+
+    def stop(step: str, moved: int) -> None:
+        raise Interrupted
+
+    with pytest.raises(Interrupted):
+        reshard(backend, 2, progress=stop)
+    assert "resharding 1 to 2" in cli("stats").stdout
+    assert "reshard --resume" in cli("publish", "orders", "x", "--delay", "1h", code=1).stderr
+    cli("reshard", "--resume", "--yes")
+    cli("publish", "orders", "x", "--delay", "1h")
