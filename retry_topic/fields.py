@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from retry_topic.message import Message, Source
+from retry_topic.message import Headers, Message, Source
 
 VALUE = b"value"
 KEY = b"key"
@@ -44,11 +44,15 @@ def to_fields(message: Message) -> list[bytes]:
 
 def from_fields(topic: str, fields: Sequence[bytes], source: Source | None = None) -> Message:
     """The message in a flat list of fields and values."""
+    names = fields[2::2]
+    if fields and fields[0] == VALUE and KEY not in names[1:]:  # as `to_fields` writes it
+        if names and names[0] == KEY:
+            return Message(topic, fields[1], fields[3], _headers(names[1:], fields[5::2]), source)
+        return Message(topic, fields[1], None, _headers(names, fields[3::2]), source)
     value: bytes | None = None
     key: bytes | None = None
     headers: list[tuple[str, bytes]] = []
-    pairs = iter(fields)
-    for field, content in zip(pairs, pairs, strict=True):
+    for field, content in zip(fields[::2], fields[1::2], strict=True):
         if field == VALUE and value is None:
             value = content
         elif field == KEY and key is None:
@@ -56,6 +60,10 @@ def from_fields(topic: str, fields: Sequence[bytes], source: Source | None = Non
         else:
             headers.append((_name(field), content))
     return Message(topic, b"" if value is None else value, key, tuple(headers), source)
+
+
+def _headers(names: Sequence[bytes], contents: Sequence[bytes]) -> Headers:
+    return tuple(zip(map(_name, names), contents, strict=True)) if names else ()
 
 
 @lru_cache(maxsize=1024)

@@ -10,13 +10,12 @@ reads lengths one by one.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from wheel_sched.errors import Rejected
 
-_HEAD = re.compile(rb"([SL])1\[(\d{1,9}(?:,\d{1,9})*)\]")
+_MAX_DIGITS = 40_000  # longer lists of lengths are no entry a server could take
 MAX_PIECES = 2_998  # what Lua's unpack carries, less the target
 
 
@@ -51,15 +50,22 @@ def decode_push(body: bytes) -> PushForm:
     Raises:
         Rejected: it is not in push form; nothing was changed.
     """
-    head = _HEAD.match(body)
-    if head is None:
+    stop = body.find(b"]")
+    head = body[3:stop]
+    start, digits = body[:3], head.replace(b",", b"")
+    if start not in (b"S1[", b"L1[") or not digits.isdigit() or len(digits) > _MAX_DIGITS:
         raise Rejected(f"the body ({len(body)} bytes) is not in push form; it was left as it is")
-    at = head.end()
+    try:
+        lengths = [*map(int, head.split(b","))]
+    except ValueError as error:  # two commas together
+        raise Rejected(f"the body ({len(body)} bytes) is not in push form; it was left as it is") from error
+    at = stop + 1
     pieces = []
-    for length in map(int, head[2].split(b",")):
-        pieces.append(body[at : at + length])
-        at += length
-    kind: Literal["S", "L"] = "S" if head[1] == b"S" else "L"
+    for length in lengths:
+        end = at + length
+        pieces.append(body[at:end])
+        at = end
+    kind: Literal["S", "L"] = "S" if start == b"S1[" else "L"
     target = pieces.pop(0).decode("utf-8", "surrogateescape")
     fits = len(pieces) == 1 if kind == "L" else pieces and len(pieces) % 2 == 0
     if at != len(body) or not fits:
