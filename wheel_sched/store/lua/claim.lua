@@ -53,8 +53,17 @@ if #ids > 0 then
     reply[3 * i + 3], reply[3 * i + 4], reply[3 * i + 5] = id, due, recs[i]
   end
   for topic, count in pairs(tally_of(topics)) do moves(s, topic, 'due', 'fly', count) end
+  local fresh = #ids > 8 and redis.call('EXISTS', KEYS[FLY]) == 0
+  if fresh then
+    redis.call('ZADD', KEYS[FLY], 0, PAD)
+    redis.call('HSET', KEYS[CLAIM], PAD, PAD)
+  end
   redis.call('ZADD', KEYS[FLY], unpack(fly))
   redis.call('HSET', KEYS[CLAIM], unpack(claims))
+  if fresh then
+    redis.call('ZREM', KEYS[FLY], PAD)
+    redis.call('HDEL', KEYS[CLAIM], PAD)
+  end
   record_answer(s, tostring(number))
 end
 reply[1] = number
