@@ -10,20 +10,23 @@ from dataclasses import dataclass
 
 import click
 
-from retry_topic.cli.choosing import batches, choosing_options, chosen_entries, tell_dry_run, tell_outcomes
-from retry_topic.cli.filters import Entry, Filter
+from retry_topic.cli.choosing import Member, alter, choose, choosing_options, tell_dry_run, tell_outcomes
+from retry_topic.cli.filters import Filter
 from retry_topic.cli.instants import DURATION, INSTANT
 from retry_topic.cli.opening import opened_home
 from retry_topic.dead_letters import DeadLetters, Selection
 from retry_topic.home import Home
 from wheel_sched.cli.options import Session, confirm, dry_run_option, json_option, pass_session, yes_option
-from wheel_sched.cli.output import Progress, amount, note
+from wheel_sched.cli.output import amount, note
 from wheel_sched.store import Outcome
+from wheel_sched.store.operations import Alteration
 
 rate_option = click.option(
     "--rate", type=click.FloatRange(0, 1e6, min_open=True), metavar="N", help="So many a second."
 )
 spread_option = click.option("--spread", "spread_ms", type=DURATION, metavar="DURATION", help="Evenly over this time.")
+
+_DELETE = {"due": "c", "held": "c", "fly": "c", "dead": "x"}  # the verbs of change.lua: cancel, delete a dead one
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,17 +82,15 @@ def retry(
     """
     pace = Pace(rate, spread_ms)
     with opened_home(session.settings) as home:
-        entries = chosen_entries(home, ids, chosen, everything, ("due", "held"))
+        meant = choose(home, ids, chosen, everything, ("due", "held"))
         counts = home.store.counts()
         now_ms = counts.now_us // 1000
         if dry_run:
-            tell_dry_run("try", entries, now_ms, as_json)
+            tell_dry_run("try", meant, now_ms, as_json)
             return 0
-        dead = [entry.id for entry in entries if entry.found.state == "dead"]
-        waiting = [entry for entry in entries if entry.found.state != "dead"]
-        outcomes = _reschedule(home, waiting, now_ms, pace)
-        outcomes += _replay(home, dead, pace)
-        paused = sum(entry.found.topic in counts.paused for entry in waiting)
+        outcomes = _reschedule(home, meant.living(), now_ms, pace)
+        outcomes += _replay(home, [member.id for member in meant.dead()], pace)
+        paused = sum(member.topic in counts.paused for member in meant.living())
     code = tell_outcomes("will be tried", outcomes, as_json)
     if paused:
         note(f"{amount(paused, 'message')} stay held, because their topic is paused; `wheel-sched resume TOPIC`")
@@ -125,13 +126,13 @@ def reschedule(
     if (delay_ms is None) == (at_ms is None):
         raise click.UsageError("When? Give --in or --at.")
     with opened_home(session.settings) as home:
-        entries = chosen_entries(home, ids, chosen, everything, ("due", "held"))
+        meant = choose(home, ids, chosen, everything, ("due", "held"))
         now_ms = home.store.windows(0, 0)[0].now_us // 1000
         if dry_run:
-            tell_dry_run("reschedule", entries, now_ms, as_json)
+            tell_dry_run("reschedule", meant, now_ms, as_json)
             return 0
         start_ms = now_ms + delay_ms if delay_ms is not None else at_ms or 0
-        outcomes = _reschedule(home, entries, start_ms, Pace(None, spread_ms))
+        outcomes = _reschedule(home, meant.members, start_ms, Pace(None, spread_ms))
     return tell_outcomes("rescheduled", outcomes, as_json, due_ms=start_ms)
 
 
@@ -161,39 +162,19 @@ def delete(
     A filter means what is due or held; dead letters take part with --state dead, or by id.
     """
     with opened_home(session.settings) as home:
-        entries = chosen_entries(home, ids, chosen, everything, ("due", "held"))
+        meant = choose(home, ids, chosen, everything, ("due", "held"))
         if dry_run:
-            tell_dry_run("delete", entries, home.store.windows(0, 0)[0].now_us // 1000, as_json)
+            tell_dry_run("delete", meant, home.store.windows(0, 0)[0].now_us // 1000, as_json)
             return 0
-        if entries:
-            confirm(f"Delete {amount(len(entries), 'message')} for good?", yes)
-        outcomes: list[Outcome] = []
-        with Progress("deleted") as progress:
-            for route, members in batches(entry for entry in entries if entry.found.state != "dead"):
-                outcomes += home.store.cancel([entry.id for entry in members], route=route)
-                progress(len(outcomes))
-            dead = [entry.id for entry in entries if entry.found.state == "dead"]
-            for at in range(0, len(dead), 500):
-                outcomes += home.store.delete_dead(dead[at : at + 500])
-                progress(len(outcomes))
+        if len(meant):
+            confirm(f"Delete {amount(len(meant), 'message')} for good?", yes)
+        outcomes = alter(home, meant.members, lambda member, _: Alteration(member.id, _DELETE[member.state]))
     return tell_outcomes("deleted", outcomes, as_json)
 
 
-def _reschedule(home: Home, entries: Sequence[Entry], start_ms: int, pace: Pace) -> list[Outcome]:
-    """Give each its due: one call for all that are equal."""
-    outcomes: list[Outcome] = []
-    total = len(entries)
-    place = 0
-    with Progress("rescheduled") as progress:
-        for route, members in batches(entries):
-            by_due: dict[int, list[str]] = {}
-            for entry in members:
-                by_due.setdefault(pace.due_ms(start_ms, place, total), []).append(entry.id)
-                place += 1
-            for due_ms, ids in by_due.items():
-                outcomes += home.store.reschedule(ids, due_ms, route=route)
-            progress(len(outcomes))
-    return outcomes
+def _reschedule(home: Home, members: Sequence[Member], start_ms: int, pace: Pace) -> list[Outcome]:
+    total = len(members)
+    return alter(home, members, lambda member, place: Alteration(member.id, "r", pace.due_ms(start_ms, place, total)))
 
 
 def _replay(home: Home, ids: Sequence[str], pace: Pace) -> list[Outcome]:

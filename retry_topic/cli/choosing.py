@@ -5,7 +5,8 @@ Nothing is meant by saying nothing: a command without ids, filter or --all is an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import click
@@ -14,8 +15,10 @@ from retry_topic.cli.filters import Entry, Filter, entry_of, filter_options
 from retry_topic.cli.listing import as_dict
 from retry_topic.home import Home
 from wheel_sched.cli.failing import CommandFailed
-from wheel_sched.cli.output import amount, emit, note, one_line, relative, say
-from wheel_sched.store import MAX_BATCH, Outcome, State
+from wheel_sched.cli.output import Progress, amount, emit, note, one_line, relative, say
+from wheel_sched.store import MAX_BATCH, DelayStore, Outcome, State
+from wheel_sched.store.operations import Alteration
+from wheel_sched.store.plans import Plan
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -31,9 +34,34 @@ def choosing_options(command: F) -> F:
     return click.argument("ids", nargs=-1, metavar="[ID]...")(command)
 
 
-def chosen_entries(
-    home: Home, ids: Sequence[str], chosen: Filter, everything: bool, states: Sequence[State]
-) -> list[Entry]:
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One message to be changed, without its payload: there may be millions."""
+
+    id: str
+    state: State
+    topic: str
+    route: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The messages meant, and the first of them in full."""
+
+    members: list[Member]
+    samples: list[Entry]
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    def dead(self) -> list[Member]:
+        return [member for member in self.members if member.state == "dead"]
+
+    def living(self) -> list[Member]:
+        return [member for member in self.members if member.state != "dead"]
+
+
+def choose(home: Home, ids: Sequence[str], chosen: Filter, everything: bool, states: Sequence[State]) -> Chosen:
     """The messages meant.
 
     Raises:
@@ -51,30 +79,60 @@ def chosen_entries(
             raise CommandFailed(
                 f"there is no message {', '.join(missing[:5])}: nothing was changed; see `wheel-sched ls`"
             )
-        return [entry_of(item) for item in found if item is not None]
-    return list(chosen.entries(home, states))
+        return _gathered(entry_of(item) for item in found if item is not None)
+    return _gathered(chosen.entries(home, states))
 
 
-def tell_dry_run(action: str, entries: Sequence[Entry], now_ms: int, as_json: bool) -> None:
+def _gathered(entries: Iterable[Entry]) -> Chosen:
+    chosen = Chosen([], [])
+    for entry in entries:
+        found = entry.found
+        chosen.members.append(Member(found.id, found.state, found.topic, found.route))
+        if len(chosen.samples) < SAMPLES:
+            chosen.samples.append(entry)
+    return chosen
+
+
+def tell_dry_run(action: str, chosen: Chosen, now_ms: int, as_json: bool) -> None:
     """What would be done: how many, and five samples."""
     if as_json:
-        emit({"dry_run": True, "count": len(entries), "samples": [as_dict(entry) for entry in entries[:SAMPLES]]})
+        emit({"dry_run": True, "count": len(chosen), "samples": [as_dict(entry) for entry in chosen.samples]})
         return
-    say(f"would {action} {amount(len(entries), 'message')}")
-    for entry in entries[:SAMPLES]:
+    say(f"would {action} {amount(len(chosen), 'message')}")
+    for entry in chosen.samples:
         at = f"  {relative(entry.at_ms, now_ms)}" if entry.at_ms is not None else ""
         say(f"  {entry.id}  {entry.found.state}{at}  {entry.letter.topic}  {one_line(entry.error, 60)}".rstrip())
     note("nothing was changed")
 
 
-def batches(entries: Iterable[Entry]) -> Iterator[tuple[str | None, list[Entry]]]:
-    """Entries in steps the store takes, those of one route together."""
-    by_route: dict[str | None, list[Entry]] = {}
-    for entry in entries:
-        by_route.setdefault(entry.found.route, []).append(entry)
-    for route, members in by_route.items():
-        for at in range(0, len(members), MAX_BATCH):
-            yield route, members[at : at + MAX_BATCH]
+def alter(home: Home, members: Sequence[Member], alteration: Callable[[Member, int], Alteration]) -> list[Outcome]:
+    """Change each member as `alteration(member, place)` says, in steps the store takes; outcomes in no order."""
+    by_route: dict[str | None, list[Alteration]] = {}
+    for place, member in enumerate(members):
+        by_route.setdefault(member.route, []).append(alteration(member, place))
+    outcomes: list[Outcome] = []
+    with Progress("changed") as progress:
+        for route, alterations in by_route.items():
+            for at in range(0, len(alterations), MAX_BATCH):
+                outcomes += _performed(
+                    home.store, home.store.plans.change(alterations[at : at + MAX_BATCH], route, None)
+                )
+                progress(len(outcomes))
+    return outcomes
+
+
+def _performed(store: DelayStore, plan: Plan[list[Outcome]]) -> list[Outcome]:
+    """Run a plan of the store that has one method for one due only, where every message has its own."""
+    answers = store.execute(next(plan))
+    for answer in answers:
+        if isinstance(answer, Exception):
+            raise answer
+    try:
+        plan.send(answers)
+    except StopIteration as end:
+        outcomes: list[Outcome] = end.value
+        return outcomes
+    raise AssertionError("a change is one step")
 
 
 _WORDS = {

@@ -15,8 +15,11 @@ from retry_topic.cli.opening import opened_home
 from retry_topic.home import Home
 from retry_topic.message import Headers
 from wheel_sched.cli.failing import CommandFailed
+from wheel_sched.cli.opening import embedded_folder
 from wheel_sched.cli.options import Session, json_option, pass_session
 from wheel_sched.cli.output import Progress, amount, emit, note, say
+
+_MAKE = "--create makes it"
 
 
 def _headers(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> Headers:
@@ -71,6 +74,9 @@ def publish(
         raise click.UsageError("Give --delay or --at, not both.")
     if lines is not None and message_id is not None:
         raise click.UsageError("--id names one message; leave it away with --lines.")
+    folder = embedded_folder(session.settings)
+    if folder is not None and not create and not folder.is_dir():
+        raise CommandFailed(f"there is no topic {topic!r}, nor a data folder {folder}; nothing was published; {_MAKE}")
     with opened_home(session.settings, create=True) as home:
         _ensure_topic(home, topic, create)
         count = 0
@@ -103,7 +109,7 @@ def _ensure_topic(home: Home, topic: str, create: bool) -> None:
     if topic not in known:
         close = get_close_matches(topic, known, 1)
         hint = f"did you mean {close[0]!r}? " if close else ""
-        raise CommandFailed(f"there is no topic {topic!r}: nothing was published; {hint}--create makes it")
+        raise CommandFailed(f"there is no topic {topic!r}: nothing was published; {hint}{_MAKE}")
 
 
 def _payloads(value: str | None, lines: BinaryIO | None) -> Iterator[bytes]:

@@ -1,13 +1,15 @@
 """`wheel-sched serve`: the retry service of consumer groups, until it is told to stop.
 
 SIGTERM ends it after what is being published is settled, with exit code 0; Ctrl-C likewise, with 130. A second
-signal ends it at once: nothing is lost by that, leases bring back what was in flight.
+signal ends it at once: nothing is lost by that, leases bring back what was in flight. When an embedded server ends
+under it, it ends with 69, for its supervisor to start it anew.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import signal
 import threading
 from types import FrameType
@@ -17,9 +19,35 @@ import click
 from retry_topic.cli.opening import opened_home, policies_of
 from retry_topic.service import RetryService, ServiceConfig
 from wheel_sched.cli.failing import INTERRUPTED, OK
+from wheel_sched.cli.opening import embedded_folder
 from wheel_sched.cli.options import Session, json_option, pass_session
 from wheel_sched.cli.output import emit, note
-from wheel_sched.config import redacted
+from wheel_sched.config import Settings, redacted
+from wheel_sched.errors import EmbeddedServerError
+from wheel_sched.store.embedded import EmbeddedServer
+
+_LOOK_S = 1.0  # how soon the end of an embedded server is seen; looking sends no command
+
+
+def _embedded(settings: Settings) -> EmbeddedServer | None:
+    """The embedded server that the service depends on; one found running ends with the process that started it."""
+    folder = embedded_folder(settings)
+    if folder is None:
+        return None
+    server = EmbeddedServer.open(folder)
+    if not server.started_here:
+        note(f"the server in {folder} belongs to another process (it is pid {server.pid}) and ends with it")
+    return server
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 @click.command()
@@ -68,15 +96,23 @@ def serve(
         received.append(number)
         stopping.set()
 
-    with opened_home(settings, create=True) as home, contextlib.ExitStack() as running:
+    with contextlib.ExitStack() as running:
+        server = _embedded(settings)
+        if server is not None:
+            running.callback(server.close)
+        home = running.enter_context(opened_home(settings, create=True))
         for number in (signal.SIGINT, signal.SIGTERM):
             running.callback(signal.signal, number, signal.signal(number, stop))
         services = [RetryService(home, group, policy_set, config=config) for group in dict.fromkeys(groups)]
         for service in services:
             running.enter_context(service)
         note(f"serving {', '.join(groups)} from {redacted(settings.store)}; hand-over: {home.hand_over}")
-        while not stopping.wait(3_600):  # a wait without end would not let signals through on every platform
-            pass
+        while not stopping.wait(_LOOK_S):
+            if server is not None and not _runs(server.pid):
+                raise EmbeddedServerError(
+                    f"the embedded server (pid {server.pid}) has ended; what it had stored is in {server.folder}: "
+                    "start `wheel-sched serve` again"
+                )
         note("stopping: finishing what is being published")
     for service in services:
         stats = service.stats

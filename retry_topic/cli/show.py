@@ -100,7 +100,6 @@ def _details(entry: Entry) -> dict[str, Any]:
     state, message, found = entry.letter.state, entry.letter.message, entry.found
     return {
         "version": found.version,
-        "shard": found.shard,
         "refs": list(found.refs),
         "first_failed_ms": state.first_failed_ms,
         "last_failed_ms": state.last_failed_ms,

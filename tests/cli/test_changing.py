@@ -148,11 +148,13 @@ def test_items_with_a_route_of_their_own_are_changed_too(cli: Any, home: Any) ->
 
     with open_store(cli.url, namespace="routed", shards=5) as store:
         store.schedule([Item(f"i{n}", now_ms() + HOUR, b"x", "t", route=f"r{n}") for n in range(20)])
-        cli("--namespace", "routed", "retry", "--all")
-        assert len(store.claim(100, shard=0).items) > 0
-        assert store.counts().due_head_ms is None or store.counts().due_head_ms <= now_ms()
-        left = cli.json("--namespace", "routed", "delete", "--all", "--yes")
-        assert left["done"] == 20 - store.counts().total("fly")
+        store.bury([(Item(f"d{n}", now_ms(), b"x", "t", route=f"r{n}"), "why") for n in range(20)])
+        assert cli.json("--namespace", "routed", "retry", "--all", "--rate", "1000") == {"done": 20}
+        found = store.list_items("due").found
+        assert max(item.score_ms for item in found) - min(item.score_ms for item in found) == 19
+        both = ("--state", "due", "--state", "dead")
+        assert cli.json("--namespace", "routed", "delete", *both, "--yes") == {"done": 40}
+        assert sum(store.counts().sizes.values()) == 0
 
 
 def test_replay_starts_attempts_anew_and_counts_itself(cli: Any, home: Any, bury: Any) -> None:

@@ -171,3 +171,25 @@ def test_on_a_terminal_a_deletion_asks_first(
     assert (b"nothing was changed" in done.stderr) == (code == 1)
     assert b"Delete" not in done.stdout
     assert len(wheel_sched(*EMBEDDED, "ls", "--json").stdout.splitlines()) == left
+
+
+def test_serve_ends_with_69_when_its_embedded_server_dies(started: Any, tmp_path: Path) -> None:
+    """It says so and leaves the restart to whoever supervises it, instead of trying for ever."""
+    from wheel_sched.store.embedded import EmbeddedServer
+
+    process = started(*EMBEDDED, "serve", "billing", "--log-level", "error")
+    read_until(process, b"serving billing")
+    server = EmbeddedServer.open(tmp_path / "data")
+    os.kill(server.pid, signal.SIGKILL)
+    _, err = process.communicate(timeout=45)
+    assert process.returncode == 69, err
+    assert b"has ended" in err
+    assert b"Traceback" not in err
+
+
+def test_a_publish_to_nowhere_makes_no_folder(wheel_sched: Any, tmp_path: Path) -> None:
+    """A command in the wrong folder leaves nothing behind."""
+    done = wheel_sched("publish", "orders", "x")
+    assert done.returncode == 1
+    assert b"--create makes it" in done.stderr
+    assert list(tmp_path.iterdir()) == []

@@ -49,8 +49,7 @@ def server_url(settings: Settings, *, create: bool = False) -> Iterator[str]:
         )
     from wheel_sched.store.embedded import EmbeddedServer
 
-    fsync: Any = "always" if settings.durability == "fsync" else "everysec"
-    with EmbeddedServer.open(folder, fsync=fsync) as server:
+    with EmbeddedServer.open(folder) as server:
         yield server.url
 
 
