@@ -11,11 +11,13 @@ reads lengths one by one.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
 from typing import Literal, NamedTuple
 
 from wheel_sched.errors import Rejected
 
-_MAX_DIGITS = 40_000  # longer lists of lengths are no entry a server could take
+_MAX_HEAD = 40_000  # a longer list of lengths is no entry a server could take
+_KINDS: dict[bytes, Literal["S", "L"]] = {b"S1[": "S", b"L1[": "L"}
 MAX_PIECES = 2_998  # what Lua's unpack carries, less the target
 
 
@@ -50,24 +52,17 @@ def decode_push(body: bytes) -> PushForm:
     Raises:
         Rejected: it is not in push form; nothing was changed.
     """
-    stop = body.find(b"]")
-    head = body[3:stop]
-    start, digits = body[:3], head.replace(b",", b"")
-    if start not in (b"S1[", b"L1[") or not digits.isdigit() or len(digits) > _MAX_DIGITS:
-        raise Rejected(f"the body ({len(body)} bytes) is not in push form; it was left as it is")
+    stop = body.find(b"]", 0, _MAX_HEAD)
+    kind = _KINDS.get(body[:3])
     try:
-        lengths = [*map(int, head.split(b","))]
-    except ValueError as error:  # two commas together
+        if kind is None or stop < 0:
+            raise ValueError(body[:3])
+        lengths = [*map(int, body[3:stop].split(b","))]
+    except ValueError as error:
         raise Rejected(f"the body ({len(body)} bytes) is not in push form; it was left as it is") from error
-    at = stop + 1
-    pieces = []
-    for length in lengths:
-        end = at + length
-        pieces.append(body[at:end])
-        at = end
-    kind: Literal["S", "L"] = "S" if start == b"S1[" else "L"
-    target = pieces.pop(0).decode("utf-8", "surrogateescape")
-    fits = len(pieces) == 1 if kind == "L" else pieces and len(pieces) % 2 == 0
-    if at != len(body) or not fits:
+    ends = [*accumulate(lengths, initial=stop + 1)]
+    fits = len(lengths) == 2 if kind == "L" else len(lengths) % 2 and len(lengths) > 2
+    if ends[-1] != len(body) or not fits or min(lengths) < 0:
         raise Rejected(f"the body ({len(body)} bytes) is no whole push form; it was left as it is")
-    return PushForm(kind, target, pieces)
+    target, *pieces = [body[start:end] for start, end in pairwise(ends)]
+    return PushForm(kind, target.decode("utf-8", "surrogateescape"), pieces)
