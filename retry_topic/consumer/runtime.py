@@ -1,8 +1,8 @@
 """The consumer's threads: one polls, a pool (or an event loop, for `async def` handlers) handles, one settles.
 
 A handler that returns nothing acknowledges; one that raises, or returns `Retry`, sends the message to the group's
-retry topic in the same step that settles it. A message whose consumers keep dying is not given to the handler any
-more: the worker crashing is counted apart from the message failing.
+retry topic in the same step that settles it. A message whose consumers keep dying is handled alone, and then not at
+all any more: the worker crashing is counted apart from the message failing.
 
 Delivery is at least once: a consumer that dies has its messages handed to another after `idle_ms`.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import random
 import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -43,6 +44,8 @@ logger = logging.getLogger("retry_topic.consumer")
 Handler = Callable[[Message], Any]
 
 _POLL_MS = 1_000  # how long an idle consumer waits at the broker; only the reaction to `stop` depends on it
+
+_SUSPECT_FROM = 3  # deliveries: one death may be a deployment, two over the same message hardly
 
 
 class Consumer:
@@ -150,7 +153,7 @@ class Consumer:
         self._stopping.set()
         # first the reader, so that nothing comes after the last look at what is in flight
         self._threads["poll"].join(left_s() + _POLL_MS / 1000)
-        self._in_flight.wait_until_empty(left_s())
+        self._in_flight.wait_until_at_most(0, left_s())
         if self._settler is not None:
             self._settler.finish()
             self._threads["settle"].join(left_s() + 2)  # two tries at a broker that is away
@@ -174,12 +177,13 @@ class Consumer:
 
     def _poll(self, consumer: BrokerConsumer, settler: Settler) -> None:
         failures = 0
+        careful = True  # one at a time at first: the next message may be what killed the process before this one
         while not self._stopping.is_set():
             room = self._in_flight.room(self.config.concurrency, timeout_s=0.5)
             if room == 0 or self._stopping.is_set():
                 continue
             try:
-                deliveries = consumer.poll(room, _POLL_MS)
+                deliveries = consumer.poll(1 if careful else room, _POLL_MS)
                 failures = 0
             except Exception as error:  # whatever the broker does, reading goes on
                 if not isinstance(error, BrokerError):
@@ -189,11 +193,42 @@ class Consumer:
                 self._stopping.wait(AWAY_S[min(failures, len(AWAY_S) - 1)])
                 failures += 1
                 continue
-            for delivery in deliveries:
-                self.stats.delivered += 1
-                if self._in_flight.add(delivery):
-                    self._hand_over(delivery, settler)
+            self.stats.delivered += len(deliveries)
+            fresh = [delivery for delivery in deliveries if self._in_flight.add(delivery)]
             self.stats.in_flight = len(self._in_flight)
+            suspects = [delivery for delivery in fresh if self._is_suspect(delivery)]
+            careful = careful and bool(suspects)
+            for delivery in fresh:
+                if delivery not in suspects:
+                    self._hand_over(delivery, settler)
+            self._one_by_one(suspects, settler)
+
+    def _is_suspect(self, delivery: Delivery) -> bool:
+        """Whether consumers died over it so often that what is handled beside it is in danger of its blame."""
+        return max(2, min(_SUSPECT_FROM, self.config.crash_cap)) <= delivery.deliveries <= self.config.crash_cap
+
+    def _one_by_one(self, suspects: list[Delivery], settler: Settler) -> None:
+        """Hand suspects over with nothing else in flight, so that a death counts against the one that caused it.
+
+        No longer than `idle_ms` each: a message that hangs must not stop everything. In no order, so that who comes
+        after the culprit, and is blamed with it, is another one each time.
+        """
+        random.shuffle(suspects)
+        while suspects:
+            if not self._calm(len(suspects)):
+                self._in_flight.remove(suspects)  # not handled: they come to somebody else
+                return
+            self._hand_over(suspects.pop(), settler)
+            if not suspects:
+                self._calm(0)
+
+    def _calm(self, count: int) -> bool:
+        """Wait until no more than `count` are in flight, or `idle_ms` at most; False when it is time to stop."""
+        until = time.monotonic() + self.config.idle_ms / 1000
+        while not self._in_flight.wait_until_at_most(count, 0.2) and time.monotonic() < until:
+            if self._stopping.is_set():
+                return False
+        return True
 
     def _hand_over(self, delivery: Delivery, settler: Settler) -> None:
         state = retry_state(self.group, delivery.message, self.config.secrets)

@@ -83,9 +83,10 @@ class InFlight:
             self._changed.wait_for(lambda: len(self._held) < limit, timeout_s)
             return max(0, limit - len(self._held))
 
-    def wait_until_empty(self, timeout_s: float) -> bool:
+    def wait_until_at_most(self, count: int, timeout_s: float) -> bool:
+        """Wait until no more than `count` are in flight; False at the timeout."""
         with self._changed:
-            return self._changed.wait_for(lambda: not self._held, max(0.0, timeout_s))
+            return self._changed.wait_for(lambda: len(self._held) <= count, max(0.0, timeout_s))
 
 
 def _key(delivery: Delivery) -> object:

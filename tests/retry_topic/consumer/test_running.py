@@ -135,6 +135,39 @@ def test_a_message_that_outlives_its_consumers_is_poison(bench: Bench, handler: 
     assert (handle.values, consumer.stats.poison) == ([b"harmless"], 1)
 
 
+def test_suspects_are_handled_alone(bench: Bench) -> None:
+    """What two consumers died over is handled with nothing beside it, so that neighbours do not share its blame."""
+    bench.publish(*(b"%d" % n for n in range(5)))
+    for _ in range(2):
+        assert len(bench.home.broker.consumer(["orders"], "billing", idle_ms=100).poll(5, 1_000)) == 5
+        time.sleep(0.11)  # it dies: silent for longer than `idle_ms`
+    bench.publish(*(b"%d" % n for n in range(5, 15)))
+    time.sleep(0.7)  # longer than the next one's `idle_ms`
+    gate = Gate()
+    consumer = bench.consume(gate, concurrency=4, idle_ms=700)
+    bench.until(lambda: gate.inside == 1)
+    time.sleep(0.2)  # time for a second, were there one
+    assert gate.most == 1
+    gate.open.set()
+    bench.until(lambda: consumer.stats.acknowledged == 15)
+    assert {int(value) for value in gate.values[:5]} == set(range(5))
+
+
+def test_a_suspect_that_hangs_does_not_stop_the_others(bench: Bench) -> None:
+    """It is waited for no longer than `idle_ms`, then the others are handled beside it."""
+    gate = Gate()
+    bench.publish(b"suspect")
+    for _ in range(2):
+        bench.home.broker.consumer(["orders"], "billing", idle_ms=100).poll(1, 1_000)
+        time.sleep(0.11)  # it dies: silent for longer than `idle_ms`
+    bench.publish(b"other")
+    time.sleep(0.2)  # longer than the next one's `idle_ms`
+    bench.consume(gate, concurrency=4, idle_ms=200)
+    bench.until(lambda: gate.inside == 2)
+    assert gate.values == [b"suspect", b"other"]
+    gate.open.set()
+
+
 def test_a_crash_is_no_attempt(bench: Bench, handler: Handlers) -> None:
     """Two consumers died over it, the third one's handler fails: that is the first failure."""
     bench.publish(b"m")

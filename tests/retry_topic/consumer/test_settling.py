@@ -80,7 +80,7 @@ class Rig:
         return delivery
 
     def drained(self, timeout_s: float = 10) -> bool:
-        return self.in_flight.wait_until_empty(timeout_s)
+        return self.in_flight.wait_until_at_most(0, timeout_s)
 
     def finish(self) -> bool:
         self.settler.finish()
