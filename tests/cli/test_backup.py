@@ -11,16 +11,9 @@ from typing import Any
 import pytest
 
 from wheel_sched.store import DelayStore, Item, open_store
-from wheel_sched.store.backup import (
-    BadBackup,
-    NamespaceNotEmpty,
-    all_items,
-    all_tries,
-    restore_backup,
-    verify_backup,
-    write_backup,
-)
+from wheel_sched.store.backup import all_items, all_tries, write_backup
 from wheel_sched.store.items import STATES
+from wheel_sched.store.restoring import BadBackup, NamespaceNotEmpty, restore_backup, verify_backup
 
 HOUR = 3_600_000
 

@@ -19,12 +19,13 @@ from wheel_sched.store import DelayStore, Done, Item, open_store
 from wheel_sched.store.backup import all_items, all_tries
 from wheel_sched.store.freezing import Freeze
 from wheel_sched.store.items import STATES
+from wheel_sched.store.listeners import listeners
 from wheel_sched.store.memory import MemoryBackend
 from wheel_sched.store.operations import Call, Get
 from wheel_sched.store.plans import shard_of
 from wheel_sched.store.redis.backend import RedisBackend, client_for
 from wheel_sched.store.redis.conversation import Dialect
-from wheel_sched.store.reshard import ReshardRefused, listeners, reshard
+from wheel_sched.store.reshard import ReshardRefused, reshard
 
 HOUR = 3_600_000
 

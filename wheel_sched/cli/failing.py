@@ -9,6 +9,7 @@ A command returns None (0) or its exit code.
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Callable
@@ -48,7 +49,7 @@ def code_of(error: BaseException) -> int:
 def guarded(run: Callable[[], Any]) -> NoReturn:
     """Run a command and end the process with its exit code."""
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
+        if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal that cannot show a bar still shows the numbers
     try:
         code = run()

@@ -58,7 +58,7 @@ def restore(session: Session, file: str, resume: bool, as_json: bool) -> None:
       wheel-sched restore orders.jsonl
       wheel-sched --namespace orders2 --shards 4 restore orders.jsonl
     """
-    from wheel_sched.store.backup import restore_backup, verify_backup
+    from wheel_sched.store.restoring import restore_backup, verify_backup
 
     described = verify_backup(file)
     settings = session.settings

@@ -36,8 +36,8 @@ def note(text: str) -> None:
 
 def paint(text: str, style: str, stream: TextIO | None = None) -> str:
     """The text in a style, where the stream shows styles."""
-    stream = sys.stdout if stream is None else stream
-    if not stream.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+    target: TextIO = sys.stdout if stream is None else stream
+    if not target.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return text
     return f"\x1b[{_CODES[style]}m{text}\x1b[0m"
 

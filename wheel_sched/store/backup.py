@@ -1,8 +1,7 @@
-"""Backup and restore of a namespace as JSON Lines: a header, one line per item and attempt record, a footer.
+"""Backup of a namespace as JSON Lines: a header, one line per item and attempt record, a footer; see `restoring`.
 
-Invariants: a file without a footer that fits (count and SHA-256 of all lines before it) is never restored; a backup
-appears under its name only when it is whole; restoring puts items back exactly as they were, but for those that were
-in flight, which are due at their original due. Counters of what happened earlier start anew.
+Invariants: a backup appears under its name only when it is whole; its footer has the counts and the SHA-256 of all
+lines before it; what is in flight is written as due at its original due.
 
 A backup may be taken while services run. An item that changes place meanwhile can dodge one pass over the store, so
 passes are repeated until one finds nothing new; `exact` says whether everything stood still. Cost: one read of every
@@ -24,7 +23,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from wheel_sched.errors import StoreError
 from wheel_sched.store.delay_store import DelayStore
 from wheel_sched.store.freezing import ListTries, Tried
 from wheel_sched.store.items import MAX_BATCH, STATES, Counts, Found, State
@@ -32,18 +30,9 @@ from wheel_sched.store.operations import Call
 
 FORMAT = 1
 MAX_PASSES = 5  # an item that dodges five passes over the whole store moves faster than it can be read
-_BATCH_BYTES = 8 * 1024 * 1024  # restored in one step: more would block the server
 _CLAIM = re.compile(r"(!?)\d+:(\d+):[r-]:")
 
 Progress = Callable[[int], None]
-
-
-class BadBackup(StoreError):
-    """The file is no backup, or not whole: nothing was restored."""
-
-
-class NamespaceNotEmpty(StoreError):
-    """Only an empty namespace takes a backup: nothing was restored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,134 +211,3 @@ def _item_line(found: Found) -> dict[str, Any] | None:
 
 def _json(value: dict[str, Any]) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode() + b"\n"
-
-
-def verify_backup(path: str | os.PathLike[str]) -> BackupFile:
-    """Read a backup through and check its footer.
-
-    Raises:
-        BadBackup: with what is wrong with it.
-    """
-    digest = hashlib.sha256()
-    kinds: Counter[str] = Counter()
-    header: dict[str, Any] | None = None
-    with Path(path).open("rb") as file:
-        for raw in file:
-            line = _parsed(raw, path)
-            kind = line.get("kind")
-            if header is None:
-                if kind != "wheel-sched-backup":
-                    raise BadBackup(f"{path} is not a backup of wheel-sched; nothing was restored")
-                if line.get("format") != FORMAT:
-                    raise BadBackup(
-                        f"{path} has format {line.get('format')!r}, this release reads {FORMAT}; nothing was restored"
-                    )
-                header = line
-            elif kind == "footer":
-                _check_footer(line, kinds, digest.hexdigest(), path)
-                if file.read(1):
-                    raise BadBackup(f"{path} goes on behind its footer; nothing was restored")
-                return _described(header, line)
-            digest.update(raw)
-            kinds[str(kind)] += 1
-    raise BadBackup(f"{path} ends without a footer: it was cut off; nothing was restored")
-
-
-def _parsed(raw: bytes, path: object) -> dict[str, Any]:
-    try:
-        line = json.loads(raw)
-    except ValueError as error:
-        raise BadBackup(f"{path} has a line that is no JSON ({error}); nothing was restored") from error
-    if not isinstance(line, dict):
-        raise BadBackup(f"{path} is not a backup of wheel-sched; nothing was restored")
-    return line
-
-
-def _check_footer(footer: dict[str, Any], kinds: Counter[str], digest: str, path: object) -> None:
-    found = {"items": kinds["item"], "tries": kinds["tries"], "sha256": digest}
-    wrong = [name for name, value in found.items() if footer.get(name) != value]
-    if wrong:
-        raise BadBackup(f"{path} does not fit its footer ({', '.join(wrong)}): it was changed; nothing was restored")
-
-
-def _described(header: dict[str, Any], footer: dict[str, Any]) -> BackupFile:
-    return BackupFile(
-        header["namespace"],
-        header["shards"],
-        header["taken_ms"],
-        tuple(header["paused"]),
-        footer["items"],
-        footer["tries"],
-        footer["exact"],
-        footer["by_state"],
-    )
-
-
-def restore_backup(
-    store: DelayStore, path: str | os.PathLike[str], *, resume: bool = False, progress: Progress | None = None
-) -> int:
-    """Put a backup into an empty namespace, of any number of shards; how many items were put.
-
-    Args:
-        store: the namespace, open.
-        path: a file that `write_backup` wrote.
-        resume: go on with a restore that was interrupted: the namespace need not be empty, ids that are there are
-            left alone. Defaults to False.
-        progress: called with how many items were read so far.
-
-    Raises:
-        BadBackup: the file is not whole; nothing was restored.
-        NamespaceNotEmpty: nothing was restored.
-    """
-    described = verify_backup(path)
-    if not resume:
-        there = {state: store.counts().sizes[state] for state in STATES}
-        if any(there.values()):
-            text = ", ".join(f"{count} {state}" for state, count in there.items() if count)
-            raise NamespaceNotEmpty(
-                f"the namespace is not empty ({text}); nothing was restored; give another namespace, or go on with an "
-                "interrupted restore (--resume)"
-            )
-    for topic in described.paused:
-        store.pause(topic)
-    put = seen = 0
-    batch: list[Found] = []
-    size = 0
-    tries: list[tuple[str, int, int]] = []
-    with Path(path).open("rb") as file:
-        for raw in file:
-            line = json.loads(raw)
-            if line["kind"] == "item":
-                batch.append(_found(line))
-                size += len(batch[-1].body)
-                seen += 1
-            elif line["kind"] == "tries":
-                tries.append((line["key"], line["attempts"], line["expiry_ms"]))
-            if len(batch) == MAX_BATCH or size > _BATCH_BYTES:
-                put += store.restore(batch)
-                batch, size = [], 0
-                if progress is not None:
-                    progress(seen)
-            if len(tries) == MAX_BATCH:
-                store.remember(tries)
-                tries = []
-    put += store.restore(batch)
-    if tries:
-        store.remember(tries)
-    if progress is not None:
-        progress(seen)
-    return put
-
-
-def _found(line: dict[str, Any]) -> Found:
-    return Found(
-        line["id"],
-        line["state"],
-        line["score_ms"],
-        line["version"],
-        line["topic"],
-        base64.b64decode(line["body"]),
-        line["reason"],
-        tuple(line["refs"]),
-        line["route"],
-    )

@@ -15,7 +15,6 @@ start them after. How often a lease ran out is not moved; those counts start ane
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,13 +23,13 @@ from wheel_sched.errors import NamespaceMismatch, Rejected, StoreError
 from wheel_sched.store.delay_store import Backend
 from wheel_sched.store.freezing import Freeze, ListTries, Move, ShardState, Tried
 from wheel_sched.store.items import MAX_BATCH, MAX_DUE_MS, Counts, Found, State
+from wheel_sched.store.listeners import listeners
 from wheel_sched.store.operations import Call, Count, Get, ListIds, Open, Operation, Restore, Sweep
 from wheel_sched.store.plans import shard_of
 
 PAGE = 250  # items in one step; bodies of a page travel to here and back
 _PLACES: tuple[State, ...] = ("due", "held", "dead")
 _PLAN = re.compile(r"resharding (\d+) to (\d+)")
-_KNOCK_S = 0.3  # a listener answers a knock within a millisecond; more is for a busy machine
 
 Progress = Callable[[str, int], None]
 
@@ -265,43 +264,3 @@ class _Run:
 
 def _flat(pairs: dict[str, int]) -> list[str | int]:
     return [part for pair in pairs.items() for part in pair]
-
-
-def listeners(backend: Backend, shards: int) -> int:
-    """How many dispatchers listen to the namespace: those whose blocked reads end when somebody knocks.
-
-    A listener has a connection of its own that blocks on the markers of its shards. 0 also where the server does not
-    let its connections be listed; the freeze then is the only fence.
-    """
-    before = _blocked(backend)
-    if not all(before.values()):
-        return len(before)  # the server does not say enough to tell whose they are: better one refusal too many
-    for answer in backend.execute([Call(shard, Freeze("knock")) for shard in range(shards)]):
-        if isinstance(answer, Exception):
-            raise answer
-    until = time.monotonic() + _KNOCK_S
-    woken: set[str] = set()
-    while time.monotonic() < until:
-        after = _blocked(backend)
-        woken |= {client for client, commands in before.items() if after.get(client) != commands}
-        if len(woken) == len(before):
-            break
-        time.sleep(0.02)  # another process answers the knock; there is nothing to wait on
-    return len(woken)
-
-
-def _blocked(backend: Backend) -> dict[str, str]:
-    """Connections that block on a stream, with how many commands each has sent."""
-    client: Any = getattr(backend, "client", None)
-    if client is None:
-        return {}
-    nodes = [node.redis_connection for node in client.get_primaries()] if backend.cluster else [client]
-    try:
-        rows = [row for node in nodes for row in node.client_list()]
-    except Exception:  # CLIENT LIST may be hidden from this user
-        return {}
-    return {
-        f"{row.get('addr')}#{row['id']}": str(row.get("tot-cmds", ""))
-        for row in rows
-        if row.get("cmd") == "xread" and "b" in row.get("flags", "")
-    }
