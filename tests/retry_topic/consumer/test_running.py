@@ -377,6 +377,7 @@ def test_an_outage_of_the_broker_is_waited_out(redis_url: str, quick_poll: None,
         looker = direct.broker.consumer([RETRY], "looker")
         values = [int(delivery.message.value) for delivery in looker.poll(100, 100)]
         assert sorted(values) == list(range(1, 60, 2))
+        assert proxy.counts.dropped_replies >= 2
         home.close()
         direct.close()
 

@@ -1,0 +1,236 @@
+"""Real processes that die: consumers over a message, consumers and services in the middle of their work."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+
+from retry_topic import RetryPolicy
+from retry_topic.headers import RetryState, write
+from retry_topic.names import dead_topic_of, retry_topic_of
+
+if TYPE_CHECKING:
+    from conftest import Bench, Handler
+
+pytestmark = [pytest.mark.real, pytest.mark.slow]
+
+Policy = Callable[..., RetryPolicy]
+Handlers = Callable[..., "Handler"]
+RETRY = retry_topic_of("billing")
+
+# Handles messages until stdin ends; a line for each; `poison` ends the process at once, `hang` never returns.
+CONSUMER = """
+import os, sys, threading
+from retry_topic import Consumer, ConsumerConfig, connect
+from retry_topic.headers import read
+
+def handle(message):
+    os.write(1, b"%s %d\\n" % (message.value, read(message.headers).attempt + 1))
+    if message.value == b"poison":
+        os._exit(9)
+    if message.value == b"hang":
+        threading.Event().wait()
+
+idle_ms, crash_cap, concurrency = map(int, sys.argv[2:])
+config = ConsumerConfig(idle_ms=idle_ms, crash_cap=crash_cap, concurrency=concurrency)
+with connect(sys.argv[1]) as home, Consumer(home, "orders", handle, group="billing", config=config):
+    sys.stdin.read()
+"""
+
+# Takes retry records in and kills itself at the named point of the second batch.
+SERVICE = """
+import os, signal, sys
+from retry_topic import RetryPolicy, RetryService, ServiceConfig, connect
+from retry_topic.brokers.redis_streams.consumer import RedisStreamsConsumer
+from retry_topic.policy import Fixed
+from wheel_sched.store import DelayStore
+
+point, calls = sys.argv[2], []
+
+def dying(cls, name, counts=lambda *args: True):
+    real = getattr(cls, name)
+    def call(self, *args, **more):
+        if point == f"before-{name}" and counts(*args) and calls.append(1) is None and len(calls) == 2:
+            os.write(1, b"reached\\n")
+            os.kill(os.getpid(), signal.SIGKILL)
+        answer = real(self, *args, **more)
+        if point == f"after-{name}" and counts(*args) and calls.append(1) is None and len(calls) == 2:
+            os.write(1, b"reached\\n")
+            os.kill(os.getpid(), signal.SIGKILL)
+        return answer
+    setattr(cls, name, call)
+
+dying(DelayStore, "schedule")
+dying(DelayStore, "bury")
+dying(DelayStore, "remember", lambda tries: any(attempts for _, attempts, _ in tries))
+dying(RedisStreamsConsumer, "ack")
+dying(RedisStreamsConsumer, "forward")
+home = connect(sys.argv[1])
+policy = RetryPolicy(delay=Fixed(base_ms=int(sys.argv[3])), max_attempts=2)
+RetryService(home, "billing", policy, config=ServiceConfig(batch=10, idle_ms=300)).start()
+sys.stdin.read()
+"""
+
+
+class Child(NamedTuple):
+    """A process and the lines it prints."""
+
+    process: subprocess.Popen[bytes]
+
+    def lines(self) -> list[bytes]:
+        """All it printed, once it has ended."""
+        out, _ = self.process.communicate(timeout=30)
+        return out.splitlines()
+
+    def line(self) -> bytes:
+        """The next line."""
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def kill(self) -> None:
+        os.kill(self.process.pid, signal.SIGKILL)
+        self.process.wait(10)
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Child]]:
+    """Start a script in a process of its own."""
+    with ExitStack() as stack:
+
+        def started(script: str, *args: object) -> Child:
+            process = subprocess.Popen(
+                [sys.executable, "-c", script, *map(str, args)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+            )
+            stack.callback(_end, process)
+            return Child(process)
+
+        yield started
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            pipe.close()
+
+
+def test_a_message_that_kills_its_consumers_is_poison(
+    server: Bench, policy: Policy, start: Callable[..., Child]
+) -> None:
+    """Restarted after each death, the consumers handle all other messages, and give this one up at the cap."""
+    server.serve(policy())
+    server.publish(*(b"%d" % n for n in range(10)), b"poison", *(b"%d" % n for n in range(10, 20)))
+    printed: list[bytes] = []
+    deaths = 0
+    while not server.home.store.counts().total("dead"):
+        child = start(CONSUMER, server.url, 250, 3, 8)
+        server.until(lambda c=child: c.process.poll() is not None or server.home.store.counts().total("dead"))  # type: ignore[misc]  # the loop's own child
+        deaths += child.process.poll() == 9
+        if child.process.poll() is None:
+            assert child.process.stdin is not None
+            child.process.stdin.close()
+            child.process.stdin = None
+        printed += child.lines()
+        time.sleep(0.3)  # longer than `idle_ms`: what it held is free
+    (letter,) = server.dead()
+    assert letter.message is not None
+    assert letter.message.value == b"poison"
+    assert (deaths, letter.state.error_class, letter.state.attempt) == (3, "poison", 1)
+    last = start(CONSUMER, server.url, 250, 3, 8)
+    others = {b"%d" % n for n in range(20)}
+    seen = {line.split()[0] for line in printed}
+    while not others <= seen:
+        seen.add(last.line().split()[0])
+    attempts = Counter(line for line in printed if line.startswith(b"poison"))
+    assert attempts == {b"poison 1": 3}  # a crash is no attempt
+
+
+def test_a_killed_consumer_loses_nothing(
+    server: Bench, handler: Handlers, policy: Policy, start: Callable[..., Child]
+) -> None:
+    """What was in its hands goes to another, what it had settled does not."""
+    server.publish(*(b"%d" % n for n in range(6)), b"hang", *(b"%d" % n for n in range(6, 9)))
+    child = start(CONSUMER, server.url, 300, 5, 1)
+    first = [child.line() for _ in range(7)]
+    assert first == [b"%d 1" % n for n in range(6)] + [b"hang 1"]
+    server.until(lambda: len(server.home.broker.topics()) > 0)
+    time.sleep(0.1)  # the last acknowledgement before the one that hangs is on its way
+    child.kill()
+    handle = handler()
+    consumer = server.consume(handle, idle_ms=300)
+    server.until(lambda: consumer.stats.acknowledged == 4)
+    assert sorted(handle.values) == [b"6", b"7", b"8", b"hang"]
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        "before-schedule",
+        "after-schedule",
+        "after-bury",
+        "after-remember",
+        "before-ack",
+        "after-ack",
+        "before-forward",
+        "after-forward",
+    ],
+)
+def test_a_killed_service_loses_and_doubles_nothing(
+    server: Bench, policy: Policy, start: Callable[..., Child], point: str
+) -> None:
+    """SIGKILL at every step of the intake: another service goes on, each record is waiting or dead exactly once."""
+    server.home.broker.create_topic(dead_topic_of("billing"))
+    retried = write((), RetryState(attempt=1, original_topic="orders"))
+    last = write((), RetryState(attempt=2, original_topic="orders"))
+    for n in range(40):
+        server.publish(b"%d" % n, topic=RETRY, headers=last if n % 2 else retried)
+    child = start(SERVICE, server.url, point, 3_600_000)
+    assert child.line() == b"reached"
+    assert child.process.wait(10) == -signal.SIGKILL
+    server.serve(policy(max_attempts=2, base_ms=3_600_000), batch=10, idle_ms=300)
+    server.until(lambda: len(server.records(dead_topic_of("billing"))) >= 20 and server.waiting() >= 20)
+    time.sleep(0.5)  # longer than `idle_ms`: what would come again has come
+    due = server.home.store.list_items("due", limit=100).found
+    letters = [letter.message.value for letter in server.letters() if letter.message]
+    assert len({found.id for found in due}) == len(due) == 20
+    assert sorted(letters, key=int) == [b"%d" % n for n in range(1, 40, 2)]
+    assert sorted((record.value for record in server.records(dead_topic_of("billing"))), key=int) == sorted(
+        letters, key=int
+    )
+    assert server.unsettled(RETRY) == []
+
+
+def test_a_killed_dispatcher_loses_nothing_and_the_script_doubles_nothing(
+    server: Bench, handler: Handlers, policy: Policy, start: Callable[..., Child]
+) -> None:
+    """Services are killed while they bring messages back; with one script each comes back exactly once."""
+    server.home.broker.create_topic(dead_topic_of("billing"))
+    server.home.broker.create_topic("orders")
+    handle = handler()
+    consumer = server.consume(handle, concurrency=16)
+    for n in range(300):
+        server.publish(b"%d" % n, topic=RETRY, headers=write((), RetryState(attempt=1, original_topic="orders")))
+    kills = 0
+    while kills < 4:
+        child = start(SERVICE, server.url, "never", 150)
+        before = len(handle.calls)
+        server.until(lambda b=before: len(handle.calls) > b or len(handle.calls) == 300)  # type: ignore[misc]  # the loop's
+        child.kill()
+        kills += 1
+    server.serve(policy(base_ms=150), idle_ms=300)
+    server.until(lambda: len(handle.calls) >= 300)
+    server.quiet(consumer)
+    assert sorted(handle.values, key=int) == [b"%d" % n for n in range(300)]

@@ -1,0 +1,254 @@
+"""The service's life: starting, stopping, outages of store and broker, and ways of handing over."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from retry_topic import Consumer, ConsumerConfig, RetryPolicy, RetryService, ServiceConfig, connect
+from retry_topic.brokers.redis_streams import RedisStreamsBroker
+from retry_topic.headers import RetryState, read, write
+from retry_topic.home import Home
+from retry_topic.message import Message
+from retry_topic.names import dead_topic_of, redelivery_topic_of, retry_topic_of
+from wheel_sched.errors import ConfigError, StoreUnavailable
+from wheel_sched.store import open_store
+from wheel_sched.testing.faulty_proxy import FaultyProxy
+from wheel_sched.testing.servers import temporary_server
+
+if TYPE_CHECKING:
+    from conftest import Bench, Handler
+
+Policy = Callable[..., RetryPolicy]
+Handlers = Callable[..., "Handler"]
+RETRY = retry_topic_of("billing")
+SECRET = b"sixteen bytes ok"
+
+
+def fail_first(message: Message) -> None:
+    if read(message.headers).attempt == 0:
+        raise ValueError("first")
+
+
+def test_starting_and_stopping_in_any_order_is_harmless(bench: Bench) -> None:
+    """Stop before start, start twice, stop twice."""
+    never = RetryService(bench.home, "billing")
+    never.stop()
+    never.start()
+    assert "stopped" in repr(never)
+    service = RetryService(bench.home, "billing")
+    service.start()
+    service.start()
+    assert "<RetryService billing running" in repr(service)
+    service.stop()
+    service.stop()
+    assert "<RetryService billing stopped" in repr(service)
+
+
+def test_ten_threads_may_start_and_stop_at_once(memory: Bench) -> None:
+    """Fifty services, each started and stopped by ten threads: none hangs, no thread stays."""
+    before = threading.active_count()
+    for number in range(50):
+        service = RetryService(memory.home, f"g{number}")
+        threads = [threading.Thread(target=call) for call in [service.start, service.stop] * 5]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+            assert not thread.is_alive()
+        service.stop()
+    memory.until(lambda: threading.active_count() <= before)
+
+
+def test_a_service_creates_its_topics(bench: Bench) -> None:
+    """So that whoever looks finds them, and dead letters have somewhere to go."""
+    bench.serve()
+    topics = bench.home.broker.topics()
+    assert {RETRY, redelivery_topic_of("billing"), dead_topic_of("billing")} <= set(topics)
+
+
+def test_services_that_come_and_go_lose_and_double_nothing(bench: Bench, handler: Handlers, policy: Policy) -> None:
+    """While messages fail, services are stopped and others started: each message succeeds exactly once."""
+    handle = handler(fail_first)
+    consumer = bench.consume(handle)
+    bench.publish(*(b"%d" % n for n in range(100)))
+    while consumer.stats.acknowledged < 100:
+        with RetryService(bench.home, "billing", policy(), config=ServiceConfig(idle_ms=500)):
+            time.sleep(0.06)  # a short life
+    bench.quiet(consumer)
+    assert sorted(handle.values, key=int) == sorted([b"%d" % n for n in range(100)] * 2, key=int)
+
+
+def test_two_services_share_the_work(bench: Bench, handler: Handlers, policy: Policy) -> None:
+    """Both run for one group; nothing is retried twice."""
+    handle = handler(fail_first)
+    one, other = bench.serve(policy(), batch=5), bench.serve(policy(), batch=5)
+    consumer = bench.consume(handle, concurrency=16)
+    bench.publish(*(b"%d" % n for n in range(200)))
+    bench.until(lambda: consumer.stats.acknowledged == 200)
+    bench.quiet(consumer)
+    assert len(handle.calls) == 400
+    bench.until(lambda: one.stats.published + other.stats.published == 200)
+
+
+def test_a_short_outage_of_the_store_delays_nothing_by_the_idle_time(
+    bench: Bench, handler: Handlers, policy: Policy, monkeypatch: Any
+) -> None:
+    """The intake keeps the batch in its hands and goes on with it; half of it may be stored already."""
+    store = bench.home.store
+    remember, failures = store.remember, [StoreUnavailable("away")] * 3
+
+    def flaky(tries: Any) -> list[int]:
+        if failures and any(attempts for _, attempts, _ in tries):
+            raise failures.pop()
+        return remember(tries)
+
+    monkeypatch.setattr(store, "remember", flaky)
+    handle = handler(fail_first)
+    bench.serve(policy(base_ms=3_000, max_attempts=2), idle_ms=60_000)
+    bench.consume(handle)
+    bench.publish(b"m")
+    bench.until(lambda: bench.waiting() == 1 and len(bench.taken) == 1)
+    assert failures == []
+    assert (bench.taken[0].attempt, bench.taken[0].duplicate) == (1, True)
+
+
+def test_a_record_that_no_batch_survives_stands_alone(
+    bench: Bench, handler: Handlers, policy: Policy, monkeypatch: Any, caplog: Any
+) -> None:
+    """A mistake of ours over one record leaves that one unsettled; the others of its batch are taken in."""
+    service = RetryService(
+        bench.home, "billing", policy(base_ms=3_600_000), config=ServiceConfig(idle_ms=100), seen=bench.taken.append
+    )
+    store = service.intake.store
+
+    def buggy(deliveries: Any, **more: Any) -> Any:
+        if any(delivery.message.value == b"bad" for delivery in deliveries):
+            raise ZeroDivisionError("a mistake")
+        return store(deliveries, **more)
+
+    monkeypatch.setattr(service.intake, "store", buggy)
+    headers = write((), RetryState(attempt=1, original_topic="orders"))
+    bench.publish(b"a", b"bad", b"b", topic=RETRY, headers=headers)
+    with service:
+        bench.until(lambda: bench.waiting() == 2)
+        bench.until(lambda: "service.record_left" in caplog.text)
+    monkeypatch.undo()
+    bench.serve(policy(base_ms=3_600_000), idle_ms=100)
+    bench.until(lambda: bench.waiting() == 3)
+
+
+@pytest.mark.parametrize("who", ["both", "forger"])
+def test_signed_headers_travel_the_whole_loop(bench: Bench, handler: Handlers, policy: Policy, who: str) -> None:
+    """Consumer and service with the same secret retry as ever; a consumer without it has its failures dead-lettered."""
+    handle = handler(ValueError("x"))
+    bench.serve(policy(max_attempts=3), secrets=(SECRET,))
+    bench.consume(handle, secrets=(SECRET,) if who == "both" else ())
+    bench.publish(b"m")
+    (letter,) = bench.dead()
+    assert handle.attempts == ([1, 2, 3] if who == "both" else [1])
+    assert letter.state.attempt == (3 if who == "both" else 1_000_000)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("hand_over", ["auto", "settle"])
+def test_each_message_comes_back_exactly_once(server: Bench, handler: Handlers, policy: Policy, hand_over: str) -> None:
+    """On one server, by one script, and by claim, publish and settle as well while nothing breaks."""
+    handle = handler(fail_first)
+    service = server.serve(policy(), hand_over=hand_over)
+    assert (service.dispatcher.push is not None) == (hand_over == "auto")
+    assert ("one script" in repr(service)) == (hand_over == "auto")
+    consumer = server.consume(handle, concurrency=16)
+    server.publish(*(b"%d" % n for n in range(200)))
+    server.until(lambda: consumer.stats.acknowledged == 200)
+    server.quiet(consumer)
+    retries = [call.message.value for call in handle.calls if call.attempt == 2]
+    assert sorted(retries, key=int) == [b"%d" % n for n in range(200)]
+
+
+def test_in_memory_the_hand_over_is_claim_publish_settle(memory: Bench) -> None:
+    """There is no server to run a script."""
+    assert memory.home.hand_over == "claim, publish, settle"
+    assert memory.serve().dispatcher.push is None
+
+
+@pytest.mark.real
+@pytest.mark.slow
+def test_store_and_topics_on_two_servers(quick_poll: None, handler: Handlers, policy: Policy) -> None:
+    """Without a script for both, everything works all the same, at least once; the broker's outage is waited out."""
+    with (
+        temporary_server() as stores,
+        temporary_server() as topics,
+        connect(stores.url, broker=RedisStreamsBroker(topics.url)) as home,
+    ):
+        assert home.hand_over == "claim, publish, settle"
+        handle = handler(fail_first)
+        service = RetryService(home, "billing", policy(base_ms=400), config=ServiceConfig(idle_ms=500))
+        home.broker.create_topic("orders")
+        with service, Consumer(home, "orders", handle, group="billing", config=ConsumerConfig(idle_ms=500)) as consumer:
+            assert service.dispatcher.push is None
+            home.broker.publish([Message("orders", b"%d" % n) for n in range(50)])
+            _until(lambda: home.store.counts().total("due") == 50)
+            topics.restart()
+            _until(lambda: consumer.stats.acknowledged >= 50 and home.store.counts().total("due") == 0)
+        assert {int(value) for value in handle.values} == set(range(50))
+        retried = {call.message.value for call in handle.calls if call.attempt == 2}
+        assert len(retried) == 50
+
+
+@pytest.mark.real
+def test_lost_replies_of_the_store_double_nothing(
+    server: Bench, redis_url: str, handler: Handlers, policy: Policy
+) -> None:
+    """The service's connections to the store break again and again: each message still comes back exactly once."""
+    with FaultyProxy(redis_url) as proxy:
+        home = Home(open_store(proxy.url), server.home.broker)
+        handle = handler(fail_first)
+        consumer = server.consume(handle, concurrency=4)
+        service = server.serve(policy(base_ms=30), home=home, idle_ms=500)
+        for n in range(40):
+            server.publish(b"%d" % n)
+            if n % 5 == 2:
+                proxy.drop_next_reply(b"FCALL")
+            if n % 10 == 7:
+                proxy.cut()
+        server.until(lambda: consumer.stats.acknowledged == 40)
+        server.quiet(consumer)
+        service.stop()
+        assert len(handle.calls) == 80
+        assert proxy.counts.dropped_replies >= 3
+        home.store.close()
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"redelivery": "topic"}, "redelivery"),
+        ({"hand_over": "script"}, "hand_over"),
+        ({"batch": 501}, "batch"),
+        ({"idle_ms": 5}, "idle_ms"),
+        ({"secrets": (b"short",)}, "secret"),
+    ],
+)
+def test_a_wrong_setting_is_told(settings: dict[str, Any], words: str) -> None:
+    """With its name and what was expected."""
+    with pytest.raises(ConfigError, match=f"expected .*{words}"):
+        ServiceConfig(**settings)
+
+
+def test_all_wrong_settings_are_told_at_once() -> None:
+    """One run shows every mistake."""
+    with pytest.raises(ConfigError) as raised:
+        ServiceConfig(redelivery="x", hand_over="y", batch=0, idle_ms=0)  # type: ignore[arg-type]  # on purpose
+    assert len(raised.value.problems) == 4
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    until_s = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < until_s
+        time.sleep(0.005)  # other threads' doing
