@@ -1,0 +1,108 @@
+"""A dispatcher in a process of its own, which can kill or stop itself at a named point.
+
+argv[1] is JSON: `url`, `receiver` (the server messages are published to), `name`, `push` (the server pushes to
+`<name>:out` itself), `durability`, `config` (of the dispatcher), `pause_ms` (how long each batch takes), and `at`,
+`signal` and `marker`: at the first reaching of the point `at` the file `marker` is written and the process sends
+itself that signal. It says "ready" when it runs, drains on SIGTERM, and says its counters as JSON at the end.
+
+Points: after_claim, before_publish, half_publish, after_publish, before_settle, after_settle, before_push, after_push.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from wheel_sched.dispatcher import Batch, Dispatcher, DispatcherConfig, PushTarget
+from wheel_sched.store.connect import open_store
+from wheel_sched.store.delay_store import DelayStore
+from wheel_sched.store.items import Claim, Claimed, Dead, Done, Pushed
+from wheel_sched.store.operations import Call, PushDue, Settle
+from wheel_sched.store.redis.backend import client_for
+
+settings: dict[str, Any] = json.loads(sys.argv[1])
+name: str = settings["name"]
+
+
+def reach(point: str, detail: object = "") -> None:
+    """Note that the point was reached and stop or die there; once in a process's life."""
+    if point == settings.get("at"):
+        settings["at"] = None
+        Path(settings["marker"]).write_text(f"{point} {detail}")
+        # to this very thread: sent to the process, another thread may take it while this one goes on
+        signal.pthread_kill(threading.get_ident(), settings["signal"])
+
+
+class Watched:
+    """Says at which point of its life a batch is, by the calls to the store."""
+
+    def __init__(self, store: DelayStore) -> None:
+        self._execute = store.execute
+        store.execute = self.execute  # type: ignore[method-assign]  # a double of one method of one object
+
+    def execute(self, calls: Sequence[Call[Any]]) -> list[Any]:
+        for call in calls:
+            if isinstance(call.operation, Settle):
+                reach("before_settle", len(call.operation.settlements))
+            elif isinstance(call.operation, PushDue):
+                reach("before_push")
+        answers = self._execute(calls)
+        for call, answer in zip(calls, answers, strict=True):
+            if isinstance(call.operation, Settle):
+                reach("after_settle", len(call.operation.settlements))
+            elif isinstance(answer, Claim) and answer.items:
+                reach("after_claim", len(answer.items))
+            elif isinstance(answer, Pushed) and answer.dues_ms:
+                reach("after_push", len(answer.dues_ms))
+        return answers
+
+
+class StreamPublisher:
+    """Writes each message to the stream `out` of the receiver, whose entry ids tell when it arrived."""
+
+    def __init__(self) -> None:
+        self._client = client_for(settings["receiver"])
+
+    def publish(self, batch: Batch) -> None:
+        reach("before_publish")
+        half = len(batch.items) // 2
+        self._write(batch, range(half))
+        reach("half_publish", half)
+        time.sleep(settings.get("pause_ms", 0) / 1000)  # a broker that takes its time
+        self._write(batch, range(half, len(batch.items)))
+        reach("after_publish", len(batch.items))
+
+    def _write(self, batch: Batch, places: range) -> None:
+        pipeline = self._client.pipeline(transaction=False)
+        for place in places:
+            item = batch.items[place]
+            pipeline.xadd("out", {"id": item.id, "due": item.due_ms, "by": name})
+        pipeline.execute()
+        for place in places:
+            batch.answers[place] = Done(batch.items[place].id)
+
+    def refuse(self, item: Claimed, reason: str) -> Dead:
+        return Dead(item.id, reason)
+
+
+def main() -> None:
+    # held back in every thread, for after a stop any of them may be given it, and only the main one would look
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    store = open_store(settings["url"], durability=settings.get("durability", "everysec"))
+    Watched(store)
+    push = PushTarget(prefix=f"{name}:", create=True) if settings.get("push") else None
+    config = DispatcherConfig(**settings.get("config", {}))
+    with Dispatcher(store, StreamPublisher(), push=push, config=config) as dispatcher:
+        print("ready", flush=True)  # noqa: T201  # the test waits for it
+        signal.sigwait({signal.SIGTERM})
+    print(json.dumps(asdict(dispatcher.stats)), flush=True)  # noqa: T201  # the test reads it
+
+
+main()

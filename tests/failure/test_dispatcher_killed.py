@@ -1,0 +1,141 @@
+"""SIGKILL at every point of a batch's life, a process stopped for longer than its lease, and a graceful end.
+
+The victim has one batch in flight at a time, so that a batch is what can be doubled at most. The point is reached by
+the victim itself, which writes it down first; a test whose point was not reached fails.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from conftest import Process, Stage
+
+pytestmark = [pytest.mark.real, pytest.mark.slow]
+
+MESSAGES, BATCH, LEASE_MS = 400, 100, 1_000
+ONE_BATCH = {"batch": BATCH, "push_batch": BATCH, "max_in_flight": BATCH, "lease_ms": LEASE_MS}
+
+KILLED_AT = {
+    "after_claim": 0,
+    "before_publish": 0,
+    "half_publish": BATCH // 2,
+    "after_publish": BATCH,
+    "before_settle": BATCH,
+    "after_settle": 0,
+}
+
+
+def victim(stage: Stage, point: str, number: signal.Signals, **settings: object) -> Process:
+    return stage.start("victim", at=point, signal=number, config=ONE_BATCH, **settings)
+
+
+@pytest.mark.parametrize("point", KILLED_AT)
+def test_a_killed_dispatchers_batch_is_taken_over_when_its_lease_ends(stage: Stage, point: str) -> None:
+    """Nothing is lost; doubled is what was published and not settled, so nothing before the first publish."""
+    ids = stage.schedule(MESSAGES)
+    killed = victim(stage, point, signal.SIGKILL)
+    said = killed.wait_reached()
+    killed.wait_killed()
+    assert said.split()[0] == point
+    died_ms = stage.counts().now_us // 1000
+    in_flight = stage.counts().sizes["fly"]
+    assert in_flight == (0 if point == "after_settle" else BATCH)
+
+    survivor = stage.start("survivor", config={**ONE_BATCH, "lease_ms": 10_000})
+    stage.wait_drained()
+    arrivals = stage.judged(ids, most_duplicates=KILLED_AT[point])
+    stats = survivor.stop()
+    counts = stage.counts()
+    assert counts.happened("completed") == MESSAGES
+    assert counts.happened("lapsed") == in_flight
+    assert len(arrivals) - MESSAGES == KILLED_AT[point]
+    assert stats["published"] == MESSAGES - (BATCH if point == "after_settle" else 0)
+    if in_flight:
+        takeover_ms = max(arrival.at_ms for arrival in arrivals if arrival.by == "survivor") - died_ms
+        stage.record(f"{point}: taken over after ms", takeover_ms)
+        assert takeover_ms <= LEASE_MS + 1_000  # a second for two shared cores
+
+
+@pytest.mark.parametrize("point", ["before_push", "after_push"])
+def test_a_dispatcher_killed_around_a_push_doubles_nothing(stage: Stage, point: str) -> None:
+    """The server did the whole step or none of it, and nobody has to wait for a lease."""
+    ids = stage.schedule(MESSAGES, push=True)
+    killed = victim(stage, point, signal.SIGKILL, push=True)
+    assert killed.wait_reached().split()[0] == point
+    killed.wait_killed()
+    assert stage.counts().happened("completed") == (BATCH if point == "after_push" else 0)
+    stage.start("survivor", push=True, config=ONE_BATCH)
+    stage.wait_drained()
+    stage.judged(ids, most_duplicates=0)
+    assert stage.counts().happened("lapsed") == 0
+
+
+@pytest.mark.parametrize("point", ["after_claim", "half_publish", "before_settle"])
+def test_a_process_stopped_for_longer_than_its_lease_changes_nothing_afterwards(stage: Stage, point: str) -> None:
+    """The other dispatcher delivers its batch; when it goes on its settlement is stale, by the store's own count."""
+    survivor = stage.start("survivor", config={**ONE_BATCH, "lease_ms": 10_000})
+    zombie = victim(stage, point, signal.SIGSTOP)
+    survivor.wait_ready()
+    zombie.wait_ready()
+    survivor.send(signal.SIGSTOP)  # so that the victim gets its batch
+    ids = stage.schedule(MESSAGES, in_ms=100)
+    assert zombie.wait_reached().split()[0] == point
+    survivor.send(signal.SIGCONT)
+    stage.wait_drained()
+    before = stage.counts()
+    assert set(ids) == {arrival.id for arrival in stage.arrivals()}
+
+    zombie.send(signal.SIGCONT)
+    stats = zombie.stop()
+    after = stage.counts()
+    assert stats["stale"] == BATCH
+    assert (stats["published"], stats["in_flight"]) == (0, 0)
+    assert (after.now, after.ever, after.sizes) == (before.now, before.ever, before.sizes)
+    assert (after.happened("completed"), after.happened("lapsed")) == (MESSAGES, BATCH)
+    stage.judged(ids, most_duplicates=BATCH)
+
+
+def test_a_graceful_end_doubles_nothing(stage: Stage) -> None:
+    """What is being published is settled before the process ends; another takes the rest without waiting."""
+    ids = stage.schedule(MESSAGES)
+    first = stage.start("first", config={"batch": BATCH, "lease_ms": 30_000}, pause_ms=300)
+    first.wait_ready()
+    began_s = time.monotonic()
+    while not stage.arrivals():
+        assert time.monotonic() < began_s + 20
+        time.sleep(0.005)  # until it is in the middle of a batch
+    stats = first.stop()
+    done = stage.counts().happened("completed")
+    assert (stats["in_flight"], stats["in_doubt"], stats["stale"]) == (0, 0, 0)
+    assert stats["published"] == done
+    assert BATCH <= done < MESSAGES
+    assert stage.counts().sizes["fly"] == 0
+    stage.start("second", config=ONE_BATCH)
+    stage.wait_drained()
+    stage.judged(ids, most_duplicates=0)
+
+
+def test_kills_at_random_moments_lose_nothing(stage: Stage) -> None:
+    """Six of eight are killed one after the other; doubled is at most what the dead had in flight."""
+    kills, rng = 6, random.Random(5)
+    config = {**ONE_BATCH, "lease_ms": 500}
+    running = [stage.start(f"d{n}", config=config, pause_ms=200) for n in range(8)]
+    for process in running:
+        process.wait_ready()
+    ids = stage.schedule(5_000, in_ms=300)
+    time.sleep(0.5)  # until all of them are at work
+    for process in running[:kills]:
+        process.kill()
+        time.sleep(rng.random() * 0.15)  # any moment of the next one's batch
+    assert stage.counts().sizes["due"] > 0, "everything was out before the last kill"
+    stage.wait_drained()
+    stage.judged(ids, most_duplicates=kills * BATCH)
+    lapsed = stage.counts().happened("lapsed")
+    stage.record("lapsed", lapsed)
+    assert 0 < lapsed <= kills * BATCH

@@ -1,0 +1,183 @@
+"""A network that loses replies and connections: a real dispatcher through a faulty proxy."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from wheel_sched.dispatcher import Batch, Dispatcher, DispatcherConfig, PushTarget
+from wheel_sched.store.connect import open_store
+from wheel_sched.store.delay_store import DelayStore
+from wheel_sched.store.items import Claimed, Dead, Done, Item
+from wheel_sched.store.redis.backend import RedisBackend, client_for
+from wheel_sched.store.redis.conversation import Dialect
+from wheel_sched.testing.faulty_proxy import FaultyProxy
+
+if TYPE_CHECKING:
+    from conftest import Stage
+
+pytestmark = [pytest.mark.real, pytest.mark.slow]
+
+MESSAGES, BATCH = 300, 50
+CONFIG = DispatcherConfig(batch=BATCH, push_batch=BATCH, lease_ms=500, sweep_ms=2_000)
+ONE, TOO_MANY = 1, 4  # replies lost in a row: the second exceeds the repeats within one call
+
+
+class Receiver:
+    """Publishes to the stage's stream over a connection of its own."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._client = stage.client
+
+    def publish(self, batch: Batch) -> None:
+        for place, item in enumerate(batch.items):
+            self._client.xadd("out", {"id": item.id, "due": item.due_ms, "by": "d"})
+            batch.answers[place] = Done(item.id)
+
+    def refuse(self, item: Claimed, reason: str) -> Dead:
+        return Dead(item.id, reason)
+
+
+@pytest.fixture
+def proxy(stage: Stage) -> Iterator[FaultyProxy]:
+    with FaultyProxy(stage.server.url) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def run(stage: Stage, proxy: FaultyProxy) -> Iterator[Callable[..., Dispatcher]]:
+    """Start a dispatcher whose every connection to the store runs through the proxy."""
+    with ExitStack() as stack:
+
+        def start(*, push: bool = False) -> Dispatcher:
+            store = stack.enter_context(open_store(proxy.url))
+            target = PushTarget(create=True) if push else None
+            return stack.enter_context(Dispatcher(store, Receiver(stage), push=target, config=CONFIG))
+
+        yield start
+
+
+@pytest.mark.parametrize("times", [ONE, TOO_MANY])
+@pytest.mark.parametrize("script", ["claim", "settle", "publish", "window"])
+def test_a_dispatchers_lost_reply_loses_and_doubles_nothing(
+    stage: Stage, proxy: FaultyProxy, run: Callable[..., Dispatcher], script: str, times: int
+) -> None:
+    """The server did what was asked, nobody heard of it: repeated under its token it is answered alike."""
+    push = script == "publish"
+    for _ in range(times):
+        proxy.drop_next_reply(b"_" + script.encode())
+    dispatcher = run(push=push)
+    ids = stage.schedule(MESSAGES, in_ms=100, push=push)
+    stage.wait_drained()
+    stage.judged(ids, most_duplicates=0)
+    assert proxy.counts.dropped_replies == times
+    assert (dispatcher.stats.stale, dispatcher.stats.in_doubt) == (0, 0)
+    assert (dispatcher.stats.store_errors > 0) == (times == TOO_MANY)
+    assert stage.counts().happened("completed") == MESSAGES
+
+
+@pytest.mark.parametrize("script", ["claim", "settle"])
+def test_replies_lost_again_and_again_lose_and_double_nothing(
+    stage: Stage, proxy: FaultyProxy, run: Callable[..., Dispatcher], script: str
+) -> None:
+    """Ten times while 300 messages come in bit by bit: they take a little longer, and that is all."""
+    run()
+    now_ms = stage.counts().now_us // 1000
+    items = [Item(f"m{n}", now_ms + 100 + 5 * n, b"", "out") for n in range(MESSAGES)]
+    stage.store.schedule(items)
+    for n in range(1, 11):
+        proxy.drop_next_reply(b"_" + script.encode())
+        wait(lambda n=n: proxy.counts.dropped_replies == n)  # type: ignore[misc]  # mypy can't type a default here
+    stage.wait_drained()
+    stage.judged([item.id for item in items], most_duplicates=0)
+
+
+def test_a_producers_lost_reply_stores_nothing_twice(stage: Stage, proxy: FaultyProxy) -> None:
+    """`schedule` is repeated under its token and answers as the first time, while a dispatcher already delivers."""
+    config = {"batch": BATCH, "lease_ms": 500}
+    stage.start(config=config).wait_ready()
+    items = [Item(f"m{n}", 0, b"", "out") for n in range(MESSAGES)]
+    with open_store(proxy.url) as producer:
+        proxy.drop_next_reply(b"_schedule")
+        stored = producer.schedule(items)
+    assert (stored.accepted, proxy.counts.dropped_replies) == (MESSAGES, 1)
+    stage.wait_drained()
+    stage.judged([item.id for item in items], most_duplicates=0)
+    assert stage.counts().happened("accepted") == MESSAGES
+
+
+def test_connections_that_are_cut_all_the_time_lose_and_double_nothing(
+    stage: Stage, proxy: FaultyProxy, run: Callable[..., Dispatcher]
+) -> None:
+    """Also the listener's: what was marked while it was down is read after it is up again."""
+    dispatcher = run()
+    ids = stage.schedule(MESSAGES, in_ms=200)
+    for _ in range(20):
+        proxy.cut()
+        time.sleep(0.03)  # let some through
+    stage.wait_drained()
+    stage.judged(ids, most_duplicates=0)
+    assert dispatcher.stats.stale == 0
+
+
+class HalfDeaf(RedisBackend):
+    """Calls go straight to the server, the listener's blocking read through the proxy."""
+
+    def __init__(self, direct: str, through: str, namespace: str) -> None:
+        super().__init__(client_for(direct), Dialect(namespace), owns_client=True)
+        self._listening = RedisBackend(client_for(through), Dialect(namespace), owns_client=True)
+
+    def waiter(self, shard: int, timeout_ms: int) -> Any:
+        return self._listening.waiter(shard, timeout_ms)
+
+    def close(self) -> None:
+        super().close()
+        self._listening.close()
+
+
+def test_a_dead_listener_costs_a_sweep_at_most(stage: Stage, proxy: FaultyProxy) -> None:
+    """A half-open connection says nothing for ever: while something waits the sweep finds what came, and with nothing
+    waiting the read's own end does, 10 s above a sweep."""
+    sweep_ms, read_ends_ms = 500, 10_500
+    config = DispatcherConfig(sweep_ms=sweep_ms)
+    with ExitStack() as stack:
+        stores, dispatchers = [], []
+        for namespace in ("waiting", "empty"):
+            store = DelayStore(HalfDeaf(stage.server.url, proxy.url, namespace)).open()
+            stack.callback(store.close)
+            stores.append(store)
+            dispatchers.append(stack.enter_context(Dispatcher(store, Receiver(stage), config=config)))
+        now_ms = stores[0].counts().now_us // 1000
+        stores[0].schedule([Item("in an hour", now_ms + 3_600_000, b"")])
+        for store, dispatcher in zip(stores, dispatchers, strict=True):
+            store.schedule([Item("heard", 0, b"")])
+            wait(lambda dispatcher=dispatcher: dispatcher.stats.published == 1)  # type: ignore[misc]  # as above
+        marks = [dispatcher.stats.marks for dispatcher in dispatchers]
+        assert min(marks) >= 1
+
+        proxy.blackhole()
+        now_ms = stores[0].counts().now_us // 1000
+        for store in stores:
+            store.schedule([Item("unheard", now_ms, b"")])
+        wait(lambda: all(dispatcher.stats.published == 2 for dispatcher in dispatchers))
+        assert [dispatcher.stats.marks for dispatcher in dispatchers] == marks, "the listener was not deaf"
+        late_ms = [arrival.at_ms - now_ms for arrival in stage.arrivals()[-2:]]
+        stage.record("late with something waiting and with nothing, ms", late_ms)
+        assert late_ms[0] <= sweep_ms + 500  # half a second for two shared cores
+        assert late_ms[1] <= read_ends_ms + 1_000
+
+        proxy.heal()
+        for store in stores:
+            store.schedule([Item("heard again", 0, b"")])
+        wait(lambda: all(dispatcher.stats.published == 3 for dispatcher in dispatchers))
+
+
+def wait(condition: Callable[[], bool]) -> None:
+    until_s = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < until_s, "waited in vain"
+        time.sleep(0.002)  # the dispatchers' doing, in real time
