@@ -73,7 +73,7 @@ def _backend(
         from wheel_sched.store.redis.conversation import Dialect
     except ImportError as error:
         raise ConfigError("a Redis store needs `pip install wheel-sched[redis]`; nothing was opened") from error
-    dialect = Dialect(namespace, durability, replicas, variant=variant)
+    dialect = Dialect(namespace, durability, replicas, variant=variant, shards=shards)
     if not isinstance(target, str):
         return RedisBackend(target, dialect)
     if target.startswith("embedded:"):
@@ -105,7 +105,7 @@ async def open_async_store(
     from wheel_sched.store.redis.conversation import Dialect
 
     _check(namespace, shards)
-    dialect = Dialect(namespace, durability, replicas)
+    dialect = Dialect(namespace, durability, replicas, shards=shards)
     if isinstance(target, str):
         if not target.startswith(_SCHEMES):
             raise ConfigError(

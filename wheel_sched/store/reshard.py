@@ -8,8 +8,8 @@
     thaw    shard 0 last; each shard's `shards` is written in the same step
 
 Every step may be repeated, so resuming runs them all again. While it is frozen, every write to the namespace is
-refused, also of a process that did not stop. Processes keep the shard count they started with: stop them all before,
-start them after. How often a lease ran out is not moved; those counts start anew.
+refused, also of a process that did not stop. A process that keeps running with the old count is refused by every
+script that writes. How often a lease ran out is not moved; those counts start anew.
 """
 
 from __future__ import annotations

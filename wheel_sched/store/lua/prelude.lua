@@ -16,7 +16,8 @@
 --   KEYS[12] lapsed HASH    id -> how often its lease ran out
 -- and, with the same hash tag: op:<token> (the first answer of a call, for repeats), ref:<ref> (SET of ids),
 -- held:<reason code>:<topic> (ZSET id -> due).
--- ARGV[1] -> now (ms) in a test-clock namespace, "" elsewhere   ARGV[2] -> token of the call, "" = not repeatable
+-- ARGV[1] -> [<now (ms)>]@<shards>: now only in a test-clock namespace; the caller's number of shards, 0 = any
+-- ARGV[2] -> token of the call, "" = not repeatable
 --
 -- record = 1:<version>:<length of topic>:<of route>:<of refs>:<topic><route><refs, one per line><body>
 
@@ -35,15 +36,20 @@ local function ms(n) return string.format('%.0f', n) end
 
 -- The state of one call: time, epoch and what is to be written at its end.
 local function begin(KEYS, ARGV, reading)
-  local m = redis.call('HMGET', KEYS[META], 'clock', 'last', 'epoch', 'paused', 'frozen')
+  local m = redis.call('HMGET', KEYS[META], 'clock', 'last', 'epoch', 'paused', 'frozen', 'shards')
   if not m[1] then return {err = 'WSABSENT the namespace does not exist'} end
   if m[5] and not reading then return {err = 'WSFROZEN the namespace is frozen: ' .. m[5]} end
+  local given, shards = string.match(ARGV[1], '^(%d*)@(%d+)$')
+  if not given then return {err = 'WSCLOCK now must be whole milliseconds'} end
+  if shards ~= '0' and shards ~= m[6] and not reading then
+    return {err = 'WSSHARDS the namespace has ' .. m[6] .. ' shards, this process works with ' .. shards}
+  end
   local us
   if m[1] == 'test' then
-    if ARGV[1] == '' then return {err = 'WSCLOCK this namespace runs on test time and needs now'} end
-    us = tonumber(ARGV[1]) * 1000
+    if given == '' then return {err = 'WSCLOCK this namespace runs on test time and needs now'} end
+    us = tonumber(given) * 1000
   else
-    if ARGV[1] ~= '' then return {err = 'WSCLOCK this namespace runs on server time and refuses now'} end
+    if given ~= '' then return {err = 'WSCLOCK this namespace runs on server time and refuses now'} end
     local t = redis.call('TIME')
     us = tonumber(t[1]) * 1000000 + tonumber(t[2])
   end

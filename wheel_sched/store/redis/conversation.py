@@ -56,6 +56,8 @@ class Dialect:
         replicas: how many replicas confirm under "replicated". Defaults to 1.
         functions: whether FCALL is used; becomes False when the server refuses it. Defaults to True.
         variant: see `library`. Defaults to "".
+        shards: how many shards the caller thinks there are; writes are refused when the namespace was resharded since.
+            Defaults to 0: not checked.
     """
 
     namespace: str
@@ -63,6 +65,7 @@ class Dialect:
     replicas: int = 1
     functions: bool = True
     variant: str = ""
+    shards: int = 0
 
     def __post_init__(self) -> None:
         if self.durability not in DURABILITIES:
@@ -74,8 +77,8 @@ class Dialect:
         keys = shard_keys(self.namespace, call.shard)
         script = library(self.variant).scripts[operation.script]
         start: Command = ("FCALL", script.function) if self.functions else ("EVALSHA", script.sha)
-        now: Argument = "" if now_ms is None else now_ms
-        return (*start, len(keys), *keys, now, operation.token, *operation.argv())
+        context = f"{'' if now_ms is None else now_ms}@{self.shards}"
+        return (*start, len(keys), *keys, context, operation.token, *operation.argv())
 
     def confirmation(self, calls: Sequence[Call[Any]]) -> Command | None:
         """What makes the server say that the writes before it are safe, on the same connection."""

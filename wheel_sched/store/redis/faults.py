@@ -37,6 +37,11 @@ _BY_START: tuple[tuple[str, type[StoreError], str], ...] = (
     ("WSCLOCK", NamespaceMismatch, "nothing was changed"),
     ("WSABSENT", NamespaceMismatch, "nothing was changed; open the namespace first (was the server flushed?)"),
     (
+        "WSSHARDS",
+        NamespaceMismatch,
+        "nothing was changed; the namespace was resharded: restart this process with the new number",
+    ),
+    (
         "WSFROZEN",
         NamespaceMismatch,
         "nothing was changed; wait for the maintenance to end, or end it with `wheel-sched reshard --resume`",

@@ -1,0 +1,24 @@
+"""A process that kept running across a reshard cannot write by the old number of shards."""
+
+from __future__ import annotations
+
+import pytest
+
+from wheel_sched.errors import NamespaceMismatch
+from wheel_sched.store import Item, open_store
+from wheel_sched.store.reshard import reshard
+
+
+def test_a_process_from_before_a_reshard_is_refused(redis_url: str) -> None:
+    """Its writes would go to the wrong shard: they are refused, and what is there can still be read."""
+    with open_store(redis_url) as before:
+        before.schedule([Item("a", 1, b"x")])
+        reshard(before.backend, 3)
+        with pytest.raises(NamespaceMismatch, match="3 shards, this process works with 1"):
+            before.schedule([Item("b", 1, b"x")])
+        with pytest.raises(NamespaceMismatch, match="restart this process"):
+            before.claim(10)
+        assert before.counts_by_shard()[0].frozen is None
+        with open_store(redis_url, shards=3) as after:
+            assert after.counts().total("due") == 1
+            assert after.schedule([Item("b", 1, b"x")]).accepted == 1
