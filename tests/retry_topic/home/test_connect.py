@@ -1,0 +1,95 @@
+"""Opening a home: which store, which broker, and how due messages get from one to the other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from retry_topic import connect
+from retry_topic.brokers.memory import MemoryBroker
+from retry_topic.brokers.redis_streams import RedisStreamsBroker
+from wheel_sched.errors import ConfigError, StoreUnavailable
+from wheel_sched.store import DelayStore
+from wheel_sched.testing.servers import temporary_server
+
+
+def test_memory_is_the_default() -> None:
+    """Store and broker of this process."""
+    with connect() as home:
+        assert isinstance(home.broker, MemoryBroker)
+        assert repr(home).startswith("<Home <DelayStore MemoryBackend")
+
+
+def test_an_address_nobody_understands_is_told() -> None:
+    """With the ones that are understood."""
+    with pytest.raises(ConfigError, match="redis://"):
+        connect("ftp://somewhere")
+
+
+def test_a_wrong_broker_setting_closes_the_store_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing stays open behind an error."""
+    closed: list[DelayStore] = []
+    monkeypatch.setattr(DelayStore, "close", closed.append)
+    with pytest.raises(ConfigError, match="maxlen"):
+        connect("memory:", keep=-1)
+    assert len(closed) == 1
+
+
+@pytest.mark.real
+def test_one_server_holds_both(redis_url: str) -> None:
+    """Store and topics on one server share a script; closing twice is harmless."""
+    home = connect(redis_url)
+    assert isinstance(home.broker, RedisStreamsBroker)
+    assert home.hand_over == "one script"
+    home.close()
+    home.close()
+
+
+@pytest.mark.real
+def test_another_database_is_another_place(redis_url: str) -> None:
+    """A script reaches one database only."""
+    other = redis_url.replace("db=0", "db=1")
+    assert other != redis_url
+    with connect(redis_url, broker=RedisStreamsBroker(other)) as home:
+        assert home.hand_over == "claim, publish, settle"
+
+
+@pytest.mark.real
+@pytest.mark.slow
+def test_showing_a_home_needs_no_server(tmp_path: Path) -> None:
+    """A `repr` in an error report must not fail, or wait, because the server is away."""
+    with temporary_server() as server, connect(server.url) as home:
+        server.stop()
+        assert repr(home).startswith("<Home <DelayStore RedisBackend")
+        with pytest.raises(StoreUnavailable):
+            home.publish("orders", b"m", delay=1)
+        server.restart()
+        home.broker.create_topic("orders")
+        home.publish("orders", b"m", delay=1)
+
+
+@pytest.mark.real
+@pytest.mark.slow
+def test_an_embedded_home_keeps_its_messages(tmp_path: Path) -> None:
+    """Closed and opened again over the same folder, what waited waits."""
+    folder = f"embedded:{tmp_path / 'data'}"
+    with connect(folder) as home:
+        home.broker.create_topic("orders")
+        message_id = home.publish("orders", b"m", delay=3_600)
+    with connect(folder) as home:
+        assert [found.id for found in home.store.list_items("due").found] == [message_id]
+        assert "orders" in home.broker.topics()
+
+
+@pytest.mark.real
+def test_prefixes_keep_topics_apart(redis_url: str) -> None:
+    """Two homes on one server with namespaces and prefixes of their own see nothing of each other."""
+    with (
+        connect(redis_url, namespace="one", prefix="one:") as one,
+        connect(redis_url, namespace="two", prefix="two:") as two,
+    ):
+        one.broker.create_topic("orders")
+        one.publish("orders", b"m", delay=3_600)
+        assert two.broker.topics() == {}
+        assert two.store.counts().total("due") == 0

@@ -1,0 +1,250 @@
+"""Publishing now and later: on time, never early, once per id; wrong arguments are refused before anything is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from retry_topic import RetryPolicy, connect
+from retry_topic.brokers.protocol import PublishFailure
+from wheel_sched.errors import BrokerError, BrokerUnavailable, Rejected, UnknownTopic
+from wheel_sched.store import Outcome
+
+if TYPE_CHECKING:
+    from conftest import Bench, Handler
+
+Policy = Callable[..., RetryPolicy]
+Handlers = Callable[..., "Handler"]
+TOPIC = "orders"
+
+
+@pytest.fixture
+def ready(bench: Bench) -> Bench:
+    """The topic exists."""
+    bench.home.broker.create_topic(TOPIC)
+    return bench
+
+
+def waiting(bench: Bench) -> list[tuple[str, int]]:
+    return [(found.id, found.score_ms) for found in bench.home.store.list_items("due").found]
+
+
+def nothing_sent(bench: Bench) -> bool:
+    return bench.records(TOPIC) == [] and waiting(bench) == [] and bench.home.store.counts().ever == {}
+
+
+def test_a_message_without_delay_goes_at_once(ready: Bench) -> None:
+    """Byte for byte, without a detour through the store."""
+    ready.home.publish(TOPIC, b"\x00m", key=b"\xff", headers=(("a", b"1"), ("a", b"2")))
+    (record,) = ready.records(TOPIC)
+    assert (record.value, record.key, record.headers) == (b"\x00m", b"\xff", (("a", b"1"), ("a", b"2")))
+    assert ready.home.store.counts().ever == {}
+
+
+def test_a_delayed_message_arrives_on_time_and_never_early(bench: Bench, handler: Handlers) -> None:
+    """Judged by the receiver: not before its delay has passed, and unchanged."""
+    handle = handler()
+    bench.serve()
+    bench.consume(handle)
+    started_ms = bench.home.store.now_ms()
+    for n in range(20):
+        bench.home.publish(TOPIC, b"%d" % n, key=b"k", headers=(("n", b"%d" % n),), delay=0.02 * n)
+    bench.until(lambda: len(handle.calls) == 20)
+    for call in handle.calls:
+        n = int(call.message.value)
+        assert call.at_ms - started_ms >= 20 * n
+        assert call.at_ms - started_ms < 20 * n + 5_000
+        assert (call.message.key, call.message.headers) == (b"k", (("n", b"%d" % n),))
+
+
+@pytest.mark.parametrize("delay", [0.0011, timedelta(microseconds=1_100), 0.002])
+def test_a_due_is_rounded_up(ready: Bench, delay: Any) -> None:
+    """A fraction of a millisecond is a millisecond more, of the delay as of the present."""
+    before_ms = ready.home.store.now_ms()
+    ready.home.publish(TOPIC, b"m", delay=delay)
+    after_ms = ready.home.store.now_ms()
+    ((_, due_ms),) = waiting(ready)
+    assert before_ms + 3 <= due_ms <= after_ms + 3
+
+
+def test_at_is_the_instant_in_any_time_zone(ready: Bench) -> None:
+    """To the millisecond, whatever the zone; the past is now."""
+    instant = datetime(2099, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
+    for zone in (UTC, timezone(timedelta(hours=14)), timezone(timedelta(hours=-12))):
+        ready.home.publish(TOPIC, b"m", at=instant.astimezone(zone))
+    assert [due_ms for _, due_ms in waiting(ready)] == [4_071_006_245_678] * 3
+    ready.home.publish(TOPIC, b"past", at=datetime(2001, 1, 1, tzinfo=UTC))
+    assert [record.value for record in ready.records(TOPIC)] == [b"past"]
+
+
+def test_the_store_judges_time_not_this_machine(ready: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A delay counts from the store's now: a producer whose clock is an hour off schedules correctly."""
+    store = ready.home.store
+    real = store.now_ms
+    monkeypatch.setattr(store, "now_ms", lambda: real() + 3_600_000)
+    ready.home.publish(TOPIC, b"m", delay=1)
+    ((_, due_ms),) = waiting(ready)
+    assert due_ms - real() > 3_600_000
+
+
+def test_an_id_is_stored_once(ready: Bench) -> None:
+    """A repeated call, after a lost reply say, changes nothing and answers the same."""
+    assert ready.home.publish(TOPIC, b"first", delay=3_600, id="invoice-7") == "invoice-7"
+    before = waiting(ready)
+    assert ready.home.publish(TOPIC, b"second", delay=60, id="invoice-7") == "invoice-7"
+    assert waiting(ready) == before
+    assert before[0][0] == "invoice-7"
+
+
+def test_ids_that_were_not_given_are_all_different(ready: Bench) -> None:
+    """Two equal messages are two messages."""
+    ids = {ready.home.publish(TOPIC, b"m", delay=3_600) for _ in range(50)}
+    assert len(ids) == 50
+    assert {found for found, _ in waiting(ready)} == ids
+
+
+def test_a_waiting_message_is_cancelled_by_its_id(bench: Bench, handler: Handlers) -> None:
+    """It does not arrive; its neighbours do."""
+    handle = handler()
+    bench.serve()
+    bench.consume(handle)
+    cancelled = bench.home.publish(TOPIC, b"cancelled", delay=0.2)
+    bench.home.publish(TOPIC, b"kept", delay=0.3)
+    assert bench.home.store.cancel([cancelled]) == [Outcome.DONE]
+    bench.until(lambda: handle.values == [b"kept"])
+
+
+def test_a_waiting_message_is_rescheduled_by_its_id(bench: Bench, handler: Handlers) -> None:
+    """Brought forward, it arrives at once: the sleeping dispatcher hears of it."""
+    handle = handler()
+    bench.serve()
+    bench.consume(handle)
+    message_id = bench.home.publish(TOPIC, b"m", delay=3_600)
+    bench.home.store.reschedule([message_id], bench.home.store.now_ms())
+    bench.until(lambda: handle.values == [b"m"])
+
+
+def test_an_expired_message_is_a_dead_letter(bench: Bench, handler: Handlers, policy: Policy) -> None:
+    """Its consumer came too late; a message in time is handled."""
+    handle = handler()
+    bench.home.broker.create_topic(TOPIC)
+    bench.serve(policy())
+    bench.home.publish(TOPIC, b"late", expires=0.001)
+    bench.home.publish(TOPIC, b"in time", expires=timedelta(hours=1))
+    bench.home.publish(TOPIC, b"later", delay=0.05, expires=datetime(2099, 1, 1, tzinfo=UTC))
+    bench.until(lambda: bench.home.store.counts().total("due") == 0)
+    consumer = bench.consume(handle)
+    (letter,) = bench.dead()
+    bench.until(lambda: consumer.stats.acknowledged == 2)
+    assert letter.message is not None
+    assert (letter.message.value, letter.reason) == (b"late", "verdict: expired: it came too late")
+    assert sorted(handle.values) == [b"in time", b"later"]
+
+
+@pytest.mark.parametrize("more", [{}, {"delay": 60}, {"at": datetime(2099, 1, 1, tzinfo=UTC)}])
+def test_an_unknown_topic_is_refused(bench: Bench, more: dict[str, Any]) -> None:
+    """Now, and not when the message is due."""
+    with pytest.raises(UnknownTopic, match="there is no topic 'nowhere': nothing was sent"):
+        bench.home.publish("nowhere", b"m", **more)
+    assert bench.home.store.counts().ever == {}
+
+
+def test_a_topic_that_was_deleted_meanwhile_is_refused(server: Bench, redis_client: Any) -> None:
+    """Though it was there at the last call."""
+    server.home.broker.create_topic(TOPIC)
+    server.home.publish(TOPIC, b"m")
+    redis_client.delete(TOPIC)
+    with pytest.raises(UnknownTopic):
+        server.home.publish(TOPIC, b"m")
+
+
+@pytest.mark.real
+def test_topics_are_created_on_request_alone(quick_poll: None, redis_url: str) -> None:
+    """With `create_topics` publishing creates, in memory and on a server."""
+    for url in ("memory:", redis_url):
+        with connect(url, create_topics=True) as home:
+            home.publish("new", b"now")
+            home.publish("newer", b"later", delay=3_600)
+            assert home.broker.topics()["new"] == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"delay": -1}, "expected delay to be seconds from 0 up or a timedelta, got: -1"),
+        ({"delay": timedelta(seconds=-1)}, "expected delay"),
+        ({"delay": float("nan")}, "expected delay"),
+        ({"delay": float("inf")}, "expected delay"),
+        ({"delay": "60"}, "expected delay"),
+        ({"delay": True}, "expected delay"),
+        ({"delay": 3.2e11}, "year 9999"),
+        ({"delay": timedelta(days=365 * 9_974)}, "year 9999"),
+        ({"delay": timedelta.max}, "expected delay"),
+        ({"at": datetime(2099, 1, 1)}, "expected at to be a datetime with a time zone"),
+        ({"at": datetime(1969, 1, 1, tzinfo=UTC)}, "after 1970"),
+        ({"at": "2099-01-01"}, "expected at to be a datetime with a time zone"),
+        ({"delay": 1, "at": datetime(2099, 1, 1, tzinfo=UTC)}, "expected delay or at, got both"),
+        ({"delay": 0, "at": datetime(2099, 1, 1, tzinfo=UTC)}, "expected delay or at, got both"),
+        ({"expires": -1}, "expected expires"),
+        ({"expires": datetime(2099, 1, 1)}, "expected expires to be a datetime with a time zone"),
+        ({"delay": 60, "expires": 60}, "would expire before it is due"),
+        ({"expires": datetime(2001, 1, 1, tzinfo=UTC)}, "would expire before it is due"),
+        ({"id": "", "delay": 1}, "expected an id to be a non-empty text"),
+        ({"id": "x" * 1_000_000, "delay": 1}, "at most 512 bytes"),
+        ({"id": "\ud800", "delay": 1}, "can be written in UTF-8"),
+        ({"id": 7, "delay": 1}, "expected an id to be"),
+        ({"id": ""}, "expected an id to be a non-empty text"),
+        ({"value": "text"}, "expected value to be bytes, got: str"),
+        ({"key": "text"}, "expected key to be bytes or None, got: str"),
+        ({"headers": (("a", "text"),)}, "headers to be pairs of text and bytes"),
+        ({"headers": {"a": b"1"}}, "headers to be pairs of text and bytes"),
+        ({"headers": (("\ud800", b"1"),), "delay": 1}, "names of headers to be text"),
+        ({"headers": (("a", b"1"),) * 1_500, "delay": 1}, "at most 1499 fields"),
+        ({"value": b"x" * (16 * 1024 * 1024 + 1), "delay": 1}, "the limit is 16777216"),
+    ],
+)
+def test_a_wrong_argument_is_refused(ready: Bench, arguments: dict[str, Any], words: str) -> None:
+    """With what was expected, and nothing is sent or stored."""
+    with pytest.raises(Rejected, match=words) as raised:
+        ready.home.publish(TOPIC, **{"value": b"m"} | arguments)
+    assert len(str(raised.value)) < 400
+    assert nothing_sent(ready)
+
+
+def test_all_wrong_parts_of_a_message_are_told_at_once(ready: Bench) -> None:
+    """One call shows every mistake."""
+    with pytest.raises(Rejected, match=r"value to be bytes.*key to be bytes.*headers to be pairs"):
+        ready.home.publish(TOPIC, "m", key=1, headers=[1])  # type: ignore[arg-type]  # on purpose
+
+
+@pytest.mark.parametrize(
+    ("failure", "error"),
+    [
+        (PublishFailure("throttled"), BrokerUnavailable),
+        (PublishFailure("no answer", in_doubt=True), BrokerUnavailable),
+        (PublishFailure("too large", transient=False), BrokerError),
+    ],
+)
+def test_a_refused_message_says_whether_to_try_again(
+    memory: Bench, monkeypatch: pytest.MonkeyPatch, failure: PublishFailure, error: type[BrokerError]
+) -> None:
+    """`transient` of the error tells, and the words tell whether it may be there all the same."""
+    memory.home.broker.create_topic(TOPIC)
+    monkeypatch.setattr(memory.home.broker, "publish", lambda messages: [failure])
+    with pytest.raises(error, match=failure.reason) as raised:
+        memory.home.publish(TOPIC, b"m")
+    assert raised.value.transient == failure.transient
+    assert ("may be sent" in str(raised.value)) == failure.in_doubt
+
+
+def test_names_of_headers_and_topics_may_be_in_any_script(bench: Bench, handler: Handlers) -> None:
+    """Through the store and back."""
+    handle = handler()
+    bench.serve()
+    bench.consume(handle, "bestellungen-ü-注文")
+    bench.home.publish("bestellungen-ü-注文", b"m", headers=(("spür", b"\xff"),), delay=0.02)
+    bench.until(lambda: len(handle.calls) == 1)
+    assert handle.calls[0].message.headers == (("spür", b"\xff"),)
