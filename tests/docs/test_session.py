@@ -1,0 +1,39 @@
+"""The session of the command line's page, run as a reader would: real processes, one after the other."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "command-line.md"
+BLOCK = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def lines() -> list[list[str]]:
+    return [shlex.split(line) for block in BLOCK.findall(PAGE.read_text("utf-8")) for line in block.splitlines()]
+
+
+@pytest.mark.real
+@pytest.mark.slow
+def test_every_line_of_the_session_works(tmp_path: Path) -> None:
+    """Each command of the page exits with 0, in the order of the page."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("WHEEL_SCHED_")}
+    commands = lines()
+    assert len(commands) > 15
+    for program, *arguments in commands:
+        assert program == "wheel-sched"
+        done = subprocess.run(
+            [sys.executable, "-m", "wheel_sched.cli", *arguments],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=30,
+        )
+        assert done.returncode == 0, f"{shlex.join(arguments)}: {done.stdout}{done.stderr}"

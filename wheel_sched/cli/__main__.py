@@ -1,0 +1,9 @@
+"""`python -m wheel_sched.cli`: the same as `wheel-sched`, where scripts are not on PATH."""
+
+from __future__ import annotations
+
+import sys
+
+from wheel_sched.cli import main
+
+sys.exit(main())
