@@ -116,6 +116,11 @@ class World:
         self.clock.advance(ms)
         self.calm()
 
+    def tick(self) -> None:
+        """A millisecond, and no further before what it released has been received and settled."""
+        self.advance(1)
+        self.until(lambda: all(dispatcher.stats.in_flight == 0 for dispatcher in self._dispatchers), "in flight")
+
     def deafen(self) -> None:
         """From now on no listener hears of a marker, as behind a connection that died without a word."""
 

@@ -107,8 +107,7 @@ def test_a_small_step_back_makes_nothing_early_and_no_haste(world: World, back_m
     for _ in range(back_ms + 1_600):
         if world.receiver.received:
             break
-        world.clock.advance(1)
-        world.calm()
+        world.tick()
     (received,) = world.received(1)
     assert received.at_ms - received.due_ms in (0, 1)
     assert dispatcher.stats.claims - claims <= 5
@@ -127,8 +126,7 @@ def test_a_busy_dispatcher_after_a_small_step_back_is_still_punctual(world: Worl
     world.until(lambda: dispatcher.stats.marks >= 2)
     empty_claims = dispatcher.stats.empty_claims
     for n in range(900):
-        world.clock.advance(1)
-        world.calm()
+        world.tick()
         if len(world.receiver.received) == 21:
             break
         assert n < 899
