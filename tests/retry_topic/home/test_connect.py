@@ -30,7 +30,11 @@ def test_an_address_nobody_understands_is_told() -> None:
 def test_a_wrong_broker_setting_closes_the_store_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing stays open behind an error."""
     closed: list[DelayStore] = []
-    monkeypatch.setattr(DelayStore, "close", lambda store: closed.append(store))
+
+    def close(store: DelayStore) -> None:
+        closed.append(store)
+
+    monkeypatch.setattr(DelayStore, "close", close)
     with pytest.raises(ConfigError, match="maxlen"):
         connect("memory:", keep=-1)
     assert len(closed) == 1
