@@ -148,7 +148,7 @@ class Bench:
         """What a group was given and has not settled, after `idle_ms` of silence."""
         time.sleep(idle_ms / 1000 + 0.05)  # only silence makes a record free
         consumer = self.home.broker.consumer([topic], group, idle_ms=idle_ms)
-        deliveries = consumer.poll(500, 300)
+        deliveries = consumer.poll(500, 100)
         consumer.close()
         return [delivery.message.value for delivery in deliveries]
 
@@ -160,8 +160,8 @@ class Bench:
 @pytest.fixture
 def quick_poll(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let consumers and services look often whether they are to stop; nothing else depends on it."""
-    monkeypatch.setattr("retry_topic.consumer.runtime._POLL_MS", 50)
-    monkeypatch.setattr("retry_topic.service._POLL_MS", 50)
+    monkeypatch.setattr("retry_topic.consumer.runtime._POLL_MS", 10)
+    monkeypatch.setattr("retry_topic.service._POLL_MS", 10)
 
 
 @pytest.fixture

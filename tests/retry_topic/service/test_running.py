@@ -108,6 +108,7 @@ def test_a_short_outage_of_the_store_delays_nothing_by_the_idle_time(
         return remember(tries)
 
     monkeypatch.setattr(store, "remember", flaky)
+    monkeypatch.setattr("retry_topic.service._AWAY_S", (0.01,))
     handle = handler(fail_first)
     bench.serve(policy(base_ms=3_000, max_attempts=2), idle_ms=60_000)
     bench.consume(handle)
@@ -118,7 +119,7 @@ def test_a_short_outage_of_the_store_delays_nothing_by_the_idle_time(
 
 
 def test_a_record_that_no_batch_survives_stands_alone(
-    bench: Bench, handler: Handlers, policy: Policy, monkeypatch: Any, caplog: Any
+    bench: Bench, policy: Policy, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A mistake of ours over one record leaves that one unsettled; the others of its batch are taken in."""
     service = RetryService(
@@ -131,13 +132,12 @@ def test_a_record_that_no_batch_survives_stands_alone(
             raise ZeroDivisionError("a mistake")
         return store(deliveries, **more)
 
-    monkeypatch.setattr(service.intake, "store", buggy)
+    service.intake.store = buggy  # type: ignore[method-assign]  # this one's alone
     headers = write((), RetryState(attempt=1, original_topic="orders"))
     bench.publish(b"a", b"bad", b"b", topic=RETRY, headers=headers)
     with service:
         bench.until(lambda: bench.waiting() == 2)
         bench.until(lambda: "service.record_left" in caplog.text)
-    monkeypatch.undo()
     bench.serve(policy(base_ms=3_600_000), idle_ms=100)
     bench.until(lambda: bench.waiting() == 3)
 

@@ -1,0 +1,46 @@
+"""An `async def` handler: many messages wait for the network side by side, and failures come back all the same.
+
+python examples/asyncio_handler.py
+"""
+
+# ruff: noqa: T201 - an example shows what it does
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+
+from retry_topic import Consumer, ConsumerConfig, Message, RetryPolicy, RetryService, connect
+from retry_topic.headers import read
+from retry_topic.policy import Fixed
+
+COUNT = 100
+done: set[bytes] = set()
+
+
+async def call_the_api(message: Message) -> None:
+    """Every third call times out the first time; the handler just lets it."""
+    await asyncio.sleep(0.05)  # the network
+    if int(message.value) % 3 == 0 and read(message.headers).attempt == 0:
+        raise TimeoutError("no answer")
+    done.add(message.value)
+
+
+def main(url: str = "memory:") -> None:
+    started = time.monotonic()
+    with (
+        connect(url) as home,
+        Consumer(home, "calls", call_the_api, group="caller", config=ConsumerConfig(concurrency=50)) as consumer,
+        RetryService(home, "caller", RetryPolicy(delay=Fixed(base_ms=100), max_attempts=3)),
+    ):
+        for n in range(COUNT):
+            home.publish("calls", str(n).encode())
+        while len(done) < COUNT and time.monotonic() < started + 20:
+            time.sleep(0.01)  # handlers run on a loop of their own
+        print(f"{len(done)} calls answered, {consumer.stats.retried} of them at the second attempt")
+    print(f"one after the other it would have taken {COUNT * 0.05:.0f} s")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,76 @@
+"""Producer and consumer in two processes over one folder: the consumer is killed, and no message is lost.
+
+    python examples/two_processes.py
+
+The parent opens the folder (and so owns its server), runs the retry service and publishes. The child consumes, and
+is killed with SIGKILL half-way; a second child goes on with what the first one had in its hands.
+"""
+
+# ruff: noqa: T201 - an example shows what it does
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+from retry_topic import Consumer, ConsumerConfig, Message, RetryPolicy, RetryService, connect
+from retry_topic.headers import read
+from retry_topic.policy import Fixed
+
+COUNT = 60
+
+
+def consume(url: str) -> None:
+    """The child: every fourth message fails once. Ends when its stdin does."""
+
+    def handle(message: Message) -> None:
+        if int(message.value) % 4 == 0 and read(message.headers).attempt == 0:
+            raise ConnectionError("try again")
+        time.sleep(0.01)  # some work
+        os.write(1, b"%s\n" % message.value)
+
+    config = ConsumerConfig(concurrency=4, idle_ms=500)  # after half a second of silence others take over
+    with connect(url) as home, Consumer(home, "orders", handle, group="billing", config=config):
+        sys.stdin.read()
+
+
+def start_child(url: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, __file__, "consume", url]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+
+def main(folder: str) -> None:
+    url = f"embedded:{folder}"
+    policy = RetryPolicy(delay=Fixed(base_ms=100), max_attempts=5)
+    with connect(url) as home, RetryService(home, "billing", policy):
+        home.broker.create_topic("orders")
+        for n in range(COUNT):
+            home.publish("orders", str(n).encode())
+        first = start_child(url)
+        handled = [number_of(first) for _ in range(COUNT // 3)]
+        os.kill(first.pid, signal.SIGKILL)
+        handled += [int(line) for line in first.communicate()[0].split()]
+        print(f"killed the first consumer after {len(handled)} messages")
+        second = start_child(url)
+        while len(set(handled)) < COUNT:
+            handled.append(number_of(second))
+        handled += [int(line) for line in second.communicate()[0].split()]
+        print(f"{len(set(handled))} of {COUNT} messages handled, {len(handled) - len(set(handled))} of them twice")
+
+
+def number_of(child: subprocess.Popen[bytes]) -> int:
+    """The next number a child prints."""
+    assert child.stdout is not None  # noqa: S101 - a pipe was asked for
+    return int(child.stdout.readline())
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["consume"]:
+        consume(sys.argv[2])
+    else:
+        with tempfile.TemporaryDirectory() as own_folder:
+            main(*(sys.argv[1:] or [own_folder]))

@@ -1,0 +1,67 @@
+"""The programs in `examples/` do what they say, as a reader would run them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow  # each is a process of its own
+
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
+
+
+def run(name: str, *args: str, cwd: Path) -> list[str]:
+    """The lines an example prints; it has to end well and say nothing on stderr."""
+    ended = subprocess.run(
+        [sys.executable, "-W", "error", EXAMPLES / name, *args], cwd=cwd, capture_output=True, text=True, timeout=50
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    return ended.stdout.splitlines()
+
+
+SHIPPED = {"shipped: screw", "shipped: nut", "shipped: bolt", "replayed: 1"}
+DEAD = {
+    "dead: 1 x verdict: no error: we do not sell those",
+    "dead: 1 x fatal: builtins.ValueError: cannot read ???",
+    "dead: 1 x max-attempts: builtins.LookupError: no bolt in stock",
+}
+
+
+@pytest.mark.parametrize("url", ["memory:", pytest.param("embedded:./data", marks=pytest.mark.real)])
+def test_retry_consumer(tmp_path: Path, url: str) -> None:
+    """Each verdict leads where it should, and the replayed order is shipped."""
+    lines = run("retry_consumer.py", url, cwd=tmp_path)
+    assert set(lines) >= SHIPPED | DEAD
+    assert [line for line in lines if "bolt" in line] == [
+        "attempt 1: bolt",
+        "attempt 2: bolt",
+        "attempt 3: bolt",
+        "dead: 1 x max-attempts: builtins.LookupError: no bolt in stock",
+        "attempt 1: bolt",
+        "shipped: bolt",
+    ]
+
+
+def test_asyncio_handler(tmp_path: Path) -> None:
+    """All calls are answered, a third of them at the second attempt."""
+    lines = run("asyncio_handler.py", cwd=tmp_path)
+    assert lines[0] == "100 calls answered, 34 of them at the second attempt"
+
+
+@pytest.mark.real
+def test_two_processes(tmp_path: Path) -> None:
+    """The first consumer is killed, and no message is missing at the end."""
+    killed, handled = run("two_processes.py", str(tmp_path / "data"), cwd=tmp_path)
+    assert killed.startswith("killed the first consumer after ")
+    assert handled.startswith("60 of 60 messages handled, ")
+
+
+def test_every_example_has_a_test() -> None:
+    """A program nobody runs is wrong some day."""
+    tested = {name.removeprefix("test_") for name in globals() if name.startswith("test_")}
+    ours = {"retry_consumer", "asyncio_handler", "two_processes"}
+    assert ours <= tested
+    assert ours <= {path.stem for path in EXAMPLES.glob("*.py")}
