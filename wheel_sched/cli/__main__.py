@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 from wheel_sched.cli import main
 
-sys.exit(main())
+main()

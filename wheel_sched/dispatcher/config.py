@@ -22,8 +22,6 @@ class DispatcherConfig:
             bounds how late a batch is when its dispatcher dies. Defaults to 10 s.
         workers: threads that publish. Defaults to 1.
         max_in_flight: claimed and unsettled items at which claiming stops (back-pressure). Defaults to 2,000.
-        look_ahead_ms: how far the window is read into the wheel. Defaults to 5 s.
-        window: how many ids the window holds at most. Defaults to 1,000.
         sweep_ms: how often the store is looked at although nothing says so, while something waits. Defaults to 60 s.
         publish_timeout_ms: after this a batch is settled with the answers there are; what is unanswered is in doubt
             and released. Defaults to 60 s.
@@ -42,8 +40,6 @@ class DispatcherConfig:
     lease_ms: int = 10_000
     workers: int = 1
     max_in_flight: int = 2_000
-    look_ahead_ms: int = 5_000
-    window: int = 1_000
     sweep_ms: int = 60_000
     publish_timeout_ms: int = 60_000
     backoff_ms: int = 200
@@ -53,7 +49,7 @@ class DispatcherConfig:
     dead_age_ms: int = 90 * _DAY_MS
 
     def __post_init__(self) -> None:
-        least = {"lapse_cap": 0, "dead_cap": 0, "dead_age_ms": 0, "lease_ms": 100, "look_ahead_ms": 0}
+        least = {"lapse_cap": 0, "dead_cap": 0, "dead_age_ms": 0, "lease_ms": 100}
         problems = []
         for spec in fields(self):
             value = getattr(self, spec.name)

@@ -4,7 +4,7 @@ One owner thread holds all state and performs all store calls but the listener's
 around any of it; other threads (listener, workers, callers of `stop`) put a note into the inbox and wake it. The
 wheel runs on the store's time, seen from here (`server_time`).
 
-Invariant: for every shard the wheel holds an entry no later than the earliest due and the earliest lease deadline
+Invariant: for every shard there is an alarm no later than the earliest due and the earliest lease deadline
 known here, and whoever inserts something earlier raises the shard's marker; so a sleeping dispatcher is always armed
 for the right moment. The sweep (60 s) covers markers that were lost with a server's memory.
 
@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from wheel_sched.clock import Clock, SystemClock
+from wheel_sched.dispatcher.alarms import Alarms, Keep
 from wheel_sched.dispatcher.backoff import Backoff
 from wheel_sched.dispatcher.batch import Batch, Publisher
 from wheel_sched.dispatcher.config import DispatcherConfig
@@ -42,22 +43,8 @@ from wheel_sched.store.items import (
     Window,
 )
 from wheel_sched.store.operations import Call, ClaimDue, Extend, Look, ReportJump, Settle, Sweep
-from wheel_sched.wheel import TimerTaskEntry, TimingWheel
 
 logger = logging.getLogger("wheel_sched.dispatcher")
-
-
-class _Wake(NamedTuple):
-    """A wheel task: look at a shard; `sweep` also keeps house."""
-
-    shard: int
-    sweep: bool = False
-
-
-class _Keep(NamedTuple):
-    """A wheel task: a batch is still out; extend its lease, or give it up at its timeout."""
-
-    batch: Batch
 
 
 class _Reply(NamedTuple):
@@ -101,15 +88,13 @@ class Dispatcher:
         self._clock = clock or SystemClock()
         self._on_settled = on_settled
         self._time = ServerTime()
-        self._wheel: TimingWheel[_Wake | _Keep] = TimingWheel()
-        self._armed: dict[int, TimerTaskEntry[_Wake | _Keep]] = {}
+        self._alarms = Alarms(self.config.sweep_ms)
         self._epochs: dict[int, int] = {}
         self._ripe: dict[int, None] = {}  # the shard that waited longest first, so that none starves
         self._unread: set[int] = set(range(store.shards))
         self._to_sweep: set[int] = set()
         self._swept_ms: dict[int, int] = {}
         self._marks: dict[int, bytes] = {}
-        self._batches: dict[Batch, TimerTaskEntry[_Wake | _Keep]] = {}
         self._answered: deque[Batch] = deque()
         self._inbox: deque[Callable[[], None]] = deque()
         self._backoff = Backoff(self.config, self.stats)
@@ -127,7 +112,7 @@ class Dispatcher:
         stats = self.stats
         return (
             f"<Dispatcher {self._state} shards={self.store.shards} in_flight={stats.in_flight} "
-            f"published={stats.published} armed={len(self._armed)}>"
+            f"published={stats.published} armed={len(self._alarms)}>"
         )
 
     def __enter__(self) -> Dispatcher:
@@ -195,8 +180,8 @@ class Dispatcher:
         if self._stop_by_ns is None:
             return False
         if self._clock.monotonic_ns() < self._stop_by_ns:
-            return not self._batches
-        for batch in [batch for batch in self._batches if not batch.over]:
+            return not self._alarms.out()
+        for batch in self._alarms.batches:
             self._returned(batch)
         if self._answered:
             self._converse()
@@ -206,19 +191,15 @@ class Dispatcher:
         while self._inbox:
             self._inbox.popleft()()
         if self._time.known:
-            if self._now_ms() < self._wheel.now_ms:
-                self._rewind()
-            for entry in self._wheel.advance(self._now_ms()):
-                task = entry.task
-                if isinstance(task, _Keep):
-                    self._keep(task.batch)
-                elif task is not None:
-                    self._armed.pop(task.shard, None)
-                    if task.sweep:
-                        self._to_sweep.add(task.shard)
-                    else:
-                        self._ripe[task.shard] = None
-                    self.stats.wake_ups += 1
+            for alarm in self._alarms.going_off(self._now_ms()):
+                if isinstance(alarm, Keep):
+                    self._keep(alarm.batch)
+                    continue
+                self.stats.wake_ups += 1
+                if alarm.sweep:
+                    self._to_sweep.add(alarm.shard)
+                else:
+                    self._ripe[alarm.shard] = None
         if not self._converse():
             self._sleep()
 
@@ -234,7 +215,7 @@ class Dispatcher:
                 return
             local_us = self._local_us()
             until_us = [self._quiet_until_us] if self._quiet_until_us > local_us else []
-            if not until_us and self._time.known and (expiry := self._wheel.next_expiry()) is not None:
+            if not until_us and self._time.known and (expiry := self._alarms.next_ms()) is not None:
                 until_us.append(local_us + expiry * 1000 - self._time.now_us(local_us))
             if self._stop_by_ns is not None:
                 until_us.append(self._stop_by_ns // 1000)
@@ -266,9 +247,7 @@ class Dispatcher:
 
     def _claims(self, settling: int) -> list[Call[Any]]:
         config = self.config
-        calls: list[Call[Any]] = [
-            Call(shard, Look(config.look_ahead_ms, config.window)) for shard in sorted(self._unread)
-        ]
+        calls: list[Call[Any]] = [Call(shard, Look(0, 0)) for shard in sorted(self._unread)]
         calls += [
             Call(shard, Sweep(config.dead_cap, config.dead_age_ms, config.lapse_cap))
             for shard in sorted(self._to_sweep - self._unread)
@@ -276,7 +255,7 @@ class Dispatcher:
         room = config.max_in_flight - self.stats.in_flight
         ripe = [shard for shard in self._ripe if shard not in self._unread]
         if self.push is None:  # a worker that is busy and has its next batch waiting needs no third one
-            del ripe[max(0, 2 * config.workers - (len(self._batches) - settling)) :]
+            del ripe[max(0, 2 * config.workers - (self._alarms.out() - settling)) :]
         for shard in ripe:
             limit = min(config.batch if self.push is None else config.push_batch, room)
             if limit <= 0:
@@ -344,23 +323,11 @@ class Dispatcher:
         step_ms = step_us // 1000
         # what fails here is told by the next dispatcher that sees the step; the scripts see those back by themselves
         self.store.execute([Call(shard, ReportJump(epoch, step_ms)) for shard, epoch in self._epochs.items()])
-        self._wheel = TimingWheel(self._now_ms())
-        self._armed.clear()
         self._swept_ms.clear()
-        for batch in self._batches:
+        for batch in self._alarms.batches:
             batch.started_ms += step_ms
-            self._batches[batch] = self._wheel.schedule(_Keep(batch), self._now_ms() + self.config.lease_ms // 3)
+        self._alarms.restart(self._now_ms(), self._now_ms() + self.config.lease_ms // 3)
         self._unread.update(range(self.store.shards))
-
-    def _rewind(self) -> None:
-        """The store's clock went back a little: what stood in the wheel must not be due before its time comes again."""
-        pending = self._wheel.snapshot()
-        self._wheel = TimingWheel(self._now_ms())
-        for entry in self._wheel.restore(pending):
-            if isinstance(entry.task, _Keep):
-                self._batches[entry.task.batch] = entry
-            elif entry.task is not None:
-                self._armed[entry.task.shard] = entry
 
     # -- what the store said
 
@@ -398,14 +365,12 @@ class Dispatcher:
         self._epochs[claim.shard] = claim.epoch
         self.stats.claims += 1
         if claim.items:
-            self._send(Batch(claim, claim.items))
+            batch = Batch(claim, claim.items)
+            self._watch(batch)
+            self._workers.give(batch)
         else:
             self.stats.empty_claims += 1
         self._arm(claim.shard, claim.due_head_ms, claim.fly_head_ms)
-
-    def _send(self, batch: Batch) -> None:
-        self._watch(batch)
-        self._workers.give(batch)
 
     def _pushed(self, pushed: Pushed) -> None:
         self._ripe.pop(pushed.shard, None)
@@ -428,26 +393,13 @@ class Dispatcher:
         now_ms = self._now_ms()
         heads = [head for head in (due_head_ms, fly_head_ms) if head is not None]
         if not heads:
-            self._disarm(shard)
-            return
-        head = min(heads)
-        if head <= now_ms:
+            self._alarms.let_sleep(shard)
+        elif min(heads) <= now_ms:
             self._ripe[shard] = None
-            return
-        sweep = head > now_ms + self.config.sweep_ms
-        at_ms = now_ms + self.config.sweep_ms if sweep else head
-        armed = self._armed.get(shard)
-        if armed is not None and keep and armed.deadline_ms <= at_ms:
-            return
-        self._disarm(shard)
-        self._armed[shard] = self._wheel.schedule(_Wake(shard, sweep), at_ms)
-        if now_ms - self._swept_ms.setdefault(shard, now_ms) >= self.config.sweep_ms:
-            self._to_sweep.add(shard)  # busy shards are never quiet long enough for a sweep of their own
-
-    def _disarm(self, shard: int) -> None:
-        armed = self._armed.pop(shard, None)
-        if armed is not None:
-            armed.cancel()
+        else:
+            self._alarms.wake(shard, min(heads), now_ms, keep=keep)
+            if now_ms - self._swept_ms.setdefault(shard, now_ms) >= self.config.sweep_ms:
+                self._to_sweep.add(shard)  # busy shards are never quiet long enough for a sweep of their own
 
     # -- batches
 
@@ -455,11 +407,11 @@ class Dispatcher:
         batch.started_ms = self._now_ms()
         self.stats.in_flight += len(batch.items)
         first_ms = min(self.config.lease_ms // 3, self.config.publish_timeout_ms)
-        self._batches[batch] = self._wheel.schedule(_Keep(batch), batch.started_ms + first_ms)
+        self._alarms.keep(batch, batch.started_ms + first_ms)
 
     def _keep(self, batch: Batch) -> None:
         """A batch is still out: extend its lease, or settle it with the answers there are at its timeout."""
-        if batch not in self._batches:
+        if not self._alarms.is_out(batch):
             return
         now_ms = self._now_ms()
         if not batch.over and now_ms - batch.started_ms >= self.config.publish_timeout_ms:
@@ -472,7 +424,7 @@ class Dispatcher:
         again_ms = now_ms + self.config.lease_ms // 3
         if not batch.over:
             again_ms = min(again_ms, batch.started_ms + self.config.publish_timeout_ms)
-        self._batches[batch] = self._wheel.schedule(_Keep(batch), again_ms)
+        self._alarms.keep(batch, again_ms)
 
     def _settlements(self, batch: Batch) -> list[Settlement]:
         answers = list(batch.answers)  # a publisher past its timeout may still be writing
@@ -482,9 +434,7 @@ class Dispatcher:
         ]
 
     def _settled(self, batch: Batch, settled: Settled) -> None:
-        entry = self._batches.pop(batch, None)
-        if entry is not None:
-            entry.cancel()
+        self._alarms.done(batch)
         settlements = batch.settling.settlements if batch.settling is not None else ()
         self.stats.settled(batch.items, settlements, settled)
         if self._on_settled is None:
