@@ -41,6 +41,7 @@ class Batch:
     answers: list[Answer | None] = field(default_factory=list)
     settling: Settle | None = None
     started_ms: int = 0
+    lease_until_ns: int = 0  # by the local monotonic clock; never later than the store's own end of the lease
     over: bool = False
 
     def __post_init__(self) -> None:

@@ -99,7 +99,9 @@ class Dispatcher:
         self._inbox: deque[Callable[[], None]] = deque()
         self._backoff = Backoff(self.config, self.stats)
         self._wakeup = threading.Condition()
-        self._workers = Workers(publisher, self.config.workers, lambda batch: self._note(lambda: self._returned(batch)))
+        self._workers = Workers(
+            publisher, self.config.workers, self._clock, lambda batch: self._note(lambda: self._returned(batch))
+        )
         self._owner = threading.Thread(target=self._own, name="wheel-sched-dispatcher", daemon=True)
         self._listeners: list[Listener] = []
         self._state = "new"
@@ -107,6 +109,7 @@ class Dispatcher:
         self._stop_by_ns: int | None = None
         self._store_failures = 0
         self._quiet_until_us = 0
+        self._asked_us = 0
 
     def __repr__(self) -> str:
         stats = self.stats
@@ -236,7 +239,7 @@ class Dispatcher:
             asked += [(call, None) for call in self._claims(settling)]
         if not asked:
             return False
-        before_us = self._local_us()
+        before_us = self._asked_us = self._local_us()
         try:
             answers = self.store.execute([call for call, _ in asked])
         except WheelSchedError as error:
@@ -405,6 +408,7 @@ class Dispatcher:
 
     def _watch(self, batch: Batch) -> None:
         batch.started_ms = self._now_ms()
+        batch.lease_until_ns = self._asked_us * 1000 + self.config.lease_ms * 1_000_000
         self.stats.in_flight += len(batch.items)
         first_ms = min(self.config.lease_ms // 3, self.config.publish_timeout_ms)
         self._alarms.keep(batch, batch.started_ms + first_ms)
@@ -418,9 +422,12 @@ class Dispatcher:
             self._returned(batch)
             return
         ids = [item.id for item in batch.items]
+        asked_ns = self._clock.monotonic_ns()
         (answer,) = self.store.execute([Call(batch.claim.shard, Extend(batch.claim.number, ids, self.config.lease_ms))])
         if isinstance(answer, Exception):
             logger.warning("dispatcher.lease_not_extended: %s", answer)
+        elif Outcome.STALE not in answer.outcomes:
+            batch.lease_until_ns = asked_ns + self.config.lease_ms * 1_000_000
         again_ms = now_ms + self.config.lease_ms // 3
         if not batch.over:
             again_ms = min(again_ms, batch.started_ms + self.config.publish_timeout_ms)

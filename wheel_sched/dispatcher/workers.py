@@ -7,6 +7,7 @@ import queue
 import threading
 from collections.abc import Callable
 
+from wheel_sched.clock import Clock
 from wheel_sched.dispatcher.batch import Answer, Batch, Failed, Publisher
 from wheel_sched.store.items import Refused
 
@@ -19,11 +20,13 @@ class Workers:
     Args:
         publisher: what they call.
         count: how many.
+        clock: what leases are measured with here.
         returned: called from a worker when a batch is through; what is unanswered in it then is in doubt.
     """
 
-    def __init__(self, publisher: Publisher, count: int, returned: Callable[[Batch], None]) -> None:
+    def __init__(self, publisher: Publisher, count: int, clock: Clock, returned: Callable[[Batch], None]) -> None:
         self._publisher = publisher
+        self._clock = clock
         self._returned = returned
         self._work: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
         self.threads = [
@@ -54,7 +57,10 @@ class Workers:
     def _publish(self) -> None:
         while (batch := self._work.get()) is not None:
             try:
-                self._publisher.publish(batch)
+                if self._clock.monotonic_ns() < batch.lease_until_ns:
+                    self._publisher.publish(batch)
+                else:  # this process was stopped, or the store was away: others may have the batch by now
+                    batch.answers = [Failed("its lease had run out before it was published")] * len(batch.items)
             except Exception as error:
                 logger.exception("dispatcher.publish_failed", extra={"items": len(batch.items), "error": repr(error)})
             self._returned(batch)

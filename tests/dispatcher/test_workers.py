@@ -1,0 +1,52 @@
+"""The publishing threads: a batch is published only while its lease is this dispatcher's."""
+
+from __future__ import annotations
+
+import threading
+
+from wheel_sched.dispatcher import Batch, Failed
+from wheel_sched.dispatcher.workers import Workers
+from wheel_sched.store import Claim, Claimed, Done
+from wheel_sched.testing import VirtualClock
+
+
+class Recorder:
+    """A publisher that remembers what it was given."""
+
+    def __init__(self) -> None:
+        self.published: list[str] = []
+
+    def publish(self, batch: Batch) -> None:
+        self.published += [item.id for item in batch.items]
+        batch.answers[:] = [Done(item.id) for item in batch.items]
+
+    def refuse(self, item: Claimed, reason: str) -> Failed:
+        return Failed(reason)
+
+
+def published(lease_until_ns: int, now_ms: int) -> tuple[list[str], Batch]:
+    """What a worker publishes of a batch whose lease ends then."""
+    recorder, through = Recorder(), threading.Event()
+    batch = Batch(Claim(0, 1, 0, 1, None, None, []), [Claimed("a", 0, 1, "", b"")])
+    batch.lease_until_ns = lease_until_ns
+    workers = Workers(recorder, 1, VirtualClock(now_ms), lambda batch: through.set())
+    workers.start()
+    workers.give(batch)
+    assert through.wait(10)
+    workers.stop()
+    workers.threads[0].join(10)
+    return recorder.published, batch
+
+
+def test_a_batch_under_lease_is_published() -> None:
+    """Before the lease ends the publisher gets it."""
+    ids, batch = published(lease_until_ns=1_000_000_000, now_ms=999)
+    assert ids == ["a"]
+    assert batch.answers == [Done("a")]
+
+
+def test_a_batch_whose_lease_ran_out_is_not_published() -> None:
+    """A process that was stopped beyond its lease leaves the batch to whoever has it now."""
+    ids, batch = published(lease_until_ns=1_000_000_000, now_ms=1_000)
+    assert ids == []
+    assert isinstance(batch.answers[0], Failed)
