@@ -11,12 +11,14 @@ reads lengths one by one.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import Literal, NamedTuple
 
 from wheel_sched.errors import Rejected
 
 _MAX_HEAD = 40_000  # a longer list of lengths is no entry a server could take
+_SHORT_HEAD = 200  # longer ones are not worth remembering
 _KINDS: dict[bytes, Literal["S", "L"]] = {b"S1[": "S", b"L1[": "L"}
 MAX_PIECES = 2_998  # what Lua's unpack carries, less the target
 
@@ -52,17 +54,27 @@ def decode_push(body: bytes) -> PushForm:
     Raises:
         Rejected: it is not in push form; nothing was changed.
     """
-    stop = body.find(b"]", 0, _MAX_HEAD)
-    kind = _KINDS.get(body[:3])
+    stop = body.find(b"]", 0, _MAX_HEAD) + 1
     try:
-        if kind is None or stop < 0:
-            raise ValueError(body[:3])
-        lengths = [*map(int, body[3:stop].split(b","))]
+        kind, cuts, size = (_known_layout if stop <= _SHORT_HEAD else _layout)(body[:stop])
     except ValueError as error:
         raise Rejected(f"the body ({len(body)} bytes) is not in push form; it was left as it is") from error
-    ends = [*accumulate(lengths, initial=stop + 1)]
-    fits = len(lengths) == 2 if kind == "L" else len(lengths) % 2 and len(lengths) > 2
-    if ends[-1] != len(body) or not fits or min(lengths) < 0:
+    if size != len(body):
         raise Rejected(f"the body ({len(body)} bytes) is no whole push form; it was left as it is")
-    target, *pieces = [body[start:end] for start, end in pairwise(ends)]
+    target, *pieces = [body[cut] for cut in cuts]
     return PushForm(kind, target.decode("utf-8", "surrogateescape"), pieces)
+
+
+def _layout(head: bytes) -> tuple[Literal["S", "L"], list[slice], int]:
+    """What a head says: the kind, where the pieces lie, and how long the body is."""
+    kind = _KINDS.get(head[:3])
+    if kind is None:
+        raise ValueError(head[:3])
+    lengths = [*map(int, head[3:-1].split(b","))]
+    if min(lengths) < 0 or not (len(lengths) == 2 if kind == "L" else len(lengths) % 2 and len(lengths) > 2):
+        raise ValueError(len(lengths))
+    ends = [*accumulate(lengths, initial=len(head))]
+    return kind, [slice(start, end) for start, end in pairwise(ends)], ends[-1]
+
+
+_known_layout = lru_cache(maxsize=2048)(_layout)  # messages of a topic are mostly alike
