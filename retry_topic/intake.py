@@ -5,9 +5,10 @@ own record (so that a broken or forged header cannot lower it), asks the policy,
 next attempt time, or among the dead. Only then is the retry record settled: a crash in between repeats the step,
 which finds the id already there.
 
-Attempt ids: `<retry id>[r<replay>].<attempt>`. The store's record is kept until the cap by age. Exactly once per
-retry record while the stored message still waits; a crash between storing and settling that outlasts the delay
-itself can repeat one delivery (see docs/guarantees.md).
+Attempt ids: `<retry id>[r<replay>].<attempt>`. The store's record is kept until the cap by age. Which retry records
+were taken in is kept for an hour, so a record that is handed out again after a crash within that time is taken in
+exactly once, also when the message has long gone out. What is left is a crash between two neighbouring calls (store,
+then note) by a message whose delay is over before the next look: it is delivered once more.
 
 Two records with one id are taken for the same only when their payload, key and other headers are the same. Whatever
 else claims an id that is taken (copied headers, a forger) is stored under an id of its own: nothing is dropped for
@@ -19,8 +20,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import random
+import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
 
 from retry_topic.brokers.protocol import BrokerConsumer, Delivery
 from retry_topic.fingerprint import fingerprint
@@ -35,9 +38,22 @@ from wheel_sched.store import Found, Item, Outcome
 
 logger = logging.getLogger("retry_topic.intake")
 
+T = TypeVar("T")
+
 _DAY_MS = 86_400_000
+_TAKEN_FOR_MS = 3_600_000  # how long a retry record is known to be taken in: many times a service's `idle_ms`
 _MAX_BODY_BYTES = 8 * 1024 * 1024  # larger ones are dead-lettered: they would block the server on every step
 _MAX_NAME = 249  # characters of a topic or ref in the store; a header may carry one more
+
+
+class Insist(Protocol):
+    """Does one call on the store, and does the same call again until the store is there."""
+
+    def __call__(self, call: Callable[[], T]) -> T: ...
+
+
+def _once(call: Callable[[], T]) -> T:
+    return call()
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,26 +150,30 @@ class Intake:
         """
         return self.settle(consumer, self.store(deliveries))
 
-    def store(self, deliveries: Sequence[Delivery], *, again: bool = False) -> list[Case]:
+    def store(self, deliveries: Sequence[Delivery], *, again: bool = False, insist: Insist = _once) -> list[Case]:
         """Store or bury each delivery.
 
         Args:
             deliveries: what was read.
             again: these were given to `store` before, and it failed half-way. Defaults to False.
+            insist: what does the calls. A call whose reply was lost is repeated as it is, under its token, and so
+                answered as the first time. Defaults to doing each once.
 
         Raises:
-            StoreError: some of them may be stored; give them again.
+            StoreError: some of them may be stored; they may be given again.
         """
+        store = self._home.store
         cases = [self._case(delivery, again) for delivery in deliveries]
-        self._count(cases)
+        self._count(cases, insist)
         fresh = [case for case in cases if not case.duplicate]
-        now_ms = self._home.store.now_ms()
+        now_ms = insist(store.now_ms)
         for case in fresh:
             self._decide(case, now_ms)
-        self._schedule([case for case in fresh if case.dead is None])
-        buried = [case for case in fresh if case.dead is not None]
-        self._bury(buried, now_ms)
-        self._home.store.remember([(case.tries_key, case.state.attempt, case.keep_until_ms) for case in fresh])
+        self._schedule([case for case in fresh if case.dead is None], insist)
+        self._bury([case for case in fresh if case.dead is not None], now_ms, insist)
+        tries = [(case.tries_key, case.state.attempt, case.keep_until_ms) for case in fresh]
+        tries += [(self._record_key(case), 1, now_ms + _TAKEN_FOR_MS) for case in fresh]
+        insist(lambda: store.remember(tries))
         return cases
 
     def settle(self, consumer: BrokerConsumer, cases: Sequence[Case]) -> list[Taken]:
@@ -187,24 +207,34 @@ class Intake:
         place = (source.partition, source.offset) if source else (0, "")
         return retry_id(self._group, message.topic, *place)
 
-    def _count(self, cases: Sequence[Case]) -> None:
-        """Give each case the count that no header can lower, and find out which are here already."""
+    def _record_key(self, case: Case) -> str:
+        return f"{self._own_id(case.delivery)}#"
+
+    def _count(self, cases: Sequence[Case], insist: Insist) -> None:
+        """Give each case the count that no header can lower, and find out which were taken in already."""
         store = self._home.store
-        replays = store.remember([(f"{case.state.id}!", 0, 0) for case in cases])
-        for case, count in zip(cases, replays, strict=True):
+
+        def known(keys: list[str]) -> list[int]:
+            return insist(lambda: store.remember([(key, 0, 0) for key in keys]))
+
+        for case, count in zip(cases, known([f"{case.state.id}!" for case in cases]), strict=True):
             case.state = replace(case.state, attempt=max(1, case.state.attempt), replays=count)
-        known = store.remember([(case.tries_key, 0, 0) for case in cases])
-        behind = [(case, count) for case, count in zip(cases, known, strict=True) if count >= case.state.attempt]
-        claims = [(case, case.state.attempt, count) for case, count in behind]
-        for case, _, count in claims:
-            case.state = replace(case.state, attempt=count)
-        for (case, claimed, count), found in zip(claims, store.get([c.member for c, _, _ in claims]), strict=True):
-            if case.is_in(found):
-                # the record again, after a crash before it was settled; the dead are buried and forwarded once more
-                case.duplicate = found is not None and found.state != "dead"
-                case.why = "it is waiting already"
-            elif not (case.repeated and claimed == count):
-                case.state = replace(case.state, attempt=min(count + 1, MAX_COUNT))
+        taken_in = known([self._record_key(case) for case in cases])
+        behind: list[tuple[Case, int, int]] = []
+        counts = known([case.tries_key for case in cases])
+        for case, count, taken in zip(cases, counts, taken_in, strict=True):
+            if taken or count >= case.state.attempt:
+                behind.append((case, case.state.attempt, taken))
+                case.state = replace(case.state, attempt=max(count, case.state.attempt))
+        members = [case.member for case, _, _ in behind]
+        for (case, claimed, taken), found in zip(behind, insist(lambda: store.get(members)), strict=True):
+            here = case.is_in(found)
+            if here and found is not None and found.state == "dead":
+                continue  # it is buried and told to the dead topic once more
+            if here or taken:
+                case.duplicate, case.why = True, "it was taken in before"
+            elif not (case.repeated and claimed == case.state.attempt):
+                case.state = replace(case.state, attempt=min(case.state.attempt + 1, MAX_COUNT))
 
     # -- deciding
 
@@ -239,24 +269,26 @@ class Intake:
 
     # -- storing
 
-    def _schedule(self, cases: Sequence[Case]) -> None:
+    def _schedule(self, cases: Sequence[Case], insist: Insist) -> None:
         if not cases:
             return
-        outcomes = self._home.store.schedule([case.item for case in cases if case.item is not None]).outcomes
+        items, token = [case.item for case in cases if case.item is not None], uuid.uuid4().hex
+        outcomes = insist(lambda: self._home.store.schedule(items, token=token)).outcomes
         taken = [case for case, outcome in zip(cases, outcomes, strict=True) if outcome is Outcome.DUPLICATE]
-        self._schedule([case for case in self._others_ids(taken) if self._renamed(case)])
+        self._schedule([case for case in self._others_ids(taken, insist) if self._renamed(case)], insist)
 
-    def _bury(self, cases: Sequence[Case], now_ms: int) -> None:
+    def _bury(self, cases: Sequence[Case], now_ms: int, insist: Insist) -> None:
         if not cases:
             return
         graves = [_grave(case, now_ms) for case in cases]
-        if self._home.store.bury(graves) < len(graves):
-            self._bury([case for case in self._others_ids(cases) if self._renamed(case)], now_ms)
+        if insist(lambda: self._home.store.bury(graves)) < len(graves):
+            self._bury([case for case in self._others_ids(cases, insist) if self._renamed(case)], now_ms, insist)
 
-    def _others_ids(self, cases: Sequence[Case]) -> list[Case]:
+    def _others_ids(self, cases: Sequence[Case], insist: Insist) -> list[Case]:
         """Those whose id the store has for another message; the rest are there already."""
         others = []
-        for case, found in zip(cases, self._home.store.get([case.member for case in cases]), strict=True):
+        members = [case.member for case in cases]
+        for case, found in zip(cases, insist(lambda: self._home.store.get(members)), strict=True):
             told = case.dead is not None and found is not None and found.state == "dead" and not found.body
             if told or case.is_in(found) or (found is None and case.repeated):
                 case.duplicate = case.dead is None

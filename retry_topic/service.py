@@ -170,33 +170,42 @@ class RetryService:
                 if consumer is not None:
                     consumer.close()
 
-    def _take(self, consumer: BrokerConsumer, deliveries: list[Delivery]) -> None:
+    def _take(self, consumer: BrokerConsumer, deliveries: list[Delivery], *, again: bool = False) -> None:
         """Take a batch in; a record that no batch survives is left for later, and the others are taken without it."""
+
+        def insist(call: Callable[[], T]) -> T:
+            return self._insist(consumer, deliveries, call)
+
         try:
-            cases = self._insist(consumer, deliveries, lambda again: self.intake.store(deliveries, again=again))
-            if cases is not None:
-                self._insist(consumer, deliveries, lambda again: self.intake.settle(consumer, cases))
+            cases = self.intake.store(deliveries, again=again, insist=insist)
+            insist(lambda: self.intake.settle(consumer, cases))
+        except _Stopped:
+            pass  # unsettled, so it comes again
         except Exception as error:
             if len(deliveries) > 1:
                 for delivery in deliveries:
-                    self._take(consumer, [delivery])
+                    self._take(consumer, [delivery], again=True)
                 return
             logger.exception("service.record_left", extra={"error": repr(error)})
 
-    def _insist(self, consumer: BrokerConsumer, deliveries: list[Delivery], step: Callable[[bool], T]) -> T | None:
-        """Do a step until store and broker are there, keeping the deliveries ours; None when stopped before.
+    def _insist(self, consumer: BrokerConsumer, deliveries: list[Delivery], call: Callable[[], T]) -> T:
+        """Do a call until store and broker are there, keeping the deliveries ours.
 
         Giving them up instead would let them wait for `idle_ms`, however short the outage.
         """
         failures = 0
         while True:
             try:
-                return step(failures > 0)
+                return call()
             except (StoreError, BrokerError) as error:
                 if failures == 0:
                     logger.warning("service.away: %s", error)
             if self._stopping.wait(_AWAY_S[min(failures, len(_AWAY_S) - 1)]):
-                return None
+                raise _Stopped
             failures += 1
             with contextlib.suppress(BrokerError):
                 consumer.beat(deliveries)
+
+
+class _Stopped(Exception):
+    """The service is stopping while the store or the broker is away."""

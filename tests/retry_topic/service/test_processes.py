@@ -213,24 +213,45 @@ def test_a_killed_service_loses_and_doubles_nothing(
     assert server.unsettled(RETRY) == []
 
 
+@pytest.mark.parametrize("point", ["after-remember", "before-ack", "after-ack"])
+def test_a_record_is_taken_in_once_though_its_message_has_gone_out_already(
+    server: Bench, handler: Handlers, policy: Policy, start: Callable[..., Child], point: str
+) -> None:
+    """Killed between storing and settling by longer than the delay itself: each message comes back exactly once."""
+    server.home.broker.create_topic(dead_topic_of("billing"))
+    for n in range(30):
+        server.publish(b"%d" % n, topic=RETRY, headers=write((), RetryState(attempt=1, original_topic="orders")))
+    handle = handler()
+    consumer = server.consume(handle)
+    child = start(SERVICE, server.url, point, 1)
+    assert child.line() == b"reached"
+    assert child.process.wait(10) == -signal.SIGKILL
+    time.sleep(0.4)  # longer than the delay and `idle_ms`
+    server.serve(policy(base_ms=1), idle_ms=300)
+    server.until(lambda: consumer.stats.acknowledged >= 30)
+    time.sleep(0.5)  # what would come again has come
+    server.quiet(consumer)
+    assert sorted(handle.values, key=int) == [b"%d" % n for n in range(30)]
+    assert server.unsettled(RETRY) == []
+
+
 def test_a_killed_dispatcher_loses_nothing_and_the_script_doubles_nothing(
     server: Bench, handler: Handlers, policy: Policy, start: Callable[..., Child]
 ) -> None:
     """Services are killed while they bring messages back; with one script each comes back exactly once."""
     server.home.broker.create_topic(dead_topic_of("billing"))
-    server.home.broker.create_topic("orders")
     handle = handler()
     consumer = server.consume(handle, concurrency=16)
-    for n in range(300):
-        server.publish(b"%d" % n, topic=RETRY, headers=write((), RetryState(attempt=1, original_topic="orders")))
+    for n in range(400):
+        server.home.publish("orders", b"%d" % n, delay=0.005 * n)
     kills = 0
     while kills < 4:
         child = start(SERVICE, server.url, "never", 150)
         before = len(handle.calls)
-        server.until(lambda b=before: len(handle.calls) > b or len(handle.calls) == 300)  # type: ignore[misc]  # the loop's
+        server.until(lambda b=before: len(handle.calls) > b or len(handle.calls) == 400)  # type: ignore[misc]  # the loop's
         child.kill()
         kills += 1
     server.serve(policy(base_ms=150), idle_ms=300)
-    server.until(lambda: len(handle.calls) >= 300)
+    server.until(lambda: len(handle.calls) >= 400)
     server.quiet(consumer)
-    assert sorted(handle.values, key=int) == [b"%d" % n for n in range(300)]
+    assert sorted(handle.values, key=int) == [b"%d" % n for n in range(400)]
