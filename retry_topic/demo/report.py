@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 
@@ -69,7 +73,7 @@ def as_text(report: Report, store: str) -> str:
         )
     lines.append(f"  Hand-over: {report.hand_over}. The run took {report.seconds:.1f} s.")
     verdict = "Every record is accounted for." if report.accounted else "NOT every record is accounted for."
-    program = f"wheel-sched --store {store}"
+    program = f"{_program()} --store {store}"
     lines += [
         "",
         f"  {verdict}",
@@ -83,3 +87,11 @@ def as_text(report: Report, store: str) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def _program() -> str:
+    """How the reader starts `wheel-sched` from here: by name, or beside the Python that runs this."""
+    beside = Path(sys.executable).with_name("wheel-sched")
+    if shutil.which("wheel-sched") or not beside.exists():
+        return "wheel-sched"
+    return os.path.relpath(beside)
