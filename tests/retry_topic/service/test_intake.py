@@ -16,6 +16,8 @@ from retry_topic.message import Headers
 from retry_topic.names import dead_topic_of, retry_topic_of
 from retry_topic.policy import PolicySet
 from retry_topic.wire import decode_body
+from wheel_sched.errors import StoreUnavailable
+from wheel_sched.store import Item, Stored
 
 if TYPE_CHECKING:
     from conftest import Bench
@@ -103,6 +105,45 @@ def test_a_record_taken_in_twice_is_stored_once(desk: Desk) -> None:
     desk.intake.store(deliveries)
     (taken,) = desk.intake.take(desk.consumer, again(deliveries))
     assert (taken.duplicate, taken.id, desk.waiting()) == (True, "m.1", ["m.1"])
+    assert desk.store.counts().happened("accepted") == 1
+
+
+def test_a_record_taken_in_twice_is_stored_once_though_its_message_has_gone(desk: Desk) -> None:
+    """It went out before the repeat: the record is known by its place in the retry topic."""
+    desk.put(id="m")
+    deliveries = desk.poll()
+    desk.intake.store(deliveries)
+    desk.release()
+    (taken,) = desk.intake.take(desk.consumer, again(deliveries))
+    assert (taken.duplicate, desk.waiting()) == (True, [])
+    desk.put(id="m", attempt=2)
+    assert desk.take()[0].id == "m.2"
+
+
+def test_a_call_whose_reply_was_lost_is_repeated_under_its_token(desk: Desk, monkeypatch: Any) -> None:
+    """What was stored may have gone out meanwhile: the repeat is answered as the first time and stores nothing."""
+    schedule, tokens = desk.store.schedule, []
+
+    def losing(items: Sequence[Item], *, token: str | None = None) -> Stored:
+        tokens.append(token)
+        answer = schedule(items, token=token)
+        if len(tokens) == 1:
+            desk.release()
+            raise StoreUnavailable("the reply was lost")
+        return answer
+
+    def insist(call: Callable[[], Any]) -> Any:
+        try:
+            return call()
+        except StoreUnavailable:
+            return call()
+
+    monkeypatch.setattr(desk.store, "schedule", losing)
+    desk.put(id="m")
+    (case,) = desk.intake.store(desk.poll(), insist=insist)
+    assert (case.duplicate, desk.waiting()) == (False, [])
+    assert len(tokens) == 2
+    assert len(set(tokens)) == 1
     assert desk.store.counts().happened("accepted") == 1
 
 
