@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import fakeredis
@@ -15,6 +16,7 @@ import pytest
 import redis
 from hypothesis import HealthCheck, settings
 from redis.backoff import NoBackoff
+from redis.cluster import ClusterNode, RedisCluster
 from redis.retry import Retry
 
 if TYPE_CHECKING:
@@ -28,7 +30,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if "real_server" in getattr(item, "fixturenames", ()):
+        if not {"real_server", "cluster_nodes", "primary"}.isdisjoint(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.real)
 
 
@@ -63,3 +65,38 @@ def fake_redis() -> Iterator[redis.Redis]:
     """A fresh in-process imitation with Lua, for tests that need no process."""
     with fakeredis.FakeRedis(server=fakeredis.FakeServer(server_type="valkey")) as client:
         yield client
+
+
+@pytest.fixture(scope="session")
+def cluster_nodes() -> Iterator[list[TemporaryServer]]:
+    """A Cluster of two primaries with half of the slots each."""
+    from wheel_sched.testing.topologies import temporary_cluster
+
+    with temporary_cluster() as nodes:
+        yield nodes
+
+
+@pytest.fixture
+def cluster(cluster_nodes: list[TemporaryServer]) -> Iterator[RedisCluster]:
+    """A client of both nodes, with the defaults users have."""
+    client = RedisCluster(startup_nodes=[ClusterNode("127.0.0.1", node.port) for node in cluster_nodes])
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def primary() -> Iterator[TemporaryServer]:
+    """A server with a TCP port."""
+    from wheel_sched.testing.servers import temporary_server
+
+    with temporary_server(tcp=True) as server:
+        yield server
+
+
+@pytest.fixture
+def sentinel_port(tmp_path: Path, primary: TemporaryServer) -> Iterator[int]:
+    """The port of a Sentinel that watches `primary` as "main"."""
+    from wheel_sched.testing.topologies import temporary_sentinel
+
+    with temporary_sentinel(primary, tmp_path) as port:
+        yield port

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import redis
-from redis.cluster import ClusterNode, RedisCluster
 from redis.sentinel import Sentinel
 
 from retry_topic.brokers.conformance import BrokerConformance, absent_topic, fresh_topic, publish, receive, values
@@ -19,47 +15,13 @@ from retry_topic.brokers.protocol import Broker
 from retry_topic.brokers.redis_streams import RedisStreamsBroker
 from retry_topic.message import Message
 from wheel_sched.errors import BrokerError
-from wheel_sched.store.embedded.binary import server_binary
-from wheel_sched.testing.servers import TemporaryServer, free_port, temporary_server
+from wheel_sched.testing.servers import TemporaryServer
+from wheel_sched.testing.topologies import HALVES
+
+if TYPE_CHECKING:
+    from redis.cluster import RedisCluster
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
-
-HALVES = ((0, 8191), (8192, 16383))
-
-
-@pytest.fixture(scope="module")
-def cluster_nodes() -> Iterator[list[TemporaryServer]]:
-    """Two primaries with half of the slots each."""
-    with ExitStack() as stack:
-        nodes = []
-        for first, last in HALVES:
-            bus = {"cluster-enabled": "yes", "cluster-port": str(free_port())}
-            node = stack.enter_context(temporary_server(tcp=True, extra=bus))
-            ask(node, "CLUSTER", "ADDSLOTSRANGE", first, last)
-            nodes.append((node, bus["cluster-port"]))
-        (one, _), (two, bus_port) = nodes
-        ask(one, "CLUSTER", "MEET", "127.0.0.1", two.port, bus_port)
-        until = time.monotonic() + 30
-        while any(b"cluster_state:ok" not in ask(node, "CLUSTER", "INFO") for node in (one, two)):
-            assert time.monotonic() < until, "the cluster did not form"
-            time.sleep(0.05)  # nodes gossip on their own time
-        yield [one, two]
-
-
-def ask(node: TemporaryServer, *command: object) -> bytes:
-    """One raw command to one node."""
-    with redis.Redis(port=node.port or 0) as client:
-        client.response_callbacks.clear()
-        reply: bytes = client.execute_command(*command)
-        return reply if isinstance(reply, bytes) else str(reply).encode()
-
-
-@pytest.fixture
-def cluster(cluster_nodes: list[TemporaryServer]) -> Iterator[RedisCluster]:
-    """A client of both nodes, with the defaults users have."""
-    client = RedisCluster(startup_nodes=[ClusterNode("127.0.0.1", node.port) for node in cluster_nodes])
-    yield client
-    client.close()
 
 
 class TestOnACluster(BrokerConformance):
@@ -162,34 +124,6 @@ def test_topics_of_several_slots_are_waited_for_in_turn(cluster: RedisCluster) -
         assert values(receive(consumer, 1)) == [topic.encode()]
         assert time.monotonic() - start < 2
     broker.close()
-
-
-@pytest.fixture
-def sentinel_port(tmp_path: Path, primary: TemporaryServer) -> Iterator[int]:
-    """A Sentinel that watches `primary` as "main"."""
-    port = free_port()
-    configuration = tmp_path / "sentinel.conf"
-    configuration.write_text(f"port {port}\nbind 127.0.0.1\nsentinel monitor main 127.0.0.1 {primary.port} 1\n")
-    process = subprocess.Popen([server_binary(), configuration, "--sentinel"], stdout=subprocess.DEVNULL)
-    try:
-        with redis.Redis(port=port) as client:
-            until = time.monotonic() + 20
-            while time.monotonic() < until:
-                with contextlib.suppress(redis.ConnectionError):
-                    if client.ping():
-                        break
-                time.sleep(0.02)  # the process opens its port in its own time
-        yield port
-    finally:
-        process.kill()
-        process.wait()
-
-
-@pytest.fixture
-def primary() -> Iterator[TemporaryServer]:
-    """A server with a TCP port."""
-    with temporary_server(tcp=True) as server:
-        yield server
 
 
 def test_a_client_made_by_sentinel_leads_to_the_primary(primary: TemporaryServer, sentinel_port: int) -> None:

@@ -1,0 +1,105 @@
+"""The store and the dispatcher on a real Cluster and behind a real Sentinel."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+import redis
+from redis.sentinel import Sentinel
+
+from wheel_sched.dispatcher import Batch, Dispatcher, Failed
+from wheel_sched.store import Claimed, DelayStore, Done, Item, Next, Outcome, open_store
+from wheel_sched.testing.servers import TemporaryServer
+
+if TYPE_CHECKING:
+    from redis.cluster import RedisCluster
+
+pytestmark = [pytest.mark.real, pytest.mark.slow]
+
+SHARDS = 6
+
+
+class Receiver:
+    """A publisher that keeps what it is given."""
+
+    def __init__(self, expected: int) -> None:
+        self.arrived: list[tuple[str, int]] = []
+        self.complete = threading.Event()
+        self._expected = expected
+
+    def publish(self, batch: Batch) -> None:
+        now_ms = time.time_ns() // 1_000_000
+        self.arrived += [(item.id, now_ms - item.due_ms) for item in batch.items]
+        batch.answers[:] = [Done(item.id) for item in batch.items]
+        if len(self.arrived) >= self._expected:
+            self.complete.set()
+
+    def refuse(self, item: Claimed, reason: str) -> Failed:
+        return Failed(reason)
+
+
+def released(store: DelayStore, count: int) -> list[tuple[str, int]]:
+    """What a dispatcher releases of `count` items due over the next half second, and how late each was."""
+    receiver = Receiver(count)
+    with Dispatcher(store, receiver):
+        start_ms = store.now_ms() + 200
+        store.schedule([Item(f"m{n}", start_ms + n % 500, b"x" * 100, "orders") for n in range(count)])
+        assert receiver.complete.wait(20)
+    return receiver.arrived
+
+
+def test_a_namespace_spreads_over_a_cluster(cluster: RedisCluster, namespace: str) -> None:
+    """Every operation works on shards of both nodes, and the counters are true."""
+    with open_store(cluster, namespace=namespace, shards=SHARDS) as store:
+        now_ms = store.now_ms()
+        ids = [f"i{n}" for n in range(300)]
+        assert store.schedule([Item(item_id, now_ms - 1, b"x", "orders") for item_id in ids]).accepted == 300
+        claims = [store.claim(500, shard=shard) for shard in range(SHARDS)]
+        assert sorted(item.id for claim in claims for item in claim.items) == sorted(ids)
+        for claim in claims:
+            done, *rest = claim.items
+            settled = store.settle(claim, [Done(done.id), *(Next(item.id, now_ms + 60_000) for item in rest)])
+            assert set(settled.outcomes) == {Outcome.DONE}
+        page = store.list_items("due", limit=500)
+        assert len(page.found) == 300 - SHARDS
+        assert store.pause("orders") == store.resume("orders") == 300 - SHARDS
+        counts = store.counts()
+        assert counts.total("due") == counts.sizes["due"] == 300 - SHARDS
+        nodes = {cluster.get_node_from_key(f"{{{namespace}:{shard}}}:meta") for shard in range(SHARDS)}
+        assert len(nodes) == 2
+
+
+def test_a_dispatcher_releases_from_every_node_of_a_cluster(cluster: RedisCluster, namespace: str) -> None:
+    """Markers of all shards are listened to: what is scheduled after the start comes, once and never early."""
+    with open_store(cluster, namespace=namespace, shards=SHARDS) as store:
+        arrived = released(store, 600)
+    assert len({item_id for item_id, _ in arrived}) == len(arrived) == 600
+    assert min(late_ms for _, late_ms in arrived) >= 0
+
+
+def test_a_lost_library_is_loaded_again_on_every_node(cluster: RedisCluster, namespace: str) -> None:
+    """After a FUNCTION FLUSH of the whole cluster the next call of each shard works."""
+    with open_store(cluster, namespace=namespace, shards=SHARDS) as store:
+        for node in cluster.get_primaries():
+            node.redis_connection.function_flush()
+        assert store.schedule([Item(f"i{n}", 0, b"x") for n in range(60)]).accepted == 60
+        assert store.counts().total("due") == 60
+
+
+def test_a_client_made_by_sentinel_leads_to_the_primary(
+    primary: TemporaryServer, sentinel_port: int, namespace: str
+) -> None:
+    """Store and dispatcher, its blocking connection included, ask Sentinel where the primary is."""
+    sentinel = Sentinel([("127.0.0.1", sentinel_port)])
+    client = sentinel.master_for("main")
+    with open_store(client, namespace=namespace) as store:
+        arrived = released(store, 100)
+        assert len({item_id for item_id, _ in arrived}) == len(arrived) == 100
+        with redis.Redis(port=primary.port or 0) as direct:
+            assert direct.exists(f"{{{namespace}:0}}:meta")
+    client.close()
+    for watcher in sentinel.sentinels:
+        watcher.close()
