@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from retry_topic.brokers.protocol import Broker, PublishFailure
-from retry_topic.wire import decode_body
+from retry_topic.brokers.protocol import Broker, FieldsBroker, PublishFailure
+from retry_topic.fields import from_fields
 from wheel_sched.dispatcher import Answer, Batch, Failed
 from wheel_sched.errors import Rejected
-from wheel_sched.store import Claimed, Dead, Done, Held
+from wheel_sched.store import Claimed, Dead, Done, Held, decode_push
 
 
 class BrokerPublisher:
@@ -16,20 +16,28 @@ class BrokerPublisher:
         self._broker = broker
 
     def publish(self, batch: Batch) -> None:
-        messages = []
+        entries: list[tuple[str, list[bytes]]] = []
         places = []
         for place, item in enumerate(batch.items):
             try:
-                messages.append(decode_body(item.body))
+                form = decode_push(item.body)
+                if form.kind != "S":
+                    raise Rejected("the body is for a list and holds no message")
+                entries.append((form.target, form.pieces))
                 places.append(place)
             except Rejected as error:
                 batch.answers[place] = Held(item.id, f"quarantine: {error}")
-        if not messages:
+        if not entries:
             return
         items, answers = batch.items, batch.answers
-        for place, failure in zip(places, self._broker.publish(messages), strict=True):
+        for place, failure in zip(places, self._send(entries), strict=True):
             item_id = items[place].id
             answers[place] = Done(item_id) if failure is None else _failed(failure)
+
+    def _send(self, entries: list[tuple[str, list[bytes]]]) -> list[PublishFailure | None]:
+        if isinstance(self._broker, FieldsBroker):
+            return self._broker.publish_fields(entries)
+        return self._broker.publish([from_fields(topic, fields) for topic, fields in entries])
 
     def refuse(self, item: Claimed, reason: str) -> Answer:
         """What the server could not push: unreadable bodies are held for a person, unknown topics are dead.

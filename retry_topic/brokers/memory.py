@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from retry_topic.brokers.protocol import Delivery, PublishFailure, joining
+from retry_topic.fields import from_fields
 from retry_topic.message import Message, Source
 from wheel_sched.errors import BrokerUnavailable, ConfigError
 
@@ -66,7 +67,7 @@ class _Group:
 @dataclass(slots=True)
 class _Topic:
     base: int = 0  # offset of records[0]
-    records: list[tuple[Message, int]] = field(default_factory=list)  # the message and when it came (wall ms)
+    records: list[tuple[Message | list[bytes], int]] = field(default_factory=list)  # what came, and when (wall ms)
     groups: dict[str, _Group] = field(default_factory=dict)
 
     @property
@@ -75,6 +76,8 @@ class _Topic:
 
     def delivered(self, name: str, offset: int) -> Message:
         message, at_ms = self.records[offset - self.base]
+        if isinstance(message, list):
+            return from_fields(name, message, Source(name, 0, str(offset), at_ms))
         return Message(name, message.value, message.key, message.headers, Source(name, 0, str(offset), at_ms))
 
     def trim(self, maxlen: int) -> None:
@@ -120,12 +123,11 @@ class MemoryBroker:
 
     def publish(self, messages: Sequence[Message]) -> list[PublishFailure | None]:
         """Append each message to its topic; None = done, else why not. Raises BrokerUnavailable once closed."""
-        at_ms = self._wall_ms()
-        with self._changed:
-            self._check_open()
-            answers = self._append(messages, at_ms)
-            self._changed.notify_all()
-        return answers
+        return self._publish([(message.topic, message) for message in messages])
+
+    def publish_fields(self, entries: Sequence[tuple[str, list[bytes]]]) -> list[PublishFailure | None]:
+        """`publish` of (topic, flat field list) pairs, see `FieldsBroker`; they are taken apart when they are read."""
+        return self._publish(entries)
 
     def consumer(self, topics: Sequence[str], group: str, *, idle_ms: int = 30_000) -> MemoryConsumer:
         """Join `group` on `topics`, which are created when absent; a new group starts at their beginning."""
@@ -170,17 +172,25 @@ class MemoryBroker:
         if self._closed:
             raise BrokerUnavailable("the memory broker was closed: nothing was done")
 
-    def _append(self, messages: Sequence[Message], at_ms: int) -> list[PublishFailure | None]:
-        answers: list[PublishFailure | None] = [None] * len(messages)
+    def _publish(self, entries: Sequence[tuple[str, Message | list[bytes]]]) -> list[PublishFailure | None]:
+        at_ms = self._wall_ms()
+        with self._changed:
+            self._check_open()
+            answers = self._append(entries, at_ms)
+            self._changed.notify_all()
+        return answers
+
+    def _append(self, entries: Sequence[tuple[str, Message | list[bytes]]], at_ms: int) -> list[PublishFailure | None]:
+        answers: list[PublishFailure | None] = [None] * len(entries)
         topics = self._topics
-        for index, message in enumerate(messages):
-            topic = topics.get(message.topic)
+        for index, (name, entry) in enumerate(entries):
+            topic = topics.get(name)
             if topic is None:
-                if not self.create_topics or not message.topic:
-                    answers[index] = PublishFailure(f"unknown topic {message.topic!r}"[:500], transient=False)
+                if not self.create_topics or not name:
+                    answers[index] = PublishFailure(f"unknown topic {name!r}"[:500], transient=False)
                     continue
-                topic = topics[message.topic] = _Topic()
-            topic.records.append((message, at_ms))
+                topic = topics[name] = _Topic()
+            topic.records.append((entry, at_ms))
         return answers
 
 
@@ -226,7 +236,7 @@ class MemoryConsumer:
             for delivery, message in pairs:
                 failure = None
                 if self._lease_of(delivery) is not None:
-                    failure = self._broker._append([message], at_ms)[0]
+                    failure = self._broker._append([(message.topic, message)], at_ms)[0]
                     if failure is None:
                         self._settle(delivery)
                 answers.append(failure)

@@ -111,6 +111,15 @@ class Broker(Protocol):
         ...
 
 
+@runtime_checkable
+class FieldsBroker(Protocol):
+    """What a broker may offer besides: publishing what lies in the delay store without taking it apart."""
+
+    def publish_fields(self, entries: Sequence[tuple[str, list[bytes]]]) -> list[PublishFailure | None]:
+        """As `Broker.publish`, for (topic, flat list of fields and values) pairs, see `retry_topic.fields`."""
+        ...
+
+
 def joining(topics: Sequence[str], group: str, idle_ms: int) -> tuple[str, ...]:
     """The distinct topics of a consumer to be, in the order given; every implementation checks its arguments here.
 

@@ -75,6 +75,10 @@ class RedisStreamsBroker:
         """
         return self._publisher.publish(messages)
 
+    def publish_fields(self, entries: Sequence[tuple[str, list[bytes]]]) -> list[PublishFailure | None]:
+        """`publish` of (topic, flat field list) pairs, see `FieldsBroker`."""
+        return self._publisher.publish_fields(entries)
+
     def consumer(self, topics: Sequence[str], group: str, *, idle_ms: int = 30_000) -> RedisStreamsConsumer:
         """Join `group` on `topics`, which are created when absent; a new group starts at their beginning.
 

@@ -50,19 +50,24 @@ def unknown_topic(topic: str) -> PublishFailure:
 
 def pack(index: int, message: Message) -> Parcel | PublishFailure:
     """The message as a parcel, or why it can never be published."""
-    problem = topic_problem(message.topic)
-    if problem:
-        return _never(problem)
     try:
         fields = to_fields(message)
     except UnicodeEncodeError as error:
         return _never(f"the name of a header is no text ({error}): nothing was sent")
+    return pack_fields(index, message.topic, fields)
+
+
+def pack_fields(index: int, topic: str, fields: list[bytes]) -> Parcel | PublishFailure:
+    """A flat list of fields and values as a parcel, or why it can never be published."""
+    problem = topic_problem(topic)
+    if problem:
+        return _never(problem)
     if len(fields) > MAX_FIELDS:
-        return _never(f"too many headers ({len(message.headers)}, at most {MAX_FIELDS // 2 - 2}): nothing was sent")
+        return _never(f"too many headers ({len(fields) // 2}, at most {MAX_FIELDS // 2 - 2}): nothing was sent")
     size_bytes = sum(map(len, fields))
     if size_bytes > MAX_BYTES:
         return _never(f"too large ({size_bytes} bytes, at most {MAX_BYTES}): nothing was sent")
-    return Parcel(index, message.topic, fields, size_bytes)
+    return Parcel(index, topic, fields, size_bytes)
 
 
 def in_parts(parcels: Iterable[Parcel], at_most: int = PIPELINE_MESSAGES) -> Iterator[list[Parcel]]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from redis.exceptions import MovedError
 
 from retry_topic.brokers.redis_streams import faults
-from retry_topic.brokers.redis_streams.packing import REGISTRY, Parcel, in_parts, pack, unknown_topic
+from retry_topic.brokers.redis_streams.packing import REGISTRY, Parcel, in_parts, pack, pack_fields, unknown_topic
 
 if TYPE_CHECKING:
     import redis
@@ -53,14 +53,15 @@ class Publisher:
 
     def publish(self, messages: Sequence[Message]) -> Answers:
         """Append each message to its topic; raises BrokerUnavailable when not one of them got an answer."""
-        answers: Answers = [None] * len(messages)
-        parcels: list[Parcel] = []
-        for index, message in enumerate(messages):
-            packed = pack(index, message)
-            if isinstance(packed, Parcel):
-                parcels.append(packed)
-            else:
-                answers[index] = packed
+        return self._publish([pack(index, message) for index, message in enumerate(messages)])
+
+    def publish_fields(self, entries: Sequence[tuple[str, list[bytes]]]) -> Answers:
+        """`publish` of (topic, flat field list) pairs."""
+        return self._publish([pack_fields(index, *entry) for index, entry in enumerate(entries)])
+
+    def _publish(self, packed: Sequence[Parcel | PublishFailure]) -> Answers:
+        answers: Answers = [None if isinstance(one, Parcel) else one for one in packed]
+        parcels = [one for one in packed if isinstance(one, Parcel)]
         if self.create_topics:
             self.register(parcel.topic for parcel in parcels)
         outages: dict[int, Exception] = {}
@@ -70,7 +71,7 @@ class Publisher:
                 for part in in_parts(share):
                     redirected += self._send(part, answers, outages)
             parcels = redirected
-        if outages and len(outages) == len(messages):
+        if outages and len(outages) == len(packed):
             error = next(iter(outages.values()))
             raise faults.broker_error(error) from error
         return answers
