@@ -155,9 +155,6 @@ def test_an_integration_is_found_and_names_its_framework_when_that_is_absent(
     assert done.returncode == 0 or (f"No module named '{framework}" in done.stderr or f"[{framework}]" in done.stderr)
 
 
-@pytest.mark.xfail(
-    not (ROOT / "wheel_sched" / "cli" / "__init__.py").exists(), reason="the command line is not there yet", strict=True
-)
 def test_the_command_says_which_extra_is_missing(installed: Installed) -> None:
     """`wheel-sched --help` without click ends with the install line that mends it, and without a traceback."""
     done = installed.run(installed.bin / "wheel-sched", "--help")
