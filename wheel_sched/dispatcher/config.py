@@ -20,7 +20,8 @@ class DispatcherConfig:
         push_batch: items per claim-and-publish script, which does more per item. Defaults to 100.
         lease_ms: how long a claimed batch belongs to this dispatcher; extended while it is being published, so it
             bounds how late a batch is when its dispatcher dies. Defaults to 10 s.
-        workers: threads that publish. Defaults to 1.
+        workers: threads that publish, each one batch at a time; so many batches can be doubled when this process is
+            killed. Defaults to 1.
         max_in_flight: claimed and unsettled items at which claiming stops (back-pressure). Defaults to 2,000.
         sweep_ms: how often the store is looked at although nothing says so, while something waits. Defaults to 60 s.
         publish_timeout_ms: after this a batch is settled with the answers there are; what is unanswered is in doubt

@@ -257,8 +257,8 @@ class Dispatcher:
         ]
         room = config.max_in_flight - self.stats.in_flight
         ripe = [shard for shard in self._ripe if shard not in self._unread]
-        if self.push is None:  # a worker that is busy and has its next batch waiting needs no third one
-            del ripe[max(0, 2 * config.workers - (self._alarms.out() - settling)) :]
+        if self.push is None:  # one batch per worker: more could be doubled if this process dies, and is no faster
+            del ripe[max(0, config.workers - (self._alarms.out() - settling)) :]
         for shard in ripe:
             limit = min(config.batch if self.push is None else config.push_batch, room)
             if limit <= 0:
