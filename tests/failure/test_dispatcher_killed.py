@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 MESSAGES, BATCH, LEASE_MS = 400, 100, 1_000
-ONE_BATCH = {"batch": BATCH, "push_batch": BATCH, "max_in_flight": BATCH, "lease_ms": LEASE_MS}
+ONE_BATCH = {"batch": BATCH, "push_batch": BATCH, "lease_ms": LEASE_MS}  # one worker: one batch is out at a time
 
 KILLED_AT = {
     "after_claim": 0,
@@ -45,7 +45,7 @@ def test_a_killed_dispatchers_batch_is_taken_over_when_its_lease_ends(stage: Sta
     assert said.split()[0] == point
     died_ms = stage.counts().now_us // 1000
     in_flight = stage.counts().sizes["fly"]
-    assert in_flight == (0 if point == "after_settle" else BATCH)
+    assert in_flight == BATCH  # after a settle: the next one, which went out with it and is not published yet
 
     survivor = stage.start("survivor", config={**ONE_BATCH, "lease_ms": 10_000})
     stage.wait_drained()
@@ -56,10 +56,9 @@ def test_a_killed_dispatchers_batch_is_taken_over_when_its_lease_ends(stage: Sta
     assert counts.happened("lapsed") == in_flight
     assert len(arrivals) - MESSAGES == KILLED_AT[point]
     assert stats["published"] == MESSAGES - (BATCH if point == "after_settle" else 0)
-    if in_flight:
-        takeover_ms = max(arrival.at_ms for arrival in arrivals if arrival.by == "survivor") - died_ms
-        stage.record(f"{point}: taken over after ms", takeover_ms)
-        assert takeover_ms <= LEASE_MS + 1_000  # a second for two shared cores
+    takeover_ms = max(arrival.at_ms for arrival in arrivals if arrival.by == "survivor") - died_ms
+    stage.record(f"{point}: taken over after ms", takeover_ms)
+    assert takeover_ms <= LEASE_MS + 1_000  # a second for two shared cores
 
 
 @pytest.mark.parametrize("point", ["before_push", "after_push"])

@@ -70,7 +70,7 @@ def test_what_was_acknowledged_survives_the_servers_kill(
 ) -> None:
     """Under `fsync` all of it; under `everysec` only what was acknowledged in the last 2 s may be missing."""
     stage = make_stage(fsync=fsync, durability=durability, apart=True)
-    dispatcher = stage.start(config={"batch": BATCH, "max_in_flight": BATCH, "lease_ms": 1_000})
+    dispatcher = stage.start(config={"batch": BATCH, "lease_ms": 1_000})
     dispatcher.wait_ready()
     with Producer(stage, later_ms=int(1_000 * run_s) + 500) as producer:
         time.sleep(run_s)  # the length of the history that is to survive
