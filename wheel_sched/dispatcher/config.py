@@ -17,7 +17,7 @@ class DispatcherConfig:
     Args:
         batch: items per claim; it and the settling of the batch before go out together, and at 125 keep the server
             busy for about a millisecond. Defaults to 125.
-        push_batch: items per claim-and-publish script, which does more per item. Defaults to 100.
+        push_batch: items per claim-and-publish script, which does more per item. Defaults to 60.
         lease_ms: how long a claimed batch belongs to this dispatcher; extended while it is being published, so it
             bounds how late a batch is when its dispatcher dies. Defaults to 10 s.
         workers: threads that publish, each one batch at a time; so many batches can be doubled when this process is
@@ -37,7 +37,7 @@ class DispatcherConfig:
     """
 
     batch: int = 125
-    push_batch: int = 100
+    push_batch: int = 60
     lease_ms: int = 10_000
     workers: int = 1
     max_in_flight: int = 2_000
