@@ -14,6 +14,7 @@ class BrokerPublisher:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self.instant = bool(getattr(broker, "instant", False))
 
     def publish(self, batch: Batch) -> None:
         entries: list[tuple[str, list[bytes]]] = []

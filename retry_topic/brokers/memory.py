@@ -101,6 +101,7 @@ class MemoryBroker:
     """
 
     name = "memory"
+    instant = True  # publishing waits for nobody: the dispatcher need not spend a thread on it
 
     def __init__(
         self,
