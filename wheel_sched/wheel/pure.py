@@ -12,6 +12,11 @@ placed there directly, and FIFO inside a tick follows. Deadlines round up to a t
 A deadline at or before the clock joins the tick being handed out. Exempt from FIFO is an entry moved by `touch`: it
 joins its new tick when it is relocated.
 
+What lies beyond the horizon is not filed: one insertion-ordered dict holds it, because most timers are cancelled long
+before they are near. When the clock comes to the horizon, it is moved to the lower quartile of a sample of what waits
+there (so that one far timer does not decide it) and all before it is filed, in order, before anything can be placed
+there directly: FIFO holds, and what is filed is always earlier than what is not.
+
 Cost. A slot is Kafka's `TimerTaskList`, an insertion-ordered `dict[entry, None]` keyed by its absolute number, and
 each level keeps an int heap of its slots. Schedule and cancel are O(1) apart from the heap push of a new slot;
 an entry moves down at most once per level. A slot emptied by cancels costs some 200 bytes until the clock passes it,
@@ -79,7 +84,10 @@ class TimerTaskEntry(Generic[T]):
         self._slot = None
         self._task = None
         self._state = _CANCELLED
-        self._wheel._pending -= 1
+        wheel = self._wheel
+        wheel._pending = pending = wheel._pending - 1
+        if not pending:
+            wheel._emptied()
         return _CANCELLED
 
     def finish(self) -> None:
@@ -127,6 +135,8 @@ class TimerTaskEntry(Generic[T]):
 
 TimerTaskList: TypeAlias = dict[TimerTaskEntry[T], None]
 
+_SAMPLE: Final = 64  # deadlines looked at to choose a horizon
+
 _deadline_of: Final = attrgetter("_deadline_ms")
 
 
@@ -164,6 +174,8 @@ class TimingWheel(Generic[T]):
         self._pending = 0
         self._near = self._level(0)
         self._far: list[_Level[T]] = []
+        self._unfiled: TimerTaskList[T] = {}
+        self._horizon = self._near.end  # every filed tick lies before it, every unfiled one at or after it
         # What a limit left of the clock's tick, newest first: popitem() then takes the oldest in O(1), where a walk
         # from the front would step over all that were taken before.
         self._ready: TimerTaskList[T] = {}
@@ -185,9 +197,14 @@ class TimingWheel(Generic[T]):
 
     @property
     def counters(self) -> WheelCounters:
-        """What was done and what waits where, counted on demand: O(slots)."""
+        """What was done and what waits where, counted on demand: O(slots and entries beyond the horizon)."""
         levels = [sum(map(len, level.slots.values())) for level in (self._near, *self._far)]
         levels[0] += len(self._ready)
+        for entry in self._unfiled:
+            differing = -(-entry._deadline_ms // self._tick_ms) ^ self._clock
+            number = (differing.bit_length() - 1) // self._bits
+            levels += [0] * (number + 1 - len(levels))
+            levels[number] += 1
         moves = self._cascades, self._relocations
         return WheelCounters(self._pending, tuple(levels), *moves, self._productive_wakeups, self._empty_wakeups)
 
@@ -199,7 +216,7 @@ class TimingWheel(Generic[T]):
         due = "none" if expiry_ms is None else f"{expiry_ms - self.now_ms:+}ms"
         return (
             f"<TimingWheel pending={self._pending} now={self.now_ms}ms next={due}"
-            f" tick={self._tick_ms}ms size={self._wheel_size} levels={1 + len(self._far)}>"
+            f" tick={self._tick_ms}ms size={self._wheel_size} levels={len(self.counters.levels)}>"
         )
 
     def schedule(self, task: T, deadline_ms: int) -> TimerTaskEntry[T]:
@@ -217,6 +234,12 @@ class TimingWheel(Generic[T]):
         entry._state = _PENDING
         # What `_place` does, in line and without max(): the calls would add a quarter to the cost.
         tick = deadline_ms if self._tick_ms == 1 else -(-deadline_ms // self._tick_ms)
+        if tick >= self._horizon:
+            slot = self._unfiled
+            slot[entry] = None
+            entry._slot = slot
+            self._pending += 1
+            return entry
         level = self._near
         if tick < level.end:
             number = tick if tick > self._clock else self._clock
@@ -230,12 +253,12 @@ class TimingWheel(Generic[T]):
             if tick < self._far_tick:
                 self._far_tick = tick
                 self._far_head = entry
-        slot = level.slots.get(number)
-        if slot is None:
-            slot = level.slots[number] = {}
+        found = level.slots.get(number)
+        if found is None:
+            found = level.slots[number] = {}
             heappush(level.heap, number)
-        slot[entry] = None
-        entry._slot = slot
+        found[entry] = None
+        entry._slot = found
         self._pending += 1
         return entry
 
@@ -268,11 +291,14 @@ class TimingWheel(Generic[T]):
                     slot.update(newest_first)  # the same dict, for its entries point to it
                     self._ready = slot
                     continue
-            elif heap or not self._refill(target):
+            elif not heap and self._refill(target):
+                continue
+            elif self._unfiled and self._horizon <= target:
+                self._file(target)
+                continue
+            else:
                 self._forward(target)
                 break
-            else:
-                continue  # level 0 has been refilled
             clock_ms = self._clock * tick_ms
             for entry in batch:
                 if entry._deadline_ms <= clock_ms:
@@ -297,14 +323,19 @@ class TimingWheel(Generic[T]):
         tick_ms, near = self._tick_ms, self._near
         if self._ready and self._holds_due(self._ready, reversed(self._ready), self._clock):
             return self._clock * tick_ms
-        while near.heap:
-            number = near.heap[0]
-            slot = near.slots[number]
-            if self._holds_due(slot, slot, number):
-                return number * tick_ms
-            del near.slots[heappop(near.heap)]
-        tick = self._far_expiry()
-        return None if tick is None else tick * tick_ms
+        while True:
+            while near.heap:
+                number = near.heap[0]
+                slot = near.slots[number]
+                if self._holds_due(slot, slot, number):
+                    return number * tick_ms
+                del near.slots[heappop(near.heap)]
+            tick = self._far_expiry()
+            if tick is not None:
+                return tick * tick_ms
+            if not self._unfiled:
+                return None
+            self._file(self._clock)
 
     def snapshot(self) -> list[tuple[int, T]]:
         """All that waits as (deadline_ms, task), in the order it would be handed out."""
@@ -324,15 +355,16 @@ class TimingWheel(Generic[T]):
         pending = self.snapshot()
         for entry in self._waiting():
             entry.cancel()
-        self._ready = {}
-        for level in (self._near, *self._far):
-            level.slots.clear()
-            level.heap.clear()
+        self._emptied()
         return pending
 
     def _place(self, entry: TimerTaskEntry[T]) -> None:
         """Put an entry where its deadline belongs. The caller counts it and has taken it from its old slot."""
         tick = -(-entry._deadline_ms // self._tick_ms)  # rounds up
+        if tick >= self._horizon:
+            self._unfiled[entry] = None
+            entry._slot = self._unfiled
+            return
         level = self._near
         if tick < level.end:
             number = max(tick, self._clock)
@@ -371,9 +403,41 @@ class TimingWheel(Generic[T]):
         self._clock = tick
         for level in (self._near, *self._far):
             if tick < level.end:
-                return
+                break
             block = level.shift + self._bits
             level.end = ((tick >> block) + 1) << block
+        if tick >= self._horizon:
+            self._horizon = self._near.end  # nothing lies beyond: else it would have been filed
+
+    def _emptied(self) -> None:
+        """Give back what held the entries: the last one has left."""
+        self._ready = {}
+        self._unfiled.clear()
+        self._horizon = self._near.end
+        for level in (self._near, *self._far):
+            if level.heap:
+                level.slots.clear()
+                level.heap.clear()
+
+    def _file(self, tick: int) -> None:
+        """Move the horizon beyond `tick`, at least to the lower quartile of what waits there, and file what is before.
+
+        Nothing filed may be left. A quarter of the entries leaves at a time, so each is looked at a few times only.
+        """
+        unfiled = self._unfiled
+        entries = list(unfiled)
+        sample = sorted([entry._deadline_ms for entry in entries[:: len(entries) // _SAMPLE + 1]])
+        last_ms = max(sample[len(sample) // 4], tick * self._tick_ms)
+        last_ms -= last_ms % -self._tick_ms  # up to the tick
+        self._horizon = last_ms // self._tick_ms + 1
+        near = [entry for entry in entries if entry._deadline_ms <= last_ms]
+        for entry in near:
+            del unfiled[entry]
+            self._place(entry)
+        if len(near) > len(unfiled):  # a dict never shrinks by itself
+            rest = dict(unfiled)
+            unfiled.clear()
+            unfiled.update(rest)
 
     def _refill(self, target: int) -> bool:
         """Empty the first far slot into the levels below it if it begins by `target`. Level 0 must be empty."""
@@ -434,6 +498,7 @@ class TimingWheel(Generic[T]):
         for level in (self._near, *self._far):
             for number in sorted(level.slots):
                 entries += level.slots[number]
+        entries += self._unfiled
         # Stable: a slot keeps its order. What is due at once is equal, whatever its deadline was.
         entries.sort(key=lambda entry: max(-(-entry._deadline_ms // self._tick_ms), self._clock))
         return entries
