@@ -14,8 +14,9 @@ joins its new tick when it is relocated.
 
 What lies beyond the horizon is not filed: one insertion-ordered dict holds it, because most timers are cancelled long
 before they are near. When the clock comes to the horizon, it is moved to the lower quartile of a sample of what waits
-there (so that one far timer does not decide it) and all before it is filed, in order, before anything can be placed
-there directly: FIFO holds, and what is filed is always earlier than what is not.
+there (so that one far timer does not decide it) and all before it is sorted into the run, a dict from which the next
+one due is popped at the end. The levels hold what is scheduled before the horizon after that, so of one tick the run's
+entries are the older ones: FIFO holds, and what is filed is always earlier than what is not.
 
 Cost. A slot is Kafka's `TimerTaskList`, an insertion-ordered `dict[entry, None]` keyed by its absolute number, and
 each level keeps an int heap of its slots. Schedule and cancel are O(1) apart from the heap push of a new slot;
@@ -27,10 +28,12 @@ Threads. None of it is thread-safe: one owner calls everything, `repr` included.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from heapq import heappop, heappush
+from itertools import chain
 from operator import attrgetter
-from typing import Final, Generic, TypeAlias, TypeVar
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from wheel_sched.wheel.arguments import batch_limit, check_shape, whole
 from wheel_sched.wheel.states import EntryState, WheelCounters
@@ -52,8 +55,8 @@ class TimerTaskEntry(Generic[T]):
 
     # No __init__: passing five arguments to one costs more than making the object.
     _deadline_ms: int
-    _slot: TimerTaskList[T] | None  # the slot it waits in; None when it does not wait
-    _state: EntryState
+    _slot: TimerTaskList[T] | None  # what it waits in; None when it does not wait
+    _state: EntryState  # while it does not wait
     _task: T | None
     _wheel: TimingWheel[T]
 
@@ -70,7 +73,7 @@ class TimerTaskEntry(Generic[T]):
     @property
     def state(self) -> EntryState:
         """Where the entry stands."""
-        return self._state
+        return self._state if self._slot is None else _PENDING
 
     def cancel(self) -> EntryState:
         """Take the entry out at once and let go of its task. Answers the state the entry is now in.
@@ -92,7 +95,7 @@ class TimerTaskEntry(Generic[T]):
 
     def finish(self) -> None:
         """Say that a handed-out task has been run. Without effect on an entry that was armed again meanwhile."""
-        if self._state is _RUNNING:
+        if self._slot is None and self._state is _RUNNING:
             self._state = _FIRED
 
     def reschedule(self, deadline_ms: int) -> bool:
@@ -102,15 +105,14 @@ class TimerTaskEntry(Generic[T]):
         """
         if type(deadline_ms) is not int:
             deadline_ms = whole("deadline_ms", deadline_ms)
-        if self._state is _CANCELLED:
-            return False
         slot, wheel = self._slot, self._wheel
-        if slot is None:
-            wheel._pending += 1
-        else:
+        if slot is not None:
             del slot[self]
+        elif self._state is _CANCELLED:
+            return False
+        else:
+            wheel._pending += 1
         self._deadline_ms = deadline_ms
-        self._state = _PENDING
         wheel._place(self)
         return True
 
@@ -130,10 +132,10 @@ class TimerTaskEntry(Generic[T]):
         return True
 
     def __repr__(self) -> str:
-        return f"<TimerTaskEntry {self._state.value} deadline_ms={self._deadline_ms} task={self._task!r}>"
+        return f"<TimerTaskEntry {self.state.value} deadline_ms={self._deadline_ms} task={self._task!r}>"
 
 
-TimerTaskList: TypeAlias = dict[TimerTaskEntry[T], None]
+TimerTaskList: TypeAlias = dict[TimerTaskEntry[T], Any]
 
 _SAMPLE: Final = 64  # deadlines looked at to choose a horizon
 
@@ -176,9 +178,10 @@ class TimingWheel(Generic[T]):
         self._far: list[_Level[T]] = []
         self._unfiled: TimerTaskList[T] = {}
         self._horizon = self._near.end  # every filed tick lies before it, every unfiled one at or after it
-        # What a limit left of the clock's tick, newest first: popitem() then takes the oldest in O(1), where a walk
-        # from the front would step over all that were taken before.
-        self._ready: TimerTaskList[T] = {}
+        # By tick, the next one to be handed out last: popitem() then takes it in O(1), where a walk from the front
+        # would step over all that were taken before. Holds what has been filed, and what a limit left of a slot.
+        self._run: TimerTaskList[T] = {}
+        self._run_tick = 0  # nothing in the run comes before it
         # The earliest entry of the far levels and its tick. -1 = unknown; stale once the entry left or was touched.
         self._far_head: TimerTaskEntry[T] | None = None
         self._far_tick = -1
@@ -199,10 +202,9 @@ class TimingWheel(Generic[T]):
     def counters(self) -> WheelCounters:
         """What was done and what waits where, counted on demand: O(slots and entries beyond the horizon)."""
         levels = [sum(map(len, level.slots.values())) for level in (self._near, *self._far)]
-        levels[0] += len(self._ready)
-        for entry in self._unfiled:
-            differing = -(-entry._deadline_ms // self._tick_ms) ^ self._clock
-            number = (differing.bit_length() - 1) // self._bits
+        for entry in chain(self._run, self._unfiled):
+            differing = max(-(-entry._deadline_ms // self._tick_ms), self._clock) ^ self._clock
+            number = max(differing.bit_length() - 1, 0) // self._bits
             levels += [0] * (number + 1 - len(levels))
             levels[number] += 1
         moves = self._cascades, self._relocations
@@ -231,7 +233,6 @@ class TimingWheel(Generic[T]):
         entry._task = task
         entry._deadline_ms = deadline_ms
         entry._wheel = self
-        entry._state = _PENDING
         # What `_place` does, in line and without max(): the calls would add a quarter to the cost.
         tick = deadline_ms if self._tick_ms == 1 else -(-deadline_ms // self._tick_ms)
         if tick >= self._horizon:
@@ -273,41 +274,43 @@ class TimingWheel(Generic[T]):
         Raises:
             Rejected: `now_ms` is not an int or `limit` is not a positive one; nothing was handed out.
         """
-        now_ms = whole("now_ms", now_ms)
-        limit = batch_limit(limit)
-        tick_ms, slots, heap = self._tick_ms, self._near.slots, self._near.heap
-        target = max(now_ms // tick_ms, self._clock)
+        if type(now_ms) is not int:
+            now_ms = whole("now_ms", now_ms)
+        limit = sys.maxsize if limit is None else batch_limit(limit)
+        near = self._near
+        heap = near.heap
+        target = now_ms // self._tick_ms
+        if target < self._clock:
+            target = self._clock
         due: list[TimerTaskEntry[T]] = []
         while len(due) < limit:
-            batch: Iterable[TimerTaskEntry[T]]
-            if ready := self._ready:
-                batch = [ready.popitem()[0] for _ in range(min(len(ready), limit - len(due)))]
-            elif heap and heap[0] <= target:
-                self._clock = heappop(heap)
-                batch = slot = slots.pop(self._clock)
-                if len(slot) > limit - len(due):
-                    newest_first = dict.fromkeys(reversed(slot))
-                    slot.clear()
-                    slot.update(newest_first)  # the same dict, for its entries point to it
-                    self._ready = slot
-                    continue
-            elif not heap and self._refill(target):
+            if self._run and self._run_tick <= target and self._take_run(target, limit, due):
+                continue
+            if heap and heap[0] <= target:
+                self._clock = tick = heappop(heap)
+                entries = list(near.slots.pop(tick))
+                room = limit - len(due)
+                for entry in reversed(entries[room:]):
+                    self._run[entry] = self._run_tick = tick
+                    entry._slot = self._run
+                for entry in entries[:room]:
+                    if entry._deadline_ms <= tick * self._tick_ms:
+                        entry._slot = None
+                        entry._state = _RUNNING
+                        due.append(entry)
+                    else:  # touched
+                        self._relocations += 1
+                        self._place(entry)
+            elif self._far and not heap and self._refill(target):
                 continue
             elif self._unfiled and self._horizon <= target:
                 self._file(target)
-                continue
+            elif target < near.end and target < self._horizon:
+                self._clock = target
+                break
             else:
                 self._forward(target)
                 break
-            clock_ms = self._clock * tick_ms
-            for entry in batch:
-                if entry._deadline_ms <= clock_ms:
-                    entry._slot = None
-                    entry._state = _RUNNING
-                    due.append(entry)
-                else:  # touched
-                    self._relocations += 1
-                    self._place(entry)
         self._pending -= len(due)
         if due:
             self._productive_wakeups += 1
@@ -321,18 +324,28 @@ class TimingWheel(Generic[T]):
         None when nothing waits. Postponed entries found at the head are moved to where they belong.
         """
         tick_ms, near = self._tick_ms, self._near
-        if self._ready and self._holds_due(self._ready, reversed(self._ready), self._clock):
-            return self._clock * tick_ms
         while True:
+            ticks = []
+            while self._run:
+                entry, tick = self._run.popitem()
+                if entry._deadline_ms <= tick * tick_ms:
+                    self._run[entry] = tick
+                    ticks.append(tick)
+                    break
+                self._relocations += 1
+                self._place(entry)
             while near.heap:
-                number = near.heap[0]
-                slot = near.slots[number]
-                if self._holds_due(slot, slot, number):
-                    return number * tick_ms
+                slot = near.slots[near.heap[0]]
+                if self._holds_due(slot, near.heap[0]):
+                    ticks.append(near.heap[0])
+                    break
                 del near.slots[heappop(near.heap)]
-            tick = self._far_expiry()
-            if tick is not None:
-                return tick * tick_ms
+            else:
+                tick = self._far_expiry()
+                if tick is not None:
+                    ticks.append(tick)
+            if ticks:
+                return min(ticks) * tick_ms
             if not self._unfiled:
                 return None
             self._file(self._clock)
@@ -411,7 +424,7 @@ class TimingWheel(Generic[T]):
 
     def _emptied(self) -> None:
         """Give back what held the entries: the last one has left."""
-        self._ready = {}
+        self._run.clear()
         self._unfiled.clear()
         self._horizon = self._near.end
         for level in (self._near, *self._far):
@@ -420,24 +433,63 @@ class TimingWheel(Generic[T]):
                 level.heap.clear()
 
     def _file(self, tick: int) -> None:
-        """Move the horizon beyond `tick`, at least to the lower quartile of what waits there, and file what is before.
+        """Move the horizon beyond `tick`, at least to the lower quartile of what waits there; what is before is the run.
 
         Nothing filed may be left. A quarter of the entries leaves at a time, so each is looked at a few times only.
         """
-        unfiled = self._unfiled
+        unfiled, run, tick_ms = self._unfiled, self._run, self._tick_ms
         entries = list(unfiled)
         sample = sorted([entry._deadline_ms for entry in entries[:: len(entries) // _SAMPLE + 1]])
-        last_ms = max(sample[len(sample) // 4], tick * self._tick_ms)
-        last_ms -= last_ms % -self._tick_ms  # up to the tick
-        self._horizon = last_ms // self._tick_ms + 1
+        last_tick = max(-(-sample[len(sample) // 4] // tick_ms), tick)
+        last_ms = last_tick * tick_ms
+        self._horizon = last_tick + 1
         near = [entry for entry in entries if entry._deadline_ms <= last_ms]
+        tick_of = _deadline_of if tick_ms == 1 else lambda entry: -(-entry._deadline_ms // tick_ms)
+        near.sort(key=tick_of)
+        near.reverse()
+        run.update(zip(near, map(tick_of, near), strict=True))
+        self._run_tick = tick_of(near[-1])
         for entry in near:
             del unfiled[entry]
-            self._place(entry)
+            entry._slot = run
+        self._cascades += len(near)
         if len(near) > len(unfiled):  # a dict never shrinks by itself
             rest = dict(unfiled)
             unfiled.clear()
             unfiled.update(rest)
+
+    def _take_run(self, target: int, limit: int, due: list[TimerTaskEntry[T]]) -> bool:
+        """Hand out of the run what comes before all else; False: nothing did."""
+        run, near, tick_ms = self._run, self._near, self._tick_ms
+        heap, end, last = near.heap, near.end, target
+        if heap:
+            if heap[0] < last:
+                last = heap[0]
+        else:
+            for level in self._far:
+                if level.heap:
+                    last = min(last, (level.heap[0] << level.shift) - 1)
+                    break
+        taken = False
+        while run and len(due) < limit:
+            entry, tick = run.popitem()
+            if tick > last:
+                run[entry] = self._run_tick = tick
+                break
+            taken = True
+            if tick < end:
+                self._clock = tick
+            else:
+                self._forward(tick)
+                end = near.end
+            if entry._deadline_ms > tick * tick_ms:  # touched
+                self._relocations += 1
+                self._place(entry)
+                break  # which may have put it before the rest
+            entry._slot = None
+            entry._state = _RUNNING
+            due.append(entry)
+        return taken
 
     def _refill(self, target: int) -> bool:
         """Empty the first far slot into the levels below it if it begins by `target`. Level 0 must be empty."""
@@ -457,10 +509,10 @@ class TimingWheel(Generic[T]):
                     return True
         return False
 
-    def _holds_due(self, slot: TimerTaskList[T], order: Iterable[TimerTaskEntry[T]], tick: int) -> bool:
-        """Whether an entry of `slot` is due at its `tick`; postponed ones in front of it in `order` are moved."""
+    def _holds_due(self, slot: TimerTaskList[T], tick: int) -> bool:
+        """Whether an entry of `slot` is due at its `tick`; postponed ones in front of it are moved."""
         slot_ms, touched = tick * self._tick_ms, []
-        for entry in order:
+        for entry in slot:
             if entry._deadline_ms <= slot_ms:
                 break
             touched.append(entry)
@@ -494,7 +546,7 @@ class TimingWheel(Generic[T]):
 
     def _waiting(self) -> list[TimerTaskEntry[T]]:
         """All entries in the order they would be handed out."""
-        entries = list(reversed(self._ready))
+        entries = list(reversed(self._run))
         for level in (self._near, *self._far):
             for number in sorted(level.slots):
                 entries += level.slots[number]
