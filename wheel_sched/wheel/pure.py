@@ -29,117 +29,23 @@ Threads. None of it is thread-safe: one owner calls everything, `repr` included.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 from itertools import chain
 from operator import attrgetter
-from typing import Any, Final, Generic, TypeAlias, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from wheel_sched.wheel.arguments import batch_limit, check_shape, whole
+from wheel_sched.wheel.pure_entry import TimerTaskEntry, TimerTaskList
 from wheel_sched.wheel.states import EntryState, WheelCounters
 
 T = TypeVar("T")
 
 
-# Globals, because looking a member up on an Enum class costs as much as a dict insert.
-_PENDING: Final = EntryState.PENDING
 _RUNNING: Final = EntryState.RUNNING
-_FIRED: Final = EntryState.FIRED
-_CANCELLED: Final = EntryState.CANCELLED
-
-
-class TimerTaskEntry(Generic[T]):
-    """The handle of one scheduled task, made by `TimingWheel.schedule` only."""
-
-    __slots__ = ("_deadline_ms", "_slot", "_state", "_task", "_wheel")
-
-    # No __init__: passing five arguments to one costs more than making the object.
-    _deadline_ms: int
-    _slot: TimerTaskList[T] | None  # what it waits in; None when it does not wait
-    _state: EntryState  # while it does not wait
-    _task: T | None
-    _wheel: TimingWheel[T]
-
-    @property
-    def task(self) -> T | None:
-        """What was scheduled; None once cancelled, so that a kept handle keeps nothing else alive."""
-        return self._task
-
-    @property
-    def deadline_ms(self) -> int:
-        """The deadline as given, not rounded to a tick."""
-        return self._deadline_ms
-
-    @property
-    def state(self) -> EntryState:
-        """Where the entry stands."""
-        return self._state if self._slot is None else _PENDING
-
-    def cancel(self) -> EntryState:
-        """Take the entry out at once and let go of its task. Answers the state the entry is now in.
-
-        CANCELLED: it will not be handed out (again). RUNNING, FIRED: too late, nothing changed.
-        """
-        slot = self._slot
-        if slot is None:
-            return self._state
-        del slot[self]
-        self._slot = None
-        self._task = None
-        self._state = _CANCELLED
-        wheel = self._wheel
-        wheel._pending = pending = wheel._pending - 1
-        if not pending:
-            wheel._emptied()
-        return _CANCELLED
-
-    def finish(self) -> None:
-        """Say that a handed-out task has been run. Without effect on an entry that was armed again meanwhile."""
-        if self._slot is None and self._state is _RUNNING:
-            self._state = _FIRED
-
-    def reschedule(self, deadline_ms: int) -> bool:
-        """Wait for `deadline_ms` instead, as if scheduled now; arms an entry again that was handed out.
-
-        False, and nothing changed, when the entry was cancelled: its task is gone.
-        """
-        if type(deadline_ms) is not int:
-            deadline_ms = whole("deadline_ms", deadline_ms)
-        slot, wheel = self._slot, self._wheel
-        if slot is not None:
-            del slot[self]
-        elif self._state is _CANCELLED:
-            return False
-        else:
-            wheel._pending += 1
-        self._deadline_ms = deadline_ms
-        wheel._place(self)
-        return True
-
-    def touch(self, deadline_ms: int) -> bool:
-        """Postpone a waiting entry by writing its deadline down; it moves when its old place comes up.
-
-        The cheap way to keep a heartbeat alive. An earlier deadline is a `reschedule`. False, and nothing changed,
-        when the entry does not wait (any more).
-        """
-        if type(deadline_ms) is not int:
-            deadline_ms = whole("deadline_ms", deadline_ms)
-        if self._slot is None:
-            return False
-        if deadline_ms < self._deadline_ms:
-            return self.reschedule(deadline_ms)
-        self._deadline_ms = deadline_ms
-        return True
-
-    def __repr__(self) -> str:
-        return f"<TimerTaskEntry {self.state.value} deadline_ms={self._deadline_ms} task={self._task!r}>"
-
-
-TimerTaskList: TypeAlias = dict[TimerTaskEntry[T], Any]
-
 _SAMPLE: Final = 64  # deadlines looked at to choose a horizon
 
-_deadline_of: Final = attrgetter("_deadline_ms")
+_deadline_of: Final[Callable[[Any], int]] = attrgetter("_deadline_ms")
 
 
 class _Level(Generic[T]):
@@ -325,7 +231,7 @@ class TimingWheel(Generic[T]):
         """
         tick_ms, near = self._tick_ms, self._near
         while True:
-            ticks = []
+            ticks: list[int] = []
             while self._run:
                 entry, tick = self._run.popitem()
                 if entry._deadline_ms <= tick * tick_ms:
@@ -341,9 +247,9 @@ class TimingWheel(Generic[T]):
                     break
                 del near.slots[heappop(near.heap)]
             else:
-                tick = self._far_expiry()
-                if tick is not None:
-                    ticks.append(tick)
+                far_tick = self._far_expiry()
+                if far_tick is not None:
+                    ticks.append(far_tick)
             if ticks:
                 return min(ticks) * tick_ms
             if not self._unfiled:
@@ -433,7 +339,7 @@ class TimingWheel(Generic[T]):
                 level.heap.clear()
 
     def _file(self, tick: int) -> None:
-        """Move the horizon beyond `tick`, at least to the lower quartile of what waits there; what is before is the run.
+        """Move the horizon beyond `tick`, at least to the lower quartile of what waits there, and file what is before.
 
         Nothing filed may be left. A quarter of the entries leaves at a time, so each is looked at a few times only.
         """
@@ -444,6 +350,7 @@ class TimingWheel(Generic[T]):
         last_ms = last_tick * tick_ms
         self._horizon = last_tick + 1
         near = [entry for entry in entries if entry._deadline_ms <= last_ms]
+        tick_of: Callable[[TimerTaskEntry[T]], int]
         tick_of = _deadline_of if tick_ms == 1 else lambda entry: -(-entry._deadline_ms // tick_ms)
         near.sort(key=tick_of)
         near.reverse()
