@@ -108,6 +108,7 @@ class RetryService:
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._take_in, name=f"retry-intake-{group}", daemon=True)
         self._state = "new"
+        self._away = True  # until the broker has answered the intake's first call
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -125,6 +126,16 @@ class RetryService:
     def stats(self) -> DispatcherStats:
         """What the dispatcher did."""
         return self.dispatcher.stats
+
+    @property
+    def turn_s(self) -> float | None:
+        """As the dispatcher's; None also when the intake has ended, which has no turns: it waits at the broker."""
+        return self.dispatcher.turn_s if self._thread.is_alive() else None
+
+    @property
+    def ready(self) -> bool:
+        """Both halves are there: the dispatcher reaches the store, the intake the broker."""
+        return self._thread.is_alive() and not self._away and self.dispatcher.ready
 
     def start(self) -> None:
         """Create the group's topics where they are absent and begin."""
@@ -154,12 +165,14 @@ class RetryService:
                 consumer = self.home.broker.consumer(
                     [retry_topic_of(self.group)], self.group, idle_ms=self.config.idle_ms
                 )
+                self._away = False
                 while not self._stopping.is_set():
                     deliveries = consumer.poll(self.config.batch, _POLL_MS)
                     failures = 0
                     if deliveries:
                         self._take(consumer, deliveries)
             except Exception as error:  # what was read and not settled comes again; nothing is lost by waiting
+                self._away = True
                 if not isinstance(error, WheelSchedError):
                     logger.exception("service.intake_failed")
                 elif failures == 0 and not self._stopping.is_set():
@@ -196,8 +209,11 @@ class RetryService:
         failures = 0
         while True:
             try:
-                return call()
+                answer = call()
+                self._away = False
+                return answer
             except (StoreError, BrokerError) as error:
+                self._away = True
                 if failures == 0:
                     logger.warning("service.away: %s", error)
             if self._stopping.wait(_AWAY_S[min(failures, len(_AWAY_S) - 1)]):

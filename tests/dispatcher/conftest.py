@@ -197,7 +197,7 @@ def watch() -> Callable[[DelayStore], FailingCalls]:
 
 @pytest.fixture
 def threads() -> Callable[[], list[threading.Thread]]:
-    """The dispatchers' threads that this test started; one that an earlier test left to its own end is not among them."""
+    """The dispatchers' threads that this test started; what an earlier test left to end is not among them."""
     earlier = set(threading.enumerate())
 
     def started() -> list[threading.Thread]:
