@@ -66,7 +66,6 @@ class AsyncTimer(TimerFace):
         self._alarm_ms = 0
         self._working = False
         self._tasks: dict[asyncio.Task[None], TimerHandle] = {}
-        self._running: list[TimerHandle] = []
         super().__init__(
             clock,
             nullcontext(),
@@ -138,8 +137,13 @@ class AsyncTimer(TimerFace):
         self._working = True
         try:
             agenda.settle()
-            for handle in agenda.due(BATCH):
-                self._run(handle)
+            due = agenda.due(BATCH)
+            try:
+                for handle in due:
+                    self._run(handle)
+            except BaseException:  # what ends the loop must not end the others of the batch
+                agenda.take_back(due)
+                raise
         finally:
             self._working = False
             if not agenda.closed:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from wheel_sched.timing.handle import TimerHandle
 from wheel_sched.timing.pending import PendingTimer
 from wheel_sched.timing.recurrence import CatchUp, Every
+from wheel_sched.timing.task import TimerTask
 from wheel_sched.timing.wall import Jump
 
-__all__ = ["CatchUp", "Every", "Jump", "PendingTimer", "TimerHandle"]
+__all__ = ["CatchUp", "Every", "Jump", "PendingTimer", "TimerHandle", "TimerTask"]

@@ -200,6 +200,12 @@ class Agenda:
             self._forget_key(handle)
         return True
 
+    def take_back(self, handles: list[TimerHandle]) -> None:
+        """Those of them that were handed out and have not begun wait again."""
+        for handle in handles:
+            if handle in self._handed:
+                self.arm(handle, handle._deadline_ms)
+
     def finish(self, handle: TimerHandle) -> None:
         """A run has ended; a recurring timer waits for its next."""
         handle._runs -= 1

@@ -16,6 +16,7 @@ from wheel_sched.timing.agenda import Agenda
 from wheel_sched.timing.deadlines import deadline_after, slack_of
 from wheel_sched.timing.handle import TimerHandle
 from wheel_sched.timing.recurrence import CatchUp, Every
+from wheel_sched.timing.task import TimerTask
 from wheel_sched.timing.wall import Jump, wall_deadline
 from wheel_sched.wheel import EntryState
 
@@ -129,6 +130,14 @@ class TimerFace(ABC):
         if key is None:
             return self._add(handle)
         return self._add_keyed(handle, key)
+
+    def add(self, task: TimerTask) -> TimerHandle:
+        """Schedule a task as Kafka's `Timer.add` does; one that waits already is moved.
+
+        Raises:
+            Rejected: as `schedule`.
+        """
+        return self.schedule(task.delay_ms, task.callback, *task.args, key=task)
 
     def schedule_if_absent(
         self, key: Hashable, delay_ms: float, callback: Callable[..., Any], *args: Any, slack_ms: int = 0
