@@ -5,8 +5,8 @@
     for entry in wheel.advance(now_ms): ...         # sleep until wheel.next_expiry()
 
 Two cores keep one contract and pass one test-suite: `pure`, in Python, and `_wheel_c`, in Cython, which the
-installation compiles when it can. The compiled one is taken when it is there; `WHEEL_SCHED_PURE=1` in the environment forces the
-other. `CORE` says which one runs and `CORE_REASON` why, as `wheel-sched doctor` does; `CORES` holds all there are.
+installation compiles when it can. The compiled one is taken when it is there; `WHEEL_SCHED_PURE=1` in the environment
+forces the other. `CORE` says which one runs and `CORE_REASON` why, as `wheel-sched doctor` does; `CORES` holds all there are.
 
 Both are sans-I/O: `now` is an argument, time is whole milliseconds, and one owner calls everything. (Of the compiled
 core any thread may call anything while the GIL is on; faces build on that, users of the core need not.)
@@ -33,11 +33,11 @@ else:
     TimerTaskEntry, TimingWheel = pure_entry.TimerTaskEntry, pure.TimingWheel
     if os.environ.get("WHEEL_SCHED_PURE") != "1":
         try:
-            from wheel_sched.wheel import _wheel_c
+            from wheel_sched.wheel._wheel_c import TimerTaskEntry, TimingWheel
+        except ModuleNotFoundError:
+            CORE_REASON = "the compiled one was not built when this was installed"
         except ImportError as error:
-            built = not isinstance(error, ModuleNotFoundError) and error.path is not None
-            CORE_REASON = f"the compiled one does not load: {error}" if built else "the compiled one was not built"
+            CORE_REASON = f"the compiled one does not load: {error}"
         else:
-            TimerTaskEntry, TimingWheel = _wheel_c.TimerTaskEntry, _wheel_c.TimingWheel
             CORES["compiled"] = TimingWheel
             CORE, CORE_REASON = "compiled", "it is built for this Python"
