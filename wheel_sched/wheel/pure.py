@@ -201,8 +201,7 @@ class TimingWheel(Generic[T]):
                     entry._slot = self._run
                 for entry in entries[:room]:
                     if entry._deadline_ms <= tick * self._tick_ms:
-                        entry._slot = None
-                        entry._state = _RUNNING
+                        entry._slot = _RUNNING
                         due.append(entry)
                     else:  # touched
                         self._relocations += 1
@@ -393,8 +392,7 @@ class TimingWheel(Generic[T]):
                 self._relocations += 1
                 self._place(entry)
                 break  # which may have put it before the rest
-            entry._slot = None
-            entry._state = _RUNNING
+            entry._slot = _RUNNING
             due.append(entry)
         return taken
 
@@ -436,7 +434,7 @@ class TimingWheel(Generic[T]):
     def _far_expiry(self) -> int | None:
         """The earliest tick waiting in the far levels, remembered until its entry leaves or is postponed."""
         tick_ms, head = self._tick_ms, self._far_head
-        if head is not None and head._slot is not None and -(-head._deadline_ms // tick_ms) == self._far_tick:
+        if head is not None and type(head._slot) is dict and -(-head._deadline_ms // tick_ms) == self._far_tick:
             return self._far_tick
         for level in self._far:
             while level.heap:

@@ -22,12 +22,11 @@ _CANCELLED: Final = EntryState.CANCELLED
 class TimerTaskEntry(Generic[T]):
     """The handle of one scheduled task, made by `TimingWheel.schedule` only."""
 
-    __slots__ = ("_deadline_ms", "_slot", "_state", "_task", "_wheel")
+    __slots__ = ("_deadline_ms", "_slot", "_task", "_wheel")
 
     # No __init__: passing five arguments to one costs more than making the object.
     _deadline_ms: int
-    _slot: TimerTaskList[T] | None  # what it waits in; None when it does not wait
-    _state: EntryState  # while it does not wait
+    _slot: TimerTaskList[T] | EntryState  # what it waits in; the state when it does not wait: a field less is 16 bytes
     _task: T | None
     _wheel: TimingWheel[T]
 
@@ -44,7 +43,8 @@ class TimerTaskEntry(Generic[T]):
     @property
     def state(self) -> EntryState:
         """Where the entry stands."""
-        return self._state if self._slot is None else _PENDING
+        slot = self._slot
+        return _PENDING if type(slot) is dict else slot  # type: ignore[return-value]  # else it is one
 
     def cancel(self) -> EntryState:
         """Take the entry out at once and let go of its task. Answers the state the entry is now in.
@@ -52,12 +52,12 @@ class TimerTaskEntry(Generic[T]):
         CANCELLED: it will not be handed out (again). RUNNING, FIRED: too late, nothing changed.
         """
         slot = self._slot
-        if slot is None:
-            return self._state
-        del slot[self]
-        self._slot = None
+        try:  # costs nothing when it waits, a look at the type does
+            del slot[self]  # type: ignore[union-attr]
+        except TypeError:
+            return slot  # type: ignore[return-value]
+        self._slot = _CANCELLED
         self._task = None
-        self._state = _CANCELLED
         wheel = self._wheel
         wheel._pending = pending = wheel._pending - 1
         if not pending:
@@ -66,8 +66,8 @@ class TimerTaskEntry(Generic[T]):
 
     def finish(self) -> None:
         """Say that a handed-out task has been run. Without effect on an entry that was armed again meanwhile."""
-        if self._slot is None and self._state is _RUNNING:
-            self._state = _FIRED
+        if self._slot is _RUNNING:
+            self._slot = _FIRED
 
     def reschedule(self, deadline_ms: int) -> bool:
         """Wait for `deadline_ms` instead, as if scheduled now; arms an entry again that was handed out.
@@ -77,9 +77,9 @@ class TimerTaskEntry(Generic[T]):
         if type(deadline_ms) is not int:
             deadline_ms = whole("deadline_ms", deadline_ms)
         slot, wheel = self._slot, self._wheel
-        if slot is not None:
+        if type(slot) is dict:
             del slot[self]
-        elif self._state is _CANCELLED:
+        elif slot is _CANCELLED:
             return False
         else:
             wheel._pending += 1
@@ -95,7 +95,7 @@ class TimerTaskEntry(Generic[T]):
         """
         if type(deadline_ms) is not int:
             deadline_ms = whole("deadline_ms", deadline_ms)
-        if self._slot is None:
+        if type(self._slot) is not dict:
             return False
         if deadline_ms < self._deadline_ms:
             return self.reschedule(deadline_ms)
