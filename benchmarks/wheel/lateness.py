@@ -1,6 +1,8 @@
 """How late real timers are: `SystemTimer` and `AsyncTimer` on the machine's clock, judged by the callback itself.
 
-The deadline is taken before the timer is asked, from the clock the callback reads: early is early by any rounding.
+Early is against the very nanosecond that was asked for, taken from the same clock before the timer was asked. Late is
+from the millisecond the timer made of it, its handle's `deadline_ms`: a wheel of 1 ms ticks rounds up by half a
+millisecond on average, by contract.
 """
 
 from __future__ import annotations
@@ -8,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 from benchmarks.rounds import spread
@@ -26,19 +29,18 @@ class Late(NamedTuple):
 
 def on_threads(count: int, over_s: float) -> Late:
     """`count` timers, evenly over `over_s` seconds, called by the reaper."""
-    late_ns: list[int] = []
+    fired: dict[int, int] = {}
     done = threading.Event()
 
-    def fire(deadline_ns: int) -> None:
-        late_ns.append(time.monotonic_ns() - deadline_ns)
-        if len(late_ns) == count:
+    def fire(number: int) -> None:
+        fired[number] = time.monotonic_ns()
+        if len(fired) == count:
             done.set()
 
     with SystemTimer() as timer:
-        for delay_ms in _delays_ms(count, over_s):
-            timer.schedule(delay_ms, fire, time.monotonic_ns() + int(delay_ms * 1_000_000))
-        assert done.wait(over_s + 60), f"{count - len(late_ns)} of {count} timers never fired"
-    return _judged(late_ns)
+        asked = _ask(timer, fire, count, over_s)
+        assert done.wait(over_s + 60), f"{count - len(fired)} of {count} timers never fired"
+    return _judged(asked, fired)
 
 
 def on_asyncio(count: int, over_s: float) -> Late:
@@ -47,24 +49,32 @@ def on_asyncio(count: int, over_s: float) -> Late:
 
 
 async def _on_asyncio(count: int, over_s: float) -> Late:
-    late_ns: list[int] = []
+    fired: dict[int, int] = {}
     done = asyncio.Event()
 
-    def fire(deadline_ns: int) -> None:
-        late_ns.append(time.monotonic_ns() - deadline_ns)
-        if len(late_ns) == count:
+    def fire(number: int) -> None:
+        fired[number] = time.monotonic_ns()
+        if len(fired) == count:
             done.set()
 
     async with AsyncTimer() as timer:
-        for delay_ms in _delays_ms(count, over_s):
-            timer.schedule(delay_ms, fire, time.monotonic_ns() + int(delay_ms * 1_000_000))
+        asked = _ask(timer, fire, count, over_s)
         await asyncio.wait_for(done.wait(), over_s + 60)
-    return _judged(late_ns)
+    return _judged(asked, fired)
 
 
-def _delays_ms(count: int, over_s: float) -> list[float]:
-    return [_LEAD_MS + number * over_s * 1000 / count for number in range(count)]
+def _ask(
+    timer: SystemTimer | AsyncTimer, fire: Callable[[int], None], count: int, over_s: float
+) -> list[tuple[int, int]]:
+    """Schedule them; for each the nanosecond asked for and the one its handle names."""
+    asked = []
+    for number in range(count):
+        delay_ms = _LEAD_MS + number * over_s * 1000 / count
+        wanted_ns = time.monotonic_ns() + int(delay_ms * 1_000_000)
+        asked.append((wanted_ns, timer.schedule(delay_ms, fire, number).deadline_ms * 1_000_000))
+    return asked
 
 
-def _judged(late_ns: list[int]) -> Late:
-    return Late(spread([ns / 1_000_000 for ns in late_ns]), sum(ns < 0 for ns in late_ns))
+def _judged(asked: list[tuple[int, int]], fired: dict[int, int]) -> Late:
+    late_ms = [(fired[number] - due_ns) / 1_000_000 for number, (_, due_ns) in enumerate(asked)]
+    return Late(spread(late_ms), sum(fired[number] < wanted_ns for number, (wanted_ns, _) in enumerate(asked)))

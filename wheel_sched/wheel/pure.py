@@ -82,6 +82,7 @@ class TimingWheel(Generic[T]):
         self._pending = 0
         self._near = self._level(0)
         self._far: list[_Level[T]] = []
+        self._far_start = sys.maxsize  # no slot of a far level begins before it
         self._unfiled: TimerTaskList[T] = {}
         self._horizon = self._near.end  # every filed tick lies before it, every unfiled one at or after it
         # By tick, the next one to be handed out last: popitem() then takes it in O(1), where a walk from the front
@@ -157,6 +158,8 @@ class TimingWheel(Generic[T]):
             else:
                 level = self._grow(tick)
             number = tick >> level.shift
+            if number << level.shift < self._far_start:
+                self._far_start = number << level.shift
             if tick < self._far_tick:
                 self._far_tick = tick
                 self._far_head = entry
@@ -206,7 +209,7 @@ class TimingWheel(Generic[T]):
                     else:  # touched
                         self._relocations += 1
                         self._place(entry)
-            elif self._far and not heap and self._refill(target):
+            elif self._far_start <= target and not heap and self._refill(target):
                 continue
             elif self._unfiled and self._horizon <= target:
                 self._file(target)
@@ -293,6 +296,8 @@ class TimingWheel(Generic[T]):
             else:
                 level = self._grow(tick)
             number = tick >> level.shift
+            if number << level.shift < self._far_start:
+                self._far_start = number << level.shift
             if tick < self._far_tick:
                 self._far_tick = tick
                 self._far_head = entry
@@ -402,6 +407,7 @@ class TimingWheel(Generic[T]):
             while level.heap:
                 start = level.heap[0] << level.shift
                 if start > target:
+                    self._far_start = start
                     return False
                 slot = level.slots.pop(heappop(level.heap))
                 if slot:
@@ -412,6 +418,7 @@ class TimingWheel(Generic[T]):
                         self._place(entry)
                     self._cascades += len(slot)
                     return True
+        self._far_start = sys.maxsize
         return False
 
     def _holds_due(self, slot: TimerTaskList[T], tick: int) -> bool:

@@ -6,9 +6,11 @@ import java.lang.management.ManagementFactory;
 import java.lang.management.ThreadMXBean;
 import java.util.Arrays;
 import java.util.Random;
+import java.util.concurrent.Executors;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.apache.kafka.common.utils.SystemTime;
+import org.apache.kafka.common.utils.Time;
 import org.apache.kafka.server.util.timer.SystemTimer;
 
 /**
@@ -40,6 +42,7 @@ public final class Timers {
   private Timers() {}
 
   public static void main(String[] arguments) throws Exception {
+    Time.SYSTEM.milliseconds(); // initializes the interface before the class that implements it, as Kafka does
     StringBuilder json = new StringBuilder("{");
     for (int count : new int[] {10_000, 100_000}) {
       double[] add = new double[ROUNDS];
@@ -102,7 +105,8 @@ public final class Timers {
 
   private static double netty(long[] delays) {
     System.gc();
-    HashedWheelTimer timer = new HashedWheelTimer(100, TimeUnit.MILLISECONDS, 512, false);
+    HashedWheelTimer timer = 
+        new HashedWheelTimer(Executors.defaultThreadFactory(), 100, TimeUnit.MILLISECONDS, 512, false);
     timer.start();
     TimerTask task = timeout -> {};
     long begun = CPU.getCurrentThreadCpuTime();
