@@ -151,7 +151,7 @@ def run(sizes: Sizes, *, jvm: bool = False) -> dict[str, Any]:
     }
     if jvm:
         narration.step("the JVM's timers")
-        result |= on_the_jvm.compare(table, "100k")
+        result |= on_the_jvm.compare()
     narration.close()
     return result
 

@@ -402,14 +402,19 @@ class TimingWheel(Generic[T]):
         return taken
 
     def _refill(self, target: int) -> bool:
-        """Empty the first far slot into the levels below it if it begins by `target`. Level 0 must be empty."""
+        """Empty the first far slot into the levels below it if it begins by `target`. Level 0 must be empty.
+
+        Answers whether a slot went, also one that cancels had emptied: it may have held the run up.
+        """
+        changed = False
         for level in self._far:
             while level.heap:
                 start = level.heap[0] << level.shift
                 if start > target:
                     self._far_start = start
-                    return False
+                    return changed
                 slot = level.slots.pop(heappop(level.heap))
+                changed = True
                 if slot:
                     self._far_head = None
                     self._far_tick = -1
@@ -419,7 +424,7 @@ class TimingWheel(Generic[T]):
                     self._cascades += len(slot)
                     return True
         self._far_start = sys.maxsize
-        return False
+        return changed
 
     def _holds_due(self, slot: TimerTaskList[T], tick: int) -> bool:
         """Whether an entry of `slot` is due at its `tick`; postponed ones in front of it are moved."""

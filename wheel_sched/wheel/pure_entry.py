@@ -57,11 +57,11 @@ class TimerTaskEntry(Generic[T]):
         except TypeError:
             return slot  # type: ignore[return-value]
         self._slot = _CANCELLED
-        self._task = None
         wheel = self._wheel
         wheel._pending = pending = wheel._pending - 1
         if not pending:
             wheel._emptied()
+        self._task = None  # last: its finalizer may call anything
         return _CANCELLED
 
     def finish(self) -> None:
