@@ -16,8 +16,8 @@ import org.apache.kafka.server.util.timer.SystemTimer;
 /**
  * Nanoseconds of the calling thread's CPU to add a timer and, for Kafka, to expire it: one JSON object on stdout.
  *
- * Uniform delays of 1 ms to 1 h. Kafka's classes read the time from
- * our {@link SystemTime}; its reaper is this thread.
+ * Uniform delays of 1 ms to 1 h. Kafka's classes read the
+ * real clock, which {@link SystemTime} sets forward; its reaper is this thread.
  */
 public final class Timers {
   private static final int HOUR_MS = 3_600_000;
@@ -83,8 +83,8 @@ public final class Timers {
   private static double[] kafka(long[] delays) throws Exception {
     System.gc();
     FIRED.set(0);
-    SystemTime.nowMs = 0;
-    SystemTimer timer = new SystemTimer("benchmark", 1, 20, 0);
+    SystemTime.aheadMs = 0;
+    SystemTimer timer = new SystemTimer("benchmark");
     long begun = CPU.getCurrentThreadCpuTime();
     for (long delay : delays) {
       timer.add(new Task(delay));
@@ -92,7 +92,7 @@ public final class Timers {
     double add = CPU.getCurrentThreadCpuTime() - begun;
     begun = CPU.getCurrentThreadCpuTime();
     for (int step = 1; step <= STEPS; step++) {
-      SystemTime.nowMs = (long) HOUR_MS * step / STEPS;
+      SystemTime.aheadMs = (long) HOUR_MS * step / STEPS;
       timer.advanceClock(0);
     }
     double expire = CPU.getCurrentThreadCpuTime() - begun;
