@@ -39,9 +39,14 @@ def main(argv: list[str] | None = None) -> int:
     if options.markdown == "-":
         print(markdown(figures, result))
     elif options.markdown:
-        write_section(Path(options.markdown), options.benchmark, markdown(figures, result))
+        page = Path(options.markdown)
         if options.benchmark == "wheel":
-            write_section(Path(options.markdown), "wheel, all", full_table(result))
+            write_section(page, "wheel", markdown(wheel.FIGURES, result))
+            write_section(page, "wheel, all", full_table(result))
+            if options.jvm:
+                write_section(page, "wheel, jvm", markdown(wheel.JVM_FIGURES, result))
+        else:
+            write_section(page, options.benchmark, markdown(figures, result))
     if options.plots is not None:
         for path in plots.write(result, Path(options.plots)):
             print(f"wrote {path}", file=sys.stderr)

@@ -175,16 +175,16 @@ def test_a_kept_entry_keeps_its_wheel_usable(core: Core) -> None:
 
 
 def test_long_lists_and_long_chains_are_let_go_of_without_recursion(core: Core) -> None:
-    """Half a million entries in one slot, and a chain of entries that are each the next one's task."""
+    """Many entries in one slot, and a chain of entries that are each the next one's task."""
     gc.set_threshold(100_000, 50, 50)
     wheel = core()
-    for number in range(200_000):
+    for number in range(100_000):
         wheel.schedule(number, 100)
     del wheel
     gc.collect()
     wheel = core()
     chain: Any = None
-    for _ in range(200_000):
+    for _ in range(100_000):
         chain = wheel.schedule(chain, 100)
         wheel.advance(100)
     del chain, wheel
@@ -194,16 +194,12 @@ def test_long_lists_and_long_chains_are_let_go_of_without_recursion(core: Core) 
 def test_entries_are_made_by_a_wheel_only(core: Core) -> None:
     """One made by hand is no way into anything: it is refused, or it is cancelled."""
     kind: Any = type(core().schedule("task", 1))
-    entry = kind()
-    if core.__module__.endswith("_wheel_c"):
-        assert (entry.state, entry.cancel(), entry.touch(5), entry.reschedule(5)) == (
-            EntryState.CANCELLED,
-            EntryState.CANCELLED,
-            False,
-            False,
-        )
-    with pytest.raises(TypeError):
-        type("Sub", (kind,), {})() if core.__module__.endswith("_wheel_c") else kind(1)
+    if core.__module__.endswith("_wheel_c"):  # where a wrong pointer would end the interpreter
+        entry = kind()
+        assert (entry.state, entry.cancel()) == (EntryState.CANCELLED, EntryState.CANCELLED)
+        assert (entry.touch(5), entry.reschedule(5), entry.finish()) == (False, False, None)
+        with pytest.raises(TypeError):
+            type("Sub", (kind,), {})
 
 
 @pytest.mark.slow
@@ -219,7 +215,7 @@ def test_the_interpreter_ends_with_timers_pending(core: Core) -> None:
         "wheel = TimingWheel()\n"
         "kept = [wheel.schedule(Task(), n) for n in (1, 100, 10**6, 10**30)]\n"
         "other = TimingWheel()\n"
-        "for n in range(1000): other.schedule(Task(), n * 1000).other = None if False else None\n"
-    ).replace(".other = None if False else None", "")
+        "for n in range(1000): other.schedule(Task(), n * 1000)\n"
+    )
     done = subprocess.run([sys.executable, "-c", code], text=True, capture_output=True, timeout=60)
     assert done.returncode == 0, done.stderr
