@@ -57,9 +57,11 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="What the store, the dispatcher and the wheel do.")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description="What the store, the dispatcher and the wheel do."
+    )
     parser.add_argument("benchmark", choices=("store", "dispatch", "wheel"))
-    parser.add_argument("--quick", action="store_true", help="smaller numbers, an answer within 40 seconds (wheel: 50)")
+    parser.add_argument("--quick", action="store_true", help="smaller numbers, an answer within 50 seconds")
     parser.add_argument("--jvm", action="store_true", help="wheel: Kafka's and Netty's timers too (Java 17, Maven)")
     parser.add_argument("--plots", metavar="DIR", help="wheel: SVG files into DIR (needs matplotlib)")
     parser.add_argument("--check", action="store_true", help="exit 1 when a gate is missed, and say which")

@@ -2,8 +2,8 @@
 
 A literal port of `org.apache.kafka.server.util.timer` (`TimingWheel`, `TimerTaskList`, `TimerTaskEntry`, `SystemTimer`)
 with virtual time in place of threads and locks. It is an oracle in the tests and a peer in the benchmarks, with its
-faults kept: it rounds deadlines down, so a timer may fire up to a tick early, and of two timers of one tick the older one
-may come second. The delay queue of buckets is a heap of (expiration, bucket), as a `DelayQueue` is inside.
+faults kept: it rounds deadlines down, so a timer may fire up to a tick early, and of two timers of one tick the older
+one may come second. The delay queue of buckets is a heap of (expiration, bucket), as a `DelayQueue` is inside.
 """
 
 from __future__ import annotations

@@ -72,6 +72,7 @@ class Sizes:
         mixes: Defaults to both.
         live: live timers of the programs with 90 % cancelled. Defaults to 1 k, 10 k and 100 k.
         constant_most: counts above it are measured with uniform deadlines only. Defaults to 1 M.
+        all: whether subjects without a gate run the programs too. Defaults to True.
         memory: timers in the measurement of memory. Defaults to 1 M.
         lateness_rounds: Defaults to 3.
         timers: of a round of lateness. Defaults to 2,000.
@@ -85,11 +86,11 @@ class Sizes:
     mixes: tuple[Mix, ...] = ("uniform", "constant")
     live: tuple[int, ...] = (1_000, 10_000, 100_000)
     constant_most: int = 1_000_000
+    all: bool = True
     memory: int = 1_000_000
     lateness_rounds: int = 3
     timers: int = 2_000
     over_s: float = 2.0
-
 
     def counts_of(self, mix: Mix) -> tuple[int, ...]:
         """The counts of a mix."""
@@ -108,11 +109,12 @@ QUICK = Sizes(
     large_rounds=3,
     live=(10_000, 100_000),
     constant_most=10_000,
+    all=False,
     memory=200_000,
     lateness_rounds=1,
 )
 _LABELS = {1_000: "1k", 10_000: "10k", 100_000: "100k", 1_000_000: "1m"}
-_MORE = 3  # times the rounds for small programs: they are short, and a busy machine blurs them most
+_MORE = 2  # times the rounds for small programs: they are short, and a busy machine blurs them most
 _SLOW_TO_DRAIN = 100_000  # sched and asyncio take minutes for more, and nobody gains from it
 
 Rounds = dict[str, list[float]]
@@ -132,7 +134,7 @@ def run(sizes: Sizes, *, jvm: bool = False) -> dict[str, Any]:
                 _enter(table[name], mix, count, values)
         for live in sizes.live_of(mix):
             rounds = sizes.large_rounds if live >= min(sizes.large, 100_000) else _MORE * sizes.rounds
-            mixed[mix, live] = _mixed(mix, live, rounds, narration)
+            mixed[mix, live] = _mixed(sizes, mix, live, rounds, narration)
             _enter(table["cancelled90"], mix, live, mixed[mix, live])
     narration.step("memory")
     cores = {core: memory.measure(core, sizes.memory) for core in sorted(wheel.CORES)}
@@ -164,12 +166,13 @@ def _steps(sizes: Sizes) -> int:
             steps += rounds * (1 + len(_subjects(count)))
         for live in sizes.live_of(mix):
             rounds = sizes.large_rounds if live >= min(sizes.large, 100_000) else _MORE * sizes.rounds
-            steps += rounds * (1 + len(_mixed_subjects(live)))
+            steps += rounds * (1 + len(_mixed_subjects(sizes, live)))
     return steps
 
 
-def _mixed_subjects(live: int) -> list[str]:
-    return [name for name in MIXED if live < _SLOW_TO_DRAIN or name != "Kafka's structure"]
+def _mixed_subjects(sizes: Sizes, live: int) -> list[str]:
+    """Those with a gate, and in a full run the others."""
+    return [name for name in MIXED if name.startswith(("wheel", "heapq")) or (sizes.all and live < _SLOW_TO_DRAIN)]
 
 
 def _subjects(count: int) -> list[str]:
@@ -210,16 +213,16 @@ class _WithoutDrain:
         self.fill, self.close = subject.fill, subject.close
 
 
-def _mixed(mix: Mix, live: int, rounds: int, narration: Narration) -> Rounds:
+def _mixed(sizes: Sizes, mix: Mix, live: int, rounds: int, narration: Narration) -> Rounds:
     """Nanoseconds a request costs, by subject and round, net of the loop."""
     plan = program(mix, live, seed=live)
     label = f"{mix}, 90 % cancelled, {_LABELS.get(live, live)}"
     runs = {f"loop ({label})": lambda: run_program(None, plan)}
-    for name in _mixed_subjects(live):
+    for name in _mixed_subjects(sizes, live):
         runs[f"{name} ({label})"] = lambda name=name: run_program(SUBJECTS[name]().timer, plan)
     loop, *found = interleaved(rounds, runs, narration).values()
     net = [[ns - loop_ns for ns, loop_ns in zip(values, loop, strict=True)] for values in found]
-    return dict(zip(_mixed_subjects(live), net, strict=True))
+    return dict(zip(_mixed_subjects(sizes, live), net, strict=True))
 
 
 def _enter(table: dict[str, dict[str, dict[str, float]]], mix: Mix, count: int, values: Rounds) -> None:

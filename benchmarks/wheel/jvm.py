@@ -2,7 +2,8 @@
 
 The driver (`benchmarks/jvm`) is built by Maven into `target/` the first time. It measures CPU time of the calling
 thread, after warming up, with the same deadlines; Kafka's expire includes the hand-over to its executor's thread, which
-is part of its `advanceClock`. The JVM's collector works on threads of its own and is not counted, so Python's is off. Netty expires on a thread of its own by real time, so only its add is compared.
+is part of its `advanceClock`. The JVM's collector works on threads of its own and is not counted, so Python's is off.
+Netty expires on a thread of its own by real time, so only its add is compared.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def compare() -> dict[str, Any]:
 
 
 def _ours(count: int) -> tuple[float, float] | tuple[None, None]:
-    """Nanoseconds of the compiled core, with Python's collector off, as the JVM's is on threads that are not counted."""
+    """Nanoseconds of the compiled core, with Python's collector off."""
     if "wheel, compiled" not in SUBJECTS:
         return None, None
     due_ms = deadlines_ms("uniform", count, seed=1)

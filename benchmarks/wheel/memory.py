@@ -1,7 +1,8 @@
 """Bytes a pending timer takes, and what is left of a million that were all cancelled; each in a process of its own.
 
 Bytes are those of the process (resident set) between an empty wheel and a full one whose handles are kept, without the
-list that keeps them and without the deadlines' ints, which the caller made: what the operating system sees, so allocator and containers are in it.
+list that keeps them and without the deadlines' ints, which the caller made: what the operating system sees, with
+allocator and containers in it.
 """
 
 from __future__ import annotations

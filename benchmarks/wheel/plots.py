@@ -36,7 +36,8 @@ def write(result: Mapping[str, Any], folder: Path) -> list[Path]:
     for what, title in _TITLES.items():
         counts: Mapping[str, Mapping[str, float]] = result["table"][what].get("uniform", {})
         names = [name for name in _COLOURS if any(name in counts[count] for count in counts)]
-        figure, axes = pyplot.subplots(figsize=(7.2, 0.5 + 0.22 * len(names) * max(len(counts), 1)), layout="constrained")
+        height = 0.5 + 0.22 * len(names) * max(len(counts), 1)
+        figure, axes = pyplot.subplots(figsize=(7.2, height), layout="constrained")
         width = 0.84 / max(len(names), 1)
         for row, name in enumerate(names):
             places = [at + row * width for at, count in enumerate(counts) if name in counts[count]]

@@ -141,7 +141,7 @@ class HandleOnly:
         handle.wheel = self
         return handle
 
-    def advance(self, now_ms: int) -> tuple[()]:  # noqa: ARG002 - the seam's
+    def advance(self, now_ms: int) -> tuple[()]:
         """Nothing waits."""
         return ()
 

@@ -72,7 +72,7 @@ def test_fifty_thousand_operations_leave_nothing_behind(core: Core) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads the resident set from /proc")
 def test_ten_million_operations_leave_the_process_as_it_was(core: Core) -> None:
-    """Resident memory is flat from the first million on: 10 M operations on the compiled core, 2 M on the slower one."""
+    """Resident memory is flat from the first tenth on: 10 M operations on the compiled core, 2 M on the pure one."""
 
     def resident() -> int:
         gc.collect()
