@@ -6,6 +6,7 @@ A test is written once, in plain synchronous steps, against a `Face`. Timers mad
 from __future__ import annotations
 
 import asyncio
+import math
 import sys
 import time
 from abc import ABC, abstractmethod
@@ -81,7 +82,7 @@ class ThreadFace(Face):
             target_ms = self.now_ms() + ms
             self._let_run()
             while self.now_ms() < target_ms:
-                self.clock.advance(max(min(self._next_ms(target_ms), target_ms) - self.now_ms(), 0))
+                self.clock.advance(min(self._next_wake_ms(), target_ms) - self.now_ms())
                 self._let_run()
         else:
             time.sleep(ms / 1000)  # real time is what this face is about
@@ -92,8 +93,10 @@ class ThreadFace(Face):
         while not happened():
             assert time.monotonic() < deadline, "it did not happen"
             if isinstance(self.clock, VirtualClock):
-                self.clock.advance(max(self._next_ms(self.now_ms()) - self.now_ms(), 0))
                 self._let_run()
+                if self._next_wake_ms() < math.inf:
+                    self.clock.advance(self._next_wake_ms() - self.now_ms())
+                    self._let_run()
             else:
                 time.sleep(0.001)  # between two looks
 
@@ -104,9 +107,9 @@ class ThreadFace(Face):
         for timer in self._timers:
             timer.close()
 
-    def _next_ms(self, default: int) -> int:
-        nexts = [n for timer in self._timers if not timer.closed and (n := timer.next_ms()) is not None]
-        return min(nexts, default=default)
+    def _next_wake_ms(self) -> float:
+        """When the first of the reapers, all of which sleep, wakes."""
+        return min((timer._sleeps_until for timer in self._timers if not timer.closed), default=math.inf)
 
     def _let_run(self) -> None:
         """Every reaper has done what is due by now and sleeps again."""

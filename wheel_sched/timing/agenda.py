@@ -138,6 +138,8 @@ class Agenda:
         with self.lock:
             if handle._state is _CANCELLED or self.closed or self.lost:
                 return False
+            if handle._key is not None and self.keys.setdefault(handle._key, handle) is not handle:
+                return False  # another has taken its place
             self.settle()
             self.arm(handle, deadline_ms)
             return True
