@@ -231,7 +231,7 @@ class SystemTimer(TimerFace):
             self._pool_of().submit(self._run, handle)
         except Exception as error:
             handle.cancel()
-            if threading.main_thread().is_alive():  # else the interpreter ends, and pending timers with it
+            if not self.closed:  # else `close` has given it back
                 self._report(handle, error)
 
     def _pool_of(self) -> Executor:
