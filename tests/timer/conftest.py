@@ -21,7 +21,6 @@ from wheel_sched.clock import Clock, SystemClock
 from wheel_sched.testing import VirtualClock
 from wheel_sched.testing.virtual_loop import VirtualEventLoop
 from wheel_sched.timer import SystemTimer
-from wheel_sched.timing import PendingTimer
 
 Timer = SystemTimer | AsyncTimer
 
@@ -73,7 +72,8 @@ class ThreadFace(Face):
 
     def timer(self, tick_ms: int = 1, wheel_size: int = 4096, **options: Any) -> SystemTimer:
         options.setdefault("on_error", lambda _, error: self.errors.append(error))
-        timer = SystemTimer(tick_ms, wheel_size, clock=self.clock, **options)
+        options.setdefault("clock", self.clock)
+        timer = SystemTimer(tick_ms, wheel_size, **options)
         self._timers.append(timer)
         return timer
 
@@ -201,6 +201,12 @@ def face(request: pytest.FixtureRequest) -> Iterator[Face]:
     yield from made(request.param)
 
 
+@pytest.fixture(params=["asyncio-virtual", *REAL[1:]])
+def loops(request: pytest.FixtureRequest) -> Iterator[Face]:
+    """The asyncio face on every kind of loop."""
+    yield from made(request.param)
+
+
 @pytest.fixture
 def threads() -> Iterator[Face]:
     """Reaper threads on virtual time."""
@@ -211,8 +217,3 @@ def threads() -> Iterator[Face]:
 def loop_face() -> Iterator[Face]:
     """The asyncio face on virtual time."""
     yield from made("asyncio-virtual")
-
-
-def what(pending: list[PendingTimer]) -> list[Any]:
-    """First arguments, in order."""
-    return [timer.args[0] for timer in pending]

@@ -43,6 +43,8 @@ class VirtualEventLoop(asyncio.SelectorEventLoop):
         ConfigError: all that is wrong with the arguments.
     """
 
+    _closed = True  # until asyncio has set it up: else a refused one complains when it is collected
+
     def __init__(self, clock: VirtualClock | None = None, *, autojump: bool = True, idle_seconds: float = 0.0) -> None:
         problems = []
         if clock is not None and not isinstance(clock, VirtualClock):
