@@ -215,12 +215,15 @@ class SystemTimer(TimerFace):
             return due
         next_ms = agenda.next_ms()
         self._sleeps_until = math.inf if next_ms is None else next_ms
-        if not agenda.inbox:
-            timeout_ms = None
-            if next_ms is not None:
-                left_ns = next_ms * NS_PER_MS - self._clock.monotonic_ns()
-                timeout_ms = min(left_ns, LONGEST_SLEEP_MS * NS_PER_MS) / NS_PER_MS
-            self._clock.wait(self._changed, timeout_ms)
+        if agenda.inbox:
+            self._sleeps_until = AWAKE
+            return due
+        timeout_ms = None
+        if next_ms is not None:
+            left_ns = next_ms * NS_PER_MS - self._clock.monotonic_ns()
+            timeout_ms = min(left_ns, LONGEST_SLEEP_MS * NS_PER_MS) / NS_PER_MS
+        self._clock.wait(self._changed, timeout_ms)
+        self._sleeps_until = AWAKE
         return due
 
     def _hand_over(self, handle: TimerHandle) -> None:

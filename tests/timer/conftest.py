@@ -109,7 +109,8 @@ class ThreadFace(Face):
 
     def _next_wake_ms(self) -> float:
         """When the first of the reapers, all of which sleep, wakes."""
-        return min((timer._sleeps_until for timer in self._timers if not timer.closed), default=math.inf)
+        left_ms = (timer._sleeps_until - timer.clock.monotonic_ms() for timer in self._timers if not timer.closed)
+        return self.now_ms() + min(left_ms, default=math.inf)
 
     def _let_run(self) -> None:
         """Every reaper has done what is due by now and sleeps again."""
@@ -120,7 +121,7 @@ class ThreadFace(Face):
 
     def _sleeps(self, timer: SystemTimer) -> bool:
         with timer._guard:
-            return timer.closed or timer._sleeps_until > self.clock.monotonic_ms()
+            return timer.closed or timer._sleeps_until > timer.clock.monotonic_ms()
 
 
 class LoopFace(Face):

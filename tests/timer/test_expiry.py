@@ -237,7 +237,7 @@ class Wavering:
 
 
 def test_a_monotonic_clock_that_goes_back_makes_nothing_early_and_loses_nothing(virtual: Any) -> None:
-    """It counts as standing still until it gets there again; a step forward makes due what it passes."""
+    """It counts as standing still until it gets there again."""
     clock = Wavering(virtual.clock)
     timer, fired = virtual.timer(clock=clock), []
     timer.schedule(100, fired.append, 1)
@@ -248,7 +248,5 @@ def test_a_monotonic_clock_that_goes_back_makes_nothing_early_and_loses_nothing(
     assert fired == []
     virtual.pass_ms(100)
     assert fired == [1]
-    clock.offset_ms += 500
-    timer.schedule(5, fired.append, 3)
-    virtual.pass_ms(10)
-    assert fired == [1, 2, 3]
+    virtual.pass_ms(200)
+    assert fired == [1, 2]

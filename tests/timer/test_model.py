@@ -23,11 +23,12 @@ def test_a_random_history_runs_as_a_sorted_list_would(virtual: Any, seed: int, t
     keys: dict[str, int] = {}
 
     def due(delay_ms: int) -> int:
-        return -(-(virtual.now_ms() + max(delay_ms, 0)) // tick_ms)
+        return -(-(virtual.now_ms() + delay_ms) // tick_ms)
 
     for turn in range(STEPS):
         move = chance.random()
-        delay_ms = chance.choice([-3, 0, 1, 5, chance.randrange(100), chance.randrange(10_000)])
+        # Above 0: what is due at once runs at once on threads, which no model can foresee.
+        delay_ms = chance.choice([1, 1, 5, chance.randrange(1, 100), chance.randrange(1, 10_000)])
         if move < 0.45:
             key = chance.choice([None, None, "a", "b", "c"])
             if key is not None and key in keys:
