@@ -77,6 +77,7 @@ def test_the_plugin_can_be_left_out(tmp_path: Path) -> None:
     assert done.stdout.count("fixture 'virtual_loop' not found") == 2
 
 
+@pytest.mark.slow
 def test_the_plugin_imports_nothing_heavy() -> None:
     """Every pytest run on the machine pays for it: no asyncio, no wheel, no store."""
     program = (

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from wheel_sched.errors import ConfigError, Rejected
-from wheel_sched.timer import BACKLOG, SystemTimer
+from wheel_sched.timer import SystemTimer
+from wheel_sched.timing.face import BACKLOG
 from wheel_sched.wheel import EntryState
 
 PATIENCE_S = 40.0  # for what must come; only a defect waits that long
