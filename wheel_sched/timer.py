@@ -207,7 +207,8 @@ class SystemTimer(TimerFace):
             self._pool_of().submit(self._run, handle)
         except Exception as error:
             handle.cancel()
-            if not self.closed:  # else `close` has given it back
+            # `close` has given it back; and when the interpreter ends, pending timers end with it.
+            if not self.closed and "interpreter shutdown" not in str(error):
                 self._report(handle, error)
 
     def _pool_of(self) -> Executor:

@@ -252,9 +252,7 @@ def test_many_threads_schedule_cancel_and_move_without_losing_a_timer() -> None:
                 number = next(numbers)
                 handle = timer.schedule((turn * step) % 17, runs.update, [number])
                 if turn % 3 == 0:
-                    handle.touch(5)
-                if turn % 5 == 0:
-                    handle.reschedule(turn % 7) if handle.state is EntryState.PENDING else None
+                    handle.touch(turn % 7)
                 if turn % 2 or handle.cancel() is not CANCELLED:
                     mine.append(number)
 
@@ -262,8 +260,7 @@ def test_many_threads_schedule_cancel_and_move_without_losing_a_timer() -> None:
         until(lambda: len(timer) == 0)
     expected = [number for mine in kept for number in mine]
     assert set(runs) == set(expected)
-    # a reschedule may come when the timer has just fired: that arms it a second time
-    assert max(runs.values()) <= 2
+    assert set(runs.values()) == {1}
 
 
 @pytest.mark.usefixtures("hasty_switches")

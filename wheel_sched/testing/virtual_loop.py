@@ -73,6 +73,14 @@ class VirtualEventLoop(asyncio.SelectorEventLoop):
         future.add_done_callback(self._left_executor)
         return future
 
+    async def shutdown_default_executor(self, *timeout: float | None) -> None:
+        """As asyncio's, whose timeout must not pass while its threads end."""
+        self._in_executor += 1
+        try:
+            await super().shutdown_default_executor(*timeout)
+        finally:
+            self._in_executor -= 1
+
     def _left_executor(self, _: asyncio.Future[Any]) -> None:
         self._in_executor -= 1
 
