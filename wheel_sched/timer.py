@@ -112,13 +112,13 @@ class SystemTimer(TimerFace):
         """
         with self._guard:
             pending = [] if self._agenda.closed else self._agenda.close()
-            thread, pool = self._thread, self._pool
+            thread = self._thread
             self._changed.notify_all()
         inside = bool(self._here.running)
         if thread is not None and thread is not threading.current_thread() and not inside:
             thread.join()
-        if pool is not None:
-            pool.shutdown(wait=not inside)
+        if self._pool is not None:
+            self._pool.shutdown(wait=not inside)
         return pending
 
     def __enter__(self) -> Self:
@@ -215,6 +215,8 @@ class SystemTimer(TimerFace):
         if isinstance(self._executor, Executor):
             return self._executor
         with self._guard:
+            if self._agenda.closed:
+                raise RuntimeError("the timer is closed")  # no pool that nobody would shut down
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(thread_name_prefix=f"{type(self).__name__}-callback")
             return self._pool
