@@ -216,6 +216,26 @@ def test_statistics_count(virtual: Any) -> None:
     assert [type(error) for error in virtual.errors] == [ZeroDivisionError]
 
 
+@pytest.mark.slow
+def test_ten_thousand_timers_of_a_second_all_run_and_none_early(face: Any) -> None:
+    """Netty's testExecutionOnTime: by the clock of the callback, whatever the load."""
+    chance, early, fired = random.Random(3), [], []
+    timer = face.timer()
+
+    def run(due_ns: int) -> None:
+        late_ns = face.clock.monotonic_ns() - due_ns
+        fired.append(late_ns)
+        if late_ns < 0:
+            early.append(late_ns)
+
+    for _ in range(10_000):
+        delay_ms = chance.uniform(0, 1000)
+        timer.schedule(delay_ms, run, face.clock.monotonic_ns() + math.ceil(delay_ms * 1_000_000))
+    face.until(lambda: len(fired) == 10_000)
+    assert early == []
+    assert len(timer) == 0
+
+
 class Wavering:
     """A monotonic clock that breaks its word."""
 

@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -280,6 +281,22 @@ def test_a_key_fought_over_by_threads_runs_one_timer_at_a_time() -> None:
         until(lambda: len(timer) == 0 and all(handle.state in (CANCELLED, FIRED) for handle in handles.values()))
     assert sorted(ran) == sorted(number for number, handle in handles.items() if handle.state is FIRED)
     assert len(handles) == 800
+
+
+@pytest.mark.usefixtures("hasty_switches")
+def test_max_pending_is_exact_among_threads() -> None:
+    """Four threads at once: a hundred are accepted, not one more."""
+    with SystemTimer(max_pending=100) as timer:
+        accepted: list[int] = []
+
+        def work() -> None:
+            for number in range(100):
+                with suppress(Rejected):
+                    timer.schedule(60_000, print)
+                    accepted.append(number)
+
+        at_once(*[work] * 4)
+        assert len(accepted) == len(timer) == 100
 
 
 def test_a_timer_started_and_stopped_by_many_threads_ends_every_time() -> None:
