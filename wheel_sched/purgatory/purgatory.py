@@ -1,0 +1,247 @@
+"""The purgatory: operations that wait under keys, each until it can be completed or until its time is up.
+
+Kafka's `DelayedOperationPurgatory`. Whoever changes what operations wait for calls `check_and_complete(key)`
+afterwards, in the thread that changed it; nothing is polled for and nothing is purged.
+
+An operation is tried, watched under all its keys, tried again and only then given a timer, all under its lock. The
+second try is what makes it safe: a change that came before the operation was watched is seen by it, one that comes
+later finds the operation in its list, and what tries it then waits for the lock.
+
+Cost. Watching takes a dict operation per key and one schedule, completing a dict operation per key and one cancel;
+`check_and_complete` tries what is watched under its key. `stats` adds up all lists.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable, Sequence
+from typing import Final, Generic, Protocol, TypeVar
+
+from wheel_sched.errors import Rejected
+from wheel_sched.purgatory.operation import _TRYING, Completion, DelayedOperation
+from wheel_sched.purgatory.statistics import Lateness, PurgatoryStats, Tally
+from wheel_sched.purgatory.watchers import WatcherLists
+
+logger = logging.getLogger("wheel_sched.purgatory")
+
+K = TypeVar("K", bound=Hashable)
+
+_SATISFIED: Final = Completion.SATISFIED
+_FORCED: Final = Completion.FORCED
+
+class Handle(Protocol):
+    """What a timer gives for a callback that waits."""
+
+    def cancel(self) -> object:
+        """Do not call it any more, and let go of it. Any thread; without effect once it has been called."""
+        ...
+
+
+class Timer(Protocol):
+    """What a purgatory needs of time: `wheel_sched.timer.SystemTimer` on threads, `AsyncTimer` in a loop.
+
+    `schedule` must not call back before it has returned, and no callback may run under a lock of the timer's.
+    """
+
+    def schedule(self, delay_ms: int, callback: Callable[[], object], /) -> Handle:
+        """Have `callback` called once, not before `delay_ms` have passed."""
+        ...
+
+
+class Purgatory(Generic[K]):
+    """Where operations wait, by key.
+
+    Args:
+        timer: what expires them; it stays the caller's, to close after the purgatory.
+        on_error: told of (operation, error) when an operation raises where no caller of its own could be told: in
+            `check_and_complete`. Defaults to a line in the log `wheel_sched.purgatory`.
+
+    Thread rules: any thread, and re-entrant: an operation's callbacks may call the purgatory. With a timer of one
+    event loop, that loop's thread.
+    """
+
+    def __init__(
+        self,
+        timer: Timer,
+        *,
+        on_error: Callable[[DelayedOperation, Exception], object] | None = None,
+    ) -> None:
+        self._schedule = timer.schedule
+        self._on_error = on_error or _log
+        self._lists = WatcherLists()
+        self._closed = False
+        self._at_once_tally, self._armed_tally = Tally(), Tally()
+        self._forced_tally, self._satisfied_tally, self._expired_tally = Tally(), Tally(), Tally()
+        self._at_once, self._armed = self._at_once_tally.add, self._armed_tally.add
+        self._forced, self._satisfied = self._forced_tally.add, self._satisfied_tally.add
+        self._expired = self._expired_tally.add
+        self._cancelled = Tally()
+        self._failed = Tally()
+        self.lateness = Lateness()
+
+    def try_complete_else_watch(self, operation: DelayedOperation, keys: Sequence[K]) -> bool:
+        """Complete the operation if that is possible now, else have it wait under `keys`. True: it is completed.
+
+        Raises:
+            Rejected: no key, a closed purgatory, or an operation that was watched before; nothing was watched.
+            Exception: whatever its `try_complete` raised; nothing was watched.
+        """
+        if not keys or isinstance(keys, str):
+            raise Rejected(f"expected a sequence of at least one key, got: {keys!r}; the operation was not watched")
+        keys = tuple(keys)
+        if operation._ended is not None:
+            return True
+        # `safe_try_complete_or_else` written out, and the watching too: the calls would cost as much as what they do.
+        ended: Completion | None = None
+        lock = operation._lock
+        lock.acquire()
+        try:
+            if operation._ended is not None:
+                return True
+            if operation._place is not None or operation._phase:
+                raise Rejected(f"{operation!r} is watched already; nothing was changed")
+            operation._phase = _TRYING
+            try:
+                if operation.try_complete():
+                    operation._ended = _SATISFIED
+                elif operation._ended is None:
+                    operation._place = self
+                    operation._keys = keys
+                    operation._handle = None
+                    operation._lists = entered = []
+                    self._lists.enter(keys, operation, entered)
+                    if self._closed:  # looked at after it was entered: either `close` sees it, or it sees `close`
+                        raise Rejected("the purgatory is closed; the operation was not watched")
+                    if operation.try_complete():
+                        operation._ended = _SATISFIED
+                    elif operation._ended is None:
+                        operation._handle = self._schedule(operation.timeout_ms, operation.run)
+                        self._armed()
+            except BaseException:
+                if operation._ended is None and operation._place is not None:
+                    self._disconnect(operation)
+                raise
+            finally:
+                operation._phase = 0
+                ended = operation._ended
+        finally:  # `ended` also when try_complete has completed it and then failed
+            lock.release()
+            if ended is not None:
+                operation._finish(ended)
+        return ended is not None
+
+    def check_and_complete(self, key: K) -> int:
+        """Try what waits under `key`, the longest waiting first; how many operations this completed.
+
+        Call it after every change that may complete one of them, and hold no lock that they want.
+        """
+        completed = 0
+        for operation in self._lists.watching(key):
+            if operation._ended is None:
+                try:
+                    completed += operation._try(self)
+                except Exception as error:
+                    self._failed.add()
+                    self._on_error(operation, error)
+        return completed
+
+    def cancel_for_key(self, key: K) -> list[DelayedOperation]:
+        """Take away what waits under `key`, from its other keys too, uncompleted; answers it.
+
+        Neither the timer nor a check completes it from here on; `force_complete` still does.
+        """
+        return [each for each in self._lists.watching(key) if self._cancel(each)]
+
+    def watched(self, key: K | None = None) -> int:
+        """How many entries the watcher lists hold, one per operation and key; with a `key` in its list alone."""
+        if key is not None:
+            return len(self._lists.watching(key))
+        return self._lists.watched()
+
+    @property
+    def delayed(self) -> int:
+        """How many operations wait for their timer."""
+        gone = self._cancelled.value + sum(tally.value for tally in self._ended.values())
+        return max(0, self._armed.value - gone)
+
+    @property
+    def stats(self) -> PurgatoryStats:
+        """What was done and what waits; a sum over lists that may change meanwhile."""
+        return PurgatoryStats(
+            watched=self.watched(),
+            keys=len(self._lists),
+            delayed=self.delayed,
+            satisfied=self._ended[Completion.SATISFIED].value + self._at_once.value,
+            forced=self._ended[Completion.FORCED].value,
+            expired=self._ended[Completion.EXPIRED].value,
+            cancelled=self._cancelled.value,
+            failed=self._failed.value,
+            lateness_counts=self.lateness.counts,
+            lateness_max_ms=self.lateness.max_ms,
+        )
+
+    def close(self) -> list[DelayedOperation]:
+        """Let nothing more in and take away what waits, uncompleted; answers it, each once. Idempotent.
+
+        Whoever waits for one of them still does: complete them with `force_complete`, say.
+        """
+        self._closed = True
+        waiting = {operation: None for key in self._lists for operation in self._lists.watching(key)}
+        return [operation for operation in waiting if self._cancel(operation)]
+
+    def __enter__(self) -> Purgatory[K]:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for operation in self.close():
+            operation.force_complete()
+
+    def __repr__(self) -> str:
+        state = " closed" if self._closed else ""
+        return f"<Purgatory{state} watched={self.watched()} delayed={self.delayed}>"
+
+    # -- the operation's side
+
+    def left(self, operation: DelayedOperation, ended: Completion, handle: Handle | None) -> None:
+        """See `Place`."""
+        if handle is None:
+            self._at_once()
+        elif ended is _FORCED:
+            self._forced()
+            handle.cancel()
+        elif ended is _SATISFIED:
+            self._satisfied()
+            handle.cancel()
+        else:
+            self._expired()
+            self.lateness.add(0)
+
+    def emptied(self, operation: DelayedOperation) -> None:
+        """See `Place`."""
+        self._lists.drop(operation._keys, operation._lists)
+
+    def _disconnect(self, operation: DelayedOperation) -> Handle | None:
+        """Take it out of its lists; its timer, if it had one."""
+        self._lists.leave(operation._keys, operation, operation._lists)
+        handle: Handle | None = operation._handle
+        operation._place = operation._lists = operation._handle = None
+        return handle
+
+    def _cancel(self, operation: DelayedOperation) -> bool:
+        """Take it away uncompleted; False when it is completed or gone."""
+        lock = operation._lock
+        lock.acquire()
+        try:
+            if operation._ended is not None or operation._place is not self:
+                return False
+            handle = self._disconnect(operation)
+        finally:
+            lock.release()
+        if handle is not None:
+            self._cancelled.add()
+            handle.cancel()
+        return True
+
+
+def _log(operation: DelayedOperation, error: Exception) -> None:
+    logger.error("purgatory.operation_failed: %r", operation, exc_info=error)
