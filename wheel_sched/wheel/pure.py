@@ -22,30 +22,15 @@ Threads. None of it is thread-safe: one owner calls everything, `repr` included.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
-from enum import Enum
 from heapq import heappop, heappush
 from operator import attrgetter
-from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
+from typing import Final, Generic, TypeAlias, TypeVar
 
-from wheel_sched.errors import ConfigError, Rejected
+from wheel_sched.wheel.arguments import batch_limit, check_shape, whole
+from wheel_sched.wheel.states import EntryState, WheelCounters
 
 T = TypeVar("T")
-
-
-class EntryState(Enum):
-    """Where an entry stands.
-
-    PENDING -> RUNNING (handed out) -> FIRED (`finish`); PENDING -> CANCELLED, for good. `reschedule` leads from
-    every state but CANCELLED back to PENDING.
-    """
-
-    PENDING = "pending"
-    RUNNING = "running"
-    FIRED = "fired"
-    CANCELLED = "cancelled"
 
 
 # Globals, because looking a member up on an Enum class costs as much as a dict insert.
@@ -53,27 +38,6 @@ _PENDING: Final = EntryState.PENDING
 _RUNNING: Final = EntryState.RUNNING
 _FIRED: Final = EntryState.FIRED
 _CANCELLED: Final = EntryState.CANCELLED
-
-
-@dataclass(frozen=True, slots=True)
-class WheelCounters:
-    """What a wheel has done and holds.
-
-    Args:
-        pending: entries waiting.
-        levels: entries waiting per level, lowest first; as many as were needed so far.
-        cascades: moves of an entry from a level to a lower one.
-        relocations: moves of an entry that `touch` had postponed, made when its old place came up.
-        productive_wakeups: `advance` calls that handed something out.
-        empty_wakeups: `advance` calls that did not.
-    """
-
-    pending: int
-    levels: tuple[int, ...]
-    cascades: int
-    relocations: int
-    productive_wakeups: int
-    empty_wakeups: int
 
 
 class TimerTaskEntry(Generic[T]):
@@ -129,7 +93,7 @@ class TimerTaskEntry(Generic[T]):
         False, and nothing changed, when the entry was cancelled: its task is gone.
         """
         if type(deadline_ms) is not int:
-            deadline_ms = _whole("deadline_ms", deadline_ms)
+            deadline_ms = whole("deadline_ms", deadline_ms)
         if self._state is _CANCELLED:
             return False
         slot, wheel = self._slot, self._wheel
@@ -149,7 +113,7 @@ class TimerTaskEntry(Generic[T]):
         when the entry does not wait (any more).
         """
         if type(deadline_ms) is not int:
-            deadline_ms = _whole("deadline_ms", deadline_ms)
+            deadline_ms = whole("deadline_ms", deadline_ms)
         if self._slot is None:
             return False
         if deadline_ms < self._deadline_ms:
@@ -192,15 +156,7 @@ class TimingWheel(Generic[T]):
     """
 
     def __init__(self, now_ms: int = 0, *, tick_ms: int = 1, wheel_size: int = 4096) -> None:
-        problems = []
-        if type(now_ms) is not int or now_ms < 0:
-            problems.append(f"expected now_ms to be an int of at least 0 (milliseconds), got: {now_ms!r}")
-        if type(tick_ms) is not int or tick_ms < 1:
-            problems.append(f"expected tick_ms to be an int of at least 1 (milliseconds), got: {tick_ms!r}")
-        if type(wheel_size) is not int or wheel_size < 2 or wheel_size & (wheel_size - 1):
-            problems.append(f"expected wheel_size to be a power of two of at least 2, got: {wheel_size!r}")
-        if problems:
-            raise ConfigError(problems)
+        check_shape(now_ms, tick_ms, wheel_size)
         self._tick_ms = tick_ms
         self._wheel_size = wheel_size
         self._bits = wheel_size.bit_length() - 1
@@ -253,7 +209,7 @@ class TimingWheel(Generic[T]):
             Rejected: `deadline_ms` is not an int; nothing was scheduled.
         """
         if type(deadline_ms) is not int:
-            deadline_ms = _whole("deadline_ms", deadline_ms)
+            deadline_ms = whole("deadline_ms", deadline_ms)
         entry: TimerTaskEntry[T] = TimerTaskEntry()
         entry._task = task
         entry._deadline_ms = deadline_ms
@@ -294,11 +250,8 @@ class TimingWheel(Generic[T]):
         Raises:
             Rejected: `now_ms` is not an int or `limit` is not a positive one; nothing was handed out.
         """
-        now_ms = _whole("now_ms", now_ms)
-        if limit is None:
-            limit = sys.maxsize
-        elif type(limit) is not int or limit < 1:
-            raise Rejected(f"expected limit to be None or an int of at least 1, got: {limit!r}; nothing was handed out")
+        now_ms = whole("now_ms", now_ms)
+        limit = batch_limit(limit)
         tick_ms, slots, heap = self._tick_ms, self._near.slots, self._near.heap
         target = max(now_ms // tick_ms, self._clock)
         due: list[TimerTaskEntry[T]] = []
@@ -363,7 +316,7 @@ class TimingWheel(Generic[T]):
         Raises:
             Rejected: a deadline is not an int; nothing was scheduled.
         """
-        checked = [(_whole("deadline_ms", deadline_ms), task) for deadline_ms, task in pending]
+        checked = [(whole("deadline_ms", deadline_ms), task) for deadline_ms, task in pending]
         return [self.schedule(task, deadline_ms) for deadline_ms, task in checked]
 
     def clear(self) -> list[tuple[int, T]]:
@@ -484,15 +437,3 @@ class TimingWheel(Generic[T]):
         # Stable: a slot keeps its order. What is due at once is equal, whatever its deadline was.
         entries.sort(key=lambda entry: max(-(-entry._deadline_ms // self._tick_ms), self._clock))
         return entries
-
-
-def _whole(name: str, value: Any) -> int:
-    """`value` as an exact int (an IntEnum, say, is one), or an error that says what was wrong with it."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return int(value)
-    raise Rejected(f"expected {name} to be an int (milliseconds), got: {value!r}; nothing was changed")
-
-
-# The one place that knows which cores there are and which one the faces use.
-CORES: Final = {"pure": TimingWheel}
-CORE: Final[Literal["pure", "compiled"]] = "pure"
