@@ -17,6 +17,7 @@ import logging
 from collections.abc import Callable, Hashable, Sequence
 from typing import Final, Generic, Protocol, TypeVar
 
+from wheel_sched.clock import Clock, SystemClock
 from wheel_sched.errors import Rejected
 from wheel_sched.purgatory.operation import _TRYING, Completion, DelayedOperation
 from wheel_sched.purgatory.statistics import Lateness, PurgatoryStats, Tally
@@ -36,12 +37,14 @@ class Handle(Protocol):
         """Do not call it any more, and let go of it. Any thread; without effect once it has been called."""
         ...
 
+    @property
+    def deadline_ms(self) -> int:
+        """When it is or was due, by the timer's clock."""
+        ...
+
 
 class Timer(Protocol):
-    """What a purgatory needs of time: `wheel_sched.timer.SystemTimer` on threads, `AsyncTimer` in a loop.
-
-    `schedule` must not call back before it has returned, and no callback may run under a lock of the timer's.
-    """
+    """What a purgatory needs of time. No callback may run before `schedule` has returned, or under a lock of its own."""
 
     def schedule(self, delay_ms: int, callback: Callable[[], object], /) -> Handle:
         """Have `callback` called once, not before `delay_ms` have passed."""
@@ -52,7 +55,9 @@ class Purgatory(Generic[K]):
     """Where operations wait, by key.
 
     Args:
-        timer: what expires them; it stays the caller's, to close after the purgatory.
+        timer: what expires them: a `Reaper`, a `SystemTimer`, in a loop an `AsyncTimer`. It stays the caller's, to
+            close after the purgatory.
+        clock: the timer's, for the lateness of expirations. Defaults to the machine's.
         on_error: told of (operation, error) when an operation raises where no caller of its own could be told: in
             `check_and_complete`. Defaults to a line in the log `wheel_sched.purgatory`.
 
@@ -64,11 +69,14 @@ class Purgatory(Generic[K]):
         self,
         timer: Timer,
         *,
+        clock: Clock | None = None,
         on_error: Callable[[DelayedOperation, Exception], object] | None = None,
     ) -> None:
         self._schedule = timer.schedule
+        self._clock: Clock = SystemClock() if clock is None else clock
         self._on_error = on_error or _log
         self._lists = WatcherLists()
+        self._enter = self._lists.enter
         self._closed = False
         self._at_once_tally, self._armed_tally = Tally(), Tally()
         self._forced_tally, self._satisfied_tally, self._expired_tally = Tally(), Tally(), Tally()
@@ -77,7 +85,7 @@ class Purgatory(Generic[K]):
         self._expired = self._expired_tally.add
         self._cancelled = Tally()
         self._failed = Tally()
-        self.lateness = Lateness()
+        self._lateness = Lateness()
 
     def try_complete_else_watch(self, operation: DelayedOperation, keys: Sequence[K]) -> bool:
         """Complete the operation if that is possible now, else have it wait under `keys`. True: it is completed.
@@ -105,11 +113,10 @@ class Purgatory(Generic[K]):
                 if operation.try_complete():
                     operation._ended = _SATISFIED
                 elif operation._ended is None:
-                    operation._place = self
+                    operation._lists = self._enter(keys, operation)
                     operation._keys = keys
                     operation._handle = None
-                    operation._lists = entered = []
-                    self._lists.enter(keys, operation, entered)
+                    operation._place = self
                     if self._closed:  # looked at after it was entered: either `close` sees it, or it sees `close`
                         raise Rejected("the purgatory is closed; the operation was not watched")
                     if operation.try_complete():
@@ -161,8 +168,9 @@ class Purgatory(Generic[K]):
     @property
     def delayed(self) -> int:
         """How many operations wait for their timer."""
-        gone = self._cancelled.value + sum(tally.value for tally in self._ended.values())
-        return max(0, self._armed.value - gone)
+        ended = (self._forced_tally, self._satisfied_tally, self._expired_tally, self._cancelled)
+        gone = sum(tally.value for tally in ended)  # first, so that the difference never falls below what there is
+        return self._armed_tally.value - gone
 
     @property
     def stats(self) -> PurgatoryStats:
@@ -171,13 +179,13 @@ class Purgatory(Generic[K]):
             watched=self.watched(),
             keys=len(self._lists),
             delayed=self.delayed,
-            satisfied=self._ended[Completion.SATISFIED].value + self._at_once.value,
-            forced=self._ended[Completion.FORCED].value,
-            expired=self._ended[Completion.EXPIRED].value,
+            satisfied=self._satisfied_tally.value + self._at_once_tally.value,
+            forced=self._forced_tally.value,
+            expired=self._expired_tally.value,
             cancelled=self._cancelled.value,
             failed=self._failed.value,
-            lateness_counts=self.lateness.counts,
-            lateness_max_ms=self.lateness.max_ms,
+            lateness_counts=self._lateness.counts,
+            lateness_max_ms=self._lateness.max_ms,
         )
 
     def close(self) -> list[DelayedOperation]:
@@ -214,7 +222,7 @@ class Purgatory(Generic[K]):
             handle.cancel()
         else:
             self._expired()
-            self.lateness.add(0)
+            self._lateness.add(self._clock.monotonic_ms() - handle.deadline_ms)
 
     def emptied(self, operation: DelayedOperation) -> None:
         """See `Place`."""

@@ -43,32 +43,42 @@ class WatcherLists:
     def __iter__(self) -> Iterator[Hashable]:
         return iter(list(self._lists))
 
-    def enter(self, keys: Sequence[Hashable], operation: DelayedOperation, entered: list[WatcherList]) -> None:
-        """Watch `operation` under `keys`, and put the lists it is in into `entered`, one for each key."""
+    def enter(self, keys: Sequence[Hashable], operation: DelayedOperation) -> list[WatcherList]:
+        """Watch `operation` under `keys`; answers the lists it is in now, one for each key.
+
+        Raises:
+            TypeError: a key is not hashable; the operation is in no list.
+        """
         lists, epoch = self._lists, self._epoch
-        for key in keys:
-            watchers = lists.get(key)
-            if watchers is None:
-                watchers = self._enter_locked(key, operation)
-            else:
-                watchers[operation] = None
-            entered.append(watchers)
-        if self._epoch is not epoch:
-            for place, key in enumerate(keys):
-                watchers = entered[place]
-                current = entered[place] = self._enter_locked(key, operation)
-                if current is not watchers:
-                    watchers.pop(operation, None)
+        entered: list[WatcherList] = []
+        try:
+            for key in keys:
+                watchers = lists.get(key)
+                if watchers is None:
+                    watchers = self._enter_locked(key, operation)
+                else:
+                    watchers[operation] = None
+                entered.append(watchers)
+            if self._epoch is not epoch:
+                for place, key in enumerate(keys):
+                    watchers = entered[place]
+                    current = entered[place] = self._enter_locked(key, operation)
+                    if current is not watchers:
+                        watchers.pop(operation, None)
+        except BaseException:
+            self.leave(keys, operation, entered)
+            raise
+        return entered
 
     def leave(self, keys: Sequence[Hashable], operation: DelayedOperation, entered: Sequence[WatcherList]) -> None:
-        """Undo `enter`, also when that stopped half-way."""
+        """Undo `enter`."""
         for watchers in entered:
             watchers.pop(operation, None)
         self.drop(keys, entered)
 
     def drop(self, keys: Sequence[Hashable], entered: Sequence[WatcherList]) -> None:
         """Let go of the lists of `keys` that are empty."""
-        for key, watchers in zip(keys, entered, strict=False):  # not strict: a key may have been refused
+        for key, watchers in zip(keys, entered, strict=False):  # `enter` may have stopped half-way
             if watchers:
                 continue
             with self._locks[hash(key) % _SHARDS]:
