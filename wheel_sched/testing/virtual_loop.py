@@ -1,0 +1,120 @@
+"""An asyncio event loop on virtual time: what sleeps an hour is over at once, and in the right order.
+
+    with asyncio.Runner(loop_factory=VirtualEventLoop) as runner:
+        runner.run(main())
+
+It is asyncio's own selector loop with another clock. When nothing is ready and nothing runs in a thread of its
+executor, time jumps to the loop's next timer. Real sockets work; what they bring comes at a virtual time of its own, so give
+`idle_seconds` to programs that talk to others. Don't put a `SystemTimer` on the same clock: the loop does not know when
+its thread wants to wake.
+
+Invariant: time never jumps past a timer of the loop, nor while `run_in_executor` or `to_thread` is at work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import selectors
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
+from typing import TYPE_CHECKING, Any
+
+from wheel_sched.errors import ConfigError
+from wheel_sched.testing.virtual_clock import VirtualClock
+
+if TYPE_CHECKING:
+    from _typeshed import FileDescriptorLike
+
+CLOCK_RESOLUTION = 1e-6  # the loop's own 1e-9 s vanishes in the rounding of float seconds beyond 2**24
+POLL_SECONDS = 0.001  # how often a loop that does not jump looks whether its clock was moved
+
+
+class VirtualEventLoop(asyncio.SelectorEventLoop):
+    """asyncio's selector loop on a `VirtualClock`.
+
+    Args:
+        clock: the time of `loop.time()`, also `loop.clock`; `advance` may be called from inside the loop or elsewhere.
+            Defaults to a new one.
+        autojump: jump when idle; else time moves by `clock.advance` only. Defaults to True.
+        idle_seconds: for how many real seconds nothing must have come in before a jump. Defaults to 0.
+
+    Raises:
+        ConfigError: all that is wrong with the arguments.
+    """
+
+    def __init__(self, clock: VirtualClock | None = None, *, autojump: bool = True, idle_seconds: float = 0.0) -> None:
+        problems = []
+        if clock is not None and not isinstance(clock, VirtualClock):
+            problems.append(f"expected clock to be None or a VirtualClock, got: {clock!r}")
+        if not isinstance(idle_seconds, int | float) or not 0 <= idle_seconds < math.inf:
+            problems.append(f"expected idle_seconds to be at least 0 (real seconds), got: {idle_seconds!r}")
+        if problems:
+            raise ConfigError(problems)
+        self.clock = VirtualClock() if clock is None else clock
+        self._in_executor = 0
+        super().__init__(_JumpingSelector(self._wait_for_time))
+        self._clock_resolution = CLOCK_RESOLUTION
+        self._autojump = autojump
+        self._idle_seconds = idle_seconds
+
+    def time(self) -> float:
+        """Virtual monotonic seconds."""
+        return self.clock.monotonic_ns() / 1e9
+
+    def run_in_executor(  # type: ignore[override]  # typeshed spells the arguments as a TypeVarTuple
+        self, executor: Executor | None, func: Callable[..., Any], *args: Any
+    ) -> asyncio.Future[Any]:
+        """As asyncio's; time stands still until it is done."""
+        future: asyncio.Future[Any] = super().run_in_executor(executor, func, *args)
+        self._in_executor += 1
+        future.add_done_callback(self._left_executor)
+        return future
+
+    def _left_executor(self, _: asyncio.Future[Any]) -> None:
+        self._in_executor -= 1
+
+    def _wait_for_time(self, select: _Select, timeout: float) -> _Ready:
+        """What becomes ready before `timeout` virtual seconds have passed."""
+        if self._in_executor:
+            return select(None)  # its end comes in through the loop's own socket
+        until_ns = self.clock.monotonic_ns() + math.ceil(timeout * 1e9)
+        if self._autojump:
+            if not (ready := select(self._idle_seconds)):
+                self.clock.advance(max(until_ns - self.clock.monotonic_ns(), 0) / 1e6)
+            return ready
+        while not (ready := select(POLL_SECONDS)) and self.clock.monotonic_ns() < until_ns:
+            pass
+        return ready
+
+
+_Ready = list[tuple[selectors.SelectorKey, int]]
+_Select = Callable[[float | None], _Ready]
+
+
+class _JumpingSelector(selectors.BaseSelector):
+    """The platform's selector, but for how it waits."""
+
+    def __init__(self, wait_for_time: Callable[[_Select, float], _Ready]) -> None:
+        self._real = selectors.DefaultSelector()
+        self._wait_for_time = wait_for_time
+
+    def select(self, timeout: float | None = None) -> _Ready:
+        if timeout is None or timeout <= 0:
+            return self._real.select(timeout)
+        return self._wait_for_time(self._real.select, timeout)
+
+    def register(self, fileobj: FileDescriptorLike, events: int, data: Any = None) -> selectors.SelectorKey:
+        return self._real.register(fileobj, events, data)
+
+    def unregister(self, fileobj: FileDescriptorLike) -> selectors.SelectorKey:
+        return self._real.unregister(fileobj)
+
+    def modify(self, fileobj: FileDescriptorLike, events: int, data: Any = None) -> selectors.SelectorKey:
+        return self._real.modify(fileobj, events, data)
+
+    def get_map(self) -> Mapping[FileDescriptorLike, selectors.SelectorKey]:
+        return self._real.get_map()
+
+    def close(self) -> None:
+        self._real.close()
