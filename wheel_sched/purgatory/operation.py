@@ -44,6 +44,7 @@ _EXPIRED: Final = Completion.EXPIRED
 _IDLE: Final = 0
 _TRYING: Final = 1  # in the thread that holds the lock
 _FINISHED: Final = 2  # on_complete has returned
+_TAKEN: Final = 3  # taken away by `cancel_for_key`: nothing but force_complete completes it
 
 _RLock: Final = threading.RLock
 
@@ -128,7 +129,7 @@ class DelayedOperation:
     def on_expiration(self) -> None:
         """What happens after `on_complete` when it was the timer that completed the operation. Defaults to nothing."""
 
-    # -- for everybody
+    # -- for everybody; lock.acquire and release instead of `with`, which costs twice as much
 
     @property
     def completion(self) -> Completion | None:
@@ -172,7 +173,25 @@ class DelayedOperation:
 
     def safe_try_complete(self) -> bool:
         """Try it under its lock, waiting for that. True for the one caller that completed it."""
-        return self._try()
+        if self._ended is not None:
+            return False
+        ended: Completion | None = None
+        lock = self._lock
+        lock.acquire()
+        try:
+            if self._ended is None and self._phase is _IDLE:
+                self._phase = _TRYING
+                try:
+                    if self.try_complete():
+                        self._ended = _SATISFIED
+                finally:
+                    self._phase = _IDLE
+                    ended = self._ended
+        finally:  # `ended` also when try_complete has completed it and then failed
+            lock.release()
+            if ended is not None:
+                self._finish(ended)
+        return ended is not None
 
     def safe_try_complete_or_else(self, action: Callable[[], object]) -> bool:
         """Try it; if that fails, do `action` and try again, all under its lock. Whether this call completed it."""
@@ -228,29 +247,7 @@ class DelayedOperation:
         state = "waiting" if self._ended is None else self._ended.value
         return f"<{type(self).__name__} {state} timeout={self.timeout_ms}ms>"
 
-    # -- inside; lock.acquire and release instead of `with`, which costs twice as much
-
-    def _try(self, place: Place | None = None) -> bool:
-        """Try it under its lock; with a `place` only while it is watched there. Whether this call completed it."""
-        if self._ended is not None:
-            return False
-        ended: Completion | None = None
-        lock = self._lock
-        lock.acquire()
-        try:
-            if self._ended is None and self._phase is _IDLE and (place is None or self._place is place):
-                self._phase = _TRYING
-                try:
-                    if self.try_complete():
-                        self._ended = _SATISFIED
-                finally:
-                    self._phase = _IDLE
-                    ended = self._ended
-        finally:  # `ended` also when try_complete has completed it and then failed
-            lock.release()
-            if ended is not None:
-                self._finish(ended)
-        return ended is not None
+    # -- inside
 
     def _finish(self, ended: Completion) -> None:
         """What follows on completion; called by the one thread that completed it."""

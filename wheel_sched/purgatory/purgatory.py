@@ -15,12 +15,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Hashable, Sequence
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Self, TypeVar
 
 from wheel_sched.clock import Clock, SystemClock
 from wheel_sched.errors import Rejected
-from wheel_sched.purgatory.operation import _TRYING, Completion, DelayedOperation
+from wheel_sched.purgatory.operation import _TAKEN, _TRYING, Completion, DelayedOperation
+from wheel_sched.purgatory.reaper import Reaper
 from wheel_sched.purgatory.statistics import Lateness, PurgatoryStats, Tally
+from wheel_sched.purgatory.timing import Handle, Timer
 from wheel_sched.purgatory.watchers import WatcherLists
 
 logger = logging.getLogger("wheel_sched.purgatory")
@@ -30,36 +32,17 @@ K = TypeVar("K", bound=Hashable)
 _SATISFIED: Final = Completion.SATISFIED
 _FORCED: Final = Completion.FORCED
 
-class Handle(Protocol):
-    """What a timer gives for a callback that waits."""
-
-    def cancel(self) -> object:
-        """Do not call it any more, and let go of it. Any thread; without effect once it has been called."""
-        ...
-
-    @property
-    def deadline_ms(self) -> int:
-        """When it is or was due, by the timer's clock."""
-        ...
-
-
-class Timer(Protocol):
-    """What a purgatory needs of time. No callback may run before `schedule` has returned, or under a lock of its own."""
-
-    def schedule(self, delay_ms: int, callback: Callable[[], object], /) -> Handle:
-        """Have `callback` called once, not before `delay_ms` have passed."""
-        ...
-
 
 class Purgatory(Generic[K]):
     """Where operations wait, by key.
 
     Args:
-        timer: what expires them: a `Reaper`, a `SystemTimer`, in a loop an `AsyncTimer`. It stays the caller's, to
-            close after the purgatory.
-        clock: the timer's, for the lateness of expirations. Defaults to the machine's.
+        timer: what expires them, a `SystemTimer` say; it stays the caller's, to close after the purgatory, and hears of
+            what a callback of an expired operation raises. Defaults to a `Reaper` of its own.
+        clock: the timer's. Defaults to the machine's.
         on_error: told of (operation, error) when an operation raises where no caller of its own could be told: in
-            `check_and_complete`. Defaults to a line in the log `wheel_sched.purgatory`.
+            `check_and_complete`, `close` and the purgatory's own reaper. Defaults to a line in the log
+            `wheel_sched.purgatory`.
 
     Thread rules: any thread, and re-entrant: an operation's callbacks may call the purgatory. With a timer of one
     event loop, that loop's thread.
@@ -67,14 +50,17 @@ class Purgatory(Generic[K]):
 
     def __init__(
         self,
-        timer: Timer,
+        timer: Timer | None = None,
         *,
         clock: Clock | None = None,
         on_error: Callable[[DelayedOperation, Exception], object] | None = None,
     ) -> None:
-        self._schedule = timer.schedule
         self._clock: Clock = SystemClock() if clock is None else clock
         self._on_error = on_error or _log
+        self._reaper: Reaper | None = None
+        if timer is None:
+            timer = self._reaper = Reaper(on_error=self._expiry_failed, clock=self._clock)
+        self._schedule = timer.schedule
         self._lists = WatcherLists()
         self._enter = self._lists.enter
         self._closed = False
@@ -91,7 +77,8 @@ class Purgatory(Generic[K]):
         """Complete the operation if that is possible now, else have it wait under `keys`. True: it is completed.
 
         Raises:
-            Rejected: no key, a closed purgatory, or an operation that was watched before; nothing was watched.
+            Rejected: no key, a closed purgatory or timer, or an operation that is watched already; nothing was changed.
+            TypeError: a key is not hashable; nothing was changed.
             Exception: whatever its `try_complete` raised; nothing was watched.
         """
         if not keys or isinstance(keys, str):
@@ -107,7 +94,7 @@ class Purgatory(Generic[K]):
             if operation._ended is not None:
                 return True
             if operation._place is not None or operation._phase:
-                raise Rejected(f"{operation!r} is watched already; nothing was changed")
+                raise Rejected(f"{operation!r} is watched already, or was taken away; nothing was changed")
             operation._phase = _TRYING
             try:
                 if operation.try_complete():
@@ -146,10 +133,10 @@ class Purgatory(Generic[K]):
         for operation in self._lists.watching(key):
             if operation._ended is None:
                 try:
-                    completed += operation._try(self)
+                    completed += operation.safe_try_complete()
                 except Exception as error:
-                    self._failed.add()
-                    self._on_error(operation, error)
+                    completed += operation._ended is not None
+                    self._report(operation, error)
         return completed
 
     def cancel_for_key(self, key: K) -> list[DelayedOperation]:
@@ -189,20 +176,29 @@ class Purgatory(Generic[K]):
         )
 
     def close(self) -> list[DelayedOperation]:
-        """Let nothing more in and take away what waits, uncompleted; answers it, each once. Idempotent.
+        """Let nothing more in, complete what waits by force, so that nobody waits for ever, and answer it. Idempotent.
 
-        Whoever waits for one of them still does: complete them with `force_complete`, say.
+        A reaper of the purgatory's own is stopped, after the callback it may be at.
         """
         self._closed = True
         waiting = {operation: None for key in self._lists for operation in self._lists.watching(key)}
-        return [operation for operation in waiting if self._cancel(operation)]
+        forced = []
+        for operation in waiting:
+            try:
+                if operation.force_complete():
+                    forced.append(operation)
+            except Exception as error:
+                forced.append(operation)
+                self._report(operation, error)
+        if self._reaper is not None:
+            self._reaper.close()
+        return forced
 
-    def __enter__(self) -> Purgatory[K]:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for operation in self.close():
-            operation.force_complete()
+        self.close()
 
     def __repr__(self) -> str:
         state = " closed" if self._closed else ""
@@ -240,8 +236,9 @@ class Purgatory(Generic[K]):
         lock = operation._lock
         lock.acquire()
         try:
-            if operation._ended is not None or operation._place is not self:
+            if operation._ended is not None or operation._place is not self or operation._phase is _TRYING:
                 return False
+            operation._phase = _TAKEN
             handle = self._disconnect(operation)
         finally:
             lock.release()
@@ -249,6 +246,13 @@ class Purgatory(Generic[K]):
             self._cancelled.add()
             handle.cancel()
         return True
+
+    def _report(self, operation: DelayedOperation, error: Exception) -> None:
+        self._failed.add()
+        self._on_error(operation, error)
+
+    def _expiry_failed(self, callback: Any, error: Exception) -> None:
+        self._report(callback.__self__, error)  # the callback is the operation's `run`
 
 
 def _log(operation: DelayedOperation, error: Exception) -> None:

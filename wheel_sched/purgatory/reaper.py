@@ -1,8 +1,8 @@
 """The reaper: a wheel of operations that wait for their time, and the thread that expires them.
 
-Kafka's `ExpiredOperationReaper`, less its purge. It is a timer with nothing but what a purgatory needs, since a purgatory
-schedules and cancels with every request: `SystemTimer` does the same for four times the cost, with keys, recurrence,
-contexts and an executor. It sleeps until the earliest deadline, and is woken only for what is due before that.
+Kafka's `ExpiredOperationReaper`, less its purge. A purgatory schedules and cancels with every request, so this timer
+has nothing but that: no keys, recurrence, contexts or executor; who wants those hands a `SystemTimer` in. It sleeps
+until the earliest deadline, and is woken only for what is due before that.
 
 Threads: any thread may schedule and cancel. The compiled wheel is called directly (a call of it is one step under the
 GIL); the pure one under a lock. Callbacks run in the reaper's thread, one after the other, under no lock. The thread

@@ -107,4 +107,3 @@ class WatcherLists:
                 watchers = self._lists[key] = {}
             watchers[operation] = None
             return watchers
-
