@@ -1,0 +1,211 @@
+"""What is compared: the new design (the library's), the old one, and the harness's own floor without locks."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from benchmarks.purgatory.demand import REQUEST_BYTES, TIMEOUT_MS
+from wheel_sched.purgatory import DelayedOperation, Purgatory, Reaper
+
+PURGE_INTERVAL = 1000  # Kafka's `purgatory.purge.interval.requests`
+
+
+class Request(Protocol):
+    """What the harness makes and completes."""
+
+    def force_complete(self) -> bool: ...
+
+
+class Design(Protocol):
+    """One design under load."""
+
+    def request(self, completes_at_ns: int, done: Callable[[], object]) -> Request:
+        """A request that is complete from `completes_at_ns` on and calls `done` once."""
+        ...
+
+    def try_complete_else_watch(self, operation: Any, keys: Sequence[str], /) -> bool: ...
+
+    def close(self) -> object: ...
+
+
+class NewRequest(DelayedOperation):
+    """Kafka's FakeOperation."""
+
+    __slots__ = ("_completes_at_ns", "_data", "on_complete")
+
+    def __init__(self, completes_at_ns: int, done: Callable[[], object]) -> None:
+        super().__init__(TIMEOUT_MS)
+        self._data = bytes(REQUEST_BYTES)
+        self._completes_at_ns = completes_at_ns
+        self.on_complete = done  # type: ignore[method-assign,assignment]
+
+    def try_complete(self) -> bool:
+        return time.monotonic_ns() >= self._completes_at_ns
+
+
+class New:
+    """The library: per-operation locks, two tries, watcher lists left at once, a timing wheel."""
+
+    def __init__(self, wheel_size: int) -> None:
+        self._reaper = Reaper(wheel_size=wheel_size)
+        self._purgatory: Purgatory[str] = Purgatory(self._reaper)
+        self.try_complete_else_watch = self._purgatory.try_complete_else_watch
+        self.request = NewRequest
+
+    def close(self) -> None:
+        self._purgatory.close()
+        self._reaper.close()
+
+
+class BareRequest:
+    """As little as a request can be and still be completed once, in one thread at a time."""
+
+    __slots__ = ("_completes_at_ns", "_data", "completed", "entry", "lists", "on_complete")
+
+    def __init__(self, completes_at_ns: int, done: Callable[[], object]) -> None:
+        self._data = bytes(REQUEST_BYTES)
+        self._completes_at_ns = completes_at_ns
+        self.on_complete = done
+        self.completed = False
+        self.entry: Any = None
+        self.lists: list[dict[Any, None]] = []
+
+    def try_complete(self) -> bool:
+        return time.monotonic_ns() >= self._completes_at_ns and self.force_complete()
+
+    def force_complete(self) -> bool:
+        if self.completed:
+            return False
+        self.completed = True
+        for watchers in self.lists:
+            del watchers[self]
+        if self.entry is not None:
+            self.entry.cancel()
+        self.on_complete()
+        return True
+
+    def run(self) -> None:
+        self.force_complete()
+
+
+class Bare:
+    """The floor: the same lists and the same wheel; no lock, one try, no statistics, nothing safe about it."""
+
+    def __init__(self, wheel_size: int) -> None:
+        self._reaper = Reaper(wheel_size=wheel_size)
+        self._lists: dict[str, dict[BareRequest, None]] = {}
+        self.request = BareRequest
+
+    def try_complete_else_watch(self, operation: BareRequest, keys: Sequence[str]) -> bool:
+        if operation.try_complete():
+            return True
+        entered = operation.lists
+        for key in keys:
+            watchers = self._lists.get(key)
+            if watchers is None:
+                watchers = self._lists[key] = {}
+            watchers[operation] = None
+            entered.append(watchers)
+        operation.entry = self._reaper.schedule(TIMEOUT_MS, operation.run)
+        return False
+
+    def close(self) -> None:
+        self._reaper.close()
+
+
+class OldRequest:
+    """An operation of the old design: completed once by a flag, and left where it waits."""
+
+    __slots__ = ("_completes_at_ns", "_data", "_lock", "completed", "on_complete")
+
+    def __init__(self, completes_at_ns: int, done: Callable[[], object]) -> None:
+        self._data = bytes(REQUEST_BYTES)
+        self._completes_at_ns = completes_at_ns
+        self.on_complete = done
+        self.completed = False
+        self._lock = threading.Lock()
+
+    def try_complete(self) -> bool:
+        return time.monotonic_ns() >= self._completes_at_ns and self.force_complete()
+
+    def force_complete(self) -> bool:
+        with self._lock:
+            if self.completed:
+                return False
+            self.completed = True
+        self.on_complete()
+        return True
+
+
+class Old:
+    """Kafka's purgatory before the redesign: one heap entry per request, and scans for what is completed.
+
+    A completed request stays in the heap and in its watcher lists. The reaper purges all lists when they hold more than
+    `PURGE_INTERVAL` entries, and the heap when that does: with more than this many requests really waiting, always.
+    """
+
+    def __init__(self, wheel_size: int) -> None:
+        self.request = OldRequest
+        self._numbers = itertools.count()
+        self._heap: list[tuple[int, int, OldRequest]] = []
+        self._changed = threading.Condition()
+        self._lists: dict[str, list[OldRequest]] = {}
+        self._lists_lock = threading.Lock()
+        self._closed = False
+        self._thread = threading.Thread(target=self._reap, daemon=True)
+        self._thread.start()
+
+    def try_complete_else_watch(self, operation: OldRequest, keys: Sequence[str]) -> bool:
+        if operation.try_complete():
+            return True
+        for key in keys:
+            with self._lists_lock:
+                self._lists.setdefault(key, []).append(operation)
+        if operation.try_complete():
+            return True
+        deadline_ns = time.monotonic_ns() + TIMEOUT_MS * 1_000_000
+        with self._changed:
+            entry = (deadline_ns, next(self._numbers), operation)
+            heapq.heappush(self._heap, entry)
+            if self._heap[0] is entry:
+                self._changed.notify()
+        return False
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        self._thread.join()
+
+    def _reap(self) -> None:
+        while not self._closed:
+            for operation in self._expired():
+                operation.force_complete()
+            if sum(map(len, self._lists.values())) >= PURGE_INTERVAL:
+                with self._lists_lock:
+                    for key, watchers in self._lists.items():
+                        self._lists[key] = [operation for operation in watchers if not operation.completed]
+            if len(self._heap) >= PURGE_INTERVAL:
+                with self._changed:
+                    self._heap = [entry for entry in self._heap if not entry[2].completed]
+                    heapq.heapify(self._heap)
+
+    def _expired(self) -> list[OldRequest]:
+        expired: list[OldRequest] = []
+        with self._changed:
+            if self._heap and (left_ns := self._heap[0][0] - time.monotonic_ns()) > 0:
+                self._changed.wait(min(left_ns / 1e9, 0.2))
+            elif not self._heap:
+                self._changed.wait(0.2)
+            now_ns = time.monotonic_ns()
+            while self._heap and self._heap[0][0] <= now_ns:
+                expired.append(heapq.heappop(self._heap)[2])
+        return expired
+
+
+DESIGNS: dict[str, Callable[[int], Design]] = {"old": Old, "new": New, "bare": Bare}
