@@ -47,7 +47,7 @@ class CompiledCore(BuildHookInterface):  # type: ignore[type-arg]  # of a build'
         else:
             build_data["force_include"][str(built)] = str(SOURCE.with_name(name))
 
-    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:  # noqa: ARG002 - the seam's
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         """The scratch folder has served."""
         shutil.rmtree(getattr(self, "_scratch", ""), ignore_errors=True)
 
@@ -57,7 +57,6 @@ def compiled(source: Path, folder: Path) -> Path:
     from Cython.Build import cythonize
     from setuptools import Distribution, Extension
 
-    # The folder is named by a relative path nowhere: the C file's line comments would carry it into the wheel.
     extension = Extension("wheel_sched.wheel._wheel_c", [str(source)], extra_compile_args=_flags())
     modules = cythonize([extension], build_dir=str(folder / "c"), quiet=True, force=True)
     distribution = Distribution({"ext_modules": modules})

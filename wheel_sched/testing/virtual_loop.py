@@ -4,9 +4,9 @@
         runner.run(main())
 
 It is asyncio's own selector loop with another clock. When nothing is ready and nothing runs in a thread of its
-executor, time jumps to the loop's next timer. Real sockets work; what they bring comes at a virtual time of its own, so give
-`idle_seconds` to programs that talk to others. Don't put a `SystemTimer` on the same clock: the loop does not know when
-its thread wants to wake.
+executor, time jumps to the loop's next timer. Real sockets work; what they bring comes at a virtual time of its own, so
+give `idle_seconds` to programs that talk to others. Do not put a `SystemTimer` on the same clock: the loop does not
+know when its thread wants to wake.
 
 Invariant: time never jumps past a timer of the loop, nor while `run_in_executor` or `to_thread` is at work.
 """
@@ -78,7 +78,8 @@ class VirtualEventLoop(asyncio.SelectorEventLoop):
         """What becomes ready before `timeout` virtual seconds have passed."""
         if self._in_executor:
             return select(None)  # its end comes in through the loop's own socket
-        until_ns = self.clock.monotonic_ns() + math.ceil(timeout * 1e9)
+        # To the microsecond, near enough for the loop, so that sums of float seconds leave no crumbs in the time.
+        until_ns = max(round((self.time() + timeout) * 1e6), self.clock.monotonic_ns() // 1000 + 1) * 1000
         if self._autojump:
             if not (ready := select(self._idle_seconds)):
                 self.clock.advance(max(until_ns - self.clock.monotonic_ns(), 0) / 1e6)

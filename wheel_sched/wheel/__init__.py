@@ -4,9 +4,9 @@
     entry = wheel.schedule(task, deadline_ms)       # also: entry.cancel(), .touch(later_ms), .reschedule(ms)
     for entry in wheel.advance(now_ms): ...         # sleep until wheel.next_expiry()
 
-Two cores keep one contract and pass one test-suite: `pure`, in Python, and `_wheel_c`, in Cython, which the installation
-compiles when it can. The compiled one is taken when it is there; `WHEEL_SCHED_PURE=1` in the environment forces the
-other. `CORE` says which one runs and `CORE_REASON` why, as `wheel-sched doctor` does; `CORES` holds all there are.
+Two cores keep one contract and pass one test-suite: `pure`, in Python, and `_wheel_c`, in Cython, which the
+installation compiles when it can. The compiled one is taken when it is there; `WHEEL_SCHED_PURE=1` in the environment
+forces the other. `CORE` says which one runs and `CORE_REASON` why, as `wheel-sched doctor` does; `CORES` holds all there are.
 
 Both are sans-I/O: `now` is an argument, time is whole milliseconds, and one owner calls everything. (Of the compiled
 core any thread may call anything while the GIL is on; faces build on that, users of the core need not.)
@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final, Literal
 
-from wheel_sched.wheel import pure
+from wheel_sched.wheel import pure, pure_entry
 from wheel_sched.wheel.states import EntryState, WheelCounters
 
 __all__ = ["CORE", "CORES", "CORE_REASON", "EntryState", "TimerTaskEntry", "TimingWheel", "WheelCounters"]
@@ -27,16 +27,17 @@ CORE: Literal["pure", "compiled"] = "pure"
 CORE_REASON = "WHEEL_SCHED_PURE=1 asks for it"
 
 if TYPE_CHECKING:
-    from wheel_sched.wheel.pure import TimerTaskEntry, TimingWheel
+    from wheel_sched.wheel.pure import TimingWheel
+    from wheel_sched.wheel.pure_entry import TimerTaskEntry
 else:
-    TimerTaskEntry, TimingWheel = pure.TimerTaskEntry, pure.TimingWheel
+    TimerTaskEntry, TimingWheel = pure_entry.TimerTaskEntry, pure.TimingWheel
     if os.environ.get("WHEEL_SCHED_PURE") != "1":
         try:
-            from wheel_sched.wheel import _wheel_c
+            from wheel_sched.wheel._wheel_c import TimerTaskEntry, TimingWheel
+        except ModuleNotFoundError:
+            CORE_REASON = "the compiled one was not built when this was installed"
         except ImportError as error:
-            missing = isinstance(error, ModuleNotFoundError) or "_wheel_c" in str(error) and error.path is None
-            CORE_REASON = "the installation had no C compiler" if missing else f"the compiled one does not load: {error}"
+            CORE_REASON = f"the compiled one does not load: {error}"
         else:
-            TimerTaskEntry, TimingWheel = _wheel_c.TimerTaskEntry, _wheel_c.TimingWheel
             CORES["compiled"] = TimingWheel
             CORE, CORE_REASON = "compiled", "it is built for this Python"

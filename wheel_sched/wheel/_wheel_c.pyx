@@ -66,7 +66,7 @@ cdef enum:
     FIRED = 3
 
 cdef int64_t RANGE_MS = <int64_t>1 << RANGE_BITS
-cdef object _RANGE_MS = 1 << RANGE_BITS
+cdef object _RANGE_MS = RANGE_MS
 cdef object _CANCELLED = EntryState.CANCELLED
 cdef object _RUNNING = EntryState.RUNNING
 cdef tuple _STATES = (EntryState.CANCELLED, EntryState.PENDING, EntryState.RUNNING, EntryState.FIRED)

@@ -25,9 +25,9 @@ class WheelCounters:
 
     Args:
         pending: entries waiting.
-        levels: entries waiting per level, lowest first; as many as were needed so far. An entry counts where its
-            place is by the clock, also when the pure core has not filed it there yet.
-        cascades: moves of an entry from a level to a lower one.
+        levels: entries waiting per level, lowest first, by where their ticks belong; the pure core leaves levels out
+            above the last that holds something.
+        cascades: moves of an entry to a finer place on its way to the lowest level. How many it takes is the core's.
         relocations: moves of an entry that `touch` had postponed, made when its old place came up.
         productive_wakeups: `advance` calls that handed something out.
         empty_wakeups: `advance` calls that did not.
