@@ -11,8 +11,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks import dispatch, store
+from benchmarks import dispatch, purgatory, store
 from benchmarks.figures import Figure, missed
+from benchmarks.purgatory.plots import write as write_plots
 from benchmarks.report import markdown, table, write_section
 
 
@@ -23,8 +24,13 @@ def main(argv: list[str] | None = None) -> int:
     result: dict[str, Any]
     if options.benchmark == "store":
         figures, result = store.FIGURES, store.run(store.QUICK if options.quick else store.FULL)
+    elif options.benchmark == "purgatory":
+        figures, result = purgatory.FIGURES, purgatory.run(purgatory.QUICK if options.quick else purgatory.FULL)
     else:
         figures, result = dispatch.FIGURES, dispatch.run(dispatch.QUICK if options.quick else dispatch.FULL)
+    if options.plots is not None and "points" in result:
+        for path in write_plots(result["points"], Path(options.plots)):
+            print(f"plot written: {path}", file=sys.stderr)
     problems = missed(figures, result)
     result |= {"quick": options.quick, "missed": problems}
     if options.json:
@@ -43,9 +49,10 @@ def main(argv: list[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="What the store and the dispatcher do.")
-    parser.add_argument("benchmark", choices=("store", "dispatch"))
+    parser.add_argument("benchmark", choices=("store", "dispatch", "purgatory"))
     parser.add_argument("--quick", action="store_true", help="smaller numbers, an answer within 40 seconds")
     parser.add_argument("--check", action="store_true", help="exit 1 when a gate is missed, and say which")
+    parser.add_argument("--plots", nargs="?", const=".", metavar="DIR", help="purgatory: write its two plots into DIR")
     shape = parser.add_mutually_exclusive_group()
     shape.add_argument("--json", action="store_true", help="one JSON object on stdout")
     shape.add_argument(

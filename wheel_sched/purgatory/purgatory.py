@@ -81,9 +81,12 @@ class Purgatory(Generic[K]):
             TypeError: a key is not hashable; nothing was changed.
             Exception: whatever its `try_complete` raised; nothing was watched.
         """
-        if not keys or isinstance(keys, str):
-            raise Rejected(f"expected a sequence of at least one key, got: {keys!r}; the operation was not watched")
-        keys = tuple(keys)
+        if type(keys) is not tuple:
+            if isinstance(keys, str):
+                raise Rejected(f"expected a sequence of keys, got one: {keys!r}; the operation was not watched")
+            keys = tuple(keys)
+        if not keys:
+            raise Rejected("expected at least one key to watch, got none; the operation was not watched")
         if operation._ended is not None:
             return True
         # `safe_try_complete_or_else` written out, and the watching too: the calls would cost as much as what they do.
