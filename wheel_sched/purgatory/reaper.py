@@ -66,6 +66,7 @@ class Reaper:
         self._sleeps_until: float = math.inf
         self._thread: threading.Thread | None = None
         self._closed = False
+        self._sleeps = 0
 
     def schedule(self, delay_ms: int, callback: Callback) -> Any:
         """Have `callback` called once, not before `delay_ms` have passed; the handle to cancel it.
@@ -85,6 +86,11 @@ class Reaper:
 
     def __len__(self) -> int:
         return len(self._wheel)
+
+    @property
+    def sleeps(self) -> int:
+        """How often the reaper has gone to sleep."""
+        return self._sleeps
 
     def close(self) -> None:
         """Stop; what waits is never called. Waits for a callback that runs, unless called by it. Idempotent."""
@@ -152,6 +158,7 @@ class Reaper:
                 self._sleeps_until = next_ms
                 left_ms = next_ms - self._now_ns() / _MS
             if next_ms is None or left_ms > 0:
+                self._sleeps += 1
                 self._clock.wait(self._changed, None if next_ms is None else left_ms)
             self._sleeps_until = _AWAKE
 
