@@ -204,7 +204,7 @@ class Old:
         while not self._closed:
             with self._changed:
                 now_ns = time.monotonic_ns()
-                while self._heap and self._heap[0][0] > now_ns or not self._heap:
+                while not self._heap or self._heap[0][0] > now_ns:
                     left_s = until - time.monotonic()
                     if left_s <= 0 or self._closed:
                         return

@@ -1,6 +1,6 @@
 """Purgatories in virtual time: on the reaper, on `SystemTimer`, on asyncio, and on a timer that is stepped by hand.
 
-The first two have a thread that wakes when the clock is moved, so `World.advance` waits until that has done what is due.
+The first two have a thread that wakes when the clock is moved, so `World.advance` waits for what is due.
 """
 
 from __future__ import annotations

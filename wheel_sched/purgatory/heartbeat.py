@@ -36,9 +36,10 @@ class HeartbeatMonitor(Generic[M]):
         timer: what the monitor is driven by, the same for any number of monitors; None: by its owner, who calls
             `run_due` at `next_ms`. Defaults to None.
         clock: the timer's. Defaults to the machine's.
+        tick_ms: expiries round up to it, so that members expire together. Defaults to 1.
 
     Raises:
-        ConfigError: `timeout_ms` is not an int of at least 1.
+        ConfigError: `timeout_ms` or `tick_ms` is not an int of at least 1.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class HeartbeatMonitor(Generic[M]):
         *,
         timer: Timer | None = None,
         clock: Clock | None = None,
+        tick_ms: int = 1,
     ) -> None:
         self.timeout_ms = _timeout(timeout_ms)
         self._on_expired = on_expired
@@ -55,7 +57,7 @@ class HeartbeatMonitor(Generic[M]):
         self._clock: Clock = SystemClock() if clock is None else clock
         self._now_ns = self._clock.monotonic_ns
         self._lock = threading.Lock()
-        self._wheel: TimingWheel[M] = TimingWheel(self._clock.monotonic_ms())
+        self._wheel: TimingWheel[M] = TimingWheel(self._clock.monotonic_ms(), tick_ms=tick_ms)
         self._members: dict[M, TimerTaskEntry[M]] = {}
         self._timeouts: dict[M, int] = {}  # of members that have one of their own
         self._alarm: Handle | None = None

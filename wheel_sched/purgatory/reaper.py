@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from wheel_sched.clock import Clock, SystemClock
 from wheel_sched.errors import Rejected
+from wheel_sched.purgatory.operation import Lock
 from wheel_sched.wheel import CORE, TimerTaskEntry, TimingWheel
 
 logger = logging.getLogger("wheel_sched.purgatory")
@@ -169,7 +170,7 @@ class _LockedHandle:
     __slots__ = ("_entry", "_lock")
 
     _entry: TimerTaskEntry[Callback]
-    _lock: threading.RLock  # type: ignore[valid-type]
+    _lock: Lock
 
     @property
     def deadline_ms(self) -> int:

@@ -68,7 +68,7 @@ class Rig:
     def __init__(self, idle_ms: int = 60_000) -> None:
         self.broker = MemoryBroker()
         self.stub = Stub()
-        self.in_flight = InFlight()
+        self.in_flight = InFlight(idle_ms)
         self.stats = ConsumerStats()
         self.settler = Settler(self.broker, self.stub, self.in_flight, self.stats, idle_ms)
         self.thread = threading.Thread(target=self.settler.run, daemon=True)
@@ -197,7 +197,7 @@ def test_a_record_that_is_here_already_is_settled_with_its_newest_handle(rig: Ri
 
 def test_room_is_what_is_free() -> None:
     """A reader waits while everything is taken, and no longer than it says."""
-    in_flight = InFlight()
+    in_flight = InFlight(60_000)
     deliveries = [Delivery(Message("t", b"", source=Source("t", 0, str(n))), n) for n in range(3)]
     for delivery in deliveries:
         in_flight.add(delivery)
