@@ -124,6 +124,8 @@ class Purgatory(Generic[K]):
         finally:  # `ended` also when try_complete has completed it and then failed
             lock.release()
             if ended is not None:
+                if operation._place is None:  # at the first try
+                    self._at_once()
                 operation._finish(ended)
         return ended is not None
 
