@@ -7,7 +7,6 @@ import random
 import sys
 import threading
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -35,8 +34,8 @@ class Rig:
 
 
 @pytest.fixture
-def rig() -> Iterator[Rig]:
-    yield Rig()
+def rig() -> Rig:
+    return Rig()
 
 
 def test_a_silent_member_expires_once_and_not_early(rig: Rig) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
@@ -147,3 +148,7 @@ class Machine(RuleBasedStateMachine):
 
 
 TestPurgatoryModel = Machine.TestCase
+# fewer and longer histories than the profile's: what is interesting needs several operations at once
+TestPurgatoryModel.settings = settings(
+    max_examples=settings.default.max_examples // 3, stateful_step_count=40, deadline=None
+)

@@ -189,11 +189,19 @@ class Purgatory(Generic[K]):
         waiting = {operation: None for key in self._lists for operation in self._lists.watching(key)}
         forced = []
         for operation in waiting:
+            lock = operation._lock
+            lock.acquire()
             try:
-                if operation.force_complete():
-                    forced.append(operation)
+                # no longer here: it was completed, or told that the purgatory is closed
+                if operation._ended is not None or operation._place is not self or operation._phase is _TRYING:
+                    continue
+                operation._ended = _FORCED
+            finally:
+                lock.release()
+            forced.append(operation)
+            try:
+                operation._finish(_FORCED)
             except Exception as error:
-                forced.append(operation)
                 self._report(operation, error)
         if self._reaper is not None:
             self._reaper.close()
