@@ -8,10 +8,10 @@ from __future__ import annotations
 import gc
 import json
 import random
-import resource
 import sys
 import time
 
+from benchmarks.purgatory.memory import resident_bytes
 from wheel_sched.purgatory import HeartbeatMonitor
 
 SESSION_MS = 45_000  # Kafka's `session.timeout.ms`
@@ -22,14 +22,14 @@ def run(members: int, beats: int) -> dict[str, float]:
     ids = list(range(10**6, 10**6 + members))
     order = random.Random(1).choices(ids, k=beats)
     gc.collect()
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = resident_bytes()
     expired: list[int] = []
     monitor = HeartbeatMonitor[int](SESSION_MS, expired.append)
     start = time.perf_counter()
     for member in ids:
         monitor.add(member)
     added = time.perf_counter()
-    held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    held = resident_bytes() - before
     beat = monitor.beat
     begun = time.perf_counter()
     for member in order:
@@ -40,7 +40,7 @@ def run(members: int, beats: int) -> dict[str, float]:
     return {
         "heartbeats_per_s": round(beats / (ended - begun)),
         "joins_per_s": round(members / (added - start)),
-        "bytes_per_member": round(held * (1 if sys.platform == "darwin" else 1024) / members, 1),
+        "bytes_per_member": round(held / members, 1),
     }
 
 

@@ -10,16 +10,16 @@ they could have been, are a backlog: `drained` says that all were through soon a
 from __future__ import annotations
 
 import json
-import resource
 import sys
 import threading
 import time
 from dataclasses import asdict, dataclass
-from itertools import count
 from typing import Any
 
 from benchmarks.purgatory.demand import CASES, KEYS, TIMEOUT_MS, intervals_ms
 from benchmarks.purgatory.designs import DESIGNS, Request
+from benchmarks.purgatory.memory import peak_bytes, resident_bytes
+from wheel_sched.purgatory.statistics import Tally
 
 DRAIN_S = 1.5  # after the last request; what waits then has all expired, were it only for the time
 _REVISITED = 50  # ms for which a completion may be noted too late and is still found at once
@@ -103,19 +103,21 @@ def run(load: Load) -> Point:
     intervals = intervals_ms(load.rate, load.seed)
     latencies = CASES[load.case].samples_ns(load.seed + 1)
     planned_ms = int(load.requests / load.rate * 1000)
-    completed = count()
-    done = completed.__next__
+    completed = Tally()
+    done = completed.add
     design = DESIGNS[load.design](load.wheel_size)
     make, watch = design.request, design.try_complete_else_watch
-    memory_before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     # room for a run that takes ten times as long; what is later still is completed at the end
     start_ns = time.monotonic_ns()
     completer = Completer(start_ns, planned_ms * 10 + 10 * TIMEOUT_MS)
     buckets, last = completer.buckets, len(completer.buckets) - 1
     timeout_ns = TIMEOUT_MS * _MS
+    give_up_ns = (planned_ms + 500) * _MS  # so far behind, it will not come back
     start_ns = completer._start_ns = time.monotonic_ns()
     arrival_ns, samples = start_ns, len(intervals)
+    memory_before = resident_bytes()
     cpu_before = time.process_time()
+    made = 0
     for number in range(load.requests):
         sample = number % samples
         interval = intervals[sample]
@@ -124,29 +126,34 @@ def run(load: Load) -> Point:
             ahead_ns = arrival_ns - time.monotonic_ns()
             if ahead_ns > 0:
                 time.sleep(ahead_ns / 1e9)
+            elif ahead_ns < -give_up_ns:
+                break
         latency_ns = latencies[sample]
         completes_at_ns = time.monotonic_ns() + latency_ns
         request = make(completes_at_ns, done)
         if latency_ns < timeout_ns:
             buckets[min((completes_at_ns - start_ns) // _MS + 1, last)].append(request)
         watch(request, KEYS)
+        made = number + 1
     made_ns = time.monotonic_ns() - start_ns
     drained_by = time.monotonic() + DRAIN_S
-    while (through := int(repr(completed)[6:-1]) >= load.requests) is False and time.monotonic() < drained_by:
+    through = False
+    while not through and time.monotonic() < drained_by:
         time.sleep(0.005)
+        through = completed.value >= made
     cpu_s = time.process_time() - cpu_before
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory_before
+    memory = max(0, peak_bytes() - memory_before)
     completer.stop()
     design.close()
-    achieved = load.requests / made_ns * 1e9
-    kept_up = achieved >= 0.98 * load.rate
+    achieved = made / made_ns * 1e9
+    kept_up = made == load.requests and achieved >= 0.98 * load.rate
     return Point(
         load.design,
         load.case,
         load.rate,
         round(achieved),
-        round(cpu_s / load.requests * 1e6, 2),
-        round(memory / 1024 / (1024 if sys.platform == "darwin" else 1), 1),
+        round(cpu_s / made * 1e6, 2),
+        round(memory / 2**20, 1),
         through,
         kept_up and through,
     )

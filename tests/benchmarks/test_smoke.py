@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks import dispatch, store
+from benchmarks import dispatch, purgatory, store
+from benchmarks.purgatory.plots import write
 
 pytestmark = pytest.mark.real
 
@@ -41,3 +44,26 @@ def test_the_dispatch_benchmark_measures_every_figure() -> None:
     assert absent(dispatch.FIGURES, result) == []
     assert (result["early"], result["lost"], result["idle_commands"]) == (0, 0, 0)
     assert {"python", "server", "cpus", "rounds", "baseline"} <= set(json.loads(json.dumps(result)))
+
+
+@pytest.mark.slow
+def test_the_purgatory_benchmark_measures_every_figure(tmp_path: Path) -> None:
+    """A few small points give a number for each figure; every point of new and old is there, and both plots."""
+    sizes = purgatory.Sizes(
+        rates=(500, 1_000),
+        new_from=500,
+        seconds=0.2,
+        rounds=1,
+        bare_rate=1_000,
+        members=2_000,
+        beats=5_000,
+        sizes=(32,),
+    )
+    result = purgatory.run(sizes)
+    assert absent(purgatory.FIGURES, result) == []
+    assert {point["design"] for point in result["points"]} == {"old", "new", "bare"}
+    assert {point["wheel_size"] for point in result["points"]} == {32, 4096}
+    assert all(point["achieved"] > 0 and point["cpu_us"] > 0 for point in result["points"])
+    assert {"core", "python", "cpus", "rounds", "members"} <= set(json.loads(json.dumps(result)))
+    for path in write(result["points"], tmp_path):
+        assert ElementTree.parse(path).getroot().tag.endswith("svg")  # noqa: S314  # written a moment ago, by us

@@ -206,6 +206,29 @@ def test_room_is_what_is_free() -> None:
     assert in_flight.room(3, 10) == 1
 
 
+def test_holds_are_renewed_because_a_heartbeat_monitor_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each delivery is a member from its reading to its end; a monitor that names nobody has nobody renewed."""
+    rig = Rig(idle_ms=300)
+    try:
+        kept = rig.deliver("kept")
+        gone = rig.deliver("gone")
+        assert len(rig.in_flight._holds) == 2
+        _until(lambda: rig.stub.beaten.count(kept) >= 2)
+        rig.settler.put(Outcome(gone, "acknowledged"))
+        assert rig.in_flight.wait_until_at_most(1, 10)
+        assert len(rig.in_flight._holds) == 1
+        assert rig.in_flight._holds.expired >= 2
+        monkeypatch.setattr(rig.in_flight._holds, "run_due", lambda: 0)
+        seen = len(rig.stub.beaten)
+        time.sleep(0.3)  # three renewals would be due
+        assert len(rig.stub.beaten) <= seen + 1  # one may have been on its way
+        rig.settler.put(Outcome(kept, "acknowledged"))
+        assert rig.drained()
+        assert len(rig.in_flight._holds) == 0
+    finally:
+        assert rig.finish()
+
+
 def _until(condition: Callable[[], bool]) -> None:
     until_s = time.monotonic() + 10
     while not condition():
