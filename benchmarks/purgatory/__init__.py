@@ -32,7 +32,7 @@ FIGURES = (
     Figure("pure_high_rate", "req/s", "the new design on the pure core, half of them time out (our goal: 80,000)"),
     Figure("cpu_vs_bare", "x", "processor time per request, divided by the same without locks", at_most=1.5),
     Figure("cpu_us", "µs", "processor time per request, harness included"),
-    Figure("baseline.bare_cpu_us", "µs", "baseline: the same without locks, second tries and statistics"),
+    Figure("baseline.bare_cpu_us", "µs", "baseline: the same without locks and statistics"),
     Figure("heartbeats_per_s", "beats/s", "one thread (our goal: 500,000)"),
     Figure("bytes_per_member", "bytes", "memory per member, its id not included"),
 )
@@ -89,6 +89,10 @@ def run(sizes: Sizes) -> dict[str, Any]:
                 running[design, case] = bench.sustains(design, case, rate)
                 if running[design, case]:
                     best[design, case] = rate
+    for rate in [rate for rate in reversed(sizes.rates) if rate < sizes.new_from]:  # a machine that is very busy
+        for case in CASES:
+            if not best["new", case] and bench.sustains("new", case, rate):
+                best["new", case] = rate
     pure_best = 0
     for rate in [rate for rate in sizes.rates if rate >= 40_000]:
         if not bench.sustains("new", "high", rate, core="pure"):

@@ -94,7 +94,7 @@ class BareRequest:
 
 
 class Bare:
-    """The floor: the same lists and the same wheel; no lock, one try, no statistics, nothing safe about it."""
+    """The floor: the same tries, lists and wheel; no lock, no statistics, nothing safe about it."""
 
     def __init__(self, wheel_size: int) -> None:
         self._reaper = Reaper(wheel_size=wheel_size)
@@ -111,6 +111,8 @@ class Bare:
                 watchers = self._lists[key] = {}
             watchers[operation] = None
             entered.append(watchers)
+        if operation.try_complete():
+            return True
         operation.entry = self._reaper.schedule(TIMEOUT_MS, operation.run)
         return False
 

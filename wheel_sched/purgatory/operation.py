@@ -52,8 +52,13 @@ _RLock: Final = threading.RLock
 class Place(Protocol):
     """Where an operation is watched."""
 
-    def left(self, operation: DelayedOperation, ended: Completion, handle: Any) -> None:
-        """It was completed and has left its lists; `handle` is its timer, None when it did not get one."""
+    # Counters, called when an operation has left its lists.
+    ended_at_once: Callable[[], object]
+    ended_by_force: Callable[[], object]
+    ended_by_try: Callable[[], object]
+
+    def expired(self, handle: Any) -> None:
+        """Its time was up; `handle` is its timer."""
         ...
 
     def emptied(self, operation: DelayedOperation) -> None:
@@ -265,7 +270,16 @@ class DelayedOperation:
                 place.emptied(self)
             handle = self._handle
             self._place = self._lists = self._handle = None
-            place.left(self, ended, handle)
+            if handle is None:
+                place.ended_at_once()
+            elif ended is _FORCED:
+                place.ended_by_force()
+                handle.cancel()
+            elif ended is _SATISFIED:
+                place.ended_by_try()
+                handle.cancel()
+            else:
+                place.expired(handle)
         try:
             self.on_complete()
             if ended is _EXPIRED:

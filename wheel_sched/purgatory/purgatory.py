@@ -66,8 +66,10 @@ class Purgatory(Generic[K]):
         self._closed = False
         self._at_once_tally, self._armed_tally = Tally(), Tally()
         self._forced_tally, self._satisfied_tally, self._expired_tally = Tally(), Tally(), Tally()
-        self._at_once, self._armed = self._at_once_tally.add, self._armed_tally.add
-        self._forced, self._satisfied = self._forced_tally.add, self._satisfied_tally.add
+        self._armed = self._armed_tally.add
+        self.ended_at_once: Callable[[], object] = self._at_once_tally.add
+        self.ended_by_force: Callable[[], object] = self._forced_tally.add
+        self.ended_by_try: Callable[[], object] = self._satisfied_tally.add
         self._expired = self._expired_tally.add
         self._cancelled = Tally()
         self._failed = Tally()
@@ -125,7 +127,7 @@ class Purgatory(Generic[K]):
             lock.release()
             if ended is not None:
                 if operation._place is None:  # at the first try
-                    self._at_once()
+                    self.ended_at_once()
                 operation._finish(ended)
         return ended is not None
 
@@ -219,19 +221,10 @@ class Purgatory(Generic[K]):
 
     # -- the operation's side
 
-    def left(self, operation: DelayedOperation, ended: Completion, handle: Handle | None) -> None:
+    def expired(self, handle: Handle) -> None:
         """See `Place`."""
-        if handle is None:
-            self._at_once()
-        elif ended is _FORCED:
-            self._forced()
-            handle.cancel()
-        elif ended is _SATISFIED:
-            self._satisfied()
-            handle.cancel()
-        else:
-            self._expired()
-            self._lateness.add(self._clock.monotonic_ms() - handle.deadline_ms)
+        self._expired()
+        self._lateness.add(self._clock.monotonic_ms() - handle.deadline_ms)
 
     def emptied(self, operation: DelayedOperation) -> None:
         """See `Place`."""

@@ -155,12 +155,13 @@ class Reaper:
             next_ms = self._wheel.next_expiry()
             if self._closed:
                 return
+            left_ms = None
             if next_ms is not None:
                 self._sleeps_until = next_ms
                 left_ms = next_ms - self._now_ns() / _MS
-            if next_ms is None or left_ms > 0:
+            if left_ms is None or left_ms > 0:
                 self._sleeps += 1
-                self._clock.wait(self._changed, None if next_ms is None else left_ms)
+                self._clock.wait(self._changed, left_ms)
             self._sleeps_until = _AWAKE
 
 
