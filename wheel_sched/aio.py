@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import math
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from types import TracebackType
@@ -22,7 +23,7 @@ from typing import Any, Self
 
 from wheel_sched.clock import Clock, SystemClock
 from wheel_sched.timing.deadlines import NS_PER_MS
-from wheel_sched.timing.face import TimerFace
+from wheel_sched.timing.face import AWAKE, TimerFace
 from wheel_sched.timing.handle import TimerHandle
 from wheel_sched.timing.pending import PendingTimer
 from wheel_sched.wheel import EntryState
@@ -63,8 +64,6 @@ class AsyncTimer(TimerFace):
             own = getattr(self._loop, "clock", None)
             clock = own if isinstance(own, Clock) else SystemClock()
         self._alarm: asyncio.TimerHandle | asyncio.Handle | None = None
-        self._alarm_ms = 0
-        self._working = False
         self._tasks: dict[asyncio.Task[None], TimerHandle] = {}
         super().__init__(
             clock,
@@ -95,6 +94,7 @@ class AsyncTimer(TimerFace):
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
+        self._sleeps_until = math.inf
         return [] if self._agenda.closed else self._agenda.close()
 
     async def wait_closed(self) -> None:
@@ -111,19 +111,18 @@ class AsyncTimer(TimerFace):
         self.close()
         await self.wait_closed()
 
-    def _add(self, handle: TimerHandle) -> TimerHandle:
-        return self._add_locked(handle)
+    def _attend(self, look_ms: int) -> None:
+        if self._sleeps_until == AWAKE:
+            return  # `_wake` looks when it is through
+        self._agenda.settle()
+        if look_ms < self._sleeps_until:
+            self._set_alarm(look_ms)
 
-    def _rearm(self, deadline_ms: int) -> None:
-        if self._working or (self._alarm is not None and self._alarm_ms <= deadline_ms):
-            return
-        self._set_alarm(deadline_ms)
-
-    def _set_alarm(self, deadline_ms: int) -> None:
+    def _set_alarm(self, look_ms: int) -> None:
         if self._alarm is not None:
             self._alarm.cancel()
-        self._alarm_ms = deadline_ms
-        left_ns = min(deadline_ms * NS_PER_MS - self._clock.monotonic_ns(), LONGEST_SLEEP_MS * NS_PER_MS)
+        self._sleeps_until = look_ms
+        left_ns = min(look_ms * NS_PER_MS - self._clock.monotonic_ns(), LONGEST_SLEEP_MS * NS_PER_MS)
         if left_ns <= 0:
             self._alarm = self._loop.call_soon(self._wake)
         else:
@@ -134,7 +133,7 @@ class AsyncTimer(TimerFace):
         self._alarm = None
         self._wakeups += 1
         agenda = self._agenda
-        self._working = True
+        self._sleeps_until = AWAKE
         try:
             agenda.settle()
             due = agenda.due(BATCH)
@@ -145,7 +144,7 @@ class AsyncTimer(TimerFace):
                 agenda.take_back(due)
                 raise
         finally:
-            self._working = False
+            self._sleeps_until = math.inf
             if not agenda.closed:
                 agenda.settle()
                 next_ms = agenda.next_ms()

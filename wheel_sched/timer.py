@@ -25,10 +25,10 @@ from types import TracebackType
 from typing import Literal, Self
 
 from wheel_sched.clock import Clock, SystemClock
-from wheel_sched.errors import ConfigError, Rejected
+from wheel_sched.errors import ConfigError
 from wheel_sched.timing.agenda import Agenda
 from wheel_sched.timing.deadlines import NS_PER_MS
-from wheel_sched.timing.face import CLOSED, TimerFace
+from wheel_sched.timing.face import AWAKE, TimerFace
 from wheel_sched.timing.handle import TimerHandle
 from wheel_sched.timing.pending import PendingTimer
 from wheel_sched.timing.process_life import watch
@@ -37,12 +37,10 @@ from wheel_sched.wheel import EntryState
 logger = logging.getLogger("wheel_sched.timer")
 
 BATCH = 256  # how many due timers are handed over before the lock is given up for others
-BACKLOG = 4096  # how many new timers may stand in the inbox before the reaper is woken to sort them in
 LONGEST_SLEEP_MS = 1 << 45  # a thousand years; a float still counts its milliseconds
 
 
 AT_EXIT_SECONDS = 1.0  # how long a callback may still run when the interpreter ends
-AWAKE = -1  # in place of the moment until which the reaper sleeps
 
 
 class _Here(threading.local):
@@ -114,13 +112,13 @@ class SystemTimer(TimerFace):
         """
         with self._guard:
             pending = [] if self._agenda.closed else self._agenda.close()
-            thread, pool = self._thread, self._pool
+            thread = self._thread
             self._changed.notify_all()
         inside = bool(self._here.running)
         if thread is not None and thread is not threading.current_thread() and not inside:
             thread.join()
-        if pool is not None:
-            pool.shutdown(wait=not inside)
+        if self._pool is not None:
+            self._pool.shutdown(wait=not inside)
         return pending
 
     def __enter__(self) -> Self:
@@ -140,7 +138,7 @@ class SystemTimer(TimerFace):
         self._here = _Here()
         self._thread: threading.Thread | None = None
         self._pool: ThreadPoolExecutor | None = None
-        self._sleeps_until: float = math.inf
+        self._sleeps_until = math.inf
 
     def after_fork_in_child(self) -> None:
         """Start anew: the reaper and whoever held the lock live in the parent, and so do the timers."""
@@ -161,32 +159,7 @@ class SystemTimer(TimerFace):
         if thread is not None and thread is not threading.current_thread():
             thread.join(AT_EXIT_SECONDS)
 
-    def _add(self, handle: TimerHandle) -> TimerHandle:
-        if self._max_pending is not None:
-            return self._add_locked(handle)
-        agenda = self._agenda
-        if agenda.closed:
-            raise Rejected(CLOSED)
-        inbox = agenda.inbox
-        inbox.append(handle)
-        # The reaper writes down until when it sleeps before it looks into the inbox for the last time, so one of the
-        # two sees the other.
-        if agenda.due_monotonic_ms(handle) < self._sleeps_until or len(inbox) > BACKLOG:
-            with self._guard:
-                self._wake()
-        if agenda.closed:
-            with self._guard:
-                # Whether `close` found it in the inbox shows in its state.
-                if handle._state is EntryState.PENDING:
-                    agenda.cancel(handle)
-                    raise Rejected(CLOSED)
-        return handle
-
-    def _rearm(self, deadline_ms: int) -> None:
-        if deadline_ms < self._sleeps_until:
-            self._wake()
-
-    def _wake(self) -> None:
+    def _attend(self, look_ms: int) -> None:
         """Wake the reaper or bring it to life. Under the lock."""
         if self._agenda.closed:
             return
@@ -215,12 +188,15 @@ class SystemTimer(TimerFace):
             return due
         next_ms = agenda.next_ms()
         self._sleeps_until = math.inf if next_ms is None else next_ms
-        if not agenda.inbox:
-            timeout_ms = None
-            if next_ms is not None:
-                left_ns = next_ms * NS_PER_MS - self._clock.monotonic_ns()
-                timeout_ms = min(left_ns, LONGEST_SLEEP_MS * NS_PER_MS) / NS_PER_MS
-            self._clock.wait(self._changed, timeout_ms)
+        if agenda.inbox:
+            self._sleeps_until = AWAKE
+            return due
+        timeout_ms = None
+        if next_ms is not None:
+            left_ns = next_ms * NS_PER_MS - self._clock.monotonic_ns()
+            timeout_ms = min(left_ns, LONGEST_SLEEP_MS * NS_PER_MS) / NS_PER_MS
+        self._clock.wait(self._changed, timeout_ms)
+        self._sleeps_until = AWAKE
         return due
 
     def _hand_over(self, handle: TimerHandle) -> None:
@@ -231,13 +207,16 @@ class SystemTimer(TimerFace):
             self._pool_of().submit(self._run, handle)
         except Exception as error:
             handle.cancel()
-            if threading.main_thread().is_alive():  # else the interpreter ends, and pending timers with it
+            # `close` has given it back; and when the interpreter ends, pending timers end with it.
+            if not self.closed and "interpreter shutdown" not in str(error):
                 self._report(handle, error)
 
     def _pool_of(self) -> Executor:
         if isinstance(self._executor, Executor):
             return self._executor
         with self._guard:
+            if self._agenda.closed:
+                raise RuntimeError("the timer is closed")  # no pool that nobody would shut down
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(thread_name_prefix=f"{type(self).__name__}-callback")
             return self._pool

@@ -6,6 +6,7 @@ A test is written once, in plain synchronous steps, against a `Face`. Timers mad
 from __future__ import annotations
 
 import asyncio
+import math
 import sys
 import time
 from abc import ABC, abstractmethod
@@ -20,7 +21,6 @@ from wheel_sched.clock import Clock, SystemClock
 from wheel_sched.testing import VirtualClock
 from wheel_sched.testing.virtual_loop import VirtualEventLoop
 from wheel_sched.timer import SystemTimer
-from wheel_sched.timing import PendingTimer
 
 Timer = SystemTimer | AsyncTimer
 
@@ -72,7 +72,8 @@ class ThreadFace(Face):
 
     def timer(self, tick_ms: int = 1, wheel_size: int = 4096, **options: Any) -> SystemTimer:
         options.setdefault("on_error", lambda _, error: self.errors.append(error))
-        timer = SystemTimer(tick_ms, wheel_size, clock=self.clock, **options)
+        options.setdefault("clock", self.clock)
+        timer = SystemTimer(tick_ms, wheel_size, **options)
         self._timers.append(timer)
         return timer
 
@@ -81,7 +82,7 @@ class ThreadFace(Face):
             target_ms = self.now_ms() + ms
             self._let_run()
             while self.now_ms() < target_ms:
-                self.clock.advance(max(min(self._next_ms(target_ms), target_ms) - self.now_ms(), 0))
+                self.clock.advance(min(self._next_wake_ms(), target_ms) - self.now_ms())
                 self._let_run()
         else:
             time.sleep(ms / 1000)  # real time is what this face is about
@@ -92,8 +93,10 @@ class ThreadFace(Face):
         while not happened():
             assert time.monotonic() < deadline, "it did not happen"
             if isinstance(self.clock, VirtualClock):
-                self.clock.advance(max(self._next_ms(self.now_ms()) - self.now_ms(), 0))
                 self._let_run()
+                if self._next_wake_ms() < math.inf:
+                    self.clock.advance(self._next_wake_ms() - self.now_ms())
+                    self._let_run()
             else:
                 time.sleep(0.001)  # between two looks
 
@@ -104,9 +107,10 @@ class ThreadFace(Face):
         for timer in self._timers:
             timer.close()
 
-    def _next_ms(self, default: int) -> int:
-        nexts = [n for timer in self._timers if not timer.closed and (n := timer.next_ms()) is not None]
-        return min(nexts, default=default)
+    def _next_wake_ms(self) -> float:
+        """When the first of the reapers, all of which sleep, wakes."""
+        left_ms = (timer._sleeps_until - timer.clock.monotonic_ms() for timer in self._timers if not timer.closed)
+        return self.now_ms() + min(left_ms, default=math.inf)
 
     def _let_run(self) -> None:
         """Every reaper has done what is due by now and sleeps again."""
@@ -117,7 +121,7 @@ class ThreadFace(Face):
 
     def _sleeps(self, timer: SystemTimer) -> bool:
         with timer._guard:
-            return timer.closed or timer._sleeps_until > self.clock.monotonic_ms()
+            return timer.closed or timer._sleeps_until > timer.clock.monotonic_ms()
 
 
 class LoopFace(Face):
@@ -198,6 +202,12 @@ def face(request: pytest.FixtureRequest) -> Iterator[Face]:
     yield from made(request.param)
 
 
+@pytest.fixture(params=["asyncio-virtual", *REAL[1:]])
+def loops(request: pytest.FixtureRequest) -> Iterator[Face]:
+    """The asyncio face on every kind of loop."""
+    yield from made(request.param)
+
+
 @pytest.fixture
 def threads() -> Iterator[Face]:
     """Reaper threads on virtual time."""
@@ -208,8 +218,3 @@ def threads() -> Iterator[Face]:
 def loop_face() -> Iterator[Face]:
     """The asyncio face on virtual time."""
     yield from made("asyncio-virtual")
-
-
-def what(pending: list[PendingTimer]) -> list[Any]:
-    """First arguments, in order."""
-    return [timer.args[0] for timer in pending]

@@ -214,3 +214,39 @@ def test_statistics_count(virtual: Any) -> None:
     found = timer.statistics
     assert (found.pending, found.fired, found.failed) == (1, 2, 1)
     assert [type(error) for error in virtual.errors] == [ZeroDivisionError]
+
+
+class Wavering:
+    """A monotonic clock that breaks its word."""
+
+    def __init__(self, clock: Any) -> None:
+        self._clock = clock
+        self.offset_ms = 1000
+
+    def monotonic_ns(self) -> int:
+        return int(self._clock.monotonic_ns()) + self.offset_ms * 1_000_000
+
+    def monotonic_ms(self) -> int:
+        return int(self._clock.monotonic_ms()) + self.offset_ms
+
+    def wall_ms(self) -> int:
+        return int(self._clock.wall_ms())
+
+    def wait(self, condition: Any, timeout_ms: float | None) -> bool:
+        return bool(self._clock.wait(condition, timeout_ms))
+
+
+def test_a_monotonic_clock_that_goes_back_makes_nothing_early_and_loses_nothing(virtual: Any) -> None:
+    """It counts as standing still until it gets there again."""
+    clock = Wavering(virtual.clock)
+    timer, fired = virtual.timer(clock=clock), []
+    timer.schedule(100, fired.append, 1)
+    timer.schedule(300, fired.append, 2)
+    virtual.pass_ms(50)
+    clock.offset_ms -= 100
+    virtual.pass_ms(60)
+    assert fired == []
+    virtual.pass_ms(100)
+    assert fired == [1]
+    virtual.pass_ms(200)
+    assert fired == [1, 2]

@@ -43,6 +43,8 @@ class VirtualEventLoop(asyncio.SelectorEventLoop):
         ConfigError: all that is wrong with the arguments.
     """
 
+    _closed = True  # until asyncio has set it up: else a refused one complains when it is collected
+
     def __init__(self, clock: VirtualClock | None = None, *, autojump: bool = True, idle_seconds: float = 0.0) -> None:
         problems = []
         if clock is not None and not isinstance(clock, VirtualClock):
@@ -70,6 +72,14 @@ class VirtualEventLoop(asyncio.SelectorEventLoop):
         self._in_executor += 1
         future.add_done_callback(self._left_executor)
         return future
+
+    async def shutdown_default_executor(self, *timeout: float | None) -> None:
+        """As asyncio's, whose timeout must not pass while its threads end."""
+        self._in_executor += 1
+        try:
+            await super().shutdown_default_executor(*timeout)
+        finally:
+            self._in_executor -= 1
 
     def _left_executor(self, _: asyncio.Future[Any]) -> None:
         self._in_executor -= 1

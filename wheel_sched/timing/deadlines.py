@@ -51,11 +51,12 @@ def slack_of(slack_ms: Any) -> int:
 def coalesced(deadline_ms: int, slack_ms: int) -> int:
     """The roundest moment from `deadline_ms` to `slack_ms` later, so that timers nearby meet in one wake-up.
 
-    Round means: divisible by the highest power of two. Source: `apply_slack` of the Linux kernel's timer wheel.
+    Round means: divisible by the highest power of two. Source: `apply_slack` of the Linux kernel's timer wheel, which
+    misses a deadline that is the roundest itself.
     """
-    latest_ms = deadline_ms + slack_ms
-    differing = deadline_ms ^ latest_ms
-    if differing == 0 or deadline_ms <= 0:
+    if deadline_ms <= 0:
         return deadline_ms
-    # Below the highest bit in which they differ everything may be zero and the result still lies between them.
-    return latest_ms >> (differing.bit_length() - 1) << (differing.bit_length() - 1)
+    latest_ms = deadline_ms + slack_ms
+    # Up to the highest bit in which the moment before the span differs from its end, all may be zero.
+    zeros = ((deadline_ms - 1) ^ latest_ms).bit_length() - 1
+    return latest_ms >> zeros << zeros

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager
 from contextvars import copy_context
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from wheel_sched.clock import Clock
 from wheel_sched.errors import ConfigError, Rejected
 from wheel_sched.timing.agenda import Agenda
-from wheel_sched.timing.deadlines import deadline_after, slack_of
+from wheel_sched.timing.deadlines import coalesced, deadline_after, slack_of
 from wheel_sched.timing.handle import TimerHandle
 from wheel_sched.timing.recurrence import CatchUp, Every
 from wheel_sched.timing.task import TimerTask
@@ -21,6 +22,9 @@ from wheel_sched.timing.wall import Jump, wall_deadline
 from wheel_sched.wheel import EntryState
 
 CLOSED = "the timer is closed; nothing was scheduled. Make a new one"
+
+BACKLOG = 4096  # how many new timers may stand in the inbox before they are sorted in
+AWAKE: Final = -1  # in place of the moment until which a timer sleeps
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +71,7 @@ class TimerFace(ABC):
         self._max_pending = max_pending
         self._on_error = on_error
         self._tick_ms, self._wheel_size = tick_ms, wheel_size
+        self._sleeps_until: float = math.inf  # monotonic ms; whoever is due before has to say so
         self._agenda = self._new_agenda()
         self._fired = self._failed = self._wakeups = 0
 
@@ -124,12 +129,8 @@ class TimerFace(ABC):
             Rejected: the delay, slack, key or callback is none, `max_pending` timers wait, or the timer is closed;
                 nothing was scheduled.
         """
-        handle = self._handle(deadline_after(self._clock.monotonic_ns(), delay_ms), callback, args)
-        if slack_ms:
-            handle._slack_ms = slack_of(slack_ms)
-        if key is None:
-            return self._add(handle)
-        return self._add_keyed(handle, key)
+        deadline_ms = deadline_after(self._clock.monotonic_ns(), delay_ms)
+        return self._take(self._handle(deadline_ms, callback, args), slack_ms, key)
 
     def add(self, task: TimerTask) -> TimerHandle:
         """Schedule a task as Kafka's `Timer.add` does; one that waits already is moved.
@@ -147,7 +148,8 @@ class TimerFace(ABC):
         Raises:
             Rejected: as `schedule`.
         """
-        handle = self._handle(deadline_after(self._clock.monotonic_ns(), delay_ms), callback, args)
+        deadline_ms = deadline_after(self._clock.monotonic_ns(), delay_ms)
+        handle = self._handle(deadline_ms, callback, args)
         handle._slack_ms = slack_of(slack_ms)
         return self._add_keyed(handle, key, replace=False)
 
@@ -179,8 +181,7 @@ class TimerFace(ABC):
         else:
             handle = self._handle(deadline_ms, callback, args)
             handle._wall = True
-        handle._slack_ms = slack_of(slack_ms)
-        return self._add(handle) if key is None else self._add_keyed(handle, key)
+        return self._take(handle, slack_ms, key)
 
     def every(
         self,
@@ -208,8 +209,7 @@ class TimerFace(ABC):
         first_ms = interval_ms if first_ms is None else first_ms
         handle = self._handle(deadline_after(self._clock.monotonic_ns(), first_ms), callback, args)
         handle._every = every
-        handle._slack_ms = slack_of(slack_ms)
-        return self._add(handle) if key is None else self._add_keyed(handle, key)
+        return self._take(handle, slack_ms, key)
 
     def get(self, key: Hashable) -> TimerHandle | None:
         """The timer that waits under `key`; a recurring one also while it runs."""
@@ -229,12 +229,37 @@ class TimerFace(ABC):
         return f"<{type(self).__name__} {state} fired={self._fired} tick={self._tick_ms}ms>"
 
     @abstractmethod
-    def _rearm(self, deadline_ms: int) -> None:
-        """Look at `deadline_ms` at the latest. Under the lock."""
+    def _attend(self, look_ms: int) -> None:
+        """See to the inbox, and look again at `look_ms` at the latest. Under the lock."""
 
-    @abstractmethod
-    def _add(self, handle: TimerHandle) -> TimerHandle:
-        """Take a new handle without a key in."""
+    def _rearm(self, look_ms: int) -> None:
+        if look_ms < self._sleeps_until:
+            self._attend(look_ms)
+
+    def _take(self, handle: TimerHandle, slack_ms: int, key: Hashable | None) -> TimerHandle:
+        """Take a new handle in. The way of the many, which is why it spells out what `Agenda.add` would do."""
+        look_ms = handle._deadline_ms
+        if slack_ms != 0:
+            handle._slack_ms = slack_of(slack_ms)
+            look_ms = coalesced(look_ms, slack_ms)
+        if key is not None:
+            return self._add_keyed(handle, key)
+        agenda = self._agenda
+        if self._max_pending is not None or handle._wall or agenda.closed:
+            return self._add_locked(handle)
+        inbox = agenda.inbox
+        inbox.append(handle)
+        # Who sleeps writes down until when before looking into the inbox for the last time: one sees the other.
+        if look_ms < self._sleeps_until or len(inbox) > BACKLOG:
+            with self._lock:
+                self._attend(look_ms)
+        if agenda.closed:
+            with self._lock:
+                # Whether `close` found it in the inbox shows in its state.
+                if handle._state is EntryState.PENDING:
+                    agenda.cancel(handle)
+                    raise Rejected(CLOSED)
+        return handle
 
     def _new_agenda(self) -> Agenda:
         return Agenda(self._clock, self._lock, self._rearm, tick_ms=self._tick_ms, wheel_size=self._wheel_size)

@@ -96,7 +96,8 @@ class TimerHandle:
     def reschedule(self, delay_ms: float) -> bool:
         """Be due `delay_ms` from now instead, as if scheduled now; also when it runs or has fired.
 
-        False, and nothing changed, when it was cancelled (its callback is gone) or the timer is closed.
+        False, and nothing changed, when it was cancelled (its callback is gone), another waits under its key, or the
+        timer is closed.
 
         Raises:
             Rejected: `delay_ms` is not a finite number; nothing was changed.

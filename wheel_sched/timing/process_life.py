@@ -7,7 +7,9 @@ daemon threads in the midst of whatever they do. Both are told to every timer th
 from __future__ import annotations
 
 import atexit
+import concurrent.futures.thread  # noqa: F401  # hooks run in reverse: this one's, which ends pools, must run after ours
 import os
+import threading
 import weakref
 from typing import Protocol
 
@@ -40,4 +42,5 @@ def _at_exit() -> None:
 
 if hasattr(os, "register_at_fork"):  # absent on Windows, which does not fork
     os.register_at_fork(after_in_child=_after_fork_in_child)
-atexit.register(_at_exit)
+# The hook of `concurrent.futures`, private but unchanged since 3.9: `atexit` alone runs when pools are down already.
+getattr(threading, "_register_atexit", atexit.register)(_at_exit)

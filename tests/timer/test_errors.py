@@ -1,0 +1,110 @@
+"""Callbacks that raise: told to somebody, always, and nothing else is disturbed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+
+
+def test_an_exception_is_handed_to_on_error_with_its_handle(face: Any) -> None:
+    """Kafka's timer swallows it; here the others run and the handler hears."""
+    heard, fired = [], []
+    timer = face.timer(on_error=lambda handle, error: heard.append((handle, str(error))))
+
+    def fail(text: str) -> None:
+        raise ValueError(text)
+
+    one = timer.schedule(1, fail, "one")
+    timer.schedule(1, fired.append, "between")
+    two = timer.schedule(2, fail, "two")
+    face.until(lambda: len(heard) == 2)
+    assert heard == [(one, "one"), (two, "two")]
+    assert fired == ["between"]
+    assert timer.statistics.failed == 2
+
+
+def test_a_handler_that_raises_is_reported_and_the_timer_goes_on(
+    virtual: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """On threads to the log, on asyncio to the loop's exception handler (which logs by default)."""
+    fired: list[int] = []
+
+    def broken(_: Any, __: BaseException) -> None:
+        raise RuntimeError("the handler's own")
+
+    timer = virtual.timer(on_error=broken)
+    timer.schedule(1, lambda: 1 / 0)
+    timer.schedule(2, fired.append, 1)
+    with caplog.at_level(logging.ERROR):
+        virtual.pass_ms(2)
+    assert fired == [1]
+    assert "on_error raised" in caplog.text
+    assert "the handler's own" in caplog.text
+
+
+def test_without_a_handler_an_exception_is_logged_with_its_traceback(
+    virtual: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody has to ask for it."""
+    timer = virtual.timer(on_error=None)
+    timer.schedule(1, lambda: 1 / 0)
+    with caplog.at_level(logging.ERROR):
+        virtual.pass_ms(1)
+    (record,) = caplog.records
+    assert "a timer's callback raised" in record.getMessage()
+    assert record.exc_info is not None
+    assert record.exc_info[0] is ZeroDivisionError
+
+
+def test_system_exit_in_a_callback_does_not_end_the_reaper(threads: Any) -> None:
+    """In a thread it would end nothing but the timer, silently; so it is reported as any exception."""
+    timer, fired = threads.timer(), []
+
+    def leave() -> None:
+        raise SystemExit(3)
+
+    timer.schedule(1, leave)
+    timer.schedule(2, fired.append, 1)
+    threads.pass_ms(2)
+    assert fired == [1]
+    assert [type(error) for error in threads.errors] == [SystemExit]
+
+
+def test_system_exit_in_a_callback_ends_the_loop_and_loses_no_timer(loop_face: Any) -> None:
+    """As in every callback of a loop. Siblings of its tick run when the loop goes on."""
+    timer, fired = loop_face.timer(), []
+
+    def leave() -> None:
+        raise SystemExit(3)
+
+    for number in range(2):
+        timer.schedule(5, fired.append, number)
+    timer.schedule(5, leave)
+    for number in range(2, 5):
+        timer.schedule(5, fired.append, number)
+    with pytest.raises(SystemExit):
+        loop_face.pass_ms(5)
+    assert (fired, len(timer)) == ([0, 1], 3)
+    loop_face.pass_ms(1)
+    assert fired == [0, 1, 2, 3, 4]
+
+
+def test_the_exception_of_a_coroutine_is_reported(loop_face: Any) -> None:
+    """As is that of a plain callback; a cancelled coroutine is not an error."""
+    timer = loop_face.timer()
+
+    async def fail() -> None:
+        await asyncio.sleep(0.001)
+        raise ValueError("late")
+
+    async def give_up() -> None:
+        raise asyncio.CancelledError
+
+    timer.schedule(1, fail)
+    timer.schedule(1, give_up)
+    loop_face.pass_ms(5)
+    assert [str(error) for error in loop_face.errors] == ["late"]
+    assert len(timer) == 0
