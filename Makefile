@@ -60,13 +60,15 @@ built-wheel: venv-dev ## build sdist and wheel, install the wheel into an empty 
 	@printf '==> built wheel\n'
 	@$(PY) -m pytest -m built tests/packaging
 
-bench: venv-dev ## benchmarks against peers measured in the same run: store, dispatch, wheel
+bench: venv-dev ## benchmarks against peers measured in the same run, one after another
 	@printf '==> benchmark: store\n' >&2
 	@$(PY) -m benchmarks store $(ARGS)
 	@printf '==> benchmark: dispatch\n' >&2
 	@$(PY) -m benchmarks dispatch $(ARGS)
 	@printf '==> benchmark: wheel\n' >&2
 	@$(PY) -m benchmarks wheel $(ARGS)
+	@printf '==> benchmark: purgatory\n' >&2
+	@$(PY) -m benchmarks purgatory $(ARGS)
 
 clean: ## remove caches and build results
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .wheel-sched

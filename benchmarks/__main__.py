@@ -1,6 +1,8 @@
 """The command line: one JSON object or a table on stdout, everything else on stderr.
 
-Exit code 0 when it has measured; with `--check` 1 when a gate is missed.
+A benchmark is a module of this package with `FIGURES`, `QUICK`, `FULL` and `run(sizes)`. It may add `sections(result)`
+(more tables for its page, by name), `write_plots(result, folder)`, and, when it also measures on the JVM,
+`JVM_FIGURES` and `run(sizes, jvm=True)`. Exit code 0 when it has measured; with `--check` 1 when a gate is missed.
 """
 
 from __future__ import annotations
@@ -8,28 +10,31 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from benchmarks import dispatch, store, wheel
 from benchmarks.figures import Figure, missed
 from benchmarks.report import markdown, table, write_section
-from benchmarks.wheel import plots
-from benchmarks.wheel.tables import full_table
+
+# By name, so that one's packages need not be there for another.
+BENCHMARKS = ("store", "dispatch", "wheel", "purgatory", "apscheduler", "celery", "spark")
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run one benchmark; the exit code."""
-    options = _parser().parse_args(argv)
-    figures: tuple[Figure, ...]
-    result: dict[str, Any]
-    if options.benchmark == "store":
-        figures, result = store.FIGURES, store.run(store.QUICK if options.quick else store.FULL)
-    elif options.benchmark == "wheel":
-        figures = (*wheel.FIGURES, *(wheel.JVM_FIGURES if options.jvm else ()))
-        result = wheel.run(wheel.QUICK if options.quick else wheel.FULL, jvm=options.jvm)
-    else:
-        figures, result = dispatch.FIGURES, dispatch.run(dispatch.QUICK if options.quick else dispatch.FULL)
+    parser = _parser()
+    options = parser.parse_args(argv)
+    benchmark = import_module(f"benchmarks.{options.benchmark}")
+    sizes = benchmark.QUICK if options.quick else benchmark.FULL
+    figures: tuple[Figure, ...] = benchmark.FIGURES
+    if options.jvm:
+        if not hasattr(benchmark, "JVM_FIGURES"):
+            parser.error(f"{options.benchmark} measures nothing on the JVM")
+        figures += benchmark.JVM_FIGURES
+    if options.plots is not None and not hasattr(benchmark, "write_plots"):
+        parser.error(f"{options.benchmark} has no plots")
+    result: dict[str, Any] = benchmark.run(sizes, jvm=True) if options.jvm else benchmark.run(sizes)
     problems = missed(figures, result)
     result |= {"quick": options.quick, "missed": problems}
     if options.json:
@@ -38,17 +43,15 @@ def main(argv: list[str] | None = None) -> int:
         print(table(figures, result))
     if options.markdown == "-":
         print(markdown(figures, result))
-    elif options.markdown:
+    elif options.markdown is not None:
         page = Path(options.markdown)
-        if options.benchmark == "wheel":
-            write_section(page, "wheel", markdown(wheel.FIGURES, result))
-            write_section(page, "wheel, all", full_table(result))
-            if options.jvm:
-                write_section(page, "wheel, jvm", markdown(wheel.JVM_FIGURES, result))
-        else:
-            write_section(page, options.benchmark, markdown(figures, result))
+        write_section(page, options.benchmark, markdown(benchmark.FIGURES, result))
+        if options.jvm:
+            write_section(page, f"{options.benchmark}, jvm", markdown(benchmark.JVM_FIGURES, result))
+        for name, text in benchmark.sections(result).items() if hasattr(benchmark, "sections") else ():
+            write_section(page, name, text)
     if options.plots is not None:
-        for path in plots.write(result, Path(options.plots)):
+        for path in benchmark.write_plots(result, Path(options.plots)):
             print(f"wrote {path}", file=sys.stderr)
     if options.check:
         for problem in problems:
@@ -57,17 +60,14 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks", description="What the store, the dispatcher and the wheel do."
-    )
-    parser.add_argument("benchmark", choices=("store", "dispatch", "wheel"))
-    parser.add_argument("--quick", action="store_true", help="smaller numbers, an answer within 50 seconds")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="What each part does, and its peers.")
+    parser.add_argument("benchmark", choices=BENCHMARKS)
+    parser.add_argument("--quick", action="store_true", help="smaller numbers, an answer in about a minute")
     parser.add_argument("--jvm", action="store_true", help="wheel: Kafka's and Netty's timers too (Java 17, Maven)")
-    parser.add_argument("--plots", metavar="DIR", help="wheel: SVG files into DIR (needs matplotlib)")
+    parser.add_argument("--plots", metavar="DIR", help="SVG files into DIR")
     parser.add_argument("--check", action="store_true", help="exit 1 when a gate is missed, and say which")
-    shape = parser.add_mutually_exclusive_group()
-    shape.add_argument("--json", action="store_true", help="one JSON object on stdout")
-    shape.add_argument(
+    parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    parser.add_argument(
         "--markdown", nargs="?", const="-", metavar="PAGE", help="a Markdown table on stdout, or into PAGE's section"
     )
     return parser

@@ -8,6 +8,8 @@ from wheel_sched.dispatcher import Answer, Batch, Failed
 from wheel_sched.errors import Rejected
 from wheel_sched.store import Claimed, Dead, Done, Held, decode_push
 
+Entry = tuple[str, list[bytes]]  # a topic and the message's fields
+
 
 class BrokerPublisher:
     """A dispatcher's publisher over any broker. One message's failure never holds up another's."""
@@ -17,25 +19,38 @@ class BrokerPublisher:
         self.instant = bool(getattr(broker, "instant", False))
 
     def publish(self, batch: Batch) -> None:
-        entries: list[tuple[str, list[bytes]]] = []
-        places = []
+        """See `Publisher`."""
+        found = self.prepared(batch)
+        if not found:
+            return
+        answers = batch.answers
+        for (place, _), answer in zip(
+            found, self.sent([(batch.items[place], entry) for place, entry in found]), strict=True
+        ):
+            answers[place] = answer
+
+    def prepared(self, batch: Batch) -> list[tuple[int, Entry]]:
+        """The places of what can be sent, and how; what is unreadable is answered in the batch."""
+        found: list[tuple[int, Entry]] = []
         for place, item in enumerate(batch.items):
             try:
                 form = decode_push(item.body)
                 if form.kind != "S":
                     raise Rejected("the body is for a list and holds no message")
-                entries.append((form.target, form.pieces))
-                places.append(place)
+                found.append((place, (form.target, form.pieces)))
             except Rejected as error:
-                batch.answers[place] = Held(item.id, f"quarantine: {error}")
-        if not entries:
-            return
-        items, answers = batch.items, batch.answers
-        for place, failure in zip(places, self._send(entries), strict=True):
-            item_id = items[place].id
-            answers[place] = Done(item_id) if failure is None else _failed(failure)
+                batch.acknowledge(place, Held(item.id, f"quarantine: {error}"))
+        return found
 
-    def _send(self, entries: list[tuple[str, list[bytes]]]) -> list[PublishFailure | None]:
+    def sent(self, messages: list[tuple[Claimed, Entry]]) -> list[Answer]:
+        """Send them in one call of the broker; an answer for each."""
+        failures = self._send([entry for _, entry in messages])
+        return [
+            Done(item.id) if failure is None else _failed(failure)
+            for (item, _), failure in zip(messages, failures, strict=True)
+        ]
+
+    def _send(self, entries: list[Entry]) -> list[PublishFailure | None]:
         if isinstance(self._broker, FieldsBroker):
             return self._broker.publish_fields(entries)
         return self._broker.publish([from_fields(topic, fields) for topic, fields in entries])

@@ -20,6 +20,7 @@ from retry_topic.brokers.protocol import BrokerConsumer, Delivery
 from retry_topic.consumer.config import secrets_problems
 from retry_topic.home import Home
 from retry_topic.intake import Intake, Taken
+from retry_topic.lingering import LingeringPublisher
 from retry_topic.names import check_group, dead_topic_of, redelivery_topic_of, retry_topic_of
 from retry_topic.policy import PolicySet, RetryPolicy
 from retry_topic.publisher import BrokerPublisher
@@ -46,6 +47,9 @@ class ServiceConfig:
         idle_ms: after this another service takes over what a dead one had read. Defaults to 30 s.
         secrets: for signed headers, the first one signs, any verifies. Defaults to none.
         dispatcher: see `DispatcherConfig`.
+        linger_ms: how long what is due waits for company, so that the broker is called less often: pays with several
+            of `dispatcher.workers`, and makes messages so much later at most. Defaults to 0: it does not.
+        linger_messages: so many go without waiting. Defaults to 500.
         hand_over: "auto" takes the one-script way (exactly once) where it is possible; "settle" never. Defaults to
             "auto".
     """
@@ -57,6 +61,8 @@ class ServiceConfig:
     secrets: tuple[bytes, ...] = ()
     dispatcher: DispatcherConfig = field(default_factory=DispatcherConfig)
     hand_over: Literal["auto", "settle"] = "auto"
+    linger_ms: int = 0
+    linger_messages: int = 500
 
     def __post_init__(self) -> None:
         problems = []
@@ -70,6 +76,12 @@ class ServiceConfig:
             problems.append(f"expected batch to be a whole number from 1 to 500, got: {self.batch!r}")
         if type(self.idle_ms) is not int or self.idle_ms < 100:
             problems.append(f"expected idle_ms to be a whole number from 100 up, got: {self.idle_ms!r}")
+        if type(self.linger_ms) is not int or self.linger_ms < 0:
+            problems.append(f"expected linger_ms to be a whole number from 0 up, got: {self.linger_ms!r}")
+        elif self.linger_ms >= self.dispatcher.lease_ms:
+            problems.append(f"expected linger_ms to be below dispatcher.lease_ms, got: {self.linger_ms}")
+        if type(self.linger_messages) is not int or self.linger_messages < 1:
+            problems.append(f"expected linger_messages to be a whole number from 1 up, got: {self.linger_messages!r}")
         problems += secrets_problems(self.secrets)
         if problems:
             raise ConfigError(problems)
@@ -109,7 +121,13 @@ class RetryService:
             seen=seen,
         )
         push = home.push_target() if self.config.hand_over == "auto" else None
-        self.dispatcher = Dispatcher(home.store, BrokerPublisher(home.broker), push=push, config=self.config.dispatcher)
+        publisher = BrokerPublisher(home.broker)
+        self._lingering: LingeringPublisher | None = None
+        if self.config.linger_ms and push is None:
+            self._lingering = LingeringPublisher(
+                publisher, linger_ms=self.config.linger_ms, messages=self.config.linger_messages
+            )
+        self.dispatcher = Dispatcher(home.store, self._lingering or publisher, push=push, config=self.config.dispatcher)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._take_in, name=f"retry-intake-{group}", daemon=True)
         self._state = "new"
@@ -160,6 +178,8 @@ class RetryService:
                 self._stopping.set()
                 self._thread.join(timeout_s)
             self.dispatcher.stop(timeout_s)
+            if self._lingering is not None:
+                self._lingering.close()
             self._state = "stopped"
 
     def _take_in(self) -> None:

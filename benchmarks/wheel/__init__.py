@@ -29,8 +29,12 @@ from benchmarks.wheel.mixes import (
     program,
     run_program,
 )
+from benchmarks.wheel.plots import write_plots
 from benchmarks.wheel.subjects import MIXED, SUBJECTS
+from benchmarks.wheel.tables import full_table
 from wheel_sched import wheel
+
+__all__ = ["FIGURES", "FULL", "JVM_FIGURES", "QUICK", "Sizes", "run", "sections", "write_plots"]
 
 FIGURES = (
     Figure("compiled_schedule_vs_floor", "x", "schedule at 10 k over a C call and a slotted object", at_most=1.5),
@@ -156,6 +160,11 @@ def run(sizes: Sizes, *, jvm: bool = False) -> dict[str, Any]:
         result |= on_the_jvm.compare()
     narration.close()
     return result
+
+
+def sections(result: Mapping[str, Any]) -> dict[str, str]:
+    """More tables for the page: everything that was measured."""
+    return {"wheel, all": full_table(result)}
 
 
 def _steps(sizes: Sizes) -> int:

@@ -23,7 +23,7 @@ _COLOURS = {
 }
 
 
-def write(result: Mapping[str, Any], folder: Path) -> list[Path]:
+def write_plots(result: Mapping[str, Any], folder: Path) -> list[Path]:
     """One plot for each of the three; where they were written."""
     import matplotlib as mpl
 

@@ -81,7 +81,7 @@ class Consumer:
         self._asynchronous = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
             getattr(handler, "__call__", None)  # noqa: B004  # an object whose __call__ is async
         )
-        self._in_flight = InFlight()
+        self._in_flight = InFlight(self.config.idle_ms)
         self._stopping = threading.Event()
         self._stopped = threading.Event()
         self._cut_off = False

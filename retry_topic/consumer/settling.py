@@ -1,7 +1,8 @@
 """What becomes of deliveries once they were handled: acknowledged, or forwarded to the retry topic; and kept alive.
 
 Invariant: a delivery is in flight from the moment it was read until the broker has confirmed that it is settled, and
-while it is, its hold at the broker is renewed every third of `idle_ms`. What the broker refuses stays in flight and
+while it is, its hold at the broker is renewed when a third of `idle_ms` has passed since it was read or renewed: a
+`HeartbeatMonitor` says whose. What the broker refuses stays in flight and
 is tried again with a growing delay: the runtime never forgets a message, it stops reading new ones.
 
 Threads: handlers put outcomes, one thread of ours settles and beats, another one reads from the same broker consumer.
@@ -22,6 +23,7 @@ from retry_topic.brokers.protocol import Broker, BrokerConsumer, Delivery
 from retry_topic.consumer.config import ConsumerStats
 from retry_topic.message import Message
 from wheel_sched.errors import BrokerError
+from wheel_sched.purgatory import HeartbeatMonitor
 
 logger = logging.getLogger("retry_topic.consumer")
 
@@ -41,11 +43,21 @@ class Outcome:
 
 
 class InFlight:
-    """Deliveries that were read and are not settled yet, by where they were read. Any thread."""
+    """Deliveries that were read and are not settled yet, by where they were read. Any thread.
 
-    def __init__(self) -> None:
+    Args:
+        idle_ms: how soon the broker gives a silent consumer's deliveries to another.
+    """
+
+    def __init__(self, idle_ms: int) -> None:
+        renew_ms = max(1, idle_ms // 3)
         self._changed = threading.Condition()
         self._held: dict[object, Delivery] = {}
+        self._lapsing: list[object] = []
+        # a tenth of slack, so that one call renews what was read in many
+        self._holds: HeartbeatMonitor[object] = HeartbeatMonitor(
+            renew_ms, self._lapsing.append, tick_ms=max(1, renew_ms // 10)
+        )
 
     def __len__(self) -> int:
         return len(self._held)
@@ -60,6 +72,7 @@ class InFlight:
         with self._changed:
             fresh = key not in self._held
             self._held[key] = delivery
+            self._holds.add(key)
             return fresh
 
     def current(self, delivery: Delivery) -> Delivery:
@@ -71,11 +84,23 @@ class InFlight:
         with self._changed:
             for delivery in deliveries:
                 self._held.pop(_key(delivery), None)
+                self._holds.remove(_key(delivery))
             self._changed.notify_all()
 
-    def deliveries(self) -> list[Delivery]:
+    def to_renew(self) -> list[Delivery]:
+        """Whose holds are to be renewed now; each of them counts as renewed from here on. One thread."""
+        self._holds.run_due()
         with self._changed:
-            return list(self._held.values())
+            lapsing, self._lapsing[:] = list(self._lapsing), ()
+            due = [(key, self._held[key]) for key in lapsing if key in self._held]
+            for key, _ in due:
+                self._holds.add(key)
+            return [delivery for _, delivery in due]
+
+    def next_renewal_s(self) -> float | None:
+        """When `to_renew` will next have an answer, by `time.monotonic`; None when nothing is in flight."""
+        next_ms = self._holds.next_ms()
+        return None if next_ms is None else next_ms / 1000
 
     def room(self, limit: int, timeout_s: float) -> int:
         """How many more may be read; waits up to `timeout_s` for the first."""
@@ -101,7 +126,7 @@ class Settler:
         consumer: whose deliveries they are.
         in_flight: what was read.
         stats: where it counts.
-        idle_ms: how soon the broker gives a silent consumer's deliveries to another.
+        idle_ms: as `in_flight` has it.
     """
 
     def __init__(
@@ -111,7 +136,7 @@ class Settler:
         self._consumer = consumer
         self._in_flight = in_flight
         self._stats = stats
-        self._beat_s = idle_ms / 3000
+        self._look_s = idle_ms / 3000
         self._outcomes: queue.SimpleQueue[Outcome | None] = queue.SimpleQueue()
         self._finishing = threading.Event()
         self._again: list[Outcome] = []  # what could not be settled, tried again at `_again_at`
@@ -129,16 +154,16 @@ class Settler:
 
     def run(self) -> None:
         """The thread."""
-        next_beat = time.monotonic() + self._beat_s
         while True:
-            ready = self._collect(min(next_beat, self._again_at) if self._again else next_beat)
+            until = time.monotonic() + self._look_s  # what is read meanwhile lapses later than that
+            if (renewal_s := self._in_flight.next_renewal_s()) is not None:
+                until = min(until, renewal_s)
+            ready = self._collect(min(until, self._again_at) if self._again else until)
             if self._again and (time.monotonic() >= self._again_at or self._finishing.is_set()):
                 ready, self._again = self._again + ready, []
             if ready:
                 self._settle(ready)
-            if time.monotonic() >= next_beat:
-                next_beat = time.monotonic() + self._beat_s
-                self._beat()
+            self._beat()
             if self._finishing.is_set() and self._outcomes.empty():
                 if not self._again or self._failures > _LAST_TRIES:
                     return
@@ -225,7 +250,7 @@ class Settler:
         stats.in_flight = len(self._in_flight)
 
     def _beat(self) -> None:
-        deliveries = self._in_flight.deliveries()
+        deliveries = self._in_flight.to_renew()
         if not deliveries:
             return
         try:

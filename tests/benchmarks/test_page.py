@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 
-from benchmarks import dispatch, store, wheel
+from benchmarks import dispatch, purgatory, store, wheel
 from benchmarks.report import markdown, table, write_section
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "benchmarks.md"
 AROUND = {"python": "3.13.1", "server": "valkey 9.1.2", "core": "compiled", "cpus": 8, "rounds": 7}
 
-every_benchmark = pytest.mark.parametrize("benchmark", [store, dispatch, wheel], ids=["store", "dispatch", "wheel"])
+every_benchmark = pytest.mark.parametrize(
+    "benchmark", [store, dispatch, wheel, purgatory], ids=["store", "dispatch", "wheel", "purgatory"]
+)
 
 
 def without_values(text: str) -> list[list[str]]:
@@ -53,7 +55,7 @@ def test_the_page_has_the_jvms_figures_and_the_plots_it_shows() -> None:
     section = text.partition("<!-- figures: wheel, jvm -->")[2].partition("<!-- end of")[0]
     assert without_values(section) == without_values(markdown(wheel.JVM_FIGURES, None))
     shown = re.findall(r"\((images/[^)]+)\)", text)
-    assert len(shown) == 3
+    assert len(shown) == 5
     assert all((PAGE.parent / image).exists() for image in shown)
 
 

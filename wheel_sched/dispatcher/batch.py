@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -40,16 +40,27 @@ class Batch:
     items: list[Claimed]
     answers: list[Answer | None] = field(default_factory=list)
     settling: Settle | None = None
-    started_ms: int = 0
+    told: Callable[[Batch], object] | None = None  # whom to tell when the last answer has come
     lease_until_ns: int = 0  # by the local monotonic clock; never later than the store's own end of the lease
     over: bool = False
 
     def __post_init__(self) -> None:
         self.answers = [None] * len(self.items)
 
+    def acknowledge(self, place: int, answer: Answer) -> None:
+        """Answer for the item at `place`, from any thread, also after `publish` has returned (see `Publisher`)."""
+        self.answers[place] = answer
+        if self.told is not None and not unanswered(self.answers):
+            self.told(self)
+
 
 class Publisher(Protocol):
-    """Where due items go."""
+    """Where due items go.
+
+    What a publisher has not answered when `publish` returns is in doubt. One whose broker acknowledges later has a true
+    attribute `asynchronous`: `publish` then only sends, the answers come by `Batch.acknowledge`, and the batch is
+    settled with the last of them, or at the timeout with those there are.
+    """
 
     def publish(self, batch: Batch) -> None:
         """Publish `batch.items` and put an answer for each into `batch.answers`; called from a worker thread.

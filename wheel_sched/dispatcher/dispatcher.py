@@ -28,8 +28,10 @@ from wheel_sched.dispatcher.listener import Listener
 from wheel_sched.dispatcher.push import PushTarget
 from wheel_sched.dispatcher.server_time import ServerTime
 from wheel_sched.dispatcher.statistics import DispatcherStats
+from wheel_sched.dispatcher.waiting import Waiting
 from wheel_sched.dispatcher.workers import Workers
 from wheel_sched.errors import StaleEpoch, StoreError, WheelSchedError
+from wheel_sched.purgatory import Joined
 from wheel_sched.store.delay_store import DelayStore
 from wheel_sched.store.items import (
     Claim,
@@ -96,17 +98,19 @@ class Dispatcher:
         self._swept_ms: dict[int, int] = {}
         self._marks: dict[int, bytes] = {}
         self._answered: deque[Batch] = deque()
+        self._waiting = Waiting(self._clock, self.config.publish_timeout_ms, self._answered.append)
         self._inbox: deque[Callable[[], None]] = deque()
         self._backoff = Backoff(self.config, self.stats)
         self._wakeup = threading.Condition()
         self._workers = Workers(
-            publisher, self.config.workers, self._clock, lambda batch: self._note(lambda: self._returned(batch))
+            publisher, self.config.workers, self._clock, lambda batch: self._note(lambda: self._waiting.returned(batch))
         )
         self._owner = threading.Thread(target=self._own, name="wheel-sched-dispatcher", daemon=True)
         self._listeners: list[Listener] = []
         self._state = "new"
         self._state_lock = threading.Lock()
         self._stop_by_ns: int | None = None
+        self._draining = self._drained = False
         self._store_failures = 0
         self._quiet_until_us = 0
         self._asked_us = 0
@@ -174,11 +178,6 @@ class Dispatcher:
             self._inbox.append(note)
             self._wakeup.notify()
 
-    def _returned(self, batch: Batch) -> None:
-        if not batch.over:
-            batch.over = True
-            self._answered.append(batch)
-
     # -- the owner
 
     def _own(self) -> None:
@@ -194,20 +193,27 @@ class Dispatcher:
                 listener.stop()
 
     def _finished(self) -> bool:
-        if self._stop_by_ns is None:
-            return False
-        if self._clock.monotonic_ns() < self._stop_by_ns:
-            return not self._alarms.out()
-        for batch in self._alarms.batches:
-            self._returned(batch)
+        if self._stop_by_ns is not None and not self._draining:
+            self._draining = True
+            left_ns = self._stop_by_ns - self._clock.monotonic_ns()
+            self._waiting.drain(self._alarms.batches, max(0, left_ns // 1_000_000), self._drain_over)
+        return self._drained
+
+    def _drain_over(self, batches: Joined[Batch]) -> None:
+        """All are settled, or the time is up: what is unanswered then is in doubt, and released."""
+        for batch in batches.missing:
+            self._waiting.returned(batch)
         if self._answered:
             self._converse()
-        return True
+        self._drained = True
 
     def _step(self) -> None:
         self._turn_began_ns = self._clock.monotonic_ns()
         while self._inbox:
             self._inbox.popleft()()
+        self._waiting.timer.run_due()
+        if self._drained:
+            return
         if self._time.known:
             for alarm in self._alarms.going_off(self._now_ms()):
                 if isinstance(alarm, Keep):
@@ -235,8 +241,8 @@ class Dispatcher:
             until_us = [self._quiet_until_us] if self._quiet_until_us > local_us else []
             if not until_us and self._time.known and (expiry := self._alarms.next_ms()) is not None:
                 until_us.append(local_us + expiry * 1000 - self._time.now_us(local_us))
-            if self._stop_by_ns is not None:
-                until_us.append(self._stop_by_ns // 1000)
+            if (timeout_ms := self._waiting.timer.next_ms()) is not None:
+                until_us.append(timeout_ms * 1000)
             self._turn_began_ns = None
             self._clock.wait(self._wakeup, max(0, min(until_us) - local_us) / 1000 if until_us else None)
 
@@ -343,8 +349,6 @@ class Dispatcher:
         # what fails here is told by the next dispatcher that sees the step; the scripts see those back by themselves
         self.store.execute([Call(shard, ReportJump(epoch, step_ms)) for shard, epoch in self._epochs.items()])
         self._swept_ms.clear()
-        for batch in self._alarms.batches:
-            batch.started_ms += step_ms
         self._alarms.restart(self._now_ms(), self._now_ms() + self.config.lease_ms // 3)
         self._unread.update(range(self.store.shards))
 
@@ -404,7 +408,6 @@ class Dispatcher:
             batch = Batch(pushed, [refused.item for refused in pushed.refused])
             batch.answers = [self._workers.refuse(refused) for refused in pushed.refused]
             self._watch(batch)
-            self._returned(batch)
         self._arm(pushed.shard, pushed.due_head_ms, pushed.fly_head_ms)
 
     def _arm(self, shard: int, due_head_ms: int | None, fly_head_ms: int | None, *, keep: bool = False) -> None:
@@ -423,20 +426,20 @@ class Dispatcher:
     # -- batches
 
     def _watch(self, batch: Batch) -> None:
-        batch.started_ms = self._now_ms()
         batch.lease_until_ns = self._asked_us * 1000 + self.config.lease_ms * 1_000_000
+        batch.told = self._told
         self.stats.in_flight += len(batch.items)
-        first_ms = min(self.config.lease_ms // 3, self.config.publish_timeout_ms)
-        self._alarms.keep(batch, batch.started_ms + first_ms)
+        self._alarms.keep(batch, self._now_ms() + self.config.lease_ms // 3)
+        self._waiting.watch(batch)
+
+    def _told(self, batch: Batch) -> None:
+        self._note(lambda: self._waiting.told(batch))
 
     def _keep(self, batch: Batch) -> None:
-        """A batch is still out: extend its lease, or settle it with the answers there are at its timeout."""
+        """A batch is still out: extend its lease."""
         if not self._alarms.is_out(batch):
             return
         now_ms = self._now_ms()
-        if not batch.over and now_ms - batch.started_ms >= self.config.publish_timeout_ms:
-            self._returned(batch)
-            return
         ids = [item.id for item in batch.items]
         asked_ns = self._clock.monotonic_ns()
         (answer,) = self.store.execute([Call(batch.claim.shard, Extend(batch.claim.number, ids, self.config.lease_ms))])
@@ -444,10 +447,7 @@ class Dispatcher:
             logger.warning("dispatcher.lease_not_extended: %s", answer)
         elif Outcome.STALE not in answer.outcomes:
             batch.lease_until_ns = asked_ns + self.config.lease_ms * 1_000_000
-        again_ms = now_ms + self.config.lease_ms // 3
-        if not batch.over:
-            again_ms = min(again_ms, batch.started_ms + self.config.publish_timeout_ms)
-        self._alarms.keep(batch, again_ms)
+        self._alarms.keep(batch, now_ms + self.config.lease_ms // 3)
 
     def _settlements(self, batch: Batch) -> list[Settlement]:
         answers = list(batch.answers)  # a publisher past its timeout may still be writing
@@ -458,6 +458,7 @@ class Dispatcher:
 
     def _settled(self, batch: Batch, settled: Settled) -> None:
         self._alarms.done(batch)
+        self._waiting.settled(batch)
         settlements = batch.settling.settlements if batch.settling is not None else ()
         self.stats.settled(batch.items, settlements, settled)
         if self._on_settled is None:

@@ -22,11 +22,13 @@ class Workers:
             called in the owner's thread, which spares two changes of thread a batch.
         count: how many.
         clock: what leases are measured with here.
-        returned: called from a worker when a batch is through; what is unanswered in it then is in doubt.
+        returned: called from a worker when a batch is through; what is unanswered in it then is in doubt. Not called
+            for what a publisher with a true attribute `asynchronous` has sent: that tells of the last answer itself.
     """
 
     def __init__(self, publisher: Publisher, count: int, clock: Clock, returned: Callable[[Batch], None]) -> None:
         self._publisher = publisher
+        self._asynchronous = bool(getattr(publisher, "asynchronous", False))
         self._instant = bool(getattr(publisher, "instant", False))
         self._clock = clock
         self._returned = returned
@@ -67,6 +69,8 @@ class Workers:
         try:
             if self._clock.monotonic_ns() < batch.lease_until_ns:
                 self._publisher.publish(batch)
+                if self._asynchronous:
+                    return
             else:  # this process was stopped, or the store was away: others may have the batch by now
                 batch.answers = [Failed("its lease had run out before it was published")] * len(batch.items)
         except Exception as error:

@@ -68,7 +68,7 @@ class Rig:
     def __init__(self, idle_ms: int = 60_000) -> None:
         self.broker = MemoryBroker()
         self.stub = Stub()
-        self.in_flight = InFlight()
+        self.in_flight = InFlight(idle_ms)
         self.stats = ConsumerStats()
         self.settler = Settler(self.broker, self.stub, self.in_flight, self.stats, idle_ms)
         self.thread = threading.Thread(target=self.settler.run, daemon=True)
@@ -197,13 +197,36 @@ def test_a_record_that_is_here_already_is_settled_with_its_newest_handle(rig: Ri
 
 def test_room_is_what_is_free() -> None:
     """A reader waits while everything is taken, and no longer than it says."""
-    in_flight = InFlight()
+    in_flight = InFlight(60_000)
     deliveries = [Delivery(Message("t", b"", source=Source("t", 0, str(n))), n) for n in range(3)]
     for delivery in deliveries:
         in_flight.add(delivery)
     assert (in_flight.room(5, 0), in_flight.room(3, 0.01)) == (2, 0)
     threading.Timer(0.02, in_flight.remove, [deliveries[:1]]).start()
     assert in_flight.room(3, 10) == 1
+
+
+def test_holds_are_renewed_because_a_heartbeat_monitor_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each delivery is a member from its reading to its end; a monitor that names nobody has nobody renewed."""
+    rig = Rig(idle_ms=300)
+    try:
+        kept = rig.deliver("kept")
+        gone = rig.deliver("gone")
+        assert len(rig.in_flight._holds) == 2
+        _until(lambda: rig.stub.beaten.count(kept) >= 2)
+        rig.settler.put(Outcome(gone, "acknowledged"))
+        assert rig.in_flight.wait_until_at_most(1, 10)
+        assert len(rig.in_flight._holds) == 1
+        assert rig.in_flight._holds.expired >= 2
+        monkeypatch.setattr(rig.in_flight._holds, "run_due", lambda: 0)
+        seen = len(rig.stub.beaten)
+        time.sleep(0.3)  # three renewals would be due
+        assert len(rig.stub.beaten) <= seen + 1  # one may have been on its way
+        rig.settler.put(Outcome(kept, "acknowledged"))
+        assert rig.drained()
+        assert len(rig.in_flight._holds) == 0
+    finally:
+        assert rig.finish()
 
 
 def _until(condition: Callable[[], bool]) -> None:

@@ -1,0 +1,188 @@
+"""`python -m benchmarks purgatory`: the benchmark that Kafka's purgatory redesign is known for, old design against new.
+
+Rates are raised until a design no longer sustains them: at least 98 % of the requests made in time, and the backlog
+gone within a moment of the last. A rate that was missed is tried once more, for the machine is shared. Every point is a
+process of its own, the designs by turns.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from benchmarks.figures import Figure
+from benchmarks.narration import Narration
+from benchmarks.purgatory.demand import CASES
+from benchmarks.purgatory.plots import write_plots
+from wheel_sched.wheel import CORE
+
+__all__ = ["FIGURES", "FULL", "QUICK", "Sizes", "run", "write_plots"]
+
+FIGURES = (
+    Figure("new_low_rate", "req/s", "highest rate sustained, few time out (our goal: 150,000)"),
+    Figure("new_high_rate", "req/s", "the same, half of them time out (the original's headline: 105,000)"),
+    Figure("old_low_rate", "req/s", "the old design, few time out"),
+    Figure("old_high_rate", "req/s", "the old design, half of them time out"),
+    Figure("new_vs_old_low", "x", "new divided by old, few time out", at_least=3),
+    Figure("new_vs_old_high", "x", "new divided by old, half of them time out", at_least=3),
+    Figure("pure_high_rate", "req/s", "the new design on the pure core, half of them time out (our goal: 80,000)"),
+    Figure("cpu_vs_bare", "x", "processor time per request, divided by the same without locks", at_most=1.5),
+    Figure("cpu_us", "µs", "processor time per request, harness included"),
+    Figure("baseline.bare_cpu_us", "µs", "baseline: the same without locks and statistics"),
+    Figure("heartbeats_per_s", "beats/s", "one thread (our goal: 500,000)"),
+    Figure("bytes_per_member", "bytes", "memory per member, its id not included"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much is measured.
+
+    Args:
+        rates: targets, rising.
+        new_from: the first of them that the new design is given.
+        seconds: length of a point; 0: as long as `requests` take.
+        requests: of a point.
+        rounds: of new against bare.
+        bare_rate: the target at which these are compared.
+        tries: of a rate that is missed.
+        members, beats: of the heartbeats.
+        sizes: of wheels, besides the default.
+    """
+
+    rates: tuple[int, ...] = (5_000, 10_000, 20_000, 40_000, 60_000, 80_000, 105_000, 120_000, 150_000, 200_000)
+    new_from: int = 10_000
+    seconds: float = 0
+    requests: int = 1_000_000
+    rounds: int = 5
+    bare_rate: int = 40_000
+    tries: int = 2
+    members: int = 1_000_000
+    beats: int = 2_000_000
+    sizes: tuple[int, ...] = (32,)  # Kafka's 20, rounded up to a power of two
+
+
+FULL = Sizes()
+QUICK = Sizes(
+    rates=(5_000, 10_000, 20_000, 40_000, 80_000, 105_000, 150_000, 200_000),
+    new_from=40_000,
+    seconds=0.7,
+    rounds=3,
+    beats=1_000_000,
+    sizes=(),
+)
+
+
+def run(sizes: Sizes) -> dict[str, Any]:
+    """Measure; the figures by key."""
+    narration = Narration(4 * len(sizes.rates) + 4 * sizes.rounds + 4)
+    bench = _Bench(sizes, narration)
+    best = dict.fromkeys(((design, case) for design in ("old", "new") for case in CASES), 0)
+    running = dict.fromkeys(best, True)
+    for rate in sizes.rates:
+        for design, case in best:
+            if running[design, case] and (design == "old" or rate >= sizes.new_from):
+                running[design, case] = bench.sustains(design, case, rate)
+                if running[design, case]:
+                    best[design, case] = rate
+    for rate in [rate for rate in reversed(sizes.rates) if rate < sizes.new_from]:  # a machine that is very busy
+        for case in CASES:
+            if not best["new", case] and bench.sustains("new", case, rate):
+                best["new", case] = rate
+    pure_best = 0
+    for rate in [rate for rate in sizes.rates if rate >= 40_000]:
+        if not bench.sustains("new", "high", rate, core="pure"):
+            break
+        pure_best = rate
+    for size in sizes.sizes:
+        for case in CASES:
+            bench.point("new", case, sizes.bare_rate, wheel_size=size)
+    costs = bench.costs()
+    ratios = [round(median(new) / median(bare), 2) for new, bare in costs.values()]
+    narration.step(f"{sizes.members:,} members, {sizes.beats:,} beats")
+    beats = _child("benchmarks.purgatory.heartbeats", str(sizes.members), str(sizes.beats))
+    narration.close()
+    lowest = sizes.rates[0]
+    return {
+        "core": CORE,
+        **{f"{design}_{case}_rate": rate for (design, case), rate in best.items()},
+        # a design that did not sustain the lowest target is taken at that: the ratio is then a lower bound
+        **{f"new_vs_old_{case}": round(best["new", case] / max(best["old", case], lowest), 2) for case in CASES},
+        "pure_high_rate": pure_best,
+        "cpu_vs_bare": max(ratios),
+        "cpu_us": round(median(value for new, _ in costs.values() for value in new), 2),
+        "baseline": {"bare_cpu_us": round(median(value for _, bare in costs.values() for value in bare), 2)},
+        **beats,
+        "members": sizes.members,
+        "points": bench.points,
+        "python": platform.python_version(),
+        "server": f"{CORE} core",
+        "cpus": os.cpu_count(),
+        "rounds": sizes.rounds,
+    }
+
+
+class _Bench:
+    def __init__(self, sizes: Sizes, narration: Narration) -> None:
+        self._sizes = sizes
+        self._narration = narration
+        self.points: list[dict[str, Any]] = []
+
+    def sustains(self, design: str, case: str, rate: int, core: str = CORE) -> bool:
+        """Whether one of the tries does."""
+        return any(
+            self.point(design, case, rate, core=core, seed=1 + attempt)["sustained"]
+            for attempt in range(self._sizes.tries)
+        )
+
+    def point(
+        self, design: str, case: str, rate: int, *, core: str = CORE, wheel_size: int = 4096, seed: int = 1
+    ) -> dict[str, Any]:
+        """Measure one."""
+        self._narration.step(f"{design}, {case} time-outs, {rate:,} a second, {core} core")
+        seconds = self._sizes.seconds
+        requests = int(rate * seconds) if seconds else self._sizes.requests
+        load = {
+            "design": design,
+            "case": case,
+            "rate": rate,
+            "requests": requests,
+            "wheel_size": wheel_size,
+            "seed": seed,
+        }
+        point = _child("benchmarks.purgatory.load", json.dumps(load), core=core)
+        point |= {"core": core, "wheel_size": wheel_size, "requests": requests}
+        self.points.append(point)
+        return point
+
+    def costs(self) -> dict[str, tuple[list[float], list[float]]]:
+        """Processor time per request of new and bare by case, by turns."""
+        costs: dict[str, tuple[list[float], list[float]]] = {case: ([], []) for case in CASES}
+        for turn, case in self._turns():
+            designs = ("new", "bare") if turn % 2 else ("bare", "new")
+            for design in designs:
+                costs[case][design == "bare"].append(self.point(design, case, self._sizes.bare_rate)["cpu_us"])
+        return costs
+
+    def _turns(self) -> Iterator[tuple[int, str]]:
+        for turn in range(self._sizes.rounds):
+            for case in CASES:
+                yield turn, case
+
+
+def _child(module: str, *arguments: str, core: str = CORE) -> dict[str, Any]:
+    environment = os.environ | ({"WHEEL_SCHED_PURE": "1"} if core == "pure" else {})
+    done = subprocess.run(
+        [sys.executable, "-m", module, *arguments], env=environment, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise RuntimeError(f"{module} ended with {done.returncode}: {done.stderr[-2000:]}")
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found

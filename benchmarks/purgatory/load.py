@@ -1,0 +1,169 @@
+"""One point of the benchmark: a design under one load, in a process of its own so that its memory is its own.
+
+`python -m benchmarks.purgatory.load '{"design": "new", "case": "low", "rate": 100000, ...}'` prints one JSON object.
+
+The calling thread makes requests at their arrival times, as fast as it can when it is behind; another completes each
+when its latency is over; the design's own thread expires the rest. Requests made as planned, but completed long after
+they could have been, are a backlog: `drained` says that all were through soon after the last one was made.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from benchmarks.purgatory.demand import CASES, KEYS, TIMEOUT_MS, intervals_ms
+from benchmarks.purgatory.designs import DESIGNS, Request
+from benchmarks.purgatory.memory import peak_bytes, resident_bytes
+from wheel_sched.purgatory.statistics import Tally
+
+DRAIN_S = 1.5  # after the last request; what waits then has all expired, were it only for the time
+_REVISITED = 50  # ms for which a completion may be noted too late and is still found at once
+_MS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What one point is.
+
+    Args:
+        design: "old", "new" or "bare".
+        case: "low" or "high".
+        rate: requests a second.
+        requests: how many.
+        wheel_size: slots per level. Defaults to the library's own, 4096.
+        seed: of the samples. Defaults to 1.
+    """
+
+    design: str
+    case: str
+    rate: int
+    requests: int
+    wheel_size: int = 4096
+    seed: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """What it came to.
+
+    Args:
+        achieved: requests a second that were made.
+        cpu_us: processor time of the whole process per request, in microseconds.
+        peak_mib: the most memory the process had, above what it had at the start.
+        drained: whether all were completed within `DRAIN_S` after the last was made.
+        sustained: at least 98 % of the rate were made, and drained.
+    """
+
+    design: str
+    case: str
+    rate: int
+    achieved: int
+    cpu_us: float
+    peak_mib: float
+    drained: bool
+    sustained: bool
+
+
+class Completer:
+    """Completes requests when their latency is over; a bucket per millisecond."""
+
+    def __init__(self, start_ns: int, span_ms: int) -> None:
+        self._start_ns = start_ns
+        self.buckets: list[list[Request]] = [[] for _ in range(span_ms + 2)]
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        reached = 0
+        buckets = self.buckets
+        while not self._stopping:
+            now_ms = min((time.monotonic_ns() - self._start_ns) // _MS, len(buckets))
+            for bucket in buckets[max(0, reached - _REVISITED) : now_ms]:
+                while bucket:
+                    bucket.pop().force_complete()
+            reached = max(reached, now_ms)
+            time.sleep(0.001)
+
+    def stop(self) -> None:
+        self._stopping = True
+        self._thread.join()
+        for bucket in self.buckets:
+            while bucket:
+                bucket.pop().force_complete()
+
+
+def run(load: Load) -> Point:
+    """Put the load on the design."""
+    intervals = intervals_ms(load.rate, load.seed)
+    latencies = CASES[load.case].samples_ns(load.seed + 1)
+    planned_ms = int(load.requests / load.rate * 1000)
+    completed = Tally()
+    done = completed.add
+    design = DESIGNS[load.design](load.wheel_size)
+    make, watch = design.request, design.try_complete_else_watch
+    # room for a run that takes ten times as long; what is later still is completed at the end
+    start_ns = time.monotonic_ns()
+    completer = Completer(start_ns, planned_ms * 10 + 10 * TIMEOUT_MS)
+    buckets, last = completer.buckets, len(completer.buckets) - 1
+    timeout_ns = TIMEOUT_MS * _MS
+    give_up_ns = (planned_ms + 500) * _MS  # so far behind, it will not come back
+    start_ns = completer._start_ns = time.monotonic_ns()
+    arrival_ns, samples = start_ns, len(intervals)
+    memory_before = resident_bytes()
+    cpu_before = time.process_time()
+    made = 0
+    for number in range(load.requests):
+        sample = number % samples
+        interval = intervals[sample]
+        if interval:
+            arrival_ns += interval * _MS
+            ahead_ns = arrival_ns - time.monotonic_ns()
+            if ahead_ns > 0:
+                time.sleep(ahead_ns / 1e9)
+            elif ahead_ns < -give_up_ns:
+                break
+        latency_ns = latencies[sample]
+        completes_at_ns = time.monotonic_ns() + latency_ns
+        request = make(completes_at_ns, done)
+        if latency_ns < timeout_ns:
+            buckets[min((completes_at_ns - start_ns) // _MS + 1, last)].append(request)
+        watch(request, KEYS)
+        made = number + 1
+    made_ns = time.monotonic_ns() - start_ns
+    drained_by = time.monotonic() + DRAIN_S
+    through = False
+    while not through and time.monotonic() < drained_by:
+        time.sleep(0.005)
+        through = completed.value >= made
+    cpu_s = time.process_time() - cpu_before
+    memory = max(0, peak_bytes() - memory_before)
+    completer.stop()
+    design.close()
+    achieved = made / made_ns * 1e9
+    kept_up = made == load.requests and achieved >= 0.98 * load.rate
+    return Point(
+        load.design,
+        load.case,
+        load.rate,
+        round(achieved),
+        round(cpu_s / made * 1e6, 2),
+        round(memory / 2**20, 1),
+        through,
+        kept_up and through,
+    )
+
+
+def main() -> None:
+    """Measure what the argument says."""
+    arguments: dict[str, Any] = json.loads(sys.argv[1])
+    print(json.dumps(asdict(run(Load(**arguments)))))
+
+
+if __name__ == "__main__":
+    main()

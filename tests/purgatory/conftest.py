@@ -1,0 +1,158 @@
+"""Purgatories in virtual time: on the reaper, on `SystemTimer`, on asyncio, and on a timer that is stepped by hand.
+
+The first two have a thread that wakes when the clock is moved, so `World.advance` waits for what is due.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from wheel_sched.aio import AsyncTimer
+from wheel_sched.purgatory import DelayedOperation, Purgatory, Reaper
+from wheel_sched.purgatory.aio import AsyncPurgatory
+from wheel_sched.testing import VirtualClock
+from wheel_sched.testing.virtual_loop import VirtualEventLoop
+from wheel_sched.timer import SystemTimer
+from wheel_sched.wheel import TimingWheel
+
+PATIENCE_S = 30.0  # real seconds until a test gives up on other threads
+
+
+class Probe(DelayedOperation):
+    """An operation that is complete when it is told so, and counts what happens to it."""
+
+    def __init__(self, timeout_ms: int = 1000, *, ready: bool = False, lock: Any = None) -> None:
+        super().__init__(timeout_ms, lock=lock)
+        self.ready = ready
+        self.tries = 0
+        self.completions = 0
+        self.expirations = 0
+
+    def try_complete(self) -> bool:
+        self.tries += 1
+        return self.ready and self.force_complete()
+
+    def on_complete(self) -> None:
+        self.completions += 1
+
+    def on_expiration(self) -> None:
+        self.expirations += 1
+
+
+class HandTimer:
+    """A timer that a test steps: deterministic, no thread."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self.clock = clock
+        self.wheel: TimingWheel[Callable[[], object]] = TimingWheel(clock.monotonic_ms())
+
+    def schedule(self, delay_ms: int, callback: Callable[[], object]) -> Any:
+        return self.wheel.schedule(callback, self.clock.monotonic_ms() + delay_ms)
+
+    def advance(self, ms: int) -> None:
+        end_ms = self.clock.monotonic_ms() + ms
+        while (next_ms := self.wheel.next_expiry()) is not None and next_ms <= end_ms:
+            self.clock.advance(max(0, next_ms - self.clock.monotonic_ms()))
+            for entry in self.wheel.advance(self.clock.monotonic_ms()):
+                if entry.task is not None:
+                    entry.task()
+        self.clock.advance(end_ms - self.clock.monotonic_ms())
+
+
+class World:
+    """A purgatory and its time."""
+
+    def __init__(self, purgatory: Purgatory[Any], clock: VirtualClock, advance: Callable[[int], None]) -> None:
+        self.purgatory = purgatory
+        self.clock = clock
+        self.advance = advance
+
+
+def _threads(clock: VirtualClock, purgatory: Purgatory[Any]) -> Callable[[int], None]:
+    def advance(ms: int) -> None:
+        """Step by step, as the timer's thread has to run at each."""
+        for _ in range(ms):
+            clock.advance(1)
+        marker = Probe(0)
+        purgatory.try_complete_else_watch(marker, [object()])
+        assert marker.wait(PATIENCE_S) is not None, "the timer's thread did not come round"
+
+    return advance
+
+
+@pytest.fixture(params=["hand", "reaper", "system timer", "asyncio"])
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    """One purgatory of each kind."""
+    clock = VirtualClock()
+    with ExitStack() as stack:
+        if request.param == "hand":
+            timer = HandTimer(clock)
+            yield World(stack.enter_context(Purgatory(timer, clock=clock)), clock, timer.advance)
+        elif request.param == "reaper":
+            reaper = stack.enter_context(Reaper(clock=clock))
+            purgatory: Purgatory[Any] = stack.enter_context(Purgatory(reaper, clock=clock))
+            yield World(purgatory, clock, _threads(clock, purgatory))
+        elif request.param == "system timer":
+            system = stack.enter_context(SystemTimer(clock=clock))
+            purgatory = stack.enter_context(Purgatory(system, clock=clock))
+            yield World(purgatory, clock, _threads(clock, purgatory))
+        else:
+            loop = VirtualEventLoop(clock)
+            stack.callback(loop.close)
+            in_loop = AsyncTimer(loop=loop)
+            stack.callback(in_loop.close)
+            purgatory = stack.enter_context(AsyncPurgatory(in_loop, clock=clock))
+            yield World(purgatory, clock, lambda ms: loop.run_until_complete(asyncio.sleep((ms + 0.5) / 1000)))
+
+
+@pytest.fixture
+def probe() -> type[Probe]:
+    """Makes operations that count what happens to them."""
+    return Probe
+
+
+@pytest.fixture
+def until() -> Callable[[Callable[[], bool]], None]:
+    """Wait for a condition that other threads bring about."""
+
+    def wait(condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not condition():
+            assert time.monotonic() < deadline, "the condition did not come about"
+            time.sleep(0.001)  # polling: what is waited for has no signal
+
+    return wait
+
+
+@pytest.fixture
+def run_all() -> Callable[[list[Callable[[], object]]], None]:
+    """Run functions at the same time, one thread each, and raise what the first of them raised."""
+
+    def run(functions: list[Callable[[], object]]) -> None:
+        problems: list[BaseException] = []
+        start = threading.Barrier(len(functions))
+
+        def guarded(function: Callable[[], object]) -> None:
+            try:
+                start.wait(PATIENCE_S)
+                function()
+            except BaseException as error:
+                problems.append(error)
+
+        threads = [threading.Thread(target=guarded, args=(function,), daemon=True) for function in functions]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE_S)
+        if problems:
+            raise problems[0]
+        assert not any(thread.is_alive() for thread in threads), "a thread hangs: a deadlock"
+
+    return run

@@ -1,0 +1,262 @@
+"""Members that must be heard of: driven by hand, by the reaper and by asyncio's timer; and from many threads."""
+
+from __future__ import annotations
+
+import gc
+import random
+import sys
+import threading
+import weakref
+from typing import Any
+
+import pytest
+
+from wheel_sched.errors import ConfigError
+from wheel_sched.purgatory import HeartbeatMonitor, Reaper
+from wheel_sched.testing import VirtualClock
+
+TIMEOUT_MS = 100
+
+
+class Rig:
+    """A monitor on a clock that a test moves."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.clock = VirtualClock()
+        self.expired: list[str] = []
+        self.monitor: HeartbeatMonitor[str] = HeartbeatMonitor(
+            TIMEOUT_MS, self.expired.append, clock=self.clock, **settings
+        )
+
+    def advance(self, ms: int) -> None:
+        self.clock.advance(ms)
+        self.monitor.run_due()
+
+
+@pytest.fixture
+def rig() -> Rig:
+    return Rig()
+
+
+def test_a_silent_member_expires_once_and_not_early(rig: Rig) -> None:
+    """At the timeout after it was last heard of."""
+    rig.monitor.add("a")
+    rig.advance(TIMEOUT_MS - 1)
+    assert rig.expired == []
+    rig.advance(1)
+    rig.advance(10 * TIMEOUT_MS)
+    assert (rig.expired, rig.monitor.expired, len(rig.monitor)) == (["a"], 1, 0)
+
+
+def test_a_beating_member_does_not_expire(rig: Rig) -> None:
+    """For as long as it beats; then it has the whole timeout from its last beat."""
+    rig.monitor.add("a")
+    for _ in range(50):
+        rig.advance(TIMEOUT_MS - 1)
+        assert rig.monitor.beat("a")
+    assert rig.monitor.next_ms() == rig.clock.monotonic_ms() + TIMEOUT_MS
+    rig.advance(TIMEOUT_MS - 1)
+    assert rig.expired == []
+    rig.advance(1)
+    assert rig.expired == ["a"]
+    assert not rig.monitor.beat("a")
+
+
+def test_a_removed_or_replaced_member_never_expires_late(rig: Rig) -> None:
+    """The old membership is gone with its deadline."""
+    for member in ("removed", "replaced"):
+        rig.monitor.add(member)
+    rig.advance(60)
+    assert rig.monitor.remove("removed")
+    assert not rig.monitor.remove("removed")
+    rig.monitor.add("replaced")
+    rig.advance(60)
+    assert rig.expired == []
+    rig.advance(40)
+    assert rig.expired == ["replaced"]
+
+
+def test_what_on_expired_does_to_others_that_are_due_is_respected() -> None:
+    """A member removed, replaced or beating after it was found due, and before its turn, does not expire."""
+    clock, expired = VirtualClock(), list[str]()
+
+    def on_expired(member: str) -> None:
+        expired.append(member)
+        if member == "first":
+            monitor.remove("removed")
+            monitor.add("replaced")
+            assert monitor.beat("beats")
+
+    monitor: HeartbeatMonitor[str] = HeartbeatMonitor(TIMEOUT_MS, on_expired, clock=clock)
+    for member in ("first", "removed", "replaced", "beats", "last"):
+        monitor.add(member)
+    clock.advance(TIMEOUT_MS)
+    assert monitor.run_due() == 2
+    assert expired == ["first", "last"]
+    clock.advance(TIMEOUT_MS)
+    monitor.run_due()
+    assert sorted(expired[2:]) == ["beats", "replaced"]
+
+
+def test_members_may_have_timeouts_of_their_own(rig: Rig) -> None:
+    """Also after a beat, and until they are replaced without one."""
+    rig.monitor.add("short", timeout_ms=10)
+    rig.monitor.add("long", timeout_ms=1_000)
+    rig.advance(9)
+    assert rig.monitor.beat("short")
+    rig.advance(9)
+    assert rig.expired == []
+    rig.advance(1)
+    assert rig.expired == ["short"]
+    rig.monitor.add("long")
+    rig.advance(TIMEOUT_MS)
+    assert rig.expired == ["short", "long"]
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 1.5, True, "1"])
+def test_a_timeout_that_is_none_is_refused(rig: Rig, wrong: Any) -> None:
+    """And nothing is changed."""
+    with pytest.raises(ConfigError, match="timeout_ms"):
+        HeartbeatMonitor(wrong, print)
+    with pytest.raises(ConfigError, match="timeout_ms"):
+        rig.monitor.add("a", timeout_ms=wrong)
+    assert "a" not in rig.monitor
+
+
+def test_an_on_expired_that_raises_leaves_the_rest_due(rig: Rig) -> None:
+    """The error comes out of `run_due`, the next call goes on behind it."""
+    rig.monitor._on_expired = lambda member: rig.expired.append(member) or 1 // (member != "b")
+    for member in "abc":
+        rig.monitor.add(member)
+    with pytest.raises(ZeroDivisionError):
+        rig.advance(TIMEOUT_MS)
+    assert rig.monitor.run_due() == 1
+    assert rig.expired == ["a", "b", "c"]
+
+
+def test_a_coarse_tick_lets_members_expire_together() -> None:
+    """Later by less than a tick, never earlier."""
+    rig = Rig(tick_ms=50)
+    rig.advance(1)
+    for number in range(10):
+        rig.monitor.add(str(number))
+        rig.advance(3)
+    rig.advance(149 - 31)
+    assert rig.expired == []
+    rig.advance(1)
+    assert len(rig.expired) == 10
+
+
+def test_close_lets_all_go(rig: Rig) -> None:
+    """Without expiry, and nothing is kept alive; the monitor can be used again."""
+
+    class Member:
+        pass
+
+    member = Member()
+    monitor: HeartbeatMonitor[Any] = HeartbeatMonitor(TIMEOUT_MS, print, clock=rig.clock)
+    monitor.add(member)
+    assert monitor.close() == [member]
+    reference = weakref.ref(member)
+    del member
+    gc.collect()
+    assert (reference(), len(monitor), monitor.next_ms()) == (None, 0, None)
+    assert repr(monitor) == "<HeartbeatMonitor members=0 expired=0 timeout=100ms>"
+
+
+@pytest.mark.parametrize("ended", ["expired", "removed", "replaced"])
+def test_nothing_keeps_a_former_member_alive(ended: str) -> None:
+    """Neither the wheel nor the monitor."""
+
+    class Member:
+        def __init__(self) -> None:
+            self.me = 1
+
+        def __hash__(self) -> int:
+            return 7
+
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, Member)
+
+    clock = VirtualClock()
+    monitor: HeartbeatMonitor[Any] = HeartbeatMonitor(TIMEOUT_MS, lambda _: None, clock=clock)
+    member = Member()
+    monitor.add(member)
+    if ended == "expired":
+        clock.advance(TIMEOUT_MS)
+        monitor.run_due()
+    elif ended == "removed":
+        monitor.remove(member)
+    else:
+        monitor.add(Member())
+    reference = weakref.ref(member)
+    del member
+    gc.collect()
+    assert reference() is None
+
+
+def test_a_timer_drives_it(world: Any) -> None:
+    """One alarm for all members, set anew as they beat; on every kind of timer."""
+    expired: list[str] = []
+    timer = world.purgatory._schedule.__self__
+    monitor: HeartbeatMonitor[str] = HeartbeatMonitor(20, expired.append, timer=timer, clock=world.clock)
+    monitor.add("silent")
+    monitor.add("beats")
+    monitor.add("soon", timeout_ms=5)
+    world.advance(7)
+    assert expired == ["soon"]
+    world.advance(6)
+    assert monitor.beat("beats")
+    world.advance(10)
+    assert expired == ["soon", "silent"]
+    world.advance(15)
+    assert expired == ["soon", "silent", "beats"]
+    monitor.add("late")
+    world.advance(25)
+    assert expired[3:] == ["late"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_threads_beat_join_and_leave_while_members_expire(run_all: Any) -> None:
+    """Nobody who is heard of expires; everybody else does, once."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    guard, expired = threading.Lock(), list[tuple[int, int]]()
+    try:
+        with Reaper() as reaper:
+
+            def on_expired(member: tuple[int, int]) -> None:
+                with guard:
+                    expired.append(member)
+
+            monitor: HeartbeatMonitor[tuple[int, int]] = HeartbeatMonitor(400, on_expired, timer=reaper)
+            silent = [(-1, number) for number in range(200)]
+            for member in silent:
+                monitor.add(member, timeout_ms=5)
+
+            def work(thread: int) -> None:
+                mine = [(thread, number) for number in range(20)]
+                rng = random.Random(thread)
+                for member in mine:
+                    monitor.add(member, timeout_ms=60_000)
+                for _ in range(1_500):
+                    member = rng.choice(mine)
+                    if rng.random() < 0.8:
+                        assert monitor.beat(member)
+                    elif rng.random() < 0.5:
+                        monitor.add(member, timeout_ms=60_000)
+                    else:
+                        assert monitor.remove(member)
+                        monitor.add(member, timeout_ms=60_000)
+
+            run_all([lambda thread=thread: work(thread) for thread in range(4)])
+            deadline = threading.Event()
+            for _ in range(3_000):
+                if monitor.expired >= 200:
+                    break
+                deadline.wait(0.01)
+            monitor.close()
+    finally:
+        sys.setswitchinterval(interval)
+    assert sorted(expired) == silent

@@ -1,0 +1,311 @@
+"""From watched to gone: exactly once, errors told, nothing kept alive."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import weakref
+from typing import Any
+
+import pytest
+
+from wheel_sched.errors import Rejected
+from wheel_sched.purgatory import Completion, DelayedOperation, Purgatory
+
+
+class Failing(DelayedOperation):
+    """An operation that raises where it is told to."""
+
+    def __init__(self, where: str, timeout_ms: int = 10) -> None:
+        super().__init__(timeout_ms)
+        self.where = where
+        self.armed = True
+
+    def _act(self, where: str) -> None:
+        if self.armed and self.where == where:
+            raise ValueError(where)
+
+    def try_complete(self) -> bool:
+        self._act("try")
+        return False
+
+    def on_complete(self) -> None:
+        self._act("complete")
+
+    def on_expiration(self) -> None:
+        self._act("expiration")
+
+
+def test_a_true_answer_completes_without_force(world: Any) -> None:
+    """`try_complete` may answer instead of calling `force_complete`."""
+
+    class Simple(DelayedOperation):
+        def try_complete(self) -> bool:
+            return True
+
+        def on_complete(self) -> None: ...
+
+    operation = Simple(10)
+    assert world.purgatory.try_complete_else_watch(operation, ["key"])
+    assert operation.completion is Completion.SATISFIED
+    assert (world.purgatory.watched(), world.purgatory.delayed) == (0, 0)
+
+
+def test_complete_at_the_second_try_leaves_at_once(world: Any) -> None:
+    """What became complete while it was being watched is completed, without a timer, by the same call."""
+
+    class Second(DelayedOperation):
+        tries = 0
+
+        def try_complete(self) -> bool:
+            self.tries += 1
+            return self.tries == 2
+
+        def on_complete(self) -> None: ...
+
+    operation = Second(10)
+    assert world.purgatory.try_complete_else_watch(operation, ["a", "b"])
+    assert (world.purgatory.watched(), world.purgatory.delayed, world.purgatory.stats.satisfied) == (0, 0, 1)
+
+
+def test_every_way_to_an_end_is_counted(world: Any, probe: Any) -> None:
+    """Satisfied, forced, expired and cancelled are told apart, and lateness is measured for what expired."""
+    purgatory = world.purgatory
+    satisfied, forced, expired, cancelled = (probe(5) for _ in range(4))
+    for name, operation in {"s": satisfied, "f": forced, "e": expired, "c": cancelled}.items():
+        purgatory.try_complete_else_watch(operation, [name])
+    satisfied.ready = True
+    purgatory.check_and_complete("s")
+    assert forced.force_complete()
+    assert not forced.force_complete()
+    purgatory.cancel_for_key("c")
+    world.advance(8)
+    stats = purgatory.stats
+    assert (stats.satisfied, stats.forced, stats.cancelled, stats.failed) == (1, 1, 1, 0)
+    assert stats.expired >= 1  # what waits for the timer's thread expires too
+    assert expired.completion is Completion.EXPIRED
+    assert sum(stats.lateness_counts) == stats.expired
+    assert stats.lateness_max_ms >= 0
+
+
+def test_a_key_given_twice_is_one_entry(world: Any, probe: Any) -> None:
+    """The operation is in the list once, and leaves it once."""
+    operation = probe()
+    world.purgatory.try_complete_else_watch(operation, ["a", "a"])
+    assert world.purgatory.watched("a") == 1
+    operation.force_complete()
+    assert (world.purgatory.watched(), world.purgatory.stats.keys) == (0, 0)
+
+
+@pytest.mark.parametrize(("keys", "error"), [([], Rejected), ("key", Rejected), (["a", []], TypeError)])
+def test_keys_that_cannot_be_watched_change_nothing(world: Any, probe: Any, keys: Any, error: type[Exception]) -> None:
+    """No key, one string in place of a list, a key without a hash: told, and the operation is as before."""
+    operation = probe(10)
+    with pytest.raises(error):
+        world.purgatory.try_complete_else_watch(operation, keys)
+    assert (world.purgatory.watched(), world.purgatory.delayed, world.purgatory.stats.keys) == (0, 0, 0)
+    assert not world.purgatory.try_complete_else_watch(operation, ["a"])
+
+
+def test_an_operation_waits_in_one_place(world: Any, probe: Any) -> None:
+    """Watched twice is refused, a completed one needs no watching."""
+    operation = probe(1000)
+    world.purgatory.try_complete_else_watch(operation, ["a"])
+    with pytest.raises(Rejected, match="watched already"):
+        world.purgatory.try_complete_else_watch(operation, ["b"])
+    operation.force_complete()
+    assert world.purgatory.try_complete_else_watch(operation, ["b"])
+    assert world.purgatory.watched() == 0
+
+
+@pytest.mark.parametrize("timeout_ms", [1.5, "1", None, True])
+def test_a_timeout_is_a_whole_number(probe: Any, timeout_ms: Any) -> None:
+    """Anything else is refused at once."""
+    with pytest.raises(Rejected, match="timeout_ms"):
+        probe(timeout_ms)
+
+
+@pytest.mark.parametrize("timeout_ms", [0, -5])
+def test_no_time_to_wait_expires_at_once(world: Any, probe: Any, timeout_ms: int) -> None:
+    """It is tried, watched, and expired by the timer rather than by the caller."""
+    operation = probe(timeout_ms)
+    assert not world.purgatory.try_complete_else_watch(operation, ["a"])
+    world.advance(2)
+    assert (operation.completion, operation.expirations) == (Completion.EXPIRED, 1)
+
+
+def test_what_a_try_raises_reaches_the_caller_who_watches(world: Any) -> None:
+    """And nothing is watched then; the operation may be watched later."""
+    operation = Failing("try", timeout_ms=1000)
+    with pytest.raises(ValueError, match="try"):
+        world.purgatory.try_complete_else_watch(operation, ["a"])
+    assert (world.purgatory.watched(), operation.is_completed) == (0, False)
+    operation.armed = False
+    assert not world.purgatory.try_complete_else_watch(operation, ["a"])
+
+
+def test_a_second_try_that_raises_leaves_no_trace(world: Any) -> None:
+    """It was in the lists by then, and is in none afterwards."""
+
+    class SecondFails(Failing):
+        tries = 0
+
+        def try_complete(self) -> bool:
+            self.tries += 1
+            if self.tries == 2:
+                raise ValueError("second")
+            return False
+
+    with pytest.raises(ValueError, match="second"):
+        world.purgatory.try_complete_else_watch(SecondFails("", timeout_ms=1000), ["a", "b"])
+    assert (world.purgatory.watched(), world.purgatory.delayed, world.purgatory.stats.keys) == (0, 0, 0)
+
+
+def test_one_operation_that_raises_does_not_stop_the_others(probe: Any) -> None:
+    """In a check each is tried; the error is told with its operation."""
+    told: list[Any] = []
+    with Purgatory[str](on_error=lambda operation, error: told.append((operation, str(error)))) as purgatory:
+        bad, good = Failing("try", timeout_ms=60_000), probe(60_000)
+        bad.armed = False
+        purgatory.try_complete_else_watch(bad, ["a"])
+        purgatory.try_complete_else_watch(good, ["a"])
+        bad.armed = good.ready = True
+        assert purgatory.check_and_complete("a") == 1
+        assert told == [(bad, "try")]
+        assert purgatory.stats.failed == 1
+        bad.armed = False
+
+
+@pytest.mark.parametrize("where", ["complete", "expiration"])
+def test_what_an_expired_operation_raises_is_told(where: str, until: Any) -> None:
+    """The reaper goes on; the operation is completed and gone all the same."""
+    told: list[Any] = []
+    with Purgatory[str](on_error=lambda operation, error: told.append((operation, str(error)))) as purgatory:
+        bad = Failing(where)
+        purgatory.try_complete_else_watch(bad, ["a"])
+        until(lambda: bool(told))
+        assert told == [(bad, where)]
+        after = Failing("", timeout_ms=1)
+        purgatory.try_complete_else_watch(after, ["a"])
+        assert after.wait(30) is Completion.EXPIRED
+        assert purgatory.watched() == 0
+
+
+def test_errors_are_logged_when_nobody_wants_them(caplog: pytest.LogCaptureFixture) -> None:
+    """With the operation and the traceback."""
+    with Purgatory[str]() as purgatory, caplog.at_level(logging.ERROR, "wheel_sched.purgatory"):
+        bad = Failing("complete", timeout_ms=1)
+        purgatory.try_complete_else_watch(bad, ["a"])
+        bad.wait(30)
+    assert "purgatory.operation_failed" in caplog.text
+    assert "ValueError: complete" in caplog.text
+
+
+def test_nothing_keeps_a_completed_operation_alive(world: Any, probe: Any) -> None:
+    """However it ended, neither lists nor wheel nor purgatory refer to it, not even until the next collection."""
+    purgatory = world.purgatory
+    ended = {
+        "force": lambda operation: operation.force_complete(),
+        "check": lambda operation: (setattr(operation, "ready", True), purgatory.check_and_complete("check")),
+        "cancel": lambda operation: purgatory.cancel_for_key("cancel"),
+        "expire": lambda operation: world.advance(40),
+    }
+    neighbour = probe(600_000)
+    purgatory.try_complete_else_watch(neighbour, [*ended, "shared"])
+    for key, end in ended.items():
+        operation = probe(30)
+        purgatory.try_complete_else_watch(operation, [key, "shared", "own"])
+        if key == "cancel":
+            purgatory.cancel_for_key("own")
+        else:
+            end(operation)
+        reference = weakref.ref(operation)
+        del operation
+        if reference() is not None and key == "expire":
+            world.advance(3)  # the timer's thread may still hold the frame that expired it
+        assert reference() is None, key
+    assert (purgatory.delayed, purgatory.watched("own")) == (1, 0)
+
+
+def test_close_forces_what_waits_and_lets_nothing_in(world: Any, probe: Any) -> None:
+    """Each once; nobody waits for ever, and the error says that nothing was watched."""
+    waiting = [probe(60_000) for _ in range(3)]
+    for operation in waiting:
+        world.purgatory.try_complete_else_watch(operation, ["a", "b"])
+    assert world.purgatory.close() == waiting
+    assert world.purgatory.close() == []
+    assert [(each.completion, each.completions, each.expirations) for each in waiting] == [
+        (Completion.FORCED, 1, 0)
+    ] * 3
+    late = probe(60_000)
+    with pytest.raises(Rejected, match="closed"):
+        world.purgatory.try_complete_else_watch(late, ["a"])
+    assert (world.purgatory.watched(), late.is_completed) == (0, False)
+    assert "closed" in repr(world.purgatory)
+
+
+def test_closing_and_opening_leaves_no_thread_behind() -> None:
+    """Fifty purgatories with a timer each: as many threads afterwards as before."""
+    before = threading.active_count()
+    for _ in range(50):
+        with Purgatory[str]() as purgatory:
+            operation = Failing("", timeout_ms=60_000)
+            purgatory.try_complete_else_watch(operation, ["a"])
+    assert threading.active_count() == before
+
+
+def test_callbacks_come_after_on_complete_and_once(probe: Any) -> None:
+    """Registered before or after the end; each hears who completed it."""
+    operation = probe()
+    heard: list[Any] = []
+    operation.when_completed(lambda ended: heard.append((ended, operation.completions)))
+    assert operation.wait(0) is None
+    operation.force_complete()
+    operation.when_completed(lambda ended: heard.append((ended, operation.completions)))
+    assert heard == [(Completion.FORCED, 1)] * 2
+    assert operation.wait() is Completion.FORCED
+
+
+def test_completed_can_be_awaited_in_any_loop(probe: Any) -> None:
+    """Before and after, by several tasks, completed from another thread."""
+
+    async def main() -> list[Any]:
+        operation = probe()
+
+        async def waits() -> Any:
+            return await operation.completed
+
+        tasks = [asyncio.create_task(waits()) for _ in range(3)]
+        await asyncio.sleep(0)
+        await asyncio.to_thread(operation.force_complete)
+        return [*[await task for task in tasks], await operation.completed]
+
+    assert asyncio.run(main()) == [Completion.FORCED] * 4
+
+
+def test_a_cancelled_waiter_does_not_disturb_the_others(probe: Any) -> None:
+    """An `await` that was given up is no error when the operation ends."""
+
+    async def main() -> Any:
+        operation = probe()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(_wait(operation), 0.01)
+        operation.force_complete()
+        return await operation.completed
+
+    assert asyncio.run(main()) is Completion.FORCED
+
+
+async def _wait(operation: DelayedOperation) -> Completion:
+    return await operation.completed
+
+
+def test_the_repr_tells_the_state(world: Any, probe: Any) -> None:
+    """For logs and failing tests."""
+    operation = probe(50)
+    assert repr(operation) == "<Probe waiting timeout=50ms>"
+    world.purgatory.try_complete_else_watch(operation, ["a", "b"])
+    assert "watched=2 delayed=1" in repr(world.purgatory)
+    operation.force_complete()
+    assert repr(operation) == "<Probe forced timeout=50ms>"

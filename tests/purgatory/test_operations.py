@@ -1,0 +1,158 @@
+"""The ready-made operations, on every kind of purgatory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from wheel_sched.errors import ConfigError
+from wheel_sched.purgatory import Available, Completion, DelayedFetch, DelayedJoin, DelayedProduce
+
+
+class Log:
+    """What a fetch reads from."""
+
+    def __init__(self) -> None:
+        self.items: list[bytes] = []
+
+    def look(self) -> Available:
+        return Available(len(self.items), sum(map(len, self.items)))
+
+    def take(self) -> list[bytes]:
+        taken, self.items = self.items, []
+        return taken
+
+
+def fetch(log: Log, answers: list[Any], **settings: int) -> DelayedFetch[list[bytes]]:
+    return DelayedFetch(log.look, log.take, answers.append, **{"max_wait_ms": 100, **settings})
+
+
+def test_a_fetch_waits_for_enough_items(world: Any) -> None:
+    """One item too few waits, the last one completes it, and it takes them all."""
+    log, answers = Log(), []
+    operation = fetch(log, answers, min_items=3)
+    log.items += [b"a", b"b"]
+    assert not world.purgatory.try_complete_else_watch(operation, ["log"])
+    log.items.append(b"c")
+    assert world.purgatory.check_and_complete("log") == 1
+    assert answers == [[b"a", b"b", b"c"]]
+
+
+def test_a_fetch_waits_for_enough_bytes_or_items_whichever_comes_first(world: Any) -> None:
+    """Kafka's fetch.min.bytes, with a number of items beside it."""
+    log, answers = Log(), []
+    big = fetch(log, answers, min_items=100, min_size=10)
+    world.purgatory.try_complete_else_watch(big, ["log"])
+    log.items.append(b"123456789")
+    assert world.purgatory.check_and_complete("log") == 0
+    log.items.append(b"0")
+    assert world.purgatory.check_and_complete("log") == 1
+    many = fetch(log, answers, min_items=2, min_size=1000)
+    log.items += [b"", b""]
+    assert world.purgatory.try_complete_else_watch(many, ["log"])
+    assert answers == [[b"123456789", b"0"], [b"", b""]]
+
+
+def test_a_fetch_out_of_time_looks_again_and_takes_what_there_is(world: Any) -> None:
+    """What came without a check is not left behind; nothing is an answer too."""
+    log, answers = Log(), []
+    world.purgatory.try_complete_else_watch(fetch(log, answers, min_items=5), ["log"])
+    log.items += [b"a", b"b"]
+    world.advance(102)
+    assert answers == [[b"a", b"b"]]
+    world.purgatory.try_complete_else_watch(fetch(log, answers), ["log"])
+    world.advance(102)
+    assert answers[1] == []
+
+
+def test_a_forced_fetch_looks_again(world: Any) -> None:
+    """As at a shutdown."""
+    log, answers = Log(), []
+    operation = fetch(log, answers, min_items=5)
+    world.purgatory.try_complete_else_watch(operation, ["log"])
+    log.items.append(b"a")
+    assert operation.force_complete()
+    assert (answers, operation.completion) == ([[b"a"]], Completion.FORCED)
+
+
+@pytest.mark.parametrize("wrong", [{"min_items": -1}, {"min_size": 1.5}, {"min_items": 0}])
+def test_a_fetch_for_nothing_is_refused(wrong: Any) -> None:
+    """Every problem is told."""
+    with pytest.raises(ConfigError, match="min_"):
+        fetch(Log(), [], **wrong)
+
+
+def test_a_produce_waits_for_every_partition(world: Any) -> None:
+    """A failure is an answer, kept for its partition; the others keep theirs."""
+    answers: list[Any] = []
+    operation = DelayedProduce[str, Any](["p0", "p1", "p2"], answers.append, timeout_ms=1000)
+    world.purgatory.try_complete_else_watch(operation, ["p0", "p1", "p2"])
+    error = OSError("not enough replicas")
+    for partition, answer in {"p1": error, "p0": 17}.items():
+        assert operation.acknowledge(partition, answer)
+        assert world.purgatory.check_and_complete(partition) == 0
+    assert operation.missing == {"p2"}
+    assert operation.acknowledge("p2", 4)
+    assert world.purgatory.check_and_complete("p2") == 1
+    assert answers == [{"p0": 17, "p1": error, "p2": 4}]
+
+
+def test_a_produce_out_of_time_tells_who_has_not_answered(world: Any) -> None:
+    """None is not a failure; what comes later, twice or from elsewhere is not taken."""
+    answers: list[Any] = []
+    operation = DelayedProduce[str, int](["p0", "p1"], answers.append, timeout_ms=50)
+    world.purgatory.try_complete_else_watch(operation, ["p0", "p1"])
+    assert operation.acknowledge("p0", 1)
+    assert not operation.acknowledge("p0", 2)
+    assert not operation.acknowledge("p9", 2)
+    world.advance(52)
+    assert not operation.acknowledge("p1", 3)
+    assert answers == [{"p0": 1, "p1": None}]
+    assert operation.completion is Completion.EXPIRED
+
+
+def test_a_produce_for_nobody_is_complete(world: Any) -> None:
+    """Nobody has to answer."""
+    answers: list[Any] = []
+    assert world.purgatory.try_complete_else_watch(DelayedProduce((), answers.append, timeout_ms=50), ["p"])
+    assert answers == [{}]
+
+
+def test_a_join_waits_for_all_known_members(world: Any) -> None:
+    """In the order in which they come; who was not expected and is in time has joined as well."""
+    heard: list[Any] = []
+    operation = DelayedJoin(["a", "b"], heard.append, timeout_ms=1000)
+    world.purgatory.try_complete_else_watch(operation, ["group"])
+    for member in ("b", "stranger", "b"):
+        assert operation.arrive(member)
+        assert world.purgatory.check_and_complete("group") == 0
+    assert operation.arrive("a")
+    assert world.purgatory.check_and_complete("group") == 1
+    assert (heard[0].members, heard[0].missing) == (("b", "stranger", "a"), frozenset())
+
+
+def test_a_join_out_of_time_goes_on_without_the_missing(world: Any) -> None:
+    """And late joiners are told that they are late."""
+    heard: list[Any] = []
+    operation = DelayedJoin(["a", "b"], heard.append, timeout_ms=50)
+    world.purgatory.try_complete_else_watch(operation, ["group"])
+    operation.arrive("a")
+    world.advance(52)
+    assert (heard[0].members, heard[0].missing) == (("a",), frozenset({"b"}))
+    assert (operation.arrive("b"), operation.expect("c"), operation.dismiss("a")) == (False, False, False)
+    assert heard[0].members == ("a",)
+
+
+def test_who_is_expected_may_change(world: Any) -> None:
+    """A member that joins while it waits is waited for, one that is given up is not."""
+    heard: list[Any] = []
+    operation = DelayedJoin(["a"], heard.append, timeout_ms=1000)
+    world.purgatory.try_complete_else_watch(operation, ["group"])
+    assert operation.expect("b")
+    operation.arrive("a")
+    assert operation.expect("a")  # is there already
+    assert world.purgatory.check_and_complete("group") == 0
+    assert operation.dismiss("b")
+    assert world.purgatory.check_and_complete("group") == 1
+    assert heard[0].members == ("a",)

@@ -1,0 +1,160 @@
+"""The reaper: never early, idle when there is nothing to do, and a thread that goes."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from wheel_sched.errors import ConfigError, Rejected
+from wheel_sched.purgatory import Reaper
+from wheel_sched.purgatory import reaper as reaper_module
+from wheel_sched.testing import VirtualClock
+
+
+@pytest.fixture(params=["the core there is", "under a lock"])
+def under_lock(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways to the wheel: directly, as with the compiled core, and locked, as with the pure one."""
+    if request.param == "under a lock":
+        monkeypatch.setattr(reaper_module, "CORE", "pure")
+
+
+@pytest.mark.usefixtures("under_lock")
+def test_callbacks_come_in_time_and_never_early() -> None:
+    """By the real clock: each one after its delay, all of them."""
+    fired: list[tuple[int, float]] = []
+    done = threading.Event()
+    with Reaper() as reaper:
+        start = time.monotonic()
+
+        def at(delay_ms: int) -> None:
+            fired.append((delay_ms, (time.monotonic() - start) * 1000))
+            if len(fired) == 60:
+                done.set()
+
+        for delay_ms in [*range(30), *range(30)]:
+            reaper.schedule(delay_ms, lambda delay_ms=delay_ms: at(delay_ms))
+        assert done.wait(30)
+        assert len(reaper) == 0
+    assert all(at_ms >= delay_ms for delay_ms, at_ms in fired)
+
+
+@pytest.mark.usefixtures("under_lock")
+def test_what_was_cancelled_is_not_called() -> None:
+    """Cancelled, from another thread, and let go of at once."""
+    clock, called = VirtualClock(), list[str]()
+    with Reaper(clock=clock) as reaper:
+        handles = [reaper.schedule(10, lambda: called.append("no")) for _ in range(5)]
+        assert handles[0].deadline_ms == 10
+        last = threading.Event()
+        reaper.schedule(20, last.set)
+        for handle in handles:
+            handle.cancel()
+        assert len(reaper) == 1
+        clock.wait_for_waiters(1)
+        clock.advance(20)
+        assert last.wait(30)
+    assert called == []
+
+
+@pytest.mark.usefixtures("under_lock")
+def test_an_earlier_timer_wakes_the_reaper_and_a_later_one_does_not() -> None:
+    """It sleeps until the earliest deadline it knows."""
+    clock = VirtualClock()
+    with Reaper(clock=clock) as reaper:
+        reaper.schedule(1_000, lambda: None)
+        clock.wait_for_waiters(1)
+        for _ in range(50):
+            reaper.schedule(2_000, lambda: None)
+        assert reaper.sleeps == 1
+        soon = threading.Event()
+        reaper.schedule(10, soon.set)
+        clock.advance(10)
+        assert soon.wait(30)
+        assert reaper.sleeps >= 1
+
+
+def test_a_callback_that_raises_is_told_and_the_others_run(until: Any) -> None:
+    """With the callback it was."""
+    told: list[Any] = []
+
+    def bad() -> None:
+        raise ValueError("bad")
+
+    good = threading.Event()
+    with Reaper(on_error=lambda callback, error: told.append((callback, str(error)))) as reaper:
+        reaper.schedule(0, bad)
+        reaper.schedule(0, good.set)
+        assert good.wait(30)
+    assert told == [(bad, "bad")]
+
+
+def test_errors_are_logged_by_default(caplog: pytest.LogCaptureFixture) -> None:
+    """With a traceback."""
+    done = threading.Event()
+    with Reaper() as reaper:
+        reaper.schedule(0, lambda: 1 // 0)
+        reaper.schedule(1, done.set)
+        assert done.wait(30)
+    assert "purgatory.callback_failed" in caplog.text
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_an_unused_reaper_has_no_thread_and_a_closed_one_takes_nothing() -> None:
+    """A second close does nothing; what waited is never called."""
+    before = threading.active_count()
+    called: list[int] = []
+    reaper = Reaper()
+    assert threading.active_count() == before
+    reaper.schedule(60_000, lambda: called.append(1))
+    reaper.close()
+    reaper.close()
+    assert (threading.active_count(), len(reaper), called) == (before, 0, [])
+    with pytest.raises(Rejected, match="closed"):
+        reaper.schedule(1, lambda: None)
+    assert repr(reaper) == "<Reaper closed pending=0>"
+
+
+def test_a_callback_may_close_its_reaper() -> None:
+    """It is not waited for then, and nothing else is called."""
+    closed = threading.Event()
+    called: list[int] = []
+    reaper = Reaper()
+
+    def close() -> None:
+        reaper.close()
+        closed.set()
+
+    reaper.schedule(0, close)
+    reaper.schedule(50, lambda: called.append(1))
+    assert closed.wait(30)
+    assert (len(reaper), called) == (0, [])
+
+
+def test_wrong_shapes_are_told() -> None:
+    """As the wheel tells them."""
+    with pytest.raises(ConfigError, match="wheel_size"):
+        Reaper(wheel_size=20)
+
+
+@pytest.mark.slow
+def test_ten_threads_start_and_close_fifty_reapers() -> None:
+    """Each used, closed twice, or closed unused; no thread is left."""
+    before = threading.active_count()
+
+    def work() -> None:
+        for number in range(50):
+            reaper = Reaper()
+            if number % 3:
+                reaper.schedule(number % 2, lambda: None)
+            reaper.close()
+            reaper.close()
+
+    threads = [threading.Thread(target=work) for _ in range(10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert threading.active_count() == before

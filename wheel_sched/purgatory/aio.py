@@ -1,0 +1,58 @@
+"""The purgatory of an event loop: the same operations and lists, expired by the loop itself.
+
+    async with AsyncPurgatory() as purgatory:
+        purgatory.try_complete_else_watch(operation, ["key"])
+        ended = await operation.completed
+
+Threads: the loop's thread calls everything but `completed`, which any loop may await. From elsewhere use
+`loop.call_soon_threadsafe(purgatory.check_and_complete, key)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import TypeVar
+
+from wheel_sched.aio import AsyncTimer
+from wheel_sched.clock import Clock
+from wheel_sched.purgatory.operation import DelayedOperation
+from wheel_sched.purgatory.purgatory import Purgatory
+
+K = TypeVar("K", bound=Hashable)
+
+
+class AsyncPurgatory(Purgatory[K]):
+    """Where operations wait, by key, in the running loop.
+
+    Args:
+        timer: what expires them; it stays the caller's. Defaults to an `AsyncTimer` of its own.
+        clock: the timer's. Defaults to the machine's.
+        on_error: see `Purgatory`; what the callbacks of an expired operation raise goes to the timer's handler, by
+            default the loop's.
+
+    Raises:
+        RuntimeError: no timer was given, and no loop runs.
+    """
+
+    def __init__(
+        self,
+        timer: AsyncTimer | None = None,
+        *,
+        clock: Clock | None = None,
+        on_error: Callable[[DelayedOperation, Exception], object] | None = None,
+    ) -> None:
+        self._own = AsyncTimer(clock=clock) if timer is None else None
+        super().__init__(timer or self._own, clock=clock, on_error=on_error)
+
+    def close(self) -> list[DelayedOperation]:
+        """See `Purgatory.close`."""
+        forced = super().close()
+        if self._own is not None:
+            self._own.close()
+        return forced
+
+    async def __aenter__(self) -> AsyncPurgatory[K]:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()

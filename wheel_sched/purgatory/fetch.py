@@ -1,0 +1,78 @@
+"""DelayedFetch: wait until there is enough to take, or for so long; then take what there is.
+
+Kafka's `DelayedFetch` (`fetch.min.bytes`, `fetch.max.wait.ms`). Whoever adds something calls `check_and_complete`.
+What is handed over is looked up when the fetch is completed, not when it was found to be enough, so nothing that came
+in between is left behind, and a fetch that is forced or expires has what there is, which may be nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Generic, NamedTuple, TypeVar
+
+from wheel_sched.errors import ConfigError
+from wheel_sched.purgatory.operation import DelayedOperation, Lock
+
+T = TypeVar("T")
+
+
+class Available(NamedTuple):
+    """What there is to take."""
+
+    items: int
+    size: int = 0
+
+
+class DelayedFetch(DelayedOperation, Generic[T]):
+    """Takes when there is enough.
+
+    Args:
+        look: how much there is; called under the operation's lock.
+        take: takes it; called once, under no lock of the operation's.
+        respond: called once with what was taken.
+        max_wait_ms: how long to wait for enough.
+        min_items: so many are enough, 0 = the number does not matter. Defaults to 1.
+        min_size: so much in bytes is enough, 0 = the size does not matter. Defaults to 0.
+        lock: see `DelayedOperation`.
+
+    Raises:
+        ConfigError: a minimum is not a whole number from 0 up, or both are 0.
+    """
+
+    __slots__ = ("_look", "_min_items", "_min_size", "_respond", "_take")
+
+    def __init__(
+        self,
+        look: Callable[[], Available],
+        take: Callable[[], T],
+        respond: Callable[[T], object],
+        *,
+        max_wait_ms: int,
+        min_items: int = 1,
+        min_size: int = 0,
+        lock: Lock | None = None,
+    ) -> None:
+        super().__init__(max_wait_ms, lock=lock)
+        problems = [
+            f"expected {name} to be a whole number from 0 up, got: {value!r}"
+            for name, value in (("min_items", min_items), ("min_size", min_size))
+            if type(value) is not int or value < 0
+        ]
+        if not problems and not min_items and not min_size:
+            problems = ["expected min_items or min_size to be above 0; a fetch for nothing need not wait"]
+        if problems:
+            raise ConfigError(problems)
+        self._look = look
+        self._take = take
+        self._respond = respond
+        self._min_items = min_items
+        self._min_size = min_size
+
+    def try_complete(self) -> bool:
+        """See `DelayedOperation`: there is enough of one or the other."""
+        items, size = self._look()
+        return 0 < self._min_items <= items or 0 < self._min_size <= size
+
+    def on_complete(self) -> None:
+        """See `DelayedOperation`: the second look."""
+        self._respond(self._take())

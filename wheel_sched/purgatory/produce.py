@@ -1,0 +1,73 @@
+"""DelayedProduce: wait until every partition has acknowledged, or for so long; then answer with what each said.
+
+Kafka's `DelayedProduce` (`acks=all`). A partition that failed has answered too; one that has not when the time is up
+is without an answer, which is not the same as having failed. Whoever calls `acknowledge` calls `check_and_complete`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import Generic, TypeVar
+
+from wheel_sched.purgatory.operation import DelayedOperation, Lock
+
+P = TypeVar("P", bound=Hashable)
+A = TypeVar("A")
+
+
+class DelayedProduce(DelayedOperation, Generic[P, A]):
+    """Collects one answer per partition.
+
+    Args:
+        partitions: who has to answer.
+        respond: called once with the answers; None for a partition that has not answered.
+        timeout_ms: how long to wait for them.
+        lock: see `DelayedOperation`; guards the answers too.
+    """
+
+    __slots__ = ("_answers", "_missing", "_respond")
+
+    def __init__(
+        self,
+        partitions: Iterable[P],
+        respond: Callable[[Mapping[P, A | None]], object],
+        *,
+        timeout_ms: int,
+        lock: Lock | None = None,
+    ) -> None:
+        super().__init__(timeout_ms, lock=lock)
+        self._answers: dict[P, A | None] = dict.fromkeys(partitions)
+        self._missing = set(self._answers)
+        self._respond = respond
+
+    def acknowledge(self, partition: P, answer: A) -> bool:
+        """A partition's answer, also that it failed. False when it has answered, is none of these, or it is too late.
+
+        Any thread.
+        """
+        self._lock.acquire()
+        try:
+            if self._ended is not None or partition not in self._missing:
+                return False
+            self._missing.remove(partition)
+            self._answers[partition] = answer
+            return True
+        finally:
+            self._lock.release()
+
+    @property
+    def missing(self) -> frozenset[P]:
+        """Who has not answered."""
+        self._lock.acquire()
+        try:
+            return frozenset(self._missing)
+        finally:
+            self._lock.release()
+
+    def try_complete(self) -> bool:
+        """See `DelayedOperation`: everybody has answered."""
+        return not self._missing
+
+    def on_complete(self) -> None:
+        """See `DelayedOperation`."""
+        self._respond(self._answers)

@@ -1,0 +1,265 @@
+"""The purgatory: operations that wait under keys, each until it can be completed or until its time is up.
+
+Kafka's `DelayedOperationPurgatory`. Whoever changes what operations wait for calls `check_and_complete(key)`
+afterwards, in the thread that changed it; nothing is polled for and nothing is purged.
+
+An operation is tried, watched under all its keys, tried again and only then given a timer, all under its lock. The
+second try is what makes it safe: a change that came before the operation was watched is seen by it, one that comes
+later finds the operation in its list, and what tries it then waits for the lock.
+
+Cost. Watching takes a dict operation per key and one schedule, completing a dict operation per key and one cancel;
+`check_and_complete` tries what is watched under its key. `stats` adds up all lists.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Final, Generic, Self, TypeVar
+
+from wheel_sched.clock import Clock, SystemClock
+from wheel_sched.errors import Rejected
+from wheel_sched.purgatory.operation import _TAKEN, _TRYING, Completion, DelayedOperation
+from wheel_sched.purgatory.reaper import Reaper
+from wheel_sched.purgatory.statistics import Lateness, PurgatoryStats, Tally
+from wheel_sched.purgatory.timing import Handle, Timer
+from wheel_sched.purgatory.watchers import WatcherLists
+
+logger = logging.getLogger("wheel_sched.purgatory")
+
+K = TypeVar("K", bound=Hashable)
+
+_SATISFIED: Final = Completion.SATISFIED
+_FORCED: Final = Completion.FORCED
+
+
+class Purgatory(Generic[K]):
+    """Where operations wait, by key.
+
+    Args:
+        timer: what expires them, a `SystemTimer` say; it stays the caller's, to close after the purgatory, and hears of
+            what a callback of an expired operation raises. Defaults to a `Reaper` of its own.
+        clock: the timer's. Defaults to the machine's.
+        on_error: told of (operation, error) when an operation raises where no caller of its own could be told: in
+            `check_and_complete`, `close` and the purgatory's own reaper. Defaults to a line in the log
+            `wheel_sched.purgatory`.
+
+    Thread rules: any thread, and re-entrant: an operation's callbacks may call the purgatory. With a timer of one
+    event loop, that loop's thread.
+    """
+
+    def __init__(
+        self,
+        timer: Timer | None = None,
+        *,
+        clock: Clock | None = None,
+        on_error: Callable[[DelayedOperation, Exception], object] | None = None,
+    ) -> None:
+        self._clock: Clock = SystemClock() if clock is None else clock
+        self._on_error = on_error or _log
+        self._reaper: Reaper | None = None
+        if timer is None:
+            timer = self._reaper = Reaper(on_error=self._expiry_failed, clock=self._clock)
+        self._schedule = timer.schedule
+        self._lists = WatcherLists()
+        self._enter = self._lists.enter
+        self._closed = False
+        self._at_once_tally, self._armed_tally = Tally(), Tally()
+        self._forced_tally, self._satisfied_tally, self._expired_tally = Tally(), Tally(), Tally()
+        self._armed = self._armed_tally.add
+        self.ended_at_once: Callable[[], object] = self._at_once_tally.add
+        self.ended_by_force: Callable[[], object] = self._forced_tally.add
+        self.ended_by_try: Callable[[], object] = self._satisfied_tally.add
+        self._expired = self._expired_tally.add
+        self._cancelled = Tally()
+        self._failed = Tally()
+        self._lateness = Lateness()
+
+    def try_complete_else_watch(self, operation: DelayedOperation, keys: Sequence[K]) -> bool:
+        """Complete the operation if that is possible now, else have it wait under `keys`. True: it is completed.
+
+        Raises:
+            Rejected: no key, a closed purgatory or timer, or an operation that is watched already; nothing was changed.
+            TypeError: a key is not hashable; nothing was changed.
+            Exception: whatever its `try_complete` raised; nothing was watched.
+        """
+        if type(keys) is not tuple:
+            if isinstance(keys, str):
+                raise Rejected(f"expected a sequence of keys, got one: {keys!r}; the operation was not watched")
+            keys = tuple(keys)
+        if not keys:
+            raise Rejected("expected at least one key to watch, got none; the operation was not watched")
+        if operation._ended is not None:
+            return True
+        # `safe_try_complete_or_else` written out, and the watching too: the calls would cost as much as what they do.
+        ended: Completion | None = None
+        lock = operation._lock
+        lock.acquire()
+        try:
+            if operation._ended is not None:
+                return True
+            if operation._place is not None or operation._phase:
+                raise Rejected(f"{operation!r} is watched already, or was taken away; nothing was changed")
+            operation._phase = _TRYING
+            try:
+                if operation.try_complete():
+                    operation._ended = _SATISFIED
+                elif operation._ended is None:
+                    operation._lists = self._enter(keys, operation)
+                    operation._keys = keys
+                    operation._handle = None
+                    operation._place = self
+                    if self._closed:  # looked at after it was entered: either `close` sees it, or it sees `close`
+                        raise Rejected("the purgatory is closed; the operation was not watched")
+                    if operation.try_complete():
+                        operation._ended = _SATISFIED
+                    elif operation._ended is None:
+                        operation._handle = self._schedule(operation.timeout_ms, operation.run)
+                        self._armed()
+            except BaseException:
+                if operation._ended is None and operation._place is not None:
+                    self._disconnect(operation)
+                raise
+            finally:
+                operation._phase = 0
+                ended = operation._ended
+        finally:  # `ended` also when try_complete has completed it and then failed
+            lock.release()
+            if ended is not None:
+                if operation._place is None:  # at the first try
+                    self.ended_at_once()
+                operation._finish(ended)
+        return ended is not None
+
+    def check_and_complete(self, key: K) -> int:
+        """Try what waits under `key`, the longest waiting first; how many operations this completed.
+
+        Call it after every change that may complete one of them, and hold no lock that they want.
+        """
+        completed = 0
+        for operation in self._lists.watching(key):
+            if operation._ended is None:
+                try:
+                    completed += operation.safe_try_complete()
+                except Exception as error:
+                    completed += operation._ended is not None
+                    self._report(operation, error)
+        return completed
+
+    def cancel_for_key(self, key: K) -> list[DelayedOperation]:
+        """Take away what waits under `key`, from its other keys too, uncompleted; answers it.
+
+        Neither the timer nor a check completes it from here on; `force_complete` still does.
+        """
+        return [each for each in self._lists.watching(key) if self._cancel(each)]
+
+    def watched(self, key: K | None = None) -> int:
+        """How many entries the watcher lists hold, one per operation and key; with a `key` in its list alone."""
+        if key is not None:
+            return len(self._lists.watching(key))
+        return self._lists.watched()
+
+    @property
+    def delayed(self) -> int:
+        """How many operations wait for their timer."""
+        ended = (self._forced_tally, self._satisfied_tally, self._expired_tally, self._cancelled)
+        gone = sum(tally.value for tally in ended)  # first, so that the difference never falls below what there is
+        return self._armed_tally.value - gone
+
+    @property
+    def stats(self) -> PurgatoryStats:
+        """What was done and what waits; a sum over lists that may change meanwhile."""
+        return PurgatoryStats(
+            watched=self.watched(),
+            keys=len(self._lists),
+            delayed=self.delayed,
+            satisfied=self._satisfied_tally.value + self._at_once_tally.value,
+            forced=self._forced_tally.value,
+            expired=self._expired_tally.value,
+            cancelled=self._cancelled.value,
+            failed=self._failed.value,
+            lateness_counts=self._lateness.counts,
+            lateness_max_ms=self._lateness.max_ms,
+        )
+
+    def close(self) -> list[DelayedOperation]:
+        """Let nothing more in, complete what waits by force, so that nobody waits for ever, and answer it. Idempotent.
+
+        A reaper of the purgatory's own is stopped, after the callback it may be at.
+        """
+        self._closed = True
+        waiting = {operation: None for key in self._lists for operation in self._lists.watching(key)}
+        forced = []
+        for operation in waiting:
+            lock = operation._lock
+            lock.acquire()
+            try:
+                # no longer here: it was completed, or told that the purgatory is closed
+                if operation._ended is not None or operation._place is not self or operation._phase is _TRYING:
+                    continue
+                operation._ended = _FORCED
+            finally:
+                lock.release()
+            forced.append(operation)
+            try:
+                operation._finish(_FORCED)
+            except Exception as error:
+                self._report(operation, error)
+        if self._reaper is not None:
+            self._reaper.close()
+        return forced
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = " closed" if self._closed else ""
+        return f"<Purgatory{state} watched={self.watched()} delayed={self.delayed}>"
+
+    # -- the operation's side
+
+    def expired(self, handle: Handle) -> None:
+        """See `Place`."""
+        self._expired()
+        self._lateness.add(self._clock.monotonic_ms() - handle.deadline_ms)
+
+    def emptied(self, operation: DelayedOperation) -> None:
+        """See `Place`."""
+        self._lists.drop(operation._keys, operation._lists)
+
+    def _disconnect(self, operation: DelayedOperation) -> Handle | None:
+        """Take it out of its lists; its timer, if it had one."""
+        self._lists.leave(operation._keys, operation, operation._lists)
+        handle: Handle | None = operation._handle
+        operation._place = operation._lists = operation._handle = None
+        return handle
+
+    def _cancel(self, operation: DelayedOperation) -> bool:
+        """Take it away uncompleted; False when it is completed or gone."""
+        lock = operation._lock
+        lock.acquire()
+        try:
+            if operation._ended is not None or operation._place is not self or operation._phase is _TRYING:
+                return False
+            operation._phase = _TAKEN
+            handle = self._disconnect(operation)
+        finally:
+            lock.release()
+        if handle is not None:
+            self._cancelled.add()
+            handle.cancel()
+        return True
+
+    def _report(self, operation: DelayedOperation, error: Exception) -> None:
+        self._failed.add()
+        self._on_error(operation, error)
+
+    def _expiry_failed(self, callback: Any, error: Exception) -> None:
+        self._report(callback.__self__, error)  # the callback is the operation's `run`
+
+
+def _log(operation: DelayedOperation, error: Exception) -> None:
+    logger.error("purgatory.operation_failed: %r", operation, exc_info=error)

@@ -1,0 +1,79 @@
+"""What a purgatory has done, counted without a lock.
+
+A `Tally` counts with `next(itertools.count())`, one C call that no other thread can get in between.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+from itertools import count
+from typing import Final
+
+LATENESS_BUCKETS_MS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000)
+
+
+@dataclass(frozen=True, slots=True)
+class PurgatoryStats:
+    """A purgatory at one moment.
+
+    Args:
+        watched: entries in all watcher lists; an operation counts once per key.
+        keys: watcher lists.
+        delayed: operations whose timer runs.
+        satisfied: completed by a successful try, at once or later.
+        forced: completed by `force_complete`.
+        expired: completed by the timer.
+        cancelled: taken away uncompleted, by `cancel_for_key` or `close`.
+        failed: callbacks and tries that raised where no caller could be told.
+        lateness_counts: expirations by lateness, one bucket for each bound of `LATENESS_BUCKETS_MS` (its upper end,
+            inclusive) and one for what lies above all of them.
+        lateness_max_ms: the latest expiration.
+    """
+
+    watched: int
+    keys: int
+    delayed: int
+    satisfied: int
+    forced: int
+    expired: int
+    cancelled: int
+    failed: int
+    lateness_counts: tuple[int, ...]
+    lateness_max_ms: int
+
+
+class Tally:
+    """A number that any thread may raise by one."""
+
+    __slots__ = ("_count", "add")
+
+    def __init__(self) -> None:
+        self._count = count()
+        self.add = self._count.__next__
+
+    @property
+    def value(self) -> int:
+        """How often `add` was called."""
+        return int(repr(self._count)[len("count(") : -1])  # the one way to read a count without raising it
+
+
+class Lateness:
+    """A histogram of expirations."""
+
+    __slots__ = ("_buckets", "max_ms")
+
+    def __init__(self) -> None:
+        self._buckets = [Tally() for _ in range(len(LATENESS_BUCKETS_MS) + 1)]
+        self.max_ms = 0
+
+    def add(self, lateness_ms: int) -> None:
+        """Count one."""
+        self._buckets[bisect_left(LATENESS_BUCKETS_MS, lateness_ms)].add()
+        if lateness_ms > self.max_ms:
+            self.max_ms = lateness_ms
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """One number per bucket."""
+        return tuple(bucket.value for bucket in self._buckets)
