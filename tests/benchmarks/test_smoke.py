@@ -46,6 +46,7 @@ def test_the_dispatch_benchmark_measures_every_figure() -> None:
     assert {"python", "server", "cpus", "rounds", "baseline"} <= set(json.loads(json.dumps(result)))
 
 
+@pytest.mark.timeout(300)
 def test_the_wheel_benchmark_measures_every_figure_its_peers_allow() -> None:
     """One small round: a number for each figure but those of cores and peers that are not installed; nothing early."""
     sizes = wheel.Sizes(

@@ -1,0 +1,41 @@
+"""Which core runs, and what is said of it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from wheel_sched import wheel
+
+
+def said(**environment: str) -> str:
+    code = "from wheel_sched import wheel as w; print(w.CORE, sorted(w.CORES), w.CORE_REASON, sep='|')"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | environment,
+        text=True,
+        capture_output=True,
+        timeout=60,
+        check=True,
+    )
+    return done.stdout.strip()
+
+
+def test_the_pure_core_can_be_forced() -> None:
+    """`WHEEL_SCHED_PURE=1` wins over everything, and is the reason given."""
+    assert said(WHEEL_SCHED_PURE="1") == "pure|['pure']|WHEEL_SCHED_PURE=1 asks for it"
+
+
+@pytest.mark.skipif("compiled" not in wheel.CORES, reason="this installation had no compiler")
+def test_the_compiled_core_is_taken_when_it_is_there() -> None:
+    """Anything but 1 in the variable is no request."""
+    assert said(WHEEL_SCHED_PURE="0") == "compiled|['compiled', 'pure']|it is built for this Python"
+
+
+def test_the_classes_are_those_of_one_core() -> None:
+    """An entry of the wheel in use is of the class that is exported."""
+    timer: wheel.TimingWheel[str] = wheel.TimingWheel()
+    assert isinstance(timer.schedule("task", 1), wheel.TimerTaskEntry)
