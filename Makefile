@@ -12,7 +12,7 @@ WORKERS ?= 2
 # An empty layer is a failure, unless the caller has narrowed the run and the other layer holds what was asked for.
 pytest = $(PY) -m pytest $(1) $(ARGS) || { code=$$?; [ $$code -eq 5 ] && [ -n "$$ARGS" ]; }
 
-.PHONY: help demo test test-unit test-real check lint types mypy pyright imports built-wheel bench clean distclean venv-demo venv-test venv-dev
+.PHONY: help demo test test-unit test-real test-pythons check lint types mypy pyright imports built-wheel bench clean distclean venv-demo venv-test venv-dev
 
 help: ## show this
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -30,6 +30,9 @@ test-unit: venv-test ## the unit layer alone: seconds, no server
 test-real: venv-test ## the real-server layer alone: embedded servers, real kills
 	@printf '==> real-server layer\n'
 	@$(call pytest,-m "(real or slow) and not built" -n $(WORKERS))
+
+test-pythons: venv-test ## tests/wheel on every Python 3.11, 3.12 and 3.13 there is, both cores
+	@.ci/pythons
 
 check: lint types imports built-wheel ## linter, types, direction of imports, the built wheel
 	@printf '==> all checks passed\n'
@@ -57,11 +60,13 @@ built-wheel: venv-dev ## build sdist and wheel, install the wheel into an empty 
 	@printf '==> built wheel\n'
 	@$(PY) -m pytest -m built tests/packaging
 
-bench: venv-test ## benchmarks against peers measured in the same run: store, then dispatch
+bench: venv-dev ## benchmarks against peers measured in the same run: store, dispatch, wheel
 	@printf '==> benchmark: store\n' >&2
 	@$(PY) -m benchmarks store $(ARGS)
 	@printf '==> benchmark: dispatch\n' >&2
 	@$(PY) -m benchmarks dispatch $(ARGS)
+	@printf '==> benchmark: wheel\n' >&2
+	@$(PY) -m benchmarks wheel $(ARGS)
 
 clean: ## remove caches and build results
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .wheel-sched

@@ -11,9 +11,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks import dispatch, store
+from benchmarks import dispatch, store, wheel
 from benchmarks.figures import Figure, missed
 from benchmarks.report import markdown, table, write_section
+from benchmarks.wheel import plots
+from benchmarks.wheel.tables import full_table
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -23,6 +25,9 @@ def main(argv: list[str] | None = None) -> int:
     result: dict[str, Any]
     if options.benchmark == "store":
         figures, result = store.FIGURES, store.run(store.QUICK if options.quick else store.FULL)
+    elif options.benchmark == "wheel":
+        figures = (*wheel.FIGURES, *(wheel.JVM_FIGURES if options.jvm else ()))
+        result = wheel.run(wheel.QUICK if options.quick else wheel.FULL, jvm=options.jvm)
     else:
         figures, result = dispatch.FIGURES, dispatch.run(dispatch.QUICK if options.quick else dispatch.FULL)
     problems = missed(figures, result)
@@ -34,7 +39,17 @@ def main(argv: list[str] | None = None) -> int:
     if options.markdown == "-":
         print(markdown(figures, result))
     elif options.markdown:
-        write_section(Path(options.markdown), options.benchmark, markdown(figures, result))
+        page = Path(options.markdown)
+        if options.benchmark == "wheel":
+            write_section(page, "wheel", markdown(wheel.FIGURES, result))
+            write_section(page, "wheel, all", full_table(result))
+            if options.jvm:
+                write_section(page, "wheel, jvm", markdown(wheel.JVM_FIGURES, result))
+        else:
+            write_section(page, options.benchmark, markdown(figures, result))
+    if options.plots is not None:
+        for path in plots.write(result, Path(options.plots)):
+            print(f"wrote {path}", file=sys.stderr)
     if options.check:
         for problem in problems:
             print(f"gate missed: {problem}", file=sys.stderr)
@@ -42,9 +57,13 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="What the store and the dispatcher do.")
-    parser.add_argument("benchmark", choices=("store", "dispatch"))
-    parser.add_argument("--quick", action="store_true", help="smaller numbers, an answer within 40 seconds")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description="What the store, the dispatcher and the wheel do."
+    )
+    parser.add_argument("benchmark", choices=("store", "dispatch", "wheel"))
+    parser.add_argument("--quick", action="store_true", help="smaller numbers, an answer within 50 seconds")
+    parser.add_argument("--jvm", action="store_true", help="wheel: Kafka's and Netty's timers too (Java 17, Maven)")
+    parser.add_argument("--plots", metavar="DIR", help="wheel: SVG files into DIR (needs matplotlib)")
     parser.add_argument("--check", action="store_true", help="exit 1 when a gate is missed, and say which")
     shape = parser.add_mutually_exclusive_group()
     shape.add_argument("--json", action="store_true", help="one JSON object on stdout")

@@ -52,7 +52,8 @@ def _verdict(figure: Figure, result: Result) -> str:
 
 
 def _surroundings(result: Result) -> str:
+    around = result.get("server") or f"{result['core']} core"
     return (
-        f"Python {result['python']}, {result['server']}, {result['cpus']} processors, "
+        f"Python {result['python']}, {around}, {result['cpus']} processors, "
         f"{result['rounds']} rounds{', quick' if result.get('quick') else ''}"
     )

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks import __main__ as command
-from benchmarks import dispatch, store
+from benchmarks import dispatch, store, wheel
 from benchmarks.figures import Figure, missed
 
 FAST = Figure("rate.median", "msg/s", "how fast", at_least=100)
@@ -19,7 +19,7 @@ CONTEXT = Figure("cpus", "", "context")
 
 def result_at_the_bounds(figures: tuple[Figure, ...]) -> dict[str, Any]:
     """A result in which every figure is exactly its gate, and context figures are 1."""
-    result: dict[str, Any] = {"python": "3", "server": "valkey", "cpus": 2, "rounds": 5}
+    result: dict[str, Any] = {"python": "3", "server": "valkey", "core": "pure", "cpus": 2, "rounds": 5}
     for figure in figures:
         *path, last = figure.key.split(".")
         place = result
@@ -55,7 +55,7 @@ def test_a_missed_gate_is_told_with_figure_value_and_bound() -> None:
     ]
 
 
-@pytest.mark.parametrize("benchmark", [store, dispatch], ids=["store", "dispatch"])
+@pytest.mark.parametrize("benchmark", [store, dispatch, wheel], ids=["store", "dispatch", "wheel"])
 def test_the_command_fails_exactly_when_a_gate_is_missed(
     benchmark: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -70,7 +70,7 @@ def test_the_command_fails_exactly_when_a_gate_is_missed(
             for step in path:
                 place = place[step]
             place[last] += -0.01 if broken.at_least is not None else 0.01
-        monkeypatch.setattr(benchmark, "run", lambda _, result=result: result)
+        monkeypatch.setattr(benchmark, "run", lambda _, result=result, **_options: result)
         assert command.main([name, "--json", "--check"]) == (0 if broken is None else 1)
         out, err = capsys.readouterr()
         assert err.count("gate missed:") == len(json.loads(out)["missed"]) == (0 if broken is None else 1)
@@ -92,4 +92,27 @@ def test_the_gates_are_those_that_were_promised() -> None:
         "lost": "<= 0",
         "wakeup_ms.p50": "<= 3",
         "idle_commands": "<= 0",
+    }
+    gates = {figure.key: figure.bound for figure in (*wheel.FIGURES, *wheel.JVM_FIGURES) if figure.bound}
+    assert gates == {
+        "compiled_schedule_vs_floor": "<= 1.5",
+        "pure_schedule_vs_handle": "<= 2.5",
+        "compiled_vs_kombu_100k.expire": ">= 10",
+        "compiled_vs_heapq_90cancelled.10k": ">= 5",
+        "compiled_vs_heapq_90cancelled.100k": ">= 5",
+        "pure_vs_heapq_90cancelled_10k": ">= 2",
+        "compiled_vs_kombu_10k.add": ">= 8",
+        "compiled_vs_kombu_10k.expire": ">= 10",
+        "bytes_per_timer.pure": "<= 130",
+        "bytes_per_timer.compiled": "<= 100",
+        "kept_after_cancel.pure": "<= 20",
+        "kept_after_cancel.compiled": "<= 20",
+        "wakeups_after_cancel": "<= 0",
+        "lateness_ms.threads.p50": "<= 1",
+        "lateness_ms.threads.p99": "<= 5",
+        "lateness_ms.asyncio.p50": "<= 1",
+        "lateness_ms.asyncio.p99": "<= 5",
+        "early": "<= 0",
+        "vs_kafka.add": ">= 1",
+        "vs_kafka.expire": ">= 3",
     }

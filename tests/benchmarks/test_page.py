@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks import dispatch, store
+from benchmarks import dispatch, store, wheel
 from benchmarks.report import markdown, table, write_section
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "benchmarks.md"
-AROUND = {"python": "3.13.1", "server": "valkey 9.1.2", "cpus": 8, "rounds": 7}
+AROUND = {"python": "3.13.1", "server": "valkey 9.1.2", "core": "compiled", "cpus": 8, "rounds": 7}
 
-every_benchmark = pytest.mark.parametrize("benchmark", [store, dispatch], ids=["store", "dispatch"])
+every_benchmark = pytest.mark.parametrize("benchmark", [store, dispatch, wheel], ids=["store", "dispatch", "wheel"])
 
 
 def without_values(text: str) -> list[list[str]]:
@@ -44,6 +45,16 @@ def test_a_result_fills_its_own_section_only(benchmark: Any, tmp_path: Path) -> 
     original = PAGE.read_text("utf-8")
     assert written.partition(start)[0] == original.partition(start)[0]
     assert written.partition(end)[2] == original.partition(end)[2]
+
+
+def test_the_page_has_the_jvms_figures_and_the_plots_it_shows() -> None:
+    """Kafka's and Netty's figures are those in the code; every image of the page is in the tree."""
+    text = PAGE.read_text("utf-8")
+    section = text.partition("<!-- figures: wheel, jvm -->")[2].partition("<!-- end of")[0]
+    assert without_values(section) == without_values(markdown(wheel.JVM_FIGURES, None))
+    shown = re.findall(r"\((images/[^)]+)\)", text)
+    assert len(shown) == 3
+    assert all((PAGE.parent / image).exists() for image in shown)
 
 
 def test_a_page_without_the_section_is_left_alone(tmp_path: Path) -> None:

@@ -1,13 +1,16 @@
-"""Both benchmarks run, small, against a real server; their results have what they promise."""
+"""The benchmarks run, small, the first two against a real server; their results have what they promise."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from typing import Any
 
 import pytest
 
-from benchmarks import dispatch, store
+from benchmarks import dispatch, store, wheel
+from benchmarks.wheel.tables import full_table
+from wheel_sched.wheel import CORES
 
 pytestmark = pytest.mark.real
 
@@ -41,3 +44,26 @@ def test_the_dispatch_benchmark_measures_every_figure() -> None:
     assert absent(dispatch.FIGURES, result) == []
     assert (result["early"], result["lost"], result["idle_commands"]) == (0, 0, 0)
     assert {"python", "server", "cpus", "rounds", "baseline"} <= set(json.loads(json.dumps(result)))
+
+
+def test_the_wheel_benchmark_measures_every_figure_its_peers_allow() -> None:
+    """One small round: a number for each figure but those of cores and peers that are not installed; nothing early."""
+    sizes = wheel.Sizes(
+        rounds=1,
+        counts=(10_000, 100_000),
+        large=100_000,
+        large_rounds=1,
+        mixes=("uniform",),
+        live=(10_000, 100_000),
+        memory=20_000,
+        lateness_rounds=1,
+        timers=50,
+        over_s=0.2,
+    )
+    result = wheel.run(sizes)
+    missing = absent(wheel.FIGURES, result)
+    if importlib.util.find_spec("kombu") is not None and "compiled" in CORES:
+        assert missing == []
+    assert (result["early"], result["wakeups_after_cancel"]) == (0, 0)
+    assert {"core", "table", "python", "cpus", "rounds"} <= set(json.loads(json.dumps(result)))
+    assert full_table(result).count("wheel, pure") == 3

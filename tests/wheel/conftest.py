@@ -11,7 +11,8 @@ from wheel_sched.wheel import CORES, TimingWheel
 
 MakeWheel = Callable[..., TimingWheel[Any]]
 
-SHAPES = [(1, 2), (1, 4), (1, 64), (1, 4096), (5, 8), (10, 16), (100, 512)]
+# The smallest, the default, one with a tick of several ms and a coarse one; the model test draws from many more.
+SHAPES = [(1, 2), (1, 4096), (5, 8), (100, 512)]
 
 
 @pytest.fixture(params=sorted(CORES))

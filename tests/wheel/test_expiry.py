@@ -7,8 +7,6 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
 from wheel_sched.wheel import EntryState, TimingWheel
 
 MakeWheel = Callable[..., TimingWheel[Any]]
@@ -92,10 +90,13 @@ def test_the_edges_of_every_block_keep_their_ticks(core: Core) -> None:
                     assert tasks(wheel, deadline_ms) == [deadline_ms]
 
 
-@pytest.mark.parametrize("deadline_ms", [2**31, 2**63 - 1, 2**63, 10**18, 10**30])
-def test_there_is_no_range_to_overflow(make_wheel: MakeWheel, deadline_ms: int) -> None:
+def test_there_is_no_range_to_overflow(make_wheel: MakeWheel) -> None:
     """What makes Kafka fire at once and others wrap simply waits."""
-    wheel = make_wheel(7)
+    for deadline_ms in (2**31, 2**62 - 1, 2**62, 2**63 - 1, 2**63, 10**18, 10**30):
+        waits_however_far(make_wheel(7), deadline_ms)
+
+
+def waits_however_far(wheel: TimingWheel[Any], deadline_ms: int) -> None:
     wheel.schedule("far", deadline_ms)
     wheel.schedule("near", 5000)
     assert tasks(wheel, 10**6) == ["near"]

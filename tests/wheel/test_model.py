@@ -203,14 +203,16 @@ class WheelAgainstSortedList(RuleBasedStateMachine):
         assert [item.tick for item in listed] == sorted(item.tick for item in listed)
 
 
+@pytest.mark.parametrize("histories", [50, pytest.param(400, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", sorted(CORES))
-def test_every_history_agrees_with_a_sorted_list(name: str) -> None:
-    """200 random histories of up to 60 calls each, shrunk to the shortest one that differs."""
+@pytest.mark.timeout(180)
+def test_every_history_agrees_with_a_sorted_list(name: str, histories: int) -> None:
+    """Random histories of up to 60 calls each, shrunk to the shortest one that differs."""
     machine = type("Machine", (WheelAgainstSortedList,), {"core": CORES[name]})
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=200,
+            max_examples=histories,
             stateful_step_count=60,
             deadline=None,
             derandomize=False,

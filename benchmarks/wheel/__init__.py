@@ -1,0 +1,271 @@
+"""`python -m benchmarks wheel`: what a timer costs, ours and others', in one run.
+
+A ratio "a vs b" is b's time over a's: above 1, a is faster; `_vs_floor` and `_vs_handle` are ours over the least there
+can be. Times are CPU time of the thread, in nanoseconds, medians over interleaved rounds; ratios are taken within a
+round, then their median. The mixes are explained in `mixes`, the peers in `subjects`.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from statistics import median
+from typing import Any
+
+from benchmarks.figures import Figure
+from benchmarks.narration import Narration
+from benchmarks.rounds import interleaved, median_spread
+from benchmarks.wheel import jvm as on_the_jvm
+from benchmarks.wheel import lateness, memory
+from benchmarks.wheel.mixes import (
+    Mix,
+    deadlines_ms,
+    fill_and_drain,
+    floor_ns,
+    moments_ms,
+    program,
+    run_program,
+)
+from benchmarks.wheel.subjects import MIXED, SUBJECTS
+from wheel_sched import wheel
+
+FIGURES = (
+    Figure("compiled_schedule_vs_floor", "x", "schedule at 10 k over a C call and a slotted object", at_most=1.5),
+    Figure("pure_schedule_vs_handle", "x", "schedule at 10 k over making and keeping a handle", at_most=2.5),
+    Figure("compiled_expire_ns_100k", "ns", "to expire one of 100 k timers spread over an hour; the goal is 150"),
+    Figure("compiled_vs_kombu_100k.expire", "x", "expire against kombu's timer at 100 k", at_least=10),
+    Figure("compiled_vs_heapq_90cancelled.10k", "x", "90 % cancelled, 10 k live, against heapq", at_least=5),
+    Figure("compiled_vs_heapq_90cancelled.100k", "x", "90 % cancelled, 100 k live, against heapq", at_least=5),
+    Figure("pure_vs_heapq_90cancelled_10k", "x", "90 % cancelled, 10 k live, against heapq", at_least=2),
+    Figure("compiled_vs_kombu_10k.add", "x", "schedule against kombu's timer at 10 k", at_least=8),
+    Figure("compiled_vs_kombu_10k.expire", "x", "expire against kombu's timer at 10 k", at_least=10),
+    Figure("bytes_per_timer.pure", "bytes", "memory of a pending timer", at_most=130),
+    Figure("bytes_per_timer.compiled", "bytes", "memory of a pending timer", at_most=100),
+    Figure("kept_after_cancel.pure", "bytes", "memory kept per timer after all were cancelled", at_most=20),
+    Figure("kept_after_cancel.compiled", "bytes", "memory kept per timer after all were cancelled", at_most=20),
+    Figure("wakeups_after_cancel", "wake-ups", "asked for after all were cancelled", at_most=0),
+    Figure("lateness_ms.threads.p50", "ms", "2,000 timers over 2 s, half of them", at_most=1),
+    Figure("lateness_ms.threads.p99", "ms", "99 of 100", at_most=5),
+    Figure("lateness_ms.asyncio.p50", "ms", "2,000 timers over 2 s, half of them", at_most=1),
+    Figure("lateness_ms.asyncio.p99", "ms", "99 of 100", at_most=5),
+    Figure("early", "timers", "fired before their deadline, of all of these", at_most=0),
+)
+JVM_FIGURES = (
+    Figure("vs_kafka.add", "x", "compiled core against Kafka's SystemTimer, schedule at 100 k", at_least=1),
+    Figure("vs_kafka.expire", "x", "the same, expire", at_least=3),
+    Figure("vs_netty.add", "x", "compiled core against Netty's HashedWheelTimer, schedule at 100 k"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much is measured.
+
+    Args:
+        rounds: of everything but the largest counts. Defaults to 7.
+        counts: pending timers. Defaults to 1 k, 10 k, 100 k and 1 M.
+        large: counts from here on get `large_rounds` rounds. Defaults to 1 M.
+        large_rounds: Defaults to 3.
+        mixes: Defaults to both.
+        live: live timers of the programs with 90 % cancelled. Defaults to 1 k, 10 k and 100 k.
+        constant_most: counts above it are measured with uniform deadlines only. Defaults to 1 M.
+        all: whether subjects without a gate run the programs too. Defaults to True.
+        memory: timers in the measurement of memory. Defaults to 1 M.
+        lateness_rounds: Defaults to 3.
+        timers: of a round of lateness. Defaults to 2,000.
+        over_s: seconds over which they are due. Defaults to 2.
+    """
+
+    rounds: int = 7
+    counts: tuple[int, ...] = (1_000, 10_000, 100_000, 1_000_000)
+    large: int = 1_000_000
+    large_rounds: int = 3
+    mixes: tuple[Mix, ...] = ("uniform", "constant")
+    live: tuple[int, ...] = (1_000, 10_000, 100_000)
+    constant_most: int = 1_000_000
+    all: bool = True
+    memory: int = 1_000_000
+    lateness_rounds: int = 3
+    timers: int = 2_000
+    over_s: float = 2.0
+
+    def counts_of(self, mix: Mix) -> tuple[int, ...]:
+        """The counts of a mix."""
+        return self.counts if mix == "uniform" else tuple(n for n in self.counts if n <= self.constant_most)
+
+    def live_of(self, mix: Mix) -> tuple[int, ...]:
+        """The live timers of a mix."""
+        return self.live if mix == "uniform" else tuple(n for n in self.live if n <= self.constant_most)
+
+
+FULL = Sizes()
+QUICK = Sizes(
+    rounds=5,
+    counts=(10_000, 100_000),
+    large=100_000,
+    large_rounds=3,
+    live=(10_000, 100_000),
+    constant_most=10_000,
+    all=False,
+    memory=200_000,
+    lateness_rounds=1,
+)
+_LABELS = {1_000: "1k", 10_000: "10k", 100_000: "100k", 1_000_000: "1m"}
+_MORE = 2  # times the rounds for small programs: they are short, and a busy machine blurs them most
+_SLOW_TO_DRAIN = 100_000  # sched and asyncio take minutes for more, and nobody gains from it
+
+Rounds = dict[str, list[float]]
+
+
+def run(sizes: Sizes, *, jvm: bool = False) -> dict[str, Any]:
+    """Measure; the figures by key, and `table`: nanoseconds by what was done, mix, count and subject."""
+    narration = Narration(_steps(sizes) + jvm)
+    table: dict[str, dict[str, dict[str, dict[str, float]]]] = {"schedule": {}, "expire": {}, "cancelled90": {}}
+    plain: dict[tuple[Mix, int], tuple[Rounds, Rounds]] = {}
+    mixed: dict[tuple[Mix, int], Rounds] = {}
+    for mix in sizes.mixes:
+        for count in sizes.counts_of(mix):
+            rounds = sizes.large_rounds if count >= sizes.large else sizes.rounds
+            plain[mix, count] = _plain(mix, count, rounds, narration)
+            for name, values in zip(("schedule", "expire"), plain[mix, count], strict=True):
+                _enter(table[name], mix, count, values)
+        for live in sizes.live_of(mix):
+            rounds = sizes.large_rounds if live >= min(sizes.large, 100_000) else _MORE * sizes.rounds
+            mixed[mix, live] = _mixed(sizes, mix, live, rounds, narration)
+            _enter(table["cancelled90"], mix, live, mixed[mix, live])
+    narration.step("memory")
+    cores = {core: memory.measure(core, sizes.memory) for core in sorted(wheel.CORES)}
+    late = _late(sizes, narration)
+    result = {
+        "core": wheel.CORE,
+        **_ratios(plain, mixed),
+        "bytes_per_timer": {core: found["bytes_per_timer"] for core, found in cores.items()},
+        "kept_after_cancel": {core: found["kept_bytes_per_timer"] for core, found in cores.items()},
+        "wakeups_after_cancel": sum(found["wakeups"] for found in cores.values()),
+        **late,
+        "table": table,
+        "python": platform.python_version(),
+        "cpus": os.cpu_count() or 1,
+        "rounds": sizes.rounds,
+    }
+    if jvm:
+        narration.step("the JVM's timers")
+        result |= on_the_jvm.compare()
+    narration.close()
+    return result
+
+
+def _steps(sizes: Sizes) -> int:
+    steps = 1 + 2 * sizes.lateness_rounds
+    for mix in sizes.mixes:
+        for count in sizes.counts_of(mix):
+            rounds = sizes.large_rounds if count >= sizes.large else sizes.rounds
+            steps += rounds * (1 + len(_subjects(count)))
+        for live in sizes.live_of(mix):
+            rounds = sizes.large_rounds if live >= min(sizes.large, 100_000) else _MORE * sizes.rounds
+            steps += rounds * (1 + len(_mixed_subjects(sizes, live)))
+    return steps
+
+
+def _mixed_subjects(sizes: Sizes, live: int) -> list[str]:
+    """Those with a gate, and in a full run the others."""
+    return [name for name in MIXED if name.startswith(("wheel", "heapq")) or (sizes.all and live < _SLOW_TO_DRAIN)]
+
+
+def _subjects(count: int) -> list[str]:
+    """Those that finish with that many."""
+    if count < _SLOW_TO_DRAIN:
+        return list(SUBJECTS)
+    kept = [name for name in SUBJECTS if name not in ("sched", "asyncio", "uvloop")]
+    return kept if count == _SLOW_TO_DRAIN else [name for name in kept if name.startswith(("wheel", "heapq", "handle"))]
+
+
+def _plain(mix: Mix, count: int, rounds: int, narration: Narration) -> tuple[Rounds, Rounds]:
+    """Nanoseconds to schedule and to expire, by subject and round; the floor is among those to schedule."""
+    due_ms = deadlines_ms(mix, count, seed=count)
+    steps_ms = moments_ms(due_ms)
+    runs: dict[str, Any] = {"floor": lambda: (floor_ns(due_ms), None)}
+    for name in _subjects(count):
+        runs[name] = partial(_fresh, name, due_ms, steps_ms)
+    label = f"{mix}, {_LABELS.get(count, count)}"
+    found = interleaved(rounds, {f"{name} ({label})": one for name, one in runs.items()}, narration)
+    both = dict(zip(runs, found.values(), strict=True))
+    schedule = {name: [pair[0] for pair in pairs if pair] for name, pairs in both.items()}
+    expire = {name: [pair[1] for pair in pairs if pair and pair[1] is not None] for name, pairs in both.items()}
+    return {n: v for n, v in schedule.items() if v}, {n: v for n, v in expire.items() if v and n != "handle only"}
+
+
+def _fresh(name: str, due_ms: list[int], steps_ms: list[int]) -> tuple[float, float | None] | None:
+    try:
+        subject = SUBJECTS[name]()
+    except ModuleNotFoundError:  # a peer that is not installed: what it is measured against misses its gate
+        return None
+    if name == "handle only":
+        return fill_and_drain(_WithoutDrain(subject), due_ms, steps_ms)
+    return fill_and_drain(subject, due_ms, steps_ms)
+
+
+class _WithoutDrain:
+    def __init__(self, subject: Any) -> None:
+        self.fill, self.close = subject.fill, subject.close
+
+
+def _mixed(sizes: Sizes, mix: Mix, live: int, rounds: int, narration: Narration) -> Rounds:
+    """Nanoseconds a request costs, by subject and round, net of the loop."""
+    plan = program(mix, live, seed=live)
+    label = f"{mix}, 90 % cancelled, {_LABELS.get(live, live)}"
+    runs = {f"loop ({label})": lambda: run_program(None, plan)}
+    for name in _mixed_subjects(sizes, live):
+        runs[f"{name} ({label})"] = lambda name=name: run_program(SUBJECTS[name]().timer, plan)
+    loop, *found = interleaved(rounds, runs, narration).values()
+    net = [[ns - loop_ns for ns, loop_ns in zip(values, loop, strict=True)] for values in found]
+    return dict(zip(_mixed_subjects(sizes, live), net, strict=True))
+
+
+def _enter(table: dict[str, dict[str, dict[str, float]]], mix: Mix, count: int, values: Rounds) -> None:
+    label = _LABELS.get(count, str(count))
+    table.setdefault(mix, {})[label] = {name: round(median(found), 1) for name, found in values.items()}
+
+
+def _ratio(values: Rounds, over: str, under: str) -> float | None:
+    """The median over rounds of one subject's time over another's."""
+    if over not in values or under not in values:
+        return None
+    return round(median([a / b for a, b in zip(values[over], values[under], strict=True)]), 2)
+
+
+def _ratios(
+    plain: Mapping[tuple[Mix, int], tuple[Rounds, Rounds]], mixed: Mapping[tuple[Mix, int], Rounds]
+) -> dict[str, Any]:
+    compiled, pure = "wheel, compiled", "wheel, pure"
+    ten, ten_expire = plain.get(("uniform", 10_000), ({}, {}))
+    _, hundred_expire = plain.get(("uniform", 100_000), ({}, {}))
+    live = {label: mixed.get(("uniform", count), {}) for count, label in ((10_000, "10k"), (100_000, "100k"))}
+    expire_ns = hundred_expire.get(compiled)
+    return {
+        "compiled_schedule_vs_floor": _ratio(ten, compiled, "floor"),
+        "pure_schedule_vs_handle": _ratio(ten, pure, "handle only"),
+        "compiled_expire_ns_100k": None if expire_ns is None else round(median(expire_ns), 1),
+        "compiled_vs_kombu_100k": {"expire": _ratio(hundred_expire, "kombu", compiled)},
+        "compiled_vs_heapq_90cancelled": {label: _ratio(found, "heapq", compiled) for label, found in live.items()},
+        "pure_vs_heapq_90cancelled_10k": _ratio(live["10k"], "heapq", pure),
+        "compiled_vs_kombu_10k": {
+            "add": _ratio(ten, "kombu", compiled),
+            "expire": _ratio(ten_expire, "kombu", compiled),
+        },
+    }
+
+
+def _late(sizes: Sizes, narration: Narration) -> dict[str, Any]:
+    runs = {
+        "threads": lambda: lateness.on_threads(sizes.timers, sizes.over_s),
+        "asyncio": lambda: lateness.on_asyncio(sizes.timers, sizes.over_s),
+    }
+    found = interleaved(sizes.lateness_rounds, runs, narration)
+    return {
+        "lateness_ms": {name: median_spread([one.lateness_ms for one in late]) for name, late in found.items()},
+        "early": sum(one.early for late in found.values() for one in late),
+    }

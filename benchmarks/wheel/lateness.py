@@ -1,0 +1,80 @@
+"""How late real timers are: `SystemTimer` and `AsyncTimer` on the machine's clock, judged by the callback itself.
+
+Early is against the very nanosecond that was asked for, taken from the same clock before the timer was asked. Late is
+from the millisecond the timer made of it, its handle's `deadline_ms`: a wheel of 1 ms ticks rounds up by half a
+millisecond on average, by contract.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from benchmarks.rounds import spread
+from wheel_sched.aio import AsyncTimer
+from wheel_sched.timer import SystemTimer
+
+_LEAD_MS = 300  # for scheduling them all
+
+
+class Late(NamedTuple):
+    """What the callbacks saw."""
+
+    lateness_ms: dict[str, float]
+    early: int
+
+
+def on_threads(count: int, over_s: float) -> Late:
+    """`count` timers, evenly over `over_s` seconds, called by the reaper."""
+    fired: dict[int, int] = {}
+    done = threading.Event()
+
+    def fire(number: int) -> None:
+        fired[number] = time.monotonic_ns()
+        if len(fired) == count:
+            done.set()
+
+    with SystemTimer() as timer:
+        asked = _ask(timer, fire, count, over_s)
+        assert done.wait(over_s + 60), f"{count - len(fired)} of {count} timers never fired"
+    return _judged(asked, fired)
+
+
+def on_asyncio(count: int, over_s: float) -> Late:
+    """The same on one event loop."""
+    return asyncio.run(_on_asyncio(count, over_s))
+
+
+async def _on_asyncio(count: int, over_s: float) -> Late:
+    fired: dict[int, int] = {}
+    done = asyncio.Event()
+
+    def fire(number: int) -> None:
+        fired[number] = time.monotonic_ns()
+        if len(fired) == count:
+            done.set()
+
+    async with AsyncTimer() as timer:
+        asked = _ask(timer, fire, count, over_s)
+        await asyncio.wait_for(done.wait(), over_s + 60)
+    return _judged(asked, fired)
+
+
+def _ask(
+    timer: SystemTimer | AsyncTimer, fire: Callable[[int], None], count: int, over_s: float
+) -> list[tuple[int, int]]:
+    """Schedule them; for each the nanosecond asked for and the one its handle names."""
+    asked = []
+    for number in range(count):
+        delay_ms = _LEAD_MS + number * over_s * 1000 / count
+        wanted_ns = time.monotonic_ns() + int(delay_ms * 1_000_000)
+        asked.append((wanted_ns, timer.schedule(delay_ms, fire, number).deadline_ms * 1_000_000))
+    return asked
+
+
+def _judged(asked: list[tuple[int, int]], fired: dict[int, int]) -> Late:
+    late_ms = [(fired[number] - due_ns) / 1_000_000 for number, (_, due_ns) in enumerate(asked)]
+    return Late(spread(late_ms), sum(fired[number] < wanted_ns for number, (wanted_ns, _) in enumerate(asked)))

@@ -1,0 +1,154 @@
+"""The mixes, and the nanoseconds of this thread's CPU they cost.
+
+Schedule and expire: n timers into an empty timer, then time passes in a thousand steps until all are due. Uniform: 1 ms
+to 1 h. Constant: all 200 ms, as request timeouts are, 50 begun each millisecond.
+
+90 % cancelled: a steady state of n live timers. Each request schedules one; nine of ten cancel it at a moment evenly
+spread over its time, one of ten expires; time moves on by ten requests at a step, when everything due is handed out.
+The loop that drives this costs the same for all; it is measured by itself, without any timer, and taken off.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from benchmarks.wheel.subjects import TASK
+
+Mix = Literal["uniform", "constant"]
+HOUR_MS = 3_600_000
+TIMEOUT_MS = 200
+_STEPS = 1_000
+_A_MS = 50  # constant timeouts begun each millisecond
+
+
+def deadlines_ms(mix: Mix, count: int, seed: int) -> list[int]:
+    """When `count` timers are due."""
+    if mix == "uniform":
+        rng = random.Random(seed)
+        return [rng.randint(1, HOUR_MS) for _ in range(count)]
+    return [TIMEOUT_MS + number // _A_MS for number in range(count)]
+
+
+def moments_ms(due_ms: Sequence[int]) -> list[int]:
+    """The steps in which time passes."""
+    last_ms = max(due_ms)
+    return [last_ms * step // _STEPS for step in range(1, _STEPS + 1)]
+
+
+def fill_and_drain(subject: Any, due_ms: Sequence[int], steps_ms: Sequence[int]) -> tuple[float, float | None]:
+    """Nanoseconds to schedule a timer and, where it can be measured, to let it expire."""
+    gc.collect()
+    gc.freeze()  # what the other subjects left behind is not this one's to walk
+    try:
+        begun_ns = time.thread_time_ns()
+        handles = subject.fill(due_ms)
+        filled_ns = time.thread_time_ns() - begun_ns
+        drained_ns = None
+        if hasattr(subject, "drain"):
+            del handles
+            begun_ns = time.thread_time_ns()
+            fired = subject.drain(steps_ms)
+            drained_ns = time.thread_time_ns() - begun_ns
+            assert fired == len(due_ms), f"{fired} of {len(due_ms)} expired"
+        subject.close()
+    finally:
+        gc.unfreeze()
+    return filled_ns / len(due_ms), None if drained_ns is None else drained_ns / len(due_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Steps of (now, deadlines to schedule, numbers of requests to cancel); the first ones only fill up."""
+
+    steps: list[tuple[int, list[int], list[int]]]
+    warm_up: int
+    requests: int
+
+
+def program(mix: Mix, live: int, seed: int) -> Program:
+    """Requests enough to be steady, and as many again as are live, twice."""
+    rng = random.Random(seed)
+    count = 4 * live
+    timeouts_ms = [rng.randint(1, HOUR_MS) if mix == "uniform" else TIMEOUT_MS for _ in range(count)]
+    cancelled = [rng.random() < 0.9 for _ in range(count)]
+    lives_ms = [ms * rng.random() if gone else ms for ms, gone in zip(timeouts_ms, cancelled, strict=True)]
+    gap_ms = sum(lives_ms) / count / live
+    cancels = sorted((n * gap_ms + lives_ms[n], n) for n in range(count) if cancelled[n])
+    steps = []
+    at = 0
+    for first in range(0, count, 10):
+        now_ms = (first + 10) * gap_ms
+        begin = at
+        while at < len(cancels) and cancels[at][0] < now_ms:
+            at += 1
+        due_ms = [int(n * gap_ms) + timeouts_ms[n] for n in range(first, min(first + 10, count))]
+        steps.append((int(now_ms), due_ms, [n for _, n in cancels[begin:at]]))
+    half = len(steps) // 2
+    return Program(steps, half, sum(len(due_ms) for _, due_ms, _ in steps[half:]))
+
+
+def run_program(timer: Any, plan: Program) -> float:
+    """Nanoseconds a request costs, with the loop's own; without a timer, the loop's own."""
+    if timer is None:
+        return _run_loop(plan)
+    handles: list[Any] = []
+    keep, schedule, advance = handles.append, timer.schedule, timer.advance
+    gc.collect()
+    gc.freeze()
+    try:
+        begun_ns = 0
+        for number, (now_ms, due_ms, cancels) in enumerate(plan.steps):
+            if number == plan.warm_up:
+                begun_ns = time.thread_time_ns()
+            for deadline_ms in due_ms:
+                keep(schedule(TASK, deadline_ms))
+            for n in cancels:
+                handles[n].cancel()
+                handles[n] = None
+            advance(now_ms)
+        return (time.thread_time_ns() - begun_ns) / plan.requests
+    finally:
+        gc.unfreeze()
+
+
+def _run_loop(plan: Program) -> float:
+    handles: list[Any] = []
+    keep = handles.append
+    begun_ns = 0
+    for number, (_, due_ms, cancels) in enumerate(plan.steps):
+        if number == plan.warm_up:
+            begun_ns = time.thread_time_ns()
+        for _ in due_ms:
+            keep(None)
+        for n in cancels:
+            handles[n] = None
+    return (time.thread_time_ns() - begun_ns) / plan.requests
+
+
+class _Slotted:
+    __slots__ = ("a", "b", "c", "d", "e")
+
+
+def floor_ns(due_ms: Sequence[int]) -> float:
+    """A two-argument C function called and a slotted object allocated and kept, for each deadline."""
+    from operator import is_
+
+    gc.collect()
+    gc.freeze()
+    try:
+        begun_ns = time.thread_time_ns()
+        called = [is_(TASK, deadline_ms) for deadline_ms in due_ms]
+        made = [_Slotted() for _ in due_ms]
+        with_loops_ns = time.thread_time_ns() - begun_ns
+        begun_ns = time.thread_time_ns()
+        looped = [None for _ in due_ms]
+        loop_ns = time.thread_time_ns() - begun_ns
+    finally:
+        gc.unfreeze()
+    assert len(called) == len(made) == len(looped)
+    return (with_loops_ns - loop_ns) / len(due_ms)

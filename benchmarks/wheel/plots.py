@@ -1,0 +1,58 @@
+"""The page's plots as SVG: what schedule, expire and the 90 % mix cost by the number of timers, uniform deadlines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+_TITLES = {
+    "schedule": "Schedule a timer",
+    "expire": "Let a timer expire",
+    "cancelled90": "A request, 90 % cancelled",
+}
+_COLOURS = {
+    "wheel, compiled": "#0b6e4f",
+    "wheel, pure": "#5fad56",
+    "heapq": "#c1292e",
+    "kombu": "#f2a541",
+    "asyncio": "#235789",
+    "uvloop": "#7ea3cc",
+    "sched": "#999999",
+    "Kafka's structure": "#6b4e9b",
+}
+
+
+def write(result: Mapping[str, Any], folder: Path) -> list[Path]:
+    """One plot for each of the three; where they were written."""
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    mpl.rcParams["svg.hashsalt"] = "wheel"  # the same figures give the same file
+    from matplotlib import pyplot
+
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for what, title in _TITLES.items():
+        counts: Mapping[str, Mapping[str, float]] = result["table"][what].get("uniform", {})
+        names = [name for name in _COLOURS if any(name in counts[count] for count in counts)]
+        height = 0.5 + 0.22 * len(names) * max(len(counts), 1)
+        figure, axes = pyplot.subplots(figsize=(7.2, height), layout="constrained")
+        width = 0.84 / max(len(names), 1)
+        for row, name in enumerate(names):
+            places = [at + row * width for at, count in enumerate(counts) if name in counts[count]]
+            values = [counts[count][name] for count in counts if name in counts[count]]
+            bars = axes.barh(places, values, height=width * 0.9, label=name, color=_COLOURS[name])
+            axes.bar_label(bars, [f" {value:,.0f}" for value in values], fontsize=7)
+        axes.set_yticks([at + 0.42 - width / 2 for at in range(len(counts))], [f"{count} timers" for count in counts])
+        axes.invert_yaxis()
+        axes.set_xscale("log")
+        axes.set_xlabel("nanoseconds of CPU (log), shorter is better")
+        axes.set_title(f"{title}, deadlines uniform over an hour", fontsize=10)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(fontsize=7, frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
+        path = folder / f"wheel-{what}.svg"
+        figure.savefig(path, metadata={"Date": None})
+        pyplot.close(figure)
+        written.append(path)
+    return written

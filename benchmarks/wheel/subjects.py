@@ -1,0 +1,277 @@
+"""Who is measured: our cores and the timers Python programs use, all on virtual time where they let us.
+
+Each is given deadlines in whole milliseconds and keeps its own units inside its own loop, so that no adapter stands
+between the measurement and the timer. None runs callbacks it need not: the cost of a callback is the same everywhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sched
+from collections.abc import Callable, Sequence
+from heapq import heapify, heappop, heappush
+from typing import Any, Protocol
+
+from benchmarks.kafka_structure import SystemTimer as KafkaStructure
+from wheel_sched.wheel import CORES
+
+
+class Task:
+    """What every timer is to run; not None, which some of them would take for a cancelled one."""
+
+    def __call__(self) -> None:
+        """Nothing."""
+
+
+TASK = Task()
+
+
+class Subject(Protocol):
+    """A timer under measurement."""
+
+    def fill(self, deadlines_ms: Sequence[int]) -> list[Any]:
+        """Schedule all of them and keep the handles."""
+        ...
+
+    def cancel(self, handles: Sequence[Any]) -> None:
+        """Cancel all of them."""
+        ...
+
+    def drain(self, moments_ms: Sequence[int]) -> int:
+        """Let time stand at each moment in turn; how many expired."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what outlives it."""
+        ...
+
+
+class Handed:
+    """A subject with `schedule(task, deadline_ms)`, handles with `cancel()` and `advance(now_ms)`."""
+
+    def __init__(self, timer: Any) -> None:
+        self.timer = timer
+
+    def fill(self, deadlines_ms: Sequence[int]) -> list[Any]:
+        schedule = self.timer.schedule
+        return [schedule(TASK, deadline_ms) for deadline_ms in deadlines_ms]
+
+    def cancel(self, handles: Sequence[Any]) -> None:
+        for handle in handles:
+            handle.cancel()
+
+    def drain(self, moments_ms: Sequence[int]) -> int:
+        advance = self.timer.advance
+        return sum([len(advance(now_ms)) for now_ms in moments_ms])
+
+    def close(self) -> None:
+        """Nothing outlives it."""
+
+
+class LazyEntry:
+    """A handle of `LazyHeap`."""
+
+    __slots__ = ("cancelled", "heap", "task")
+
+    cancelled: bool
+    heap: LazyHeap
+    task: Any
+
+    def cancel(self) -> None:
+        """Mark, and rebuild the heap when most of it is marked."""
+        if self.cancelled:
+            return
+        self.cancelled = True
+        self.task = None
+        heap = self.heap
+        heap.dead += 1
+        if heap.dead > 100 and heap.dead * 2 > len(heap.queue):  # asyncio's rule
+            heap.queue = [item for item in heap.queue if not item[2].cancelled]
+            heapify(heap.queue)
+            heap.dead = 0
+
+
+class LazyHeap:
+    """The best of the usual: `heapq` over tuples, cancel by mark, compaction."""
+
+    def __init__(self) -> None:
+        self.queue: list[tuple[int, int, LazyEntry]] = []
+        self.dead = self.number = 0
+
+    def schedule(self, task: Any, deadline_ms: int) -> LazyEntry:
+        """Ties by order of scheduling."""
+        entry = LazyEntry()
+        entry.task = task
+        entry.cancelled = False
+        entry.heap = self
+        self.number += 1
+        heappush(self.queue, (deadline_ms, self.number, entry))
+        return entry
+
+    def advance(self, now_ms: int) -> list[LazyEntry]:
+        """What is due."""
+        due = []
+        queue = self.queue
+        while queue and queue[0][0] <= now_ms:
+            entry = heappop(queue)[2]
+            if entry.cancelled:
+                self.dead -= 1
+            else:
+                entry.cancelled = True
+                due.append(entry)
+        return due
+
+
+class HandleOnly:
+    """Creates a handle and gives it to the caller, nothing else: what no timer in pure Python can go below."""
+
+    class Handle:
+        """As many fields as ours."""
+
+        __slots__ = ("deadline_ms", "slot", "state", "task", "wheel")
+
+        def cancel(self) -> None:
+            """Nothing to take it out of."""
+
+    def schedule(self, task: Any, deadline_ms: int) -> HandleOnly.Handle:
+        """A handle with what a timer must remember."""
+        handle = HandleOnly.Handle()
+        handle.task = task
+        handle.deadline_ms = deadline_ms
+        handle.wheel = self
+        return handle
+
+    def advance(self, now_ms: int) -> tuple[()]:
+        """Nothing waits."""
+        return ()
+
+
+class _VirtualLoop(asyncio.SelectorEventLoop):
+    now_s = 0.0
+
+    def time(self) -> float:
+        return self.now_s
+
+
+class AsyncioLoop:
+    """`loop.call_at`, its loop run at each moment."""
+
+    def __init__(self) -> None:
+        self.loop = _VirtualLoop()
+        self.fired = 0
+
+    def _fire(self) -> None:
+        self.fired += 1
+
+    def fill(self, deadlines_ms: Sequence[int]) -> list[Any]:
+        call_at, fire = self.loop.call_at, self._fire
+        return [call_at(deadline_ms / 1000, fire) for deadline_ms in deadlines_ms]
+
+    def cancel(self, handles: Sequence[Any]) -> None:
+        for handle in handles:
+            handle.cancel()
+
+    def drain(self, moments_ms: Sequence[int]) -> int:
+        for now_ms in moments_ms:
+            self.loop.now_s = now_ms / 1000
+            self.loop.call_soon(self.loop.stop)
+            self.loop.run_forever()
+        return self.fired
+
+    def close(self) -> None:
+        self.loop.close()
+
+
+class Uvloop:
+    """`loop.call_at` of uvloop, whose clock is libuv's own: it cannot be drained on virtual time."""
+
+    def __init__(self) -> None:
+        import uvloop
+
+        self.loop = uvloop.new_event_loop()
+
+    def fill(self, deadlines_ms: Sequence[int]) -> list[Any]:
+        call_at, start_s = self.loop.call_at, self.loop.time() + 3600
+        return [call_at(start_s + deadline_ms / 1000, TASK) for deadline_ms in deadlines_ms]
+
+    def cancel(self, handles: Sequence[Any]) -> None:
+        for handle in handles:
+            handle.cancel()
+
+    def close(self) -> None:
+        self.loop.close()
+
+
+class Kombu:
+    """`kombu.asynchronous.timer.Timer`, Celery's ETA heap; cancelled entries stay until their time."""
+
+    def __init__(self) -> None:
+        from kombu.asynchronous.timer import Timer
+
+        self.timer = Timer()
+        self.now_s = 0.0
+        self.due = self.timer.__iter__(nowfun=self._now)
+
+    def _now(self) -> float:
+        return self.now_s
+
+    def fill(self, deadlines_ms: Sequence[int]) -> list[Any]:
+        call_at = self.timer.call_at
+        return [call_at(deadline_ms / 1000, TASK) for deadline_ms in deadlines_ms]
+
+    def cancel(self, handles: Sequence[Any]) -> None:
+        for handle in handles:
+            handle.cancel()
+
+    def drain(self, moments_ms: Sequence[int]) -> int:
+        fired = 0
+        for now_ms in moments_ms:
+            self.now_s = now_ms / 1000
+            for _, entry in self.due:
+                if entry is None:
+                    break
+                fired += 1
+        return fired
+
+    def close(self) -> None:
+        self.timer.clear()
+
+
+class Sched:
+    """The standard library's `sched.scheduler`; its cancel is O(n) and not measured."""
+
+    def __init__(self) -> None:
+        self.now_ms = 0
+        self.fired = 0
+        self.scheduler = sched.scheduler(lambda: self.now_ms, lambda _: None)
+
+    def _fire(self) -> None:
+        self.fired += 1
+
+    def fill(self, deadlines_ms: Sequence[int]) -> list[Any]:
+        enterabs, fire = self.scheduler.enterabs, self._fire
+        return [enterabs(deadline_ms, 0, fire) for deadline_ms in deadlines_ms]
+
+    def drain(self, moments_ms: Sequence[int]) -> int:
+        for now_ms in moments_ms:
+            self.now_ms = now_ms
+            self.scheduler.run(blocking=False)
+        return self.fired
+
+    def close(self) -> None:
+        """Nothing outlives it."""
+
+
+# By the name it has in tables and plots. A core that is not there is not measured, and its gates are missed.
+SUBJECTS: dict[str, Callable[[], Any]] = {
+    **{f"wheel, {core}": lambda core=core: Handed(CORES[core]()) for core in sorted(CORES)},
+    "heapq": lambda: Handed(LazyHeap()),
+    "kombu": Kombu,
+    "asyncio": AsyncioLoop,
+    "uvloop": Uvloop,
+    "sched": Sched,
+    "Kafka's structure": lambda: Handed(KafkaStructure()),
+    "handle only": lambda: Handed(HandleOnly()),
+}
+# Those that take a program of schedules, cancels and moments with the same three calls.
+MIXED = (*(f"wheel, {core}" for core in sorted(CORES)), "heapq", "Kafka's structure", "handle only")

@@ -1,0 +1,86 @@
+"""Memory: what is handed out or cancelled is given back."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wheel_sched.wheel import TimingWheel
+
+Core = type[TimingWheel[Any]]
+
+
+@pytest.fixture
+def traced() -> Iterator[None]:
+    """Allocations are counted."""
+    tracemalloc.start()
+    yield
+    tracemalloc.stop()
+
+
+def churn(wheel: TimingWheel[Any], now_ms: int, rounds: int) -> int:
+    """Every way in and out, four timers a round; the clock afterwards."""
+    for _ in range(rounds):
+        now_ms += 3
+        wheel.schedule("cancelled", now_ms + 5000).cancel()
+        wheel.schedule("fired", now_ms + 40)
+        entry = wheel.schedule("moved", now_ms + 700)
+        entry.touch(now_ms + 900)
+        entry.reschedule(now_ms + 20)
+        wheel.schedule("far", now_ms + 10**30).cancel()
+        wheel.next_expiry()
+        for due in wheel.advance(now_ms):
+            due.finish()
+    return now_ms
+
+
+def test_references_are_given_back(core: Core) -> None:
+    """A task's reference count is what it was, whichever way its entries went."""
+    task, wheel = object(), core()
+    before = sys.getrefcount(task)
+    entries = [wheel.schedule(task, deadline_ms) for deadline_ms in (1, 1, 500, 10**6, 10**30)]
+    entries[1].cancel()
+    entries[2].reschedule(10**31)
+    entries[3].touch(10**32)
+    wheel.restore(wheel.snapshot())
+    wheel.advance(500)
+    wheel.clear()
+    del entries, wheel
+    gc.collect()
+    assert sys.getrefcount(task) == before
+
+
+@pytest.mark.usefixtures("traced")
+def test_fifty_thousand_operations_leave_nothing_behind(core: Core) -> None:
+    """What Python has allocated does not grow from the second fifth on."""
+    wheel = core()
+    now_ms = churn(wheel, 0, 1_000)
+    gc.collect()
+    before = tracemalloc.get_traced_memory()[0]
+    churn(wheel, now_ms, 4_000)
+    gc.collect()
+    assert tracemalloc.get_traced_memory()[0] - before < 20_000
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads the resident set from /proc")
+def test_ten_million_operations_leave_the_process_as_it_was(core: Core) -> None:
+    """Resident memory is flat from the first tenth on: 10 M operations on the compiled core, 2 M on the pure one."""
+
+    def resident() -> int:
+        gc.collect()
+        return int(Path("/proc/self/statm").read_text("ascii").split()[1]) * 4096
+
+    wheel = core()
+    rounds = 1_000_000 if core.__module__.endswith("_wheel_c") else 200_000  # ten operations each
+    now_ms = churn(wheel, 0, rounds // 10)
+    before = resident()
+    churn(wheel, now_ms, rounds)
+    assert resident() - before < 4_000_000

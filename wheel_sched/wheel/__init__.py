@@ -1,0 +1,44 @@
+"""The hierarchical timing wheel: who is due at which tick, and nothing else.
+
+    wheel = TimingWheel(now_ms)
+    entry = wheel.schedule(task, deadline_ms)       # also: entry.cancel(), .touch(later_ms), .reschedule(ms)
+    for entry in wheel.advance(now_ms): ...         # sleep until wheel.next_expiry()
+
+Two cores keep one contract and pass one test-suite: `pure`, in Python, and `_wheel_c`, in Cython, which the
+installation compiles when it can. The compiled one is taken when it is there; `WHEEL_SCHED_PURE=1` in the environment
+forces the other. `CORE` says which one runs, `CORE_REASON` why (as `wheel-sched doctor` does), and `CORES` holds all
+there are.
+
+Both are sans-I/O: `now` is an argument, time is whole milliseconds, and one owner calls everything. (Of the compiled
+core any thread may call anything while the GIL is on; faces build on that, users of the core need not.)
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final, Literal
+
+from wheel_sched.wheel import pure, pure_entry
+from wheel_sched.wheel.states import EntryState, WheelCounters
+
+__all__ = ["CORE", "CORES", "CORE_REASON", "EntryState", "TimerTaskEntry", "TimingWheel", "WheelCounters"]
+
+CORES: Final = {"pure": pure.TimingWheel}
+CORE: Literal["pure", "compiled"] = "pure"
+CORE_REASON = "WHEEL_SCHED_PURE=1 asks for it"
+
+if TYPE_CHECKING:
+    from wheel_sched.wheel.pure import TimingWheel
+    from wheel_sched.wheel.pure_entry import TimerTaskEntry
+else:
+    TimerTaskEntry, TimingWheel = pure_entry.TimerTaskEntry, pure.TimingWheel
+    if os.environ.get("WHEEL_SCHED_PURE") != "1":
+        try:
+            from wheel_sched.wheel._wheel_c import TimerTaskEntry, TimingWheel
+        except ModuleNotFoundError:
+            CORE_REASON = "the compiled one was not built when this was installed"
+        except ImportError as error:
+            CORE_REASON = f"the compiled one does not load: {error}"
+        else:
+            CORES["compiled"] = TimingWheel
+            CORE, CORE_REASON = "compiled", "it is built for this Python"

@@ -1,0 +1,398 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# cython: auto_pickle=False, binding=False, embedsignature=False, always_allow_keywords=True
+"""The compiled core: the contract of `wheel_sched.wheel.pure` on linked lists and bitmaps.
+
+Levels of 64 slots (fewer when `wheel_size` is smaller; a greater one is made of levels of 64). The level of a tick is
+that of the highest bit in which it differs from the clock, the slot its digit there, so levels are aligned and FIFO
+inside a tick follows as in the pure core. A slot is a doubly linked list through the entries themselves, a level has a
+bitmap of its occupied slots, and what comes next is one count of trailing zeros. Nothing is allocated but the entry.
+Source: Varghese and Lauck's scheme 7 as Tokio has it (`runtime/time/wheel`).
+
+Ownership. The links are bare pointers; the list of a slot owns one reference to each entry in it, which the wheel
+shows to the garbage collector and gives up in a loop, never in a recursion. Python code can run wherever an object is
+made or let go, so every method makes its objects first and lets go of tasks last: in between, the lists are whole.
+
+Range. What lies from 2**62 ms on, deadline or clock, is kept in a dict with exact Python ints (`_beyond`), slower
+than the rest and just as right.
+
+Threads. Under the GIL one call is one step, so any thread may schedule and cancel; importing the module on a
+free-threaded build turns the GIL on.
+"""
+
+cimport cython
+from cpython.list cimport PyList_Append
+from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
+from cpython.mem cimport PyMem_Calloc, PyMem_Free
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_DECREF, Py_INCREF
+from libc.stdint cimport int64_t, uint8_t, uint64_t
+
+from types import GenericAlias
+
+from wheel_sched.wheel.arguments import batch_limit, check_shape, whole
+from wheel_sched.wheel.states import EntryState, WheelCounters
+
+cdef extern from *:
+    """
+    #if defined(_MSC_VER)
+    #include <intrin.h>
+    static int lowest_bit(uint64_t x) { unsigned long i; _BitScanForward64(&i, x); return (int)i; }
+    static int highest_bit(uint64_t x) { unsigned long i; _BitScanReverse64(&i, x); return (int)i; }
+    #else
+    #define lowest_bit(x) __builtin_ctzll(x)
+    #define highest_bit(x) (63 - __builtin_clzll(x))
+    #endif
+    """
+    int lowest_bit(uint64_t x) noexcept
+    int highest_bit(uint64_t x) noexcept
+
+cdef extern from "Python.h":
+    ctypedef int (*visitproc)(PyObject*, void*) noexcept
+    ctypedef int (*traverseproc)(PyObject*, visitproc, void*) noexcept
+    ctypedef int (*inquiry)(PyObject*) noexcept
+    ctypedef struct PyTypeObject:
+        traverseproc tp_traverse
+        inquiry tp_clear
+
+cdef enum:
+    SLOT_BITS = 6  # a level's slots are the bits of one machine word
+    SLOTS = 64
+    RANGE_BITS = 62
+    BEYOND = 255  # the level of what waits in the dict
+    # An entry that nobody has scheduled is zeroes, and must be as good as cancelled.
+    CANCELLED = 0
+    PENDING = 1
+    RUNNING = 2
+    FIRED = 3
+
+cdef int64_t RANGE_MS = <int64_t>1 << RANGE_BITS
+cdef object _RANGE_MS = RANGE_MS
+cdef object _CANCELLED = EntryState.CANCELLED
+cdef object _RUNNING = EntryState.RUNNING
+cdef tuple _STATES = (EntryState.CANCELLED, EntryState.PENDING, EntryState.RUNNING, EntryState.FIRED)
+
+cdef struct Slot:
+    PyObject* head
+    PyObject* tail
+
+cdef struct Level:
+    uint64_t occupied  # bit n: slot n holds something
+    Py_ssize_t count
+    Slot slots[SLOTS]
+
+
+@cython.final
+cdef class _Giant:
+    """A task with a deadline that no machine word holds."""
+
+    cdef object task
+    cdef object deadline_ms
+
+
+# No tp_clear: a cycle through an entry leads through its task, which can be cleared, or its wheel, which is below.
+@cython.final
+@cython.no_gc_clear
+@cython.trashcan(True)
+@cython.freelist(512)
+cdef class TimerTaskEntry:
+    """The handle of one scheduled task, made by `TimingWheel.schedule` only."""
+
+    cdef PyObject* next
+    cdef PyObject* prev
+    cdef object _task  # a _Giant around it when `giant`
+    cdef TimingWheel wheel
+    cdef int64_t deadline
+    cdef uint8_t level
+    cdef uint8_t slot
+    cdef uint8_t standing
+    cdef bint giant
+
+    __class_getitem__ = classmethod(GenericAlias)
+
+    @property
+    def task(self):
+        """What was scheduled; None once cancelled, so that a kept handle keeps nothing else alive."""
+        return (<_Giant>self._task).task if self.giant else self._task
+
+    @property
+    def deadline_ms(self):
+        """The deadline as given, not rounded to a tick."""
+        return (<_Giant>self._task).deadline_ms if self.giant else self.deadline
+
+    @property
+    def state(self):
+        """Where the entry stands."""
+        return _STATES[self.standing]
+
+    def cancel(self):
+        """Take the entry out at once and let go of its task. Answers the state the entry is now in.
+
+        CANCELLED: it will not be handed out (again). RUNNING, FIRED: too late, nothing changed.
+        """
+        if self.standing != PENDING:
+            return _STATES[self.standing]
+        take_out(self.wheel, self)
+        self.standing = CANCELLED
+        cdef object task = self._task  # let go of at the very end: its finalizer may call anything
+        if self.giant:
+            task = (<_Giant>task).task
+            (<_Giant>self._task).task = None
+        else:
+            self._task = None
+        return _CANCELLED
+
+    def finish(self):
+        """Say that a handed-out task has been run. Without effect on an entry that was armed again meanwhile."""
+        if self.standing == RUNNING:
+            self.standing = FIRED
+
+    def reschedule(self, deadline_ms):
+        """Wait for `deadline_ms` instead, as if scheduled now; arms an entry again that was handed out.
+
+        False, and nothing changed, when the entry was cancelled: its task is gone.
+        """
+        cdef int overflow = 0
+        cdef int64_t deadline
+        cdef _Giant giant
+        if not PyLong_CheckExact(deadline_ms):
+            deadline_ms = whole("deadline_ms", deadline_ms)
+        deadline = PyLong_AsLongLongAndOverflow(deadline_ms, &overflow)
+        if self.standing == CANCELLED:
+            return False
+        if overflow or self.giant or not in_range(self.wheel, deadline) or self.level == BEYOND:
+            giant = _Giant()
+            if self.standing == CANCELLED:  # by a finalizer, just now
+                return False
+            if self.standing == PENDING:
+                take_out(self.wheel, self)
+            set_deadline(self, deadline_ms, giant)
+            put_in(self.wheel, self)
+            return True
+        if self.standing == PENDING:
+            unlink(self.wheel, <PyObject*>self)
+        else:
+            self.standing = PENDING
+            self.wheel.pending += 1
+            Py_INCREF(self)
+        self.deadline = deadline
+        link(self.wheel, <PyObject*>self, tick_of(self.wheel, deadline))
+        return True
+
+    def touch(self, deadline_ms):
+        """Postpone a waiting entry by writing its deadline down; it moves when its old place comes up.
+
+        The cheap way to keep a heartbeat alive. An earlier deadline is a `reschedule`. False, and nothing changed,
+        when the entry does not wait (any more).
+        """
+        cdef int overflow = 0
+        cdef int64_t deadline
+        if not PyLong_CheckExact(deadline_ms):
+            deadline_ms = whole("deadline_ms", deadline_ms)
+        if self.standing != PENDING:
+            return False
+        deadline = PyLong_AsLongLongAndOverflow(deadline_ms, &overflow)
+        if overflow or self.giant or self.level == BEYOND or not in_range(self.wheel, deadline):
+            if self.level != BEYOND or deadline_ms < self.deadline_ms:
+                return self.reschedule(deadline_ms)
+            set_deadline(self, deadline_ms, _Giant())
+            return True
+        if deadline < self.deadline:
+            return self.reschedule(deadline_ms)
+        self.deadline = deadline
+        if self.wheel.far_head == <PyObject*>self:
+            self.wheel.far_head = NULL
+        return True
+
+    def __repr__(self):
+        return f"<TimerTaskEntry {_STATES[self.standing].value} deadline_ms={self.deadline_ms} task={self.task!r}>"
+
+
+cdef class TimingWheel:
+    """Tasks by deadline; see `wheel_sched.wheel.pure.TimingWheel` for arguments and errors, which are the same."""
+
+    cdef Level* levels
+    cdef int level_count
+    cdef int used  # levels needed so far
+    cdef int64_t clock  # the tick handed out last; every earlier one is empty
+    cdef int64_t tick  # the width of one, in ms
+    cdef int64_t range_ms  # a deadline or a clock from here on waits in the dict
+    cdef Py_ssize_t pending  # in the lists
+    cdef int bits
+    cdef int64_t mask
+    cdef uint8_t level_of[64]  # by the highest differing bit
+    # The earliest entry of the far levels and its tick; NULL = unknown.
+    cdef PyObject* far_head
+    cdef int64_t far_tick
+    cdef int64_t cascades, relocations, productive_wakeups, empty_wakeups
+    # What no machine word holds. Once the clock is one of those, everything waits in the dict.
+    cdef dict beyond
+    cdef object beyond_clock  # None while `clock` holds
+    cdef object _tick_ms
+    cdef object wheel_size
+
+    __class_getitem__ = classmethod(GenericAlias)
+
+    def __cinit__(self, now_ms=0, *, tick_ms=1, wheel_size=4096):
+        cdef int bit
+        check_shape(now_ms, tick_ms, wheel_size)
+        self._tick_ms = tick_ms
+        self.wheel_size = wheel_size
+        self.bits = min(wheel_size.bit_length() - 1, SLOT_BITS)
+        self.mask = (1 << self.bits) - 1
+        self.level_count = (RANGE_BITS + self.bits - 1) // self.bits
+        self.used = 1
+        for bit in range(64):
+            self.level_of[bit] = bit // self.bits
+        self.beyond = {}
+        range_ms = _RANGE_MS // tick_ms * tick_ms  # whole ticks, so that the last deadline and the last now agree
+        self.range_ms = range_ms
+        if now_ms < range_ms:
+            self.tick = tick_ms
+            self.clock = now_ms // tick_ms
+        else:
+            self.tick = 1
+            self.beyond_clock = now_ms // tick_ms
+        self.levels = <Level*>PyMem_Calloc(self.level_count, sizeof(Level))
+        if self.levels == NULL:
+            raise MemoryError()
+
+    def __dealloc__(self):
+        # Nothing is linked here: each linked entry holds on to its wheel, and the collector has cleared it first.
+        PyMem_Free(self.levels)
+
+    @property
+    def now_ms(self):
+        """The wheel's clock: the tick handed out last. It moves in `advance` only, and never back."""
+        return clock_of(self) * self._tick_ms
+
+    @property
+    def tick_ms(self):
+        """Width of a slot of the lowest level."""
+        return self._tick_ms
+
+    @property
+    def counters(self):
+        """What was done and what waits where: O(levels)."""
+        cdef int level
+        levels = []
+        for level in range(self.used):
+            levels.append(self.levels[level].count)
+        for entry in list(self.beyond):
+            level = max((exact_tick(self, entry) ^ clock_of(self)).bit_length() - 1, 0) // self.bits
+            levels += [0] * (level + 1 - len(levels))
+            levels[level] += 1
+        moves = self.cascades, self.relocations
+        return WheelCounters(len(self), tuple(levels), *moves, self.productive_wakeups, self.empty_wakeups)
+
+    def __len__(self):
+        return self.pending + len(self.beyond)
+
+    def __repr__(self):
+        expiry_ms = self.next_expiry()
+        due = "none" if expiry_ms is None else f"{expiry_ms - self.now_ms:+}ms"
+        return (
+            f"<TimingWheel pending={len(self)} now={self.now_ms}ms next={due}"
+            f" tick={self._tick_ms}ms size={self.wheel_size} levels={self.used}>"
+        )
+
+    def schedule(self, task, deadline_ms):
+        """Hold `task` until `deadline_ms`; a deadline that has passed is due at once.
+
+        Raises:
+            Rejected: `deadline_ms` is not an int; nothing was scheduled.
+        """
+        cdef int overflow = 0
+        cdef int64_t deadline
+        if not PyLong_CheckExact(deadline_ms):
+            deadline_ms = whole("deadline_ms", deadline_ms)
+        cdef TimerTaskEntry entry = TimerTaskEntry.__new__(TimerTaskEntry)
+        entry._task = task
+        entry.wheel = self
+        deadline = PyLong_AsLongLongAndOverflow(deadline_ms, &overflow)
+        if overflow or not in_range(self, deadline):
+            set_deadline(entry, deadline_ms, _Giant())
+            put_in(self, entry)
+            return entry
+        entry.deadline = deadline
+        entry.standing = PENDING
+        link(self, <PyObject*>entry, tick_of(self, deadline))
+        Py_INCREF(entry)
+        self.pending += 1
+        return entry
+
+    def advance(self, now_ms, limit=None):
+        """Move the clock to `now_ms` and hand out what is due, by deadline, first come first served inside a tick.
+
+        With a `limit` the clock stops at the tick of the last entry handed out; call again with the same now for
+        the rest, until less than `limit` comes back. See the pure core's.
+
+        Raises:
+            Rejected: `now_ms` is not an int or `limit` is not a positive one; nothing was handed out.
+        """
+        cdef int overflow = 0
+        cdef int64_t now
+        cdef Py_ssize_t most
+        if not PyLong_CheckExact(now_ms):
+            now_ms = whole("now_ms", now_ms)
+        most = batch_limit(limit)
+        cdef list due = []
+        if self.beyond_clock is None:
+            now = PyLong_AsLongLongAndOverflow(now_ms, &overflow)
+            if overflow < 0 or (not overflow and now < 0):
+                now = 0
+            elif overflow or now >= self.range_ms:
+                now = self.range_ms
+                overflow = 1
+            hand_out(self, now // self.tick, most, due)
+        if (overflow > 0 or self.beyond_clock is not None) and len(due) < most:
+            hand_out_beyond(self, now_ms // self._tick_ms, most, due)
+        if due:
+            self.productive_wakeups += 1
+        else:
+            self.empty_wakeups += 1
+        return due
+
+    def next_expiry(self):
+        """The ms at which `advance` would next hand something out, exactly; at once if not after `now_ms`.
+
+        None when nothing waits. Postponed entries found at the head are moved to where they belong.
+        """
+        cdef Level* near = &self.levels[0]
+        cdef int slot
+        while near.occupied:
+            slot = lowest_bit(near.occupied)
+            if earliest(self, 0, slot):
+                return ((self.clock & ~self.mask) | slot) * self.tick
+        if self.far_head != NULL or find_far_head(self):
+            return self.far_tick * self._tick_ms
+        if self.beyond:
+            return min([exact_tick(self, entry) for entry in list(self.beyond)]) * self._tick_ms
+        return None
+
+    def snapshot(self):
+        """All that waits as (deadline_ms, task), in the order it would be handed out."""
+        return [(entry.deadline_ms, entry.task) for entry in waiting(self)]
+
+    def restore(self, pending):
+        """Schedule what a `snapshot` or `clear` answered, all or nothing; answers the new entries in that order.
+
+        Raises:
+            Rejected: a deadline is not an int; nothing was scheduled.
+        """
+        checked = [(whole("deadline_ms", deadline_ms), task) for deadline_ms, task in pending]
+        return [self.schedule(task, deadline_ms) for deadline_ms, task in checked]
+
+    def clear(self):
+        """Cancel all that waits and answer it as `snapshot` does. The clock and the counters of work done stay."""
+        entries = waiting(self)
+        pending = [(entry.deadline_ms, entry.task) for entry in entries]
+        for entry in entries:
+            entry.cancel()
+        return pending
+
+
+include "_wheel_lists.pxi"
+
+generated_traverse = (<PyTypeObject*>TimingWheel).tp_traverse
+(<PyTypeObject*>TimingWheel).tp_traverse = traverse
+(<PyTypeObject*>TimingWheel).tp_clear = clear_garbage
