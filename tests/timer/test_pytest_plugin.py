@@ -49,7 +49,7 @@ def run_pytest(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str
     (folder / "test_theirs.py").write_text(TESTS, "utf-8")
     (folder / "pytest.ini").write_text("[pytest]\naddopts = --strict-markers\nfilterwarnings = error\n", "utf-8")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", "-p", "no:cacheprovider", *arguments]
-    return subprocess.run(command, cwd=folder, text=True, capture_output=True, timeout=60)
+    return subprocess.run(command, cwd=folder, text=True, capture_output=True, timeout=150)
 
 
 def test_this_very_run_has_the_fixtures(virtual_clock: VirtualClock, virtual_loop: VirtualEventLoop) -> None:
@@ -61,6 +61,7 @@ def test_this_very_run_has_the_fixtures(virtual_clock: VirtualClock, virtual_loo
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(180)
 def test_a_strict_project_can_use_the_fixtures(tmp_path: Path) -> None:
     """Warnings are errors there, marks are declared, and nothing was configured."""
     done = run_pytest(tmp_path)
@@ -69,6 +70,7 @@ def test_a_strict_project_can_use_the_fixtures(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(180)
 def test_the_plugin_can_be_left_out(tmp_path: Path) -> None:
     """`-p no:wheel_sched` leaves no trace of it."""
     done = run_pytest(tmp_path, "-p", "no:wheel_sched")
@@ -78,6 +80,7 @@ def test_the_plugin_can_be_left_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(180)
 def test_the_plugin_imports_nothing_heavy() -> None:
     """Every pytest run on the machine pays for it: no asyncio, no wheel, no store."""
     program = (

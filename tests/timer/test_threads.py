@@ -354,7 +354,7 @@ def test_one_timer_closed_by_many_threads_gives_each_pending_timer_to_one() -> N
 
 
 def test_a_sleeping_reaper_is_not_woken_by_what_is_due_later() -> None:
-    """A thousand timers behind the one it sleeps for: no wake-up; a flood of them: one per `BACKLOG`."""
+    """A thousand timers behind the one it sleeps for: no wake-up; a flood of them: so that it sorts them in."""
     with SystemTimer() as timer:
         timer.schedule(60_000, print)
         until(lambda: timer._sleeps_until > 0)
@@ -365,7 +365,7 @@ def test_a_sleeping_reaper_is_not_woken_by_what_is_due_later() -> None:
         for _ in range(2 * BACKLOG):
             timer.schedule(70_000, print)
         until(lambda: timer._sleeps_until > 0)
-        assert before < timer.statistics.wakeups <= before + 6
+        assert before < timer.statistics.wakeups < before + BACKLOG // 10
         assert len(timer) == 1001 + 2 * BACKLOG
 
 

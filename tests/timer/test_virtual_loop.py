@@ -127,9 +127,11 @@ def test_without_autojump_time_moves_when_the_test_says_so() -> None:
         assert not sleeping.done()
         clock.advance(1)
         await sleeping
-        other = threading.Timer(0.01, clock.advance, [5000])
+        sleeping = asyncio.create_task(asyncio.sleep(5))
+        await asyncio.sleep(0)  # now it has set its timer, and the other thread may move time past that
+        other = threading.Thread(target=clock.advance, args=[5000])
         other.start()
-        await asyncio.sleep(5)
+        await sleeping
         other.join()
 
     run(main(), clock=clock, autojump=False)
