@@ -6,7 +6,8 @@ until the earliest deadline, and is woken only for what is due before that.
 
 Threads: any thread may schedule and cancel. The compiled wheel is called directly (a call of it is one step under the
 GIL); the pure one under a lock. Callbacks run in the reaper's thread, one after the other, under no lock. The thread
-comes with the first timer and is a daemon: close the reaper, or what waits is lost when the program ends.
+comes with the first timer and is a daemon: close the reaper, or what waits is lost when the program ends. A process
+that forks makes its own in the child.
 """
 
 from __future__ import annotations
