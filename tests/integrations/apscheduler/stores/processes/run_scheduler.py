@@ -19,11 +19,12 @@ def main() -> None:
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
     scheduler.start()
-    print("ready", flush=True)
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
     ended.wait()
     alive = scheduler._thread.is_alive()
     scheduler.shutdown()
-    print(json.dumps({"alive": alive}), flush=True)
+    sys.stdout.write(json.dumps({"alive": alive}) + "\n")
 
 
 main()
