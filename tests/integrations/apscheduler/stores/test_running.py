@@ -203,6 +203,7 @@ def test_an_executor_inside_the_pass_may_do_the_same(opened: Any, started: Start
     assert scheduler.get_job("move").next_run_time > datetime.now(UTC) + timedelta(hours=4)
 
 
+@pytest.mark.slow
 def test_a_last_run_that_finds_no_room_is_not_lost(opened: Any, started: Started) -> None:
     """Stock deletes a one-shot when `max_instances` of its id are running."""
     scheduler = started(opened())
@@ -217,6 +218,7 @@ def test_a_last_run_that_finds_no_room_is_not_lost(opened: Any, started: Started
     wait_until(lambda: [name for name, _ in ran] == ["first", "second"], "the second had run")
 
 
+@pytest.mark.slow
 def test_lateness_counts_from_the_claim(opened: Any, started: Started) -> None:
     """One worker thread, a default grace of a second: what waits for the worker runs all the same."""
     scheduler = started(opened(), executors={"default": {"type": "threadpool", "max_workers": 1}})
