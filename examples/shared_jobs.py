@@ -20,9 +20,9 @@ import time
 from datetime import UTC, datetime, timedelta
 
 from apscheduler.schedulers.background import BackgroundScheduler
+from wheel_sched_apscheduler import Producer, RedisWheelJobStore, current_fire
 
 from wheel_sched.store.embedded import EmbeddedServer
-from wheel_sched_apscheduler import Producer, RedisWheelJobStore, current_fire
 
 COUNT = 60
 
