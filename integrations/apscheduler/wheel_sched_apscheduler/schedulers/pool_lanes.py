@@ -1,0 +1,111 @@
+"""The ways to pools of threads and of processes; see `lanes`."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures.process import BrokenProcessPool
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from apscheduler.executors.base import run_job
+from apscheduler.executors.pool import BasePoolExecutor, ProcessPoolExecutor, ThreadPoolExecutor
+
+from wheel_sched_apscheduler.schedulers.fire import Fire, judged
+from wheel_sched_apscheduler.schedulers.lanes import AnyLane, Lane, Reports, here
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from apscheduler.executors.base import BaseExecutor
+
+
+class ThreadLane(Lane):
+    """To a pool of threads: one deque, emptied by as many workers as there are."""
+
+    def __init__(self, executor: ThreadPoolExecutor, reports: Reports) -> None:
+        super().__init__(executor, reports)
+        self._workers = 0
+        self._counting = threading.Lock()
+
+    def _run(self, fires: list[Fire]) -> None:
+        self._queue.extend(fires)
+        with self._counting:
+            hired = min(len(self._queue), self.executor._pool._max_workers - self._workers)
+            self._workers += hired
+        for number in range(hired):
+            try:
+                self.executor._pool.submit(self._work)
+            except RuntimeError as error:  # the pool was shut down behind our back
+                with self._counting:
+                    self._workers -= hired - number
+                    nobody = self._workers == 0
+                self.executor._logger.warning("The thread pool takes no more work: %s", error)
+                if nobody:
+                    self.abandon()
+                return
+
+    def _work(self) -> None:
+        here.working = True
+        take = self._queue.popleft
+        name = self.executor._logger.name
+        while True:
+            try:
+                fire = take()
+            except IndexError:
+                with self._counting:
+                    if not self._queue:  # `_run` fills before it counts: one of the two sees the other
+                        self._workers -= 1
+                        here.working = False
+                        return
+                continue
+            try:
+                events = run_job(judged(fire.job), fire.alias, fire.run_times, name)
+            except BaseException as error:  # what the job raises is in the events; this is about running it
+                self._failed(fire, error)
+            else:
+                self._succeeded(fire, events)
+
+
+class ProcessLane(Lane):
+    """To a pool of processes: a future for each job; a broken pool is replaced, as stock does, and reported."""
+
+    def _run(self, fires: list[Fire]) -> None:
+        for fire in fires:
+            try:
+                future = self._submit(fire)
+            except Exception as error:
+                self._failed(fire, error)
+            else:
+                future.add_done_callback(partial(self._ended, fire))
+
+    def _submit(self, fire: Fire) -> Future[Any]:
+        executor = self.executor
+        call = (run_job, judged(fire.job), fire.alias, fire.run_times, executor._logger.name)
+        try:
+            future: Future[Any] = executor._pool.submit(*call)
+        except BrokenProcessPool:
+            executor._logger.warning("Process pool is broken; replacing pool with a fresh instance")
+            executor._pool = type(executor._pool)(executor._pool._max_workers, **executor.pool_kwargs)
+            future = executor._pool.submit(*call)
+        return future
+
+    def _ended(self, fire: Fire, future: Future[Any]) -> None:
+        here.working = True
+        try:
+            error = future.exception()
+            if error is None:
+                self._succeeded(fire, future.result())
+            else:
+                self._failed(fire, error)
+        finally:
+            here.working = False
+
+
+def lane_to(executor: BaseExecutor, reports: Reports) -> Lane:
+    """The fastest way to `executor` that keeps what its class promises."""
+    unchanged = getattr(type(executor), "_do_submit_job", None)
+    if isinstance(executor, ThreadPoolExecutor) and unchanged is BasePoolExecutor._do_submit_job:
+        return ThreadLane(executor, reports)
+    if isinstance(executor, ProcessPoolExecutor) and unchanged is ProcessPoolExecutor._do_submit_job:
+        return ProcessLane(executor, reports)
+    return AnyLane(executor, reports)
