@@ -11,7 +11,7 @@ from apscheduler.events import EVENT_JOB_ERROR
 from apscheduler.executors.base import run_coroutine_job, run_job
 from apscheduler.util import iscoroutinefunction_partial
 
-from wheel_sched_apscheduler.schedulers.fire import Fire, judged
+from wheel_sched_apscheduler.schedulers.handover import Handover
 from wheel_sched_apscheduler.schedulers.lanes import Lane, Reports
 
 if TYPE_CHECKING:
@@ -29,14 +29,14 @@ class EventLoopLane(Lane):
     def __init__(self, executor: AsyncIOExecutor, reports: Reports) -> None:
         super().__init__(executor, reports)
         self._loop: asyncio.AbstractEventLoop = executor._eventloop
-        self._queue: deque[Fire] = deque()
+        self._queue: deque[Handover] = deque()
         self._feeding = False
 
-    def _tell(self, accepted: list[Fire], refused: list[Fire]) -> None:
+    def _tell(self, accepted: list[Handover], refused: list[Handover]) -> None:
         super()._tell([], refused)  # submissions are announced on the loop, right before they start
 
-    def _run(self, fires: list[Fire]) -> None:
-        self._queue.extend(fires)
+    def _run(self, handovers: list[Handover]) -> None:
+        self._queue.extend(handovers)
         try:
             self._loop.call_soon_threadsafe(self._feed)
         except RuntimeError:  # the loop is closed
@@ -56,33 +56,33 @@ class EventLoopLane(Lane):
         if self._feeding:
             self._loop.call_soon(self._feed, True)
 
-    def _start(self, fire: Fire) -> None:
-        super()._tell([fire], [])
-        job = judged(fire.job)
+    def _start(self, handover: Handover) -> None:
+        super()._tell([handover], [])
+        job = handover.job
         name = self.executor._logger.name
         future: asyncio.Future[Any]
         try:
             if iscoroutinefunction_partial(job.func):
-                future = self._loop.create_task(run_coroutine_job(job, fire.alias, fire.run_times, name))
+                future = self._loop.create_task(run_coroutine_job(job, handover.alias, handover.run_times, name))
             else:
-                future = self._loop.run_in_executor(None, run_job, job, fire.alias, fire.run_times, name)
+                future = self._loop.run_in_executor(None, run_job, job, handover.alias, handover.run_times, name)
         except Exception as error:
-            self._failed(fire, error)
+            self._failed(handover, error)
             return
         self.executor._pending_futures.add(future)
-        future.add_done_callback(partial(self._ended, fire))
+        future.add_done_callback(partial(self._ended, handover))
 
-    def _ended(self, fire: Fire, future: asyncio.Future[Any]) -> None:
+    def _ended(self, handover: Handover, future: asyncio.Future[Any]) -> None:
         self.executor._pending_futures.discard(future)
         if future.cancelled():
-            self._dropped(fire)
+            self._dropped(handover)
         elif (error := future.exception()) is not None:
-            self._failed(fire, error)
+            self._failed(handover, error)
         else:
             events = future.result()
-            if self._reports.closing and fire.leased:
+            if self._reports.closing and handover.comes_again:
                 events = [event for event in events if not _cancelled(event)]
-            self._succeeded(fire, events)
+            self._succeeded(handover, events)
 
 
 def _cancelled(event: Any) -> bool:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from apscheduler.events import EVENT_JOB_REMOVED, JobEvent
 from apscheduler.jobstores.base import JobLookupError
 
-from wheel_sched_apscheduler.schedulers.fire import Fire, in_grace, missed
+from wheel_sched_apscheduler.schedulers.handover import Handover, in_grace, missed, without_grace
 from wheel_sched_apscheduler.schedulers.occurrences import due_runs
 
 if TYPE_CHECKING:
@@ -33,12 +33,12 @@ class Batch:
     """What one visit to a store brought.
 
     Args:
-        fires: to be handed over.
+        handovers: to be handed over.
         events: to be announced before that.
         head_s: when the store wants to be visited again, in seconds since 1970; None: when a job is added.
     """
 
-    fires: list[Fire] = field(default_factory=list)
+    handovers: list[Handover] = field(default_factory=list)
     events: list[SchedulerEvent] = field(default_factory=list)
     head_s: float | None = None
 
@@ -130,7 +130,7 @@ class Feed:
                 self._logger.warning('%d run times of job "%s" came too late and are dropped', len(late), job)
                 batch.events += missed(job, self.alias, late)
             if run_times:
-                batch.fires.append(Fire(job, self.alias, run_times))
+                batch.handovers.append(Handover(without_grace(job), self.alias, run_times))
         return taken
 
     def _move_on(self, job: Job, following: datetime | None, batch: Batch) -> None:

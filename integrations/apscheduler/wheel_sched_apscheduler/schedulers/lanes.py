@@ -17,12 +17,14 @@ import threading
 from abc import ABC, abstractmethod
 from asyncio import CancelledError
 from collections import deque
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 
 from apscheduler.events import EVENT_JOB_SUBMITTED
 from apscheduler.executors.base import MaxInstancesReachedError
 
-from wheel_sched_apscheduler.schedulers.fire import Fire, judged
+from wheel_sched_apscheduler.schedulers.handover import Handover
 
 if TYPE_CHECKING:
     from apscheduler.events import SchedulerEvent
@@ -65,21 +67,21 @@ class Lane(ABC):
     def __init__(self, executor: BaseExecutor, reports: Reports) -> None:
         self.executor = executor
         self._reports = reports
-        self._queue: deque[Fire] = deque()  # handed over, not begun
+        self._queue: deque[Handover] = deque()  # handed over, not begun
 
-    def put(self, fires: list[Fire]) -> None:
+    def put(self, handovers: list[Handover]) -> None:
         """Hand these over. What has too many instances running is refused, by event; the rest runs."""
         accepted, refused = [], []
         instances = self.executor._instances
         with self.executor._lock:
-            for fire in fires:
-                job = fire.job
+            for handover in handovers:
+                job = handover.job
                 running = instances.get(job.id, 0)
                 if running >= job.max_instances:
-                    refused.append(fire)
+                    refused.append(handover)
                 else:
                     instances[job.id] = running + 1
-                    accepted.append(fire)
+                    accepted.append(handover)
         self._tell(accepted, refused)
         if accepted:
             self._run(accepted)
@@ -95,54 +97,107 @@ class Lane(ABC):
             self._dropped(self._queue.popleft())
 
     @abstractmethod
-    def _run(self, fires: list[Fire]) -> None:
+    def _run(self, handovers: list[Handover]) -> None:
         """Have them run; an exception means none of them will."""
 
-    def _tell(self, accepted: list[Fire], refused: list[Fire]) -> None:
-        events = [fire.submitted() for fire in accepted] if self._reports.wants(EVENT_JOB_SUBMITTED) else []
-        for fire in refused:
+    def _tell(self, accepted: list[Handover], refused: list[Handover]) -> None:
+        events = [handover.submitted() for handover in accepted] if self._reports.wants(EVENT_JOB_SUBMITTED) else []
+        for handover in refused:
             self.executor._logger.warning(
                 'Execution of job "%s" skipped: maximum number of running instances reached (%d)',
-                fire.job,
-                fire.job.max_instances,
+                handover.job,
+                handover.job.max_instances,
             )
-            events.append(fire.refused())
+            event = handover.refused()
+            events.append(event)
+            handover.end((event,))
         if events:
             self._reports.announce(events)
-        for _ in refused:
-            self._reports.finished()
 
-    def _succeeded(self, fire: Fire, events: list[SchedulerEvent]) -> None:
-        self.executor._run_job_success(fire.job.id, events)
+    def _succeeded(self, handover: Handover, events: list[SchedulerEvent]) -> None:
+        handover.end(events)
+        self.executor._run_job_success(handover.job.id, events)
         self._reports.finished()
 
-    def _failed(self, fire: Fire, error: BaseException) -> None:
-        self.executor._run_job_error(fire.job.id, error, error.__traceback__)
-        self._reports.announce(fire.failed(error))
+    def _failed(self, handover: Handover, error: BaseException) -> None:
+        events = handover.failed(error)
+        handover.end(events)
+        self.executor._run_job_error(handover.job.id, error, error.__traceback__)
+        self._reports.announce(events)
         self._reports.finished()
 
-    def _dropped(self, fire: Fire) -> None:
+    def _dropped(self, handover: Handover) -> None:
         """It was never run, or cut short: a store that leases hands it out again, for others it is an error."""
-        if fire.leased and self._reports.closing:
-            self._succeeded(fire, [])
+        if handover.comes_again and self._reports.closing:
+            self._succeeded(handover, [])
         else:
-            self._failed(fire, CancelledError("the scheduler was shut down before the job ended"))
+            self._failed(handover, CancelledError("the scheduler was shut down before the job ended"))
 
 
 class AnyLane(Lane):
-    """To an executor that is not known here: through its own `submit_job`, one job at a time."""
+    """To an executor that is not known here: through its own `submit_job`, one job at a time.
 
-    def put(self, fires: list[Fire]) -> None:
-        for fire in fires:
+    Such an executor tells its ends by job id alone, and an error not at all. So its two reports are taken over, for
+    this one object.
+    """
+
+    def __init__(self, executor: BaseExecutor, reports: Reports) -> None:
+        super().__init__(executor, reports)
+        self._out: dict[str, list[Handover]] = {}
+        self._out_lock = threading.Lock()
+        executor._run_job_success = partial(self._reported, executor._run_job_success)
+        executor._run_job_error = partial(self._reported_error, executor._run_job_error)
+
+    def put(self, handovers: list[Handover]) -> None:
+        for handover in handovers:
+            job_id = handover.job.id
+            with self._out_lock:  # before it is submitted: some executors run it inside that call
+                self._out.setdefault(job_id, []).append(handover)
             try:
-                self.executor.submit_job(judged(fire.job), fire.run_times)
+                self.executor.submit_job(handover.job, handover.run_times)
             except MaxInstancesReachedError:
-                self._tell([], [fire])
+                self._take_back(job_id, handover)
+                self._tell([], [handover])
             except Exception as error:
-                self.executor._logger.exception('Error submitting job "%s"', fire.job)
-                self._reports.announce(fire.failed(error))
+                self._take_back(job_id, handover)
+                self.executor._logger.exception('Error submitting job "%s"', handover.job)
+                events = handover.failed(error)
+                handover.end(events)
+                self._reports.announce(events)
             else:
-                self._tell([fire], [])
+                self._tell([handover], [])
 
-    def _run(self, fires: list[Fire]) -> None:
-        raise NotImplementedError  # `put` does it all
+    def _run(self, handovers: list[Handover]) -> None:
+        """Nothing is left to do: `put` does all of it."""
+
+    def _take_back(self, job_id: str, handover: Handover | None = None, event: Any = None) -> Handover | None:
+        """The hand-over that is meant: this one, the one whose run time the event names, or the oldest of the job."""
+        with self._out_lock:
+            out = self._out.get(job_id, [])
+            if handover is None and event is not None:
+                handover = next((each for each in out if event.scheduled_run_time in each.run_times), None)
+            if handover is None and out:
+                handover = out[0]
+            if handover in out:
+                out.remove(handover)
+            if not out:
+                self._out.pop(job_id, None)
+        return handover
+
+    def _reported(self, report: Callable[..., None], job_id: str, events: list[SchedulerEvent]) -> None:
+        handover = self._take_back(job_id, event=events[0] if events else None)
+        if handover is not None:
+            handover.end(events)
+        report(job_id, events)
+        self._reports.finished()
+
+    def _reported_error(
+        self, report: Callable[..., None], job_id: str, error: BaseException, traceback: Any = None
+    ) -> None:
+        handover = self._take_back(job_id)
+        report(job_id, error, traceback)
+        if handover is not None:
+            events = handover.failed(error)
+            handover.end(events)
+            self._reports.announce(events)
+        self._reports.finished()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from apscheduler.executors.base import run_job
 from apscheduler.executors.pool import BasePoolExecutor, ProcessPoolExecutor, ThreadPoolExecutor
 
-from wheel_sched_apscheduler.schedulers.fire import Fire, judged
+from wheel_sched_apscheduler.schedulers.handover import Handover
 from wheel_sched_apscheduler.schedulers.lanes import AnyLane, Lane, Reports, here
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ class ThreadLane(Lane):
         self._workers = 0
         self._counting = threading.Lock()
 
-    def _run(self, fires: list[Fire]) -> None:
-        self._queue.extend(fires)
+    def _run(self, handovers: list[Handover]) -> None:
+        self._queue.extend(handovers)
         with self._counting:
             hired = min(len(self._queue), self.executor._pool._max_workers - self._workers)
             self._workers += hired
@@ -50,7 +50,7 @@ class ThreadLane(Lane):
         name = self.executor._logger.name
         while True:
             try:
-                fire = take()
+                handover = take()
             except IndexError:
                 with self._counting:
                     if not self._queue:  # `_run` fills before it counts: one of the two sees the other
@@ -59,28 +59,28 @@ class ThreadLane(Lane):
                         return
                 continue
             try:
-                events = run_job(judged(fire.job), fire.alias, fire.run_times, name)
+                events = run_job(handover.job, handover.alias, handover.run_times, name)
             except BaseException as error:  # what the job raises is in the events; this is about running it
-                self._failed(fire, error)
+                self._failed(handover, error)
             else:
-                self._succeeded(fire, events)
+                self._succeeded(handover, events)
 
 
 class ProcessLane(Lane):
     """To a pool of processes: a future for each job; a broken pool is replaced, as stock does, and reported."""
 
-    def _run(self, fires: list[Fire]) -> None:
-        for fire in fires:
+    def _run(self, handovers: list[Handover]) -> None:
+        for handover in handovers:
             try:
-                future = self._submit(fire)
+                future = self._submit(handover)
             except Exception as error:
-                self._failed(fire, error)
+                self._failed(handover, error)
             else:
-                future.add_done_callback(partial(self._ended, fire))
+                future.add_done_callback(partial(self._ended, handover))
 
-    def _submit(self, fire: Fire) -> Future[Any]:
+    def _submit(self, handover: Handover) -> Future[Any]:
         executor = self.executor
-        call = (run_job, judged(fire.job), fire.alias, fire.run_times, executor._logger.name)
+        call = (run_job, handover.job, handover.alias, handover.run_times, executor._logger.name)
         try:
             future: Future[Any] = executor._pool.submit(*call)
         except BrokenProcessPool:
@@ -89,14 +89,14 @@ class ProcessLane(Lane):
             future = executor._pool.submit(*call)
         return future
 
-    def _ended(self, fire: Fire, future: Future[Any]) -> None:
+    def _ended(self, handover: Handover, future: Future[Any]) -> None:
         here.working = True
         try:
             error = future.exception()
             if error is None:
-                self._succeeded(fire, future.result())
+                self._succeeded(handover, future.result())
             else:
-                self._failed(fire, error)
+                self._failed(handover, error)
         finally:
             here.working = False
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from apscheduler.executors.base import BaseExecutor
     from apscheduler.job import Job
 
-    from wheel_sched_apscheduler.schedulers.fire import Fire
+    from wheel_sched_apscheduler.schedulers.handover import Handover
 
 _NEVER = float("inf")
 _LOOK_S = 0.05  # while draining: executors that tell nobody when they have finished are looked at this often
@@ -184,8 +184,8 @@ class WheelScheduler(BaseScheduler):
                     batch = feed.take(utc_now(), self._batch)
                 if batch.events:
                     self.announce(batch.events)
-                if batch.fires:
-                    self._hand_over(batch.fires)
+                if batch.handovers:
+                    self._hand_over(batch.handovers)
                 if batch.head_s is not None:
                     head_s = min(head_s, batch.head_s)
         return None if head_s == _NEVER else max(0.0, head_s - time.time())
@@ -202,16 +202,18 @@ class WheelScheduler(BaseScheduler):
             )
         return feed
 
-    def _hand_over(self, fires: list[Fire]) -> None:
-        by_executor: dict[str, list[Fire]] = {}
-        for fire in fires:
-            by_executor.setdefault(fire.job.executor, []).append(fire)
+    def _hand_over(self, handovers: list[Handover]) -> None:
+        by_executor: dict[str, list[Handover]] = {}
+        for handover in handovers:
+            by_executor.setdefault(handover.job.executor, []).append(handover)
         for name, group in by_executor.items():
             executor = self._executors.get(name)
             if executor is None:  # removed since the batch was taken
                 error = LookupError(f"executor {name!r} was removed before the job reached it")
-                for fire in group:
-                    self.announce(fire.failed(error))
+                for handover in group:
+                    events = handover.failed(error)
+                    handover.end(events)
+                    self.announce(events)
                 continue
             self._lane(name, executor).put(group)
 
@@ -263,7 +265,7 @@ class WheelScheduler(BaseScheduler):
             SchedulerNotRunningError: it was not started.
             RuntimeError: called from inside a job or the scheduler's own thread, which cannot wait for itself.
         """
-        if inside_a_job() or threading.current_thread() is self._owner:
+        if self._would_wait_for_itself():
             raise RuntimeError("drain waits for running jobs: call it from outside of jobs; nothing was changed")
         self.pause()
         end_s = _NEVER if timeout is None else time.monotonic() + timeout
@@ -295,10 +297,13 @@ class WheelScheduler(BaseScheduler):
             SchedulerNotRunningError: it was not started, or is being shut down.
         """
         self._begin_the_end()
-        if wait and (inside_a_job() or threading.current_thread() is self._owner):
+        if wait and self._would_wait_for_itself():
             threading.Thread(target=self._end, args=(True,), name="wheel-sched-shutdown", daemon=False).start()
         else:
             self._end(wait)
+
+    def _would_wait_for_itself(self) -> bool:
+        return inside_a_job() or (threading.current_thread() is self._owner and not self._left.is_set())
 
     def _begin_the_end(self) -> None:
         with self._ending:

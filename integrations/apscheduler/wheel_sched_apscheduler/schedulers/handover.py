@@ -1,8 +1,8 @@
-"""One hand-over of a due job: what is to run, and what happened to it on the way."""
+"""One hand-over of a due job to an executor: what is to run, and who hears how it ended."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
@@ -20,22 +20,35 @@ if TYPE_CHECKING:
     from apscheduler.events import SchedulerEvent
     from apscheduler.job import Job
 
+Ended = Callable[[Sequence["SchedulerEvent"]], None]
+
 
 @dataclass(slots=True, eq=False)
-class Fire:
+class Handover:
     """Runs of one job that are due together.
 
     Args:
-        job: the job as it was claimed; its misfire grace has been judged, so executors must not judge it again.
+        job: as it was taken from its store, without its misfire grace: that has been judged.
         alias: of its job store.
         run_times: those that are to run, earliest first.
-        leased: whether the store hands it out again when its end is never reported.
+        ended: told with the events of the end, EXECUTED, ERROR or MAX_INSTANCES; with none when the job was cut short
+            and is to come again. Defaults to None: its store does not want to know, and gives nothing out twice.
     """
 
     job: Job
     alias: str
     run_times: list[datetime]
-    leased: bool = False
+    ended: Ended | None = None
+
+    def end(self, events: Sequence[SchedulerEvent]) -> None:
+        """Tell the store how it ended."""
+        if self.ended is not None:
+            self.ended(events)
+
+    @property
+    def comes_again(self) -> bool:
+        """Whether its store hands it out again when it is cut short."""
+        return self.ended is not None
 
     def submitted(self) -> SchedulerEvent:
         return JobSubmissionEvent(EVENT_JOB_SUBMITTED, self.job.id, self.alias, self.run_times)
@@ -66,19 +79,14 @@ def in_grace(job: Job, run_times: list[datetime], now: datetime) -> tuple[list[d
     return [run_time for run_time in run_times if run_time >= oldest], late
 
 
-def judged(job: Job) -> Job:
-    """The job without its grace, for executors that would judge it again after its time in their queue."""
+def without_grace(job: Job) -> Job:
+    """The job, or a copy of it, that no executor finds too late after its time in a queue."""
     if job.misfire_grace_time is None:
         return job
-    twin = copy_of(job)
-    twin.misfire_grace_time = None
-    return twin
-
-
-def copy_of(job: Job) -> Job:
-    """A shallow copy, function and arguments shared."""
     twin = object.__new__(type(job))
-    for slot in type(job).__slots__:
-        if slot != "__weakref__" and hasattr(job, slot):
-            setattr(twin, slot, getattr(job, slot))
+    for kind in type(job).__mro__:
+        for slot in getattr(kind, "__slots__", ()):
+            if slot != "__weakref__" and hasattr(job, slot):
+                setattr(twin, slot, getattr(job, slot))
+    twin.misfire_grace_time = None
     return twin
