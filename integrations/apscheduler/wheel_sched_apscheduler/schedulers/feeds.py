@@ -43,8 +43,8 @@ class Batch:
     head_s: float | None = None
 
 
-class Feed:
-    """One job store.
+class StockFeed:
+    """One job store of APScheduler's or of others.
 
     Args:
         store: started.
@@ -53,8 +53,10 @@ class Feed:
         retry_s: pause after an error of the store.
         logger: where errors are told.
 
-    Thread rules: every method is called with the scheduler's lock of its stores held.
+    Thread rules: every method is called with the scheduler's lock of its stores held, as such a store expects.
     """
+
+    locked = True
 
     def __init__(
         self,
@@ -107,6 +109,10 @@ class Feed:
             )
         return batch
 
+    def put_back(self, handovers: list[Handover]) -> list[Handover]:
+        """What cannot be put back: all of it, because the store has moved on. It is handed over all the same."""
+        return handovers
+
     def _advance(self, now: datetime, limit: int, batch: Batch) -> int:
         taken = 0
         while self._due and taken < limit:
@@ -115,13 +121,17 @@ class Feed:
                 continue
             taken += 1
             if not self._has_executor(job.executor):
-                self._park(job)
+                self._park(job, f"there is no executor {job.executor!r}: add it")
                 continue
-            run_times, following = due_runs(job, now)
+            try:
+                run_times, following = due_runs(job, now)
+            except Exception as error:
+                self._park(job, f"its trigger failed ({error!r}): correct it")
+                continue
             if not run_times:
                 continue
             try:
-                self._move_on(job, following, batch)
+                self._move_on(job, following)
             except JobLookupError:
                 self._logger.info('Job "%s" was removed before it could run', job.id)
                 continue
@@ -130,13 +140,14 @@ class Feed:
                 self._logger.warning('%d run times of job "%s" came too late and are dropped', len(late), job)
                 batch.events += missed(job, self.alias, late)
             if run_times:
-                batch.handovers.append(Handover(without_grace(job), self.alias, run_times))
+                batch.handovers.append(Handover(without_grace(job), self.alias, run_times, last=following is None))
+            elif following is None:
+                batch.events.append(JobEvent(EVENT_JOB_REMOVED, job.id, self.alias))
         return taken
 
-    def _move_on(self, job: Job, following: datetime | None, batch: Batch) -> None:
+    def _move_on(self, job: Job, following: datetime | None) -> None:
         if following is None:
             self.store.remove_job(job.id)
-            batch.events.append(JobEvent(EVENT_JOB_REMOVED, job.id, self.alias))
             return
         before = job.next_run_time
         job.next_run_time = following
@@ -146,15 +157,9 @@ class Feed:
             job.next_run_time = before  # a store of live objects must not keep what it refused
             raise
 
-    def _park(self, job: Job) -> None:
-        """Stock would delete it."""
-        self._logger.error(
-            'No executor "%s" for job "%s": the job is paused, nothing of it is lost. Add the executor, then '
-            "resume_job(%r).",
-            job.executor,
-            job,
-            job.id,
-        )
+    def _park(self, job: Job, reason: str) -> None:
+        """Stock would delete it, or end its loop."""
+        self._logger.error('Job "%s" is paused, %s, then resume_job(%r)', job, reason, job.id)
         job.next_run_time = None
         self.store.update_job(job)
 

@@ -11,7 +11,9 @@ from apscheduler.events import (
     EVENT_JOB_ERROR,
     EVENT_JOB_MAX_INSTANCES,
     EVENT_JOB_MISSED,
+    EVENT_JOB_REMOVED,
     EVENT_JOB_SUBMITTED,
+    JobEvent,
     JobExecutionEvent,
     JobSubmissionEvent,
 )
@@ -33,12 +35,14 @@ class Handover:
         run_times: those that are to run, earliest first.
         ended: told with the events of the end, EXECUTED, ERROR or MAX_INSTANCES; with none when the job was cut short
             and is to come again. Defaults to None: its store does not want to know, and gives nothing out twice.
+        last: whether the job leaves its store with these runs. Defaults to False.
     """
 
     job: Job
     alias: str
     run_times: list[datetime]
     ended: Ended | None = None
+    last: bool = False
 
     def end(self, events: Sequence[SchedulerEvent]) -> None:
         """Tell the store how it ended."""
@@ -49,6 +53,9 @@ class Handover:
     def comes_again(self) -> bool:
         """Whether its store hands it out again when it is cut short."""
         return self.ended is not None
+
+    def removed(self) -> SchedulerEvent:
+        return JobEvent(EVENT_JOB_REMOVED, self.job.id, self.alias)
 
     def submitted(self) -> SchedulerEvent:
         return JobSubmissionEvent(EVENT_JOB_SUBMITTED, self.job.id, self.alias, self.run_times)

@@ -16,13 +16,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from apscheduler.events import EVENT_SCHEDULER_SHUTDOWN, SchedulerEvent
+from apscheduler.events import EVENT_JOB_REMOVED, EVENT_SCHEDULER_SHUTDOWN, SchedulerEvent
 from apscheduler.schedulers import SchedulerAlreadyRunningError, SchedulerNotRunningError
 from apscheduler.schedulers.base import STATE_PAUSED, STATE_RUNNING, STATE_STOPPED, BaseScheduler
 from apscheduler.util import asint
 
 from wheel_sched_apscheduler.schedulers.alarm import Alarm
-from wheel_sched_apscheduler.schedulers.feeds import Feed, utc_now
+from wheel_sched_apscheduler.passes import BatchStore
+from wheel_sched_apscheduler.schedulers.batch_feed import BatchFeed
+from wheel_sched_apscheduler.schedulers.feeds import StockFeed, utc_now
 from wheel_sched_apscheduler.schedulers.lanes import Lane, inside_a_job
 from wheel_sched_apscheduler.schedulers.pool_lanes import lane_to
 
@@ -43,6 +45,8 @@ class WheelScheduler(BaseScheduler):
 
     Args:
         batch: jobs taken from a store at a time; it bounds how long the scheduler's lock is held. Defaults to 250.
+        max_in_flight: jobs of one of our stores that are handed over and have not ended, at which claiming from it
+            stops: the rest stays in the store, for other processes. Defaults to 2,000.
         job_defaults: as in stock, but `misfire_grace_time` defaults to None: nothing is dropped for being late. A
             grace counts from the moment a job is claimed, not from when a worker is free.
 
@@ -50,10 +54,11 @@ class WheelScheduler(BaseScheduler):
     """
 
     closing = False
+    drives_batches = True  # our stores need not listen to events: they are told how each hand-over ended
 
     def __init__(self, gconfig: dict[str, Any] | None = None, **options: Any) -> None:
         self._alarm = Alarm()
-        self._feeds: dict[str, Feed] = {}
+        self._feeds: dict[str, StockFeed | BatchFeed] = {}
         self._lanes: dict[str, Lane] = {}
         self._hushed = threading.local()
         self._passing = threading.Lock()
@@ -72,6 +77,7 @@ class WheelScheduler(BaseScheduler):
 
     def _configure(self, config: dict[str, Any]) -> None:
         self._batch = asint(config.pop("batch", 250))
+        self._max_in_flight = asint(config.pop("max_in_flight", 2_000))
         config["job_defaults"] = {"misfire_grace_time": None, **config.get("job_defaults", {})}
         super()._configure(config)
 
@@ -179,30 +185,40 @@ class WheelScheduler(BaseScheduler):
             for alias in list(self._jobstores):
                 with self._jobstores_lock:
                     feed = self._feed(alias)
-                    if feed is None:
-                        continue
+                    batch = feed.take(utc_now(), self._batch) if feed is not None and feed.locked else None
+                if feed is None:
+                    continue
+                if batch is None:
                     batch = feed.take(utc_now(), self._batch)
+                handovers = batch.handovers
+                if self.closing or self.state != STATE_RUNNING:
+                    handovers = feed.put_back(handovers)
                 if batch.events:
                     self.announce(batch.events)
-                if batch.handovers:
-                    self._hand_over(batch.handovers)
+                if handovers:
+                    self._hand_over(handovers)
                 if batch.head_s is not None:
                     head_s = min(head_s, batch.head_s)
         return None if head_s == _NEVER else max(0.0, head_s - time.time())
 
-    def _feed(self, alias: str) -> Feed | None:
+    def _feed(self, alias: str) -> StockFeed | BatchFeed | None:
         store = self._jobstores.get(alias)
         if store is None:
             self._feeds.pop(alias, None)
             return None
         feed = self._feeds.get(alias)
         if feed is None or feed.store is not store:
-            feed = self._feeds[alias] = Feed(
-                store, alias, self._executors.__contains__, self.jobstore_retry_interval, self._logger
-            )
+            known, retry_s = self._executors.__contains__, self.jobstore_retry_interval
+            if isinstance(store, BatchStore):
+                feed = BatchFeed(store, alias, known, self._alarm.ring, retry_s, self._max_in_flight, self._logger)
+            else:
+                feed = StockFeed(store, alias, known, retry_s, self._logger)
+            self._feeds[alias] = feed
         return feed
 
     def _hand_over(self, handovers: list[Handover]) -> None:
+        if self.wants(EVENT_JOB_REMOVED):
+            self.announce([handover.removed() for handover in handovers if handover.last])
         by_executor: dict[str, list[Handover]] = {}
         for handover in handovers:
             by_executor.setdefault(handover.job.executor, []).append(handover)
