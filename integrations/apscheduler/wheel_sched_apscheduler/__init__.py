@@ -4,6 +4,7 @@ from wheel_sched_apscheduler.fire import CurrentFire, Finish, Fire, current_fire
 from wheel_sched_apscheduler.memory import WheelJobStore
 from wheel_sched_apscheduler.passes import Batch, BatchStore
 from wheel_sched_apscheduler.redis_store import RedisWheelJobStore
+from wheel_sched_apscheduler.schedulers import WheelAsyncIOScheduler, WheelBackgroundScheduler, WheelBlockingScheduler
 
 __all__ = [
     "Batch",
@@ -12,6 +13,9 @@ __all__ = [
     "Finish",
     "Fire",
     "RedisWheelJobStore",
+    "WheelAsyncIOScheduler",
+    "WheelBackgroundScheduler",
+    "WheelBlockingScheduler",
     "WheelJobStore",
     "current_fire",
 ]

@@ -21,8 +21,8 @@ from apscheduler.schedulers import SchedulerAlreadyRunningError, SchedulerNotRun
 from apscheduler.schedulers.base import STATE_PAUSED, STATE_RUNNING, STATE_STOPPED, BaseScheduler
 from apscheduler.util import asint
 
-from wheel_sched_apscheduler.schedulers.alarm import Alarm
 from wheel_sched_apscheduler.passes import BatchStore
+from wheel_sched_apscheduler.schedulers.alarm import Alarm
 from wheel_sched_apscheduler.schedulers.batch_feed import BatchFeed
 from wheel_sched_apscheduler.schedulers.feeds import StockFeed, utc_now
 from wheel_sched_apscheduler.schedulers.lanes import Lane, inside_a_job

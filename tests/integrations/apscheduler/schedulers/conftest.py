@@ -11,7 +11,7 @@ import pytest
 from apscheduler.events import EVENT_ALL
 from apscheduler.jobstores.memory import MemoryJobStore
 from apscheduler.schedulers.base import STATE_STOPPED
-from wheel_sched_apscheduler.schedulers import WheelBackgroundScheduler
+from wheel_sched_apscheduler import WheelBackgroundScheduler, WheelJobStore
 
 PATIENCE_S = 30.0
 
@@ -48,9 +48,10 @@ class Witness:
 Make = Callable[..., WheelBackgroundScheduler]
 
 
-@pytest.fixture(params=["memory"])
+@pytest.fixture(params=["memory", "wheel"])
 def make_store(request: pytest.FixtureRequest) -> Callable[[], Any]:
-    return {"memory": MemoryJobStore}[request.param]
+    """Stores that hold any callable, stock's and ours."""
+    return {"memory": MemoryJobStore, "wheel": WheelJobStore}[request.param]
 
 
 @pytest.fixture

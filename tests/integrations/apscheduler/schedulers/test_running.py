@@ -159,6 +159,7 @@ def test_nothing_is_dropped_for_being_late_by_default(make: Make, witness_of: Ma
     assert witness.of(EVENT_JOB_MISSED) == []
 
 
+@pytest.mark.slow  # a grace is whole seconds
 def test_a_grace_counts_from_the_claim_not_from_the_worker(make: Make, witness_of: Make) -> None:
     """A job that is claimed in time runs, however long it then waits for the only worker."""
     scheduler = make(executors={"default": ThreadPoolExecutor(1)})
