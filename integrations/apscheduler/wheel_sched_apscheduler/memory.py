@@ -23,7 +23,7 @@ from wheel_sched.clock import SystemClock
 from wheel_sched.wheel import TimerTaskEntry, TimingWheel
 from wheel_sched_apscheduler.bracket import BracketStore
 from wheel_sched_apscheduler.claimed_job import claimed
-from wheel_sched_apscheduler.fire import Finish, Fire
+from wheel_sched_apscheduler.fire import Finish, Fire, bare_fire
 from wheel_sched_apscheduler.instants import floor_ms, from_ms, to_us
 from wheel_sched_apscheduler.passes import Batch
 
@@ -185,10 +185,11 @@ class WheelJobStore(BracketStore):
             fires = []
             for slot in due:
                 self._tokens += 1
-                job = claimed(slot.job, self._tokens)
-                slot.fire = job.fire
-                job.fire.ticket = slot
-                fires.append(job.fire)
+                job = slot.job
+                fire = bare_fire(job, self._tokens) if self.driven else claimed(job, self._tokens).fire
+                slot.fire = fire
+                fire.ticket = slot
+                fires.append(fire)
             more = len(fires) == limit
             return Batch(fires, now if more else self._head(), more)
 

@@ -20,13 +20,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
+from apscheduler.job import Job
+
 from wheel_sched.errors import ConfigError, StoreError
 from wheel_sched.store import Claim, Claimed, DelayStore, open_store
 from wheel_sched.store.operations import Call, ClaimDue, new_token
 from wheel_sched_apscheduler.bracket import BracketStore
 from wheel_sched_apscheduler.claimed_job import ClaimedJob, dress
 from wheel_sched_apscheduler.codec import JobCodec, Unreadable
-from wheel_sched_apscheduler.fire import Finish, Fire
+from wheel_sched_apscheduler.fire import Finish, Fire, bare_fire
 from wheel_sched_apscheduler.flights import Flights, Parcel, Ticket
 from wheel_sched_apscheduler.instants import floor_ms, from_ms, to_ms
 from wheel_sched_apscheduler.keeper import Keeper
@@ -238,7 +240,7 @@ class RedisWheelJobStore(BracketStore):
         occurrence = item.topic == OCCURRENCE
         if occurrence:
             run_times, body = read_occurrence(item.body)
-        stored = self.codec.decode(job_id, body, ClaimedJob)
+        stored = self.codec.decode(job_id, body, Job if self.driven else ClaimedJob)
         job = stored.job
         if job.next_run_time is None:
             raise Unreadable("it has no next run time, yet it was due")
@@ -250,8 +252,11 @@ class RedisWheelJobStore(BracketStore):
             job.misfire_grace_time = None  # it was claimed in time by whoever was lost
         else:
             job.misfire_grace_time = grace_after_claim(job, now, self._misfire)
-        dress(job, claim, redelivered=occurrence, fixed=run_times)
-        fire: Fire = job.fire
+        fire: Fire
+        if self.driven:
+            fire = bare_fire(job, claim, redelivered=occurrence, fixed=run_times)
+        else:
+            fire = dress(job, claim, redelivered=occurrence, fixed=run_times).fire
         fire.ticket = Ticket(
             shard, claim, item.id, item.due_ms, body=body, refs=item.refs, stored=stored, occurrence=occurrence
         )
@@ -261,8 +266,11 @@ class RedisWheelJobStore(BracketStore):
     def _settled_first(self, fires: list[Fire], now: datetime) -> list[Fire]:
         """At most once: each occurrence leaves the store before it is handed out; what could not leave is not."""
         for fire in fires:
-            run_times = fire.run_at(fire.job.fixed or missed_run_times(fire.job, now))
-            fire.job.fixed = run_times
+            run_times = fire.run_at(
+                fire.run_times or getattr(fire.job, "fixed", None) or missed_run_times(fire.job, now)
+            )
+            if not self.driven:
+                fire.job.fixed = run_times
             fire.plan(fire.job.trigger.get_next_fire_time(run_times[-1], now) if run_times else None)
             self._flights.end(fire)
         try:

@@ -20,8 +20,8 @@ from apscheduler.events import (
 )
 
 from wheel_sched_apscheduler.bracket import RETRY_REFUSED_MS
-from wheel_sched_apscheduler.claimed_job import fired
 from wheel_sched_apscheduler.fire import Finish, Fire
+from wheel_sched_apscheduler.missed import missed_run_times
 from wheel_sched_apscheduler.schedulers.feeds import Batch
 from wheel_sched_apscheduler.schedulers.handover import Handover, in_grace, missed, without_grace
 
@@ -116,7 +116,9 @@ class BatchFeed:
             self.store._unknown_executor(fire)
             return False
         try:
-            run_times = job._get_run_times(now)
+            run_times = fire.run_times or fire.run_at(missed_run_times(job, now))
+            if fire.planned:
+                return True
             if run_times:
                 fire.plan(job.trigger.get_next_fire_time(run_times[-1], now))
                 return True
@@ -128,32 +130,28 @@ class BatchFeed:
         return False
 
     def _add(self, fire: Fire, now: datetime, batch: Batch) -> None:
-        job: Any = fire.job
+        job = fire.job
         run_times, late = in_grace(job, fire.run_times, now)
+        last = fire.next_run_time is None and not fire.redelivered
         if late:
             self._logger.warning('%d run times of job "%s" came too late and are dropped', len(late), job)
             batch.events += missed(job, self.alias, late)
-        last = fire.next_run_time is None and job.fixed is None
-        if not run_times:
-            if last:
-                batch.events.append(JobEvent(EVENT_JOB_REMOVED, job.id, self.alias))
-            self._finish(fire, Finish.MISSED, "")
-            return
-        if job.misfire_grace_time is not None:
-            job = without_grace(job)
-            job.func = fired(fire, job.plain_func, None)
-            fire.run_times = run_times
-        worst = Finish.MISSED if late else Finish.EXECUTED
-        batch.handovers.append(
-            Handover(job, self.alias, run_times, lambda events: self._ended(fire, worst, events), last)
-        )
+            if not run_times:
+                if last:
+                    batch.events.append(JobEvent(EVENT_JOB_REMOVED, job.id, self.alias))
+                self._finish(fire, Finish.MISSED, "")
+                return
+        batch.handovers.append(Handover(without_grace(job), self.alias, run_times, self, fire, last, bool(late)))
 
-    def _ended(self, fire: Fire, worst: Finish, events: Sequence[SchedulerEvent]) -> None:
+    def ended(self, handover: Handover, events: Sequence[SchedulerEvent]) -> None:
         """From any thread: what became of a hand-over."""
+        fire = handover.fire
+        if fire is None:
+            return
         if not events:
             self._release(fire)
             return
-        error = ""
+        worst, error = Finish.MISSED if handover.late else Finish.EXECUTED, ""
         for event in events:
             code = event.code
             if code == EVENT_JOB_EXECUTED:

@@ -8,11 +8,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from apscheduler.events import EVENT_JOB_ERROR
-from apscheduler.executors.base import run_coroutine_job, run_job
 from apscheduler.util import iscoroutinefunction_partial
 
 from wheel_sched_apscheduler.schedulers.handover import Handover
 from wheel_sched_apscheduler.schedulers.lanes import Lane, Reports
+from wheel_sched_apscheduler.schedulers.running import run, run_coroutine
 
 if TYPE_CHECKING:
     from apscheduler.executors.asyncio import AsyncIOExecutor
@@ -58,14 +58,15 @@ class EventLoopLane(Lane):
 
     def _start(self, handover: Handover) -> None:
         super()._tell([handover], [])
-        job = handover.job
+        job, lease = handover.job, handover.lease
+        handover.begin()
         name = self.executor._logger.name
         future: asyncio.Future[Any]
         try:
             if iscoroutinefunction_partial(job.func):
-                future = self._loop.create_task(run_coroutine_job(job, handover.alias, handover.run_times, name))
+                future = self._loop.create_task(run_coroutine(job, handover.alias, handover.run_times, name, lease))
             else:
-                future = self._loop.run_in_executor(None, run_job, job, handover.alias, handover.run_times, name)
+                future = self._loop.run_in_executor(None, run, job, handover.alias, handover.run_times, name, lease)
         except Exception as error:
             self._failed(handover, error)
             return

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from apscheduler.events import (
     EVENT_JOB_ERROR,
@@ -18,11 +18,19 @@ from apscheduler.events import (
     JobSubmissionEvent,
 )
 
+from wheel_sched_apscheduler.fire import Fire
+from wheel_sched_apscheduler.schedulers.running import Lease
+
 if TYPE_CHECKING:
     from apscheduler.events import SchedulerEvent
     from apscheduler.job import Job
 
-Ended = Callable[[Sequence["SchedulerEvent"]], None]
+
+class Ender(Protocol):
+    """Whoever gave a fire out and wants to know how it ended."""
+
+    def ended(self, handover: Handover, events: Sequence[SchedulerEvent]) -> None:
+        """From any thread."""
 
 
 @dataclass(slots=True, eq=False)
@@ -33,26 +41,41 @@ class Handover:
         job: as it was taken from its store, without its misfire grace: that has been judged.
         alias: of its job store.
         run_times: those that are to run, earliest first.
-        ended: told with the events of the end, EXECUTED, ERROR or MAX_INSTANCES; with none when the job was cut short
+        feed: told with the events of the end, EXECUTED, ERROR or MAX_INSTANCES; with none when the job was cut short
             and is to come again. Defaults to None: its store does not want to know, and gives nothing out twice.
+        fire: what the store gave out. Defaults to None.
         last: whether the job leaves its store with these runs. Defaults to False.
+        late: whether other runs due with them came too late and were dropped. Defaults to False.
     """
 
     job: Job
     alias: str
     run_times: list[datetime]
-    ended: Ended | None = None
+    feed: Ender | None = None
+    fire: Fire | None = None
     last: bool = False
+    late: bool = False
 
     def end(self, events: Sequence[SchedulerEvent]) -> None:
         """Tell the store how it ended."""
-        if self.ended is not None:
-            self.ended(events)
+        if self.feed is not None:
+            self.feed.ended(self, events)
 
     @property
     def comes_again(self) -> bool:
         """Whether its store hands it out again when it is cut short."""
-        return self.ended is not None
+        return self.feed is not None
+
+    @property
+    def lease(self) -> Lease | None:
+        """What the job may know of its occurrence."""
+        fire = self.fire
+        return None if fire is None else Lease(fire.token, fire.redelivered)
+
+    def begin(self) -> None:
+        """It runs now, in this process."""
+        if self.fire is not None:
+            self.fire.note_start()
 
     def removed(self) -> SchedulerEvent:
         return JobEvent(EVENT_JOB_REMOVED, self.job.id, self.alias)

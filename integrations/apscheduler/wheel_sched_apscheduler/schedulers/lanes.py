@@ -24,11 +24,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 from apscheduler.events import EVENT_JOB_SUBMITTED
 from apscheduler.executors.base import MaxInstancesReachedError
 
+from wheel_sched_apscheduler.claimed_job import claimed
 from wheel_sched_apscheduler.schedulers.handover import Handover
 
 if TYPE_CHECKING:
     from apscheduler.events import SchedulerEvent
     from apscheduler.executors.base import BaseExecutor
+    from apscheduler.job import Job
 
 here = threading.local()  # `working` is True in a thread that runs a job or reports its end
 
@@ -154,7 +156,7 @@ class AnyLane(Lane):
             with self._out_lock:  # before it is submitted: some executors run it inside that call
                 self._out.setdefault(job_id, []).append(handover)
             try:
-                self.executor.submit_job(handover.job, handover.run_times)
+                self.executor.submit_job(self._dressed(handover), handover.run_times)
             except MaxInstancesReachedError:
                 self._take_back(job_id, handover)
                 self._tell([], [handover])
@@ -166,6 +168,13 @@ class AnyLane(Lane):
                 self._reports.announce(events)
             else:
                 self._tell([handover], [])
+
+    def _dressed(self, handover: Handover) -> Job:
+        """The job, which sets the current fire itself where there is one."""
+        if handover.fire is None:
+            return handover.job
+        fire = handover.fire
+        return claimed(handover.job, fire.token, redelivered=fire.redelivered, fixed=handover.run_times)
 
     def _run(self, handovers: list[Handover]) -> None:
         """Nothing is left to do: `put` does all of it."""

@@ -7,11 +7,11 @@ from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from apscheduler.executors.base import run_job
 from apscheduler.executors.pool import BasePoolExecutor, ProcessPoolExecutor, ThreadPoolExecutor
 
 from wheel_sched_apscheduler.schedulers.handover import Handover
 from wheel_sched_apscheduler.schedulers.lanes import AnyLane, Lane, Reports, here
+from wheel_sched_apscheduler.schedulers.running import run
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -20,46 +20,60 @@ if TYPE_CHECKING:
 
 
 class ThreadLane(Lane):
-    """To a pool of threads: one deque, emptied by as many workers as there are."""
+    """To a pool of threads: one deque, emptied by as many workers as it takes.
+
+    Invariant: while the deque holds something and not all workers are busy, one worker is on its way. It hires the
+    next as soon as it has begun, so a slow job holds up nobody, and a burst of quick ones is not torn between threads
+    that wait for each other.
+    """
 
     def __init__(self, executor: ThreadPoolExecutor, reports: Reports) -> None:
         super().__init__(executor, reports)
         self._workers = 0
+        self._at_most: int = executor._pool._max_workers
+        self._on_its_way = False
         self._counting = threading.Lock()
 
     def _run(self, handovers: list[Handover]) -> None:
         self._queue.extend(handovers)
+        self._hire()
+
+    def _hire(self) -> None:
         with self._counting:
-            hired = min(len(self._queue), self.executor._pool._max_workers - self._workers)
-            self._workers += hired
-        for number in range(hired):
-            try:
-                self.executor._pool.submit(self._work)
-            except RuntimeError as error:  # the pool was shut down behind our back
-                with self._counting:
-                    self._workers -= hired - number
-                    nobody = self._workers == 0
-                self.executor._logger.warning("The thread pool takes no more work: %s", error)
-                if nobody:
-                    self.abandon()
+            if self._on_its_way or self._workers >= self._at_most or not self._queue:
                 return
+            self._workers += 1
+            self._on_its_way = True
+        try:
+            self.executor._pool.submit(self._work)
+        except RuntimeError as error:  # the pool was shut down behind our back
+            self.executor._logger.warning("The thread pool takes no more work: %s", error)
+            with self._counting:
+                self._workers -= 1
+                self._on_its_way = False
+                nobody = self._workers == 0
+            if nobody:
+                self.abandon()
 
     def _work(self) -> None:
         here.working = True
-        take = self._queue.popleft
-        name = self.executor._logger.name
+        self._on_its_way = False
+        queue, name = self._queue, self.executor._logger.name
         while True:
             try:
-                handover = take()
+                handover = queue.popleft()
             except IndexError:
                 with self._counting:
-                    if not self._queue:  # `_run` fills before it counts: one of the two sees the other
+                    if not queue:  # `_run` fills before it looks: one of the two sees the other
                         self._workers -= 1
                         here.working = False
                         return
                 continue
+            if queue and not self._on_its_way and self._workers < self._at_most:
+                self._hire()
             try:
-                events = run_job(handover.job, handover.alias, handover.run_times, name)
+                handover.begin()
+                events = run(handover.job, handover.alias, handover.run_times, name, handover.lease)
             except BaseException as error:  # what the job raises is in the events; this is about running it
                 self._failed(handover, error)
             else:
@@ -80,7 +94,7 @@ class ProcessLane(Lane):
 
     def _submit(self, handover: Handover) -> Future[Any]:
         executor = self.executor
-        call = (run_job, handover.job, handover.alias, handover.run_times, executor._logger.name)
+        call = (run, handover.job, handover.alias, handover.run_times, executor._logger.name, handover.lease)
         try:
             future: Future[Any] = executor._pool.submit(*call)
         except BrokenProcessPool:
