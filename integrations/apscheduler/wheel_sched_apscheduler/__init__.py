@@ -3,6 +3,7 @@
 from wheel_sched_apscheduler.fire import CurrentFire, Finish, Fire, current_fire
 from wheel_sched_apscheduler.memory import WheelJobStore
 from wheel_sched_apscheduler.passes import Batch, BatchStore
+from wheel_sched_apscheduler.producer import Producer
 from wheel_sched_apscheduler.redis_store import RedisWheelJobStore
 from wheel_sched_apscheduler.schedulers import WheelAsyncIOScheduler, WheelBackgroundScheduler, WheelBlockingScheduler
 
@@ -12,6 +13,7 @@ __all__ = [
     "CurrentFire",
     "Finish",
     "Fire",
+    "Producer",
     "RedisWheelJobStore",
     "WheelAsyncIOScheduler",
     "WheelBackgroundScheduler",

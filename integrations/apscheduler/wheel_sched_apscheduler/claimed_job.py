@@ -43,6 +43,11 @@ class ClaimedJob(Job):
 
     __slots__ = ("fire", "fixed", "plain_func")
 
+    fire: Fire
+    fixed: list[datetime] | None  # run times that are decided already
+    func: Any
+    plain_func: Any  # what `func` was before it told the fire
+
     def _get_run_times(self, now: datetime) -> list[datetime]:
         fire: Fire = self.fire
         if self.fixed is not None:  # an occurrence that was handed out before: its run times are decided

@@ -2,7 +2,9 @@
 
     topic job           id = job id                       body = the job (see `codec`), due = its next run time
     topic occurrence    id = <run time in ms>\\0<job id>   body = <run times in us, comma-separated>|<the job>
-    refs                tag:<tag> of a job, run:<job id> of an occurrence
+    topic worker        a process with long runs under way, parked: its host, pid and fires
+    topic history       ends, some fifty an item, among the dead and capped like these
+    refs                tag:<tag> of a job, run:<job id> of an occurrence, workers of a worker
 
 A paused job is parked (`held` without due), a quarantined one held with its reason. Run times before 1970 are due at
 once: scores of a store start there.
@@ -19,7 +21,10 @@ from wheel_sched_apscheduler.instants import from_us, to_ms, to_us
 
 JOB = "job"
 OCCURRENCE = "occurrence"
+HISTORY = "history"
+WORKER = "worker"
 TAG = "tag:"
+WORKERS = "workers"
 
 
 def due_of(moment: datetime | None) -> int | None:

@@ -2,7 +2,7 @@
 
 Stock asks the trigger once per missed occurrence and then throws all but the last away: a job of one second that was
 down for a week costs 604,801 calls under the scheduler's lock. Here a coalesced interval is divided, and a coalesced
-cron or calendar schedule is searched backwards from now in steps that double.
+cron schedule is searched backwards from now in steps that double.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from datetime import UTC, datetime, timedelta
 from math import floor
 from typing import Any
 
-from apscheduler.triggers.calendarinterval import CalendarIntervalTrigger
 from apscheduler.triggers.cron import CronTrigger
 from apscheduler.triggers.interval import IntervalTrigger
 
@@ -26,7 +25,7 @@ def missed_run_times(job: Any, now: datetime) -> list[datetime]:
     start = first
     if job.coalesce and now - first > _NEAR:
         start = _late_start(job.trigger, first, now)
-    times = []
+    times: list[datetime] = []
     moment = start
     while moment is not None and moment.astimezone(UTC) <= now.astimezone(UTC):
         if job.coalesce:
@@ -45,7 +44,7 @@ def _late_start(trigger: Any, first: datetime, now: datetime) -> datetime:
         steps = floor((end - first.timestamp()) / trigger.interval_length) - 1
         if steps > 0:
             return datetime.fromtimestamp(first.timestamp() + steps * trigger.interval_length, trigger.timezone)
-    elif kind in (CronTrigger, CalendarIntervalTrigger) and not trigger.jitter and kind is CronTrigger:
+    elif kind is CronTrigger and not trigger.jitter:
         back = timedelta(seconds=1)
         while now - back > first:
             moment = trigger.get_next_fire_time(None, now - back)

@@ -14,6 +14,7 @@ to come again.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,6 +27,8 @@ from wheel_sched.errors import ConfigError, StoreError
 from wheel_sched.store import Claim, Claimed, DelayStore, open_store
 from wheel_sched.store.operations import Call, ClaimDue, new_token
 from wheel_sched_apscheduler.bracket import BracketStore
+from wheel_sched_apscheduler.catalogue import Catalogue
+from wheel_sched_apscheduler.chronicle import Chronicle
 from wheel_sched_apscheduler.claimed_job import ClaimedJob, dress
 from wheel_sched_apscheduler.codec import JobCodec, Unreadable
 from wheel_sched_apscheduler.fire import Finish, Fire, bare_fire
@@ -43,7 +46,7 @@ NAMESPACE = "apscheduler"
 RETRY_S = (0.2, 0.5, 1.0, 2.0)  # how long after a store error the next pass comes, by how many there were in a row
 
 
-class RedisWheelJobStore(BracketStore):
+class RedisWheelJobStore(Catalogue, BracketStore):
     """Jobs in Redis or Valkey, shared by any number of processes; plugin alias `wheel-redis`.
 
     Args:
@@ -63,6 +66,7 @@ class RedisWheelJobStore(BracketStore):
             Defaults to False: per process, as stock.
         batch: how many jobs one pass hands over at most. Defaults to 200.
         max_sleep_s: how long a scheduler sleeps at most, should a wake-up be lost. Defaults to 10.
+        history: how many items of ends are kept, of up to 50 ends each; 0 = none. Defaults to 1000.
 
     Raises:
         ConfigError: with all that is wrong; nothing was opened.
@@ -89,6 +93,7 @@ class RedisWheelJobStore(BracketStore):
         global_max_instances: bool = False,
         batch: int = 200,
         max_sleep_s: float = 10.0,
+        history: int = 1000,
     ) -> None:
         super().__init__()
         problems = []
@@ -104,6 +109,8 @@ class RedisWheelJobStore(BracketStore):
             problems.append(f"expected batch to be a whole number from 1 to 500, got: {batch!r}")
         if not 0.01 <= max_sleep_s <= 3600:
             problems.append(f"expected max_sleep_s to be from 0.01 to 3600 (seconds), got: {max_sleep_s!r}")
+        if type(history) is not int or history < 0:
+            problems.append(f"expected history to be a whole number from 0 up, got: {history!r}")
         if problems:
             raise ConfigError(problems)
         self.codec = codec or JobCodec(
@@ -129,6 +136,7 @@ class RedisWheelJobStore(BracketStore):
         self._planned_ms: int | None = None  # when the scheduler will come without being woken
         self._keeper: Keeper | None = None
         self._shelf = Shelf(self)
+        self._chronicle = Chronicle(history, self._lease_ms)
 
     # Life.
 
@@ -152,18 +160,23 @@ class RedisWheelJobStore(BracketStore):
             StoreError: see `store`; the scheduler does not start either.
         """
         super().start(scheduler, alias)
+        self._chronicle.closing = False
         self._keeper = Keeper(self.store, self.flush, self.beat, self._nap_s, self._heard, self._lease_ms / 3000)
         self._keeper.start()
 
     def shutdown(self) -> None:
         """Tell the store what has ended. What still runs keeps its lease until it ends or the process does."""
         keeper, self._keeper = self._keeper, None
+        self._chronicle.closing = True
         if keeper is not None:
             keeper.stop(until=lambda: not self._flights.flying, then=self._close)
         else:
             self._close()
 
     def _close(self) -> None:
+        with contextlib.suppress(StoreError):
+            if self._chronicle.announced:
+                self.store.cancel([self._chronicle.worker_id])
         if self._owns_store and self._store is not None:
             self._store.close()
             self._store = None
@@ -297,6 +310,7 @@ class RedisWheelJobStore(BracketStore):
     def finish(self, fire: Fire, finish: Finish, error: str = "") -> None:
         """See `passes`."""
         fire.note_end(finish, error)
+        self._chronicle.note(fire)
         if self._delivery == "at_least_once":
             self._flights.end(fire)
         if self._keeper is not None:
@@ -320,7 +334,8 @@ class RedisWheelJobStore(BracketStore):
             return True
         if fire.job.max_instances == 1:
             return False
-        return len(self.store.find(f"run:{fire.job_id}", limit=fire.job.max_instances)) + 1 < fire.job.max_instances
+        most: int = fire.job.max_instances
+        return len(self.store.find(f"run:{fire.job_id}", limit=most)) + 1 < most
 
     # What the keeper does.
 
@@ -335,9 +350,12 @@ class RedisWheelJobStore(BracketStore):
             StoreError: it does not answer; what was to be told is kept.
         """
         with self._io:
-            parcels = self._flights.gather(self.store_now_ms())
+            parcels = self._flights.gather(self.store_now_ms()) + self._chronicle.gather(self.store_now_ms())
             if parcels:
                 self._send(parcels, [])
+            announcement = self._chronicle.announcement(self._flights.flying.values(), self.store_now_ms())
+            if announcement is not None:
+                self.store.replace(announcement, create=True)
 
     def beat(self) -> None:
         """Extend the leases of what is running here.
@@ -347,12 +365,17 @@ class RedisWheelJobStore(BracketStore):
         """
         with self._io:
             parcels = self._flights.heartbeats(self.store_now_ms(), lambda fire: fire.handed_over)
+            parcels += self._chronicle.trims(self._shards)
             if parcels:
                 self._send(parcels, [], keep=False)
 
     def _nap_s(self) -> float | None:
         """How long the keeper may sleep: 0 when there is something to tell."""
-        return 0.0 if self._flights.waiting else self._flights.next_split_s(time.monotonic())
+        now_s = time.monotonic()
+        if self._flights.waiting:
+            return 0.0
+        naps = [self._flights.next_split_s(now_s), self._chronicle.next_s(bool(self._flights), now_s)]
+        return min((nap for nap in naps if nap is not None), default=None)
 
     def _send(self, parcels: Sequence[Parcel], calls: Sequence[Call[Any]], *, keep: bool = True) -> list[Any]:
         """One round trip. Answers those of `calls`; parcels whose answer was lost are kept to be repeated.

@@ -142,8 +142,10 @@ class Shelf:
         if not self.change(job.id, replace, lambda fire: self._override(fire, job)):
             raise JobLookupError(job.id)
 
-    def change(self, job_id: str, make: Callable[[Found], Outcome], here: Callable[[Fire], bool]) -> bool:
+    def change(self, job_id: str, make: Callable[[Found], Outcome], here: Callable[[Fire], bool | None]) -> bool:
         """Change a job wherever it is: in the store by `make`, in this process's hands by `here`. False = not there.
+
+        `here` answers None to be asked again when the job is back in the store.
 
         Raises:
             StoreUnavailable: another process holds it and does not let go; nothing was changed.
@@ -157,8 +159,9 @@ class Shelf:
             if found.state == "fly":
                 with home._io:
                     fire = home._flights.flying.get(job_id)
-                    if fire is not None:
-                        return here(fire)
+                    done = None if fire is None else here(fire)
+                if done is not None:
+                    return done
             else:
                 outcome = make(found)
                 if outcome is Outcome.DONE:
@@ -226,8 +229,9 @@ class Shelf:
             self.cancel(flying)
 
     def _some_ids(self) -> list[Found]:
-        for state in ("due", "held"):
-            page = self._home.store.list_items(state, topic=JOB, limit=_PAGE)  # type: ignore[arg-type]  # a state
+        states: tuple[State, ...] = ("due", "held")
+        for state in states:
+            page = self._home.store.list_items(state, topic=JOB, limit=_PAGE)
             if page.found:
                 return page.found
         return []

@@ -118,13 +118,12 @@ class Triggers:
         except (TypeError, ValueError) as error:
             raise Unreadable("its trigger is not [name, state]") from error
         loader = self._loaders.get(name) if isinstance(name, str) else None
-        kind = self._extra.get(name) if isinstance(name, str) else None
+        kind: Any = self._extra.get(name) if isinstance(name, str) else None
         if loader is None and kind is None:
             raise Forbidden(f"the trigger {str(name)[:200]!r} is not in the allow-list; nothing was imported")
         try:
             if loader is not None:
                 return loader(state, depth)
-            assert kind is not None  # one of the two was found
             trigger = kind.__new__(kind)
             trigger.__setstate__(self._values.load(state))
             return trigger
@@ -169,7 +168,7 @@ class Triggers:
         trigger.__setstate__(found)
         return trigger
 
-    def _combined(self, kind: type, state: Any, depth: int) -> Any:
+    def _combined(self, kind: Any, state: Any, depth: int) -> Any:
         parts, jitter = state
         trigger: Any = kind.__new__(kind)
         trigger.triggers = [self.load(part, depth + 1) for part in parts]
