@@ -45,6 +45,9 @@ Delivery = Literal["at_least_once", "at_most_once"]
 NAMESPACE = "apscheduler"
 RETRY_S = (0.2, 0.5, 1.0, 2.0)  # how long after a store error the next pass comes, by how many there were in a row
 
+AT_ONCE_S = 0.2  # within this a pass comes that was told that more is due
+QUIET_S = 0.02  # and so long after any other pass the keeper leaves what has ended to the next one
+
 
 class RedisWheelJobStore(Catalogue, BracketStore):
     """Jobs in Redis or Valkey, shared by any number of processes; plugin alias `wheel-redis`.
@@ -133,6 +136,7 @@ class RedisWheelJobStore(Catalogue, BracketStore):
         self._claim_tokens = [new_token() for _ in range(self._shards)]
         self._failures = 0
         self._ahead_ms = 0  # the store's clock minus ours
+        self._pass_until_s = 0.0  # so long a pass is expected to come, on the monotonic clock
         self._planned_ms: int | None = None  # when the scheduler will come without being woken
         self._keeper: Keeper | None = None
         self._shelf = Shelf(self)
@@ -161,7 +165,9 @@ class RedisWheelJobStore(Catalogue, BracketStore):
         """
         super().start(scheduler, alias)
         self._chronicle.closing = False
-        self._keeper = Keeper(self.store, self.flush, self.beat, self._nap_s, self._heard, self._lease_ms / 3000)
+        self._keeper = Keeper(
+            self.store, self._flush_when_quiet, self.beat, self._nap_s, self._heard, self._lease_ms / 3000
+        )
         self._keeper.start()
 
     def shutdown(self) -> None:
@@ -193,6 +199,7 @@ class RedisWheelJobStore(Catalogue, BracketStore):
         fires: list[Fire] = []
         now_ms = floor_ms(now)
         with self._io:
+            self._pass_until_s = time.monotonic() + AT_ONCE_S
             try:
                 asked_ms = time.time_ns() // 1_000_000
                 parcels = self._flights.gather(self.store_now_ms(), split_due_ms=now_ms)
@@ -209,6 +216,7 @@ class RedisWheelJobStore(Catalogue, BracketStore):
             more = any(len(claim.items) == limit for claim in answers)
             wake_at = now if more else self._wake_at_of(answers, asked_ms)
             self._planned_ms = to_ms(wake_at)
+            self._pass_until_s = time.monotonic() + (AT_ONCE_S if more else QUIET_S)
         fires.sort(key=lambda fire: (fire.scheduled, fire.job_id))
         return Batch(fires, wake_at, more)
 
@@ -356,6 +364,11 @@ class RedisWheelJobStore(Catalogue, BracketStore):
             announcement = self._chronicle.announcement(self._flights.flying.values(), self.store_now_ms())
             if announcement is not None:
                 self.store.replace(announcement, create=True)
+
+    def _flush_when_quiet(self) -> None:
+        """`flush`, unless a pass is about to come: it carries the rest along, and must not wait for us."""
+        if time.monotonic() > self._pass_until_s:
+            self.flush()
 
     def beat(self) -> None:
         """Extend the leases of what is running here.
