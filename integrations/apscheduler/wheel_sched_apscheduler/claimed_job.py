@@ -75,19 +75,19 @@ class ClaimedJob(Job):
         self.func = fired(self.fire, self.func, self.misfire_grace_time)
 
 
-def claimed(job: Any, token: int, *, redelivered: bool = False, fixed: list[datetime] | None = None) -> ClaimedJob:
+def claimed(job: Any, token: int, grace_s: int | None) -> ClaimedJob:
     """A copy of `job` to hand to a scheduler, with a fire of its own.
 
     Args:
         job: a plain job with a next run time.
         token: fencing token.
-        redelivered: whether the occurrence was handed out before.
-        fixed: the run times when they are decided already. Defaults to None: those the trigger gives.
+        grace_s: the grace that its executor is to apply.
     """
     copy = ClaimedJob.__new__(ClaimedJob)
     for name in _STATE:
         setattr(copy, name, getattr(job, name))
-    return dress(copy, token, redelivered=redelivered, fixed=fixed)
+    copy.misfire_grace_time = grace_s
+    return dress(copy, token)
 
 
 def dress(job: ClaimedJob, token: int, *, redelivered: bool = False, fixed: list[datetime] | None = None) -> ClaimedJob:

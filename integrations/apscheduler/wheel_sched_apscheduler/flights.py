@@ -140,7 +140,8 @@ class Flights:
     def handed_over(self, fires: Iterable[Fire]) -> None:
         """These run, and are planned."""
         for fire in fires:
-            if fire.next_run_time is not None and not fire.ticket.occurrence:
+            runs_again = fire.next_run_time is not None or fire.overriding is not None
+            if runs_again and not fire.ticket.occurrence and not fire.ticket.split:
                 self._young.append(fire)
 
     def end(self, fire: Fire) -> None:
@@ -252,6 +253,8 @@ class Flights:
             ticket: Ticket = fire.ticket
             if fire.finish is not None or ticket.split or self.flying.get(ticket.item_id) is not fire:
                 continue
+            if fire.next_run_time is None and fire.overriding is None:
+                continue  # removed meanwhile
             next_due = due_of(fire.next_run_time)
             due = split_due_ms is not None and next_due is not None and next_due <= split_due_ms
             if not (ticket.since <= oldest or due or fire.overriding is not None) or not self._may_split(fire):

@@ -20,11 +20,13 @@ from typing import Any
 from apscheduler.jobstores.base import ConflictingIdError, JobLookupError
 
 from wheel_sched.clock import SystemClock
+from wheel_sched.errors import ConfigError
 from wheel_sched.wheel import TimerTaskEntry, TimingWheel
 from wheel_sched_apscheduler.bracket import BracketStore
 from wheel_sched_apscheduler.claimed_job import claimed
 from wheel_sched_apscheduler.fire import Finish, Fire, bare_fire
 from wheel_sched_apscheduler.instants import floor_ms, from_ms, to_us
+from wheel_sched_apscheduler.misfire import MISFIRES, Misfire, grace_after_claim
 from wheel_sched_apscheduler.passes import Batch
 
 _NEVER_US = 1 << 62
@@ -53,10 +55,22 @@ class WheelJobStore(BracketStore):
 
     Args:
         batch: how many jobs one pass hands over at most; the scheduler's lock is free between passes. Defaults to 500.
+        misfire: from when lateness counts, see `misfire`. Defaults to "lenient".
+
+    Raises:
+        ConfigError: with all that is wrong.
     """
 
-    def __init__(self, *, batch: int = 500) -> None:
+    def __init__(self, *, batch: int = 500, misfire: Misfire = "lenient") -> None:
         super().__init__()
+        problems = []
+        if type(batch) is not int or batch < 1:
+            problems.append(f"expected batch to be a whole number from 1 up, got: {batch!r}")
+        if misfire not in MISFIRES:
+            problems.append(f"expected misfire to be one of {', '.join(MISFIRES)}, got: {misfire!r}")
+        if problems:
+            raise ConfigError(problems)
+        self._misfire: Misfire = misfire
         self._batch = batch
         self._lock = threading.RLock()
         self._slots: dict[str, _Slot] = {}
@@ -77,6 +91,11 @@ class WheelJobStore(BracketStore):
         with self._lock:
             slots = sorted(self._slots.values(), key=_order)
         return [slot.job for slot in slots]
+
+    def get_next_run_time(self) -> datetime | None:
+        """When to come again; within a pass also what was put back in it counts."""
+        moments = [moment for moment in (super().get_next_run_time(), self._head()) if moment is not None]
+        return min(moments, default=None)
 
     def add_job(self, job: Any) -> None:
         """O(1).
@@ -185,8 +204,10 @@ class WheelJobStore(BracketStore):
             fires = []
             for slot in due:
                 self._tokens += 1
-                job = slot.job
-                fire = bare_fire(job, self._tokens) if self.driven else claimed(job, self._tokens).fire
+                if self.driven:
+                    fire = bare_fire(slot.job, self._tokens)
+                else:
+                    fire = claimed(slot.job, self._tokens, grace_after_claim(slot.job, now, self._misfire)).fire
                 slot.fire = fire
                 fire.ticket = slot
                 fires.append(fire)
@@ -231,6 +252,9 @@ class WheelJobStore(BracketStore):
                 self._arm(slot)
                 if delay_ms:
                     self._postpone(slot, delay_ms)
+        scheduler = self._scheduler
+        if scheduler is not None and scheduler.running and not self._bracket:
+            scheduler.wakeup()
 
     def _postpone(self, slot: _Slot, delay_ms: int) -> None:
         """Hand the job out later than its next run time says."""

@@ -210,8 +210,12 @@ class Shelf:
             fire = home._flights.flying.get(job_id)
             if fire is not None and fire.planned and next_run_of(fire) is None:
                 raise JobLookupError(job_id)  # its last run is under way: as with stock, it is gone
-        if self.cancel([job_id])[0] is Outcome.ABSENT:
+        outcome = self.cancel([job_id])[0]
+        if outcome is Outcome.ABSENT:
             raise JobLookupError(job_id)
+        if outcome is Outcome.CANCELLED and fire is not None:
+            fire.overriding = None
+            fire.plan(None)
 
     def cancel(self, job_ids: Sequence[str]) -> list[Outcome]:
         """Remove jobs, and say of each whether it was there."""

@@ -149,8 +149,8 @@ class JobCodec:
         body = b"1;%s;%s;%s" % (when, zone, rest)
         return body if self._signer is None else self._signer.sign(job_id, body)
 
-    def decode(self, job_id: str, raw: bytes, kind: Any = Job) -> Stored:
-        """The job behind the bytes.
+    def decode(self, job_id: str, raw: bytes, kind: Any = Job, *, resolve: bool = True) -> Stored:
+        """The job behind the bytes; without `resolve` its function is only named, and nothing is imported.
 
         Raises:
             BadSignature, Forbidden, Unreadable: it may not or cannot be read; nothing was imported.
@@ -162,7 +162,7 @@ class JobCodec:
         if not isinstance(ref, str):
             raise Unreadable("it names no function")
         ref = self.allowed.aliases.get(ref, ref)
-        func = self.allowed.resolve(ref)
+        func = self.allowed.resolve(ref) if resolve else None
         args, kwargs = self._values.load(doc["a"]), self._values.load(doc["k"])
         trigger = self._triggers.load(doc["t"])
         _check(doc, args, kwargs)

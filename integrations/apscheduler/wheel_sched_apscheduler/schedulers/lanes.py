@@ -173,8 +173,10 @@ class AnyLane(Lane):
         """The job, which sets the current fire itself where there is one."""
         if handover.fire is None:
             return handover.job
-        fire = handover.fire
-        return claimed(handover.job, fire.token, redelivered=fire.redelivered, fixed=handover.run_times)
+        job = claimed(handover.job, handover.fire.token, None)
+        job.fire.redelivered = handover.fire.redelivered
+        job.fire.run_at(handover.run_times)
+        return job
 
     def _run(self, handovers: list[Handover]) -> None:
         """Nothing is left to do: `put` does all of it."""
