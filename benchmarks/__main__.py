@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks import dispatch, store
+from benchmarks import apscheduler, dispatch, store
 from benchmarks.figures import Figure, missed
 from benchmarks.report import markdown, table, write_section
 
@@ -23,6 +23,9 @@ def main(argv: list[str] | None = None) -> int:
     result: dict[str, Any]
     if options.benchmark == "store":
         figures, result = store.FIGURES, store.run(store.QUICK if options.quick else store.FULL)
+    elif options.benchmark == "apscheduler":
+        figures = apscheduler.FIGURES
+        result = apscheduler.run(apscheduler.QUICK if options.quick else apscheduler.FULL)
     else:
         figures, result = dispatch.FIGURES, dispatch.run(dispatch.QUICK if options.quick else dispatch.FULL)
     problems = missed(figures, result)
@@ -35,6 +38,9 @@ def main(argv: list[str] | None = None) -> int:
         print(markdown(figures, result))
     elif options.markdown:
         write_section(Path(options.markdown), options.benchmark, markdown(figures, result))
+    if options.plots is not None and options.benchmark == "apscheduler":
+        for path in apscheduler.plots.write(result, Path(options.plots)):
+            print(f"wrote {path}", file=sys.stderr)
     if options.check:
         for problem in problems:
             print(f"gate missed: {problem}", file=sys.stderr)
@@ -43,10 +49,11 @@ def main(argv: list[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="What the store and the dispatcher do.")
-    parser.add_argument("benchmark", choices=("store", "dispatch"))
+    parser.add_argument("benchmark", choices=("store", "dispatch", "apscheduler"))
     parser.add_argument("--quick", action="store_true", help="smaller numbers, an answer within 40 seconds")
     parser.add_argument("--check", action="store_true", help="exit 1 when a gate is missed, and say which")
-    shape = parser.add_mutually_exclusive_group()
+    parser.add_argument("--plots", metavar="DIR", help="apscheduler: an SVG of stock beside ours into DIR")
+    shape = parser
     shape.add_argument("--json", action="store_true", help="one JSON object on stdout")
     shape.add_argument(
         "--markdown", nargs="?", const="-", metavar="PAGE", help="a Markdown table on stdout, or into PAGE's section"

@@ -5,6 +5,7 @@ from wheel_sched_apscheduler.memory import WheelJobStore
 from wheel_sched_apscheduler.passes import Batch, BatchStore
 from wheel_sched_apscheduler.producer import Producer
 from wheel_sched_apscheduler.redis_store import RedisWheelJobStore
+from wheel_sched_apscheduler.schedulers import WheelAsyncIOScheduler, WheelBackgroundScheduler, WheelBlockingScheduler
 
 __all__ = [
     "Batch",
@@ -14,6 +15,9 @@ __all__ = [
     "Fire",
     "Producer",
     "RedisWheelJobStore",
+    "WheelAsyncIOScheduler",
+    "WheelBackgroundScheduler",
+    "WheelBlockingScheduler",
     "WheelJobStore",
     "current_fire",
 ]

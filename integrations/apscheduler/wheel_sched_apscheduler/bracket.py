@@ -37,6 +37,7 @@ class BracketStore(BaseJobStore):
 
     def __init__(self) -> None:
         super().__init__()
+        self.driven = False  # by a scheduler of ours, see `passes`: fires then hold the plain job
         self._bracket: dict[str, Fire] = {}
         self._bracket_thread = 0
         self._wake_at: datetime | None = None
@@ -83,7 +84,8 @@ class BracketStore(BaseJobStore):
     def start(self, scheduler: Any, alias: str) -> None:
         """Called by a scheduler; without one (None) nobody tells how fires end."""
         super().start(scheduler, alias)
-        if scheduler is not None and not getattr(scheduler, "drives_batches", False):
+        self.driven = bool(getattr(scheduler, "drives_batches", False))
+        if scheduler is not None and not self.driven:
             scheduler.add_listener(self._on_event, _ENDS | EVENT_JOB_SUBMITTED)
 
     def get_due_jobs(self, now: datetime) -> list[Any]:

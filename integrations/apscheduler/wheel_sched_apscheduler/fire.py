@@ -111,25 +111,45 @@ class Fire:
         return f"<Fire {self.id} token={self.token} {state}>"
 
 
+def bare_fire(job: Any, token: int, *, redelivered: bool = False, fixed: list[datetime] | None = None) -> Fire:
+    """The fire of a job that stays as it is, for a driver that sets the current fire itself.
+
+    Args:
+        job: with a next run time.
+        token: fencing token.
+        redelivered: whether the occurrence was handed out before.
+        fixed: the run times when they are decided already; they then stand in `run_times`. Defaults to None.
+    """
+    fire = Fire(job, job.id, job.next_run_time, token, redelivered)
+    if fixed:
+        fire.run_at(fixed)
+    return fire
+
+
 class CurrentFire:
     """What a running job may know of its own occurrence.
 
+    `id` is `job:run_time_ms`; use it to make an effect idempotent.
+
     Args:
-        id: `job:run_time_ms`; use it to make an effect idempotent.
         job_id: of the job.
         run_time: when it was meant to run.
         token: fencing token; hand it to systems that refuse smaller ones than they have seen.
         redelivered: whether an earlier holder was lost, perhaps half-way.
     """
 
-    __slots__ = ("id", "job_id", "redelivered", "run_time", "token")
+    __slots__ = ("job_id", "redelivered", "run_time", "token")
 
     def __init__(self, job_id: str, run_time: datetime, token: int, redelivered: bool) -> None:
-        self.id = f"{job_id}:{to_ms(run_time)}"
         self.job_id = job_id
         self.run_time = run_time
         self.token = token
         self.redelivered = redelivered
+
+    @property
+    def id(self) -> str:
+        """`job:run_time_ms`; few jobs ask, so it is made when one does."""
+        return f"{self.job_id}:{to_ms(self.run_time)}"
 
     def __repr__(self) -> str:
         return f"<CurrentFire {self.id} token={self.token}{' redelivered' if self.redelivered else ''}>"

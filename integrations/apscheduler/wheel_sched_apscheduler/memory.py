@@ -24,7 +24,7 @@ from wheel_sched.errors import ConfigError
 from wheel_sched.wheel import TimerTaskEntry, TimingWheel
 from wheel_sched_apscheduler.bracket import BracketStore
 from wheel_sched_apscheduler.claimed_job import claimed
-from wheel_sched_apscheduler.fire import Finish, Fire
+from wheel_sched_apscheduler.fire import Finish, Fire, bare_fire
 from wheel_sched_apscheduler.instants import floor_ms, from_ms, to_us
 from wheel_sched_apscheduler.misfire import MISFIRES, Misfire, grace_after_claim
 from wheel_sched_apscheduler.passes import Batch
@@ -204,11 +204,13 @@ class WheelJobStore(BracketStore):
             fires = []
             for slot in due:
                 self._tokens += 1
-                grace_s = grace_after_claim(slot.job, now, self._misfire)
-                job = claimed(slot.job, self._tokens, grace_s)
-                slot.fire = job.fire
-                job.fire.ticket = slot
-                fires.append(job.fire)
+                if self.driven:
+                    fire = bare_fire(slot.job, self._tokens)
+                else:
+                    fire = claimed(slot.job, self._tokens, grace_after_claim(slot.job, now, self._misfire)).fire
+                slot.fire = fire
+                fire.ticket = slot
+                fires.append(fire)
             more = len(fires) == limit
             return Batch(fires, now if more else self._head(), more)
 

@@ -2,7 +2,7 @@
 
     batch = store.claim_batch(now, limit)      one round trip; it also settles what has ended since the last one
     for fire in batch.fires:
-        run_times = fire.job._get_run_times(now)        fixed, coalesced in O(1) where the trigger allows; noted in fire
+        run_times = fire.run_times or fire.run_at(missed_run_times(fire.job, now))
         fire.plan(fire.job.trigger.get_next_fire_time(run_times[-1], now))     None = it was the last one
     store.hand_over(batch.fires)               once planned, before or while executors take them; no I/O
     store.finish(fire, Finish.EXECUTED)        from any thread, when all run times of a fire have ended; no I/O
@@ -12,7 +12,8 @@
 Who drives. A stock scheduler does, through the five methods of a jobstore (`bracket`): `get_due_jobs` claims,
 `update_job` and `remove_job` plan, `get_next_run_time` hands over, and events tell the end. A scheduler of ours calls
 the methods above. Its class says `drives_batches = True`; a store that is started by such a scheduler listens to no
-events, so that an end is told once.
+events, so that an end is told once, and gives out fires of plain jobs: run times that are decided already stand in
+`fire.run_times`, the driver makes a fire the current one while it runs, and notes its start.
 
 Rules.
 - One thread at a time claims and hands over; `finish` and `release` may come from any thread, also before

@@ -21,6 +21,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
+from apscheduler.job import Job
+
 from wheel_sched.errors import ConfigError, StoreError
 from wheel_sched.store import Claim, Claimed, DelayStore, open_store
 from wheel_sched.store.operations import Call, ClaimDue, new_token
@@ -29,7 +31,7 @@ from wheel_sched_apscheduler.catalogue import Catalogue
 from wheel_sched_apscheduler.chronicle import Chronicle
 from wheel_sched_apscheduler.claimed_job import ClaimedJob, dress
 from wheel_sched_apscheduler.codec import JobCodec, Unreadable
-from wheel_sched_apscheduler.fire import Finish, Fire
+from wheel_sched_apscheduler.fire import Finish, Fire, bare_fire
 from wheel_sched_apscheduler.flights import Flights, Parcel, Ticket
 from wheel_sched_apscheduler.instants import floor_ms, from_ms, to_ms
 from wheel_sched_apscheduler.keeper import Keeper
@@ -42,6 +44,9 @@ from wheel_sched_apscheduler.shelf import Shelf
 Delivery = Literal["at_least_once", "at_most_once"]
 NAMESPACE = "apscheduler"
 RETRY_S = (0.2, 0.5, 1.0, 2.0)  # how long after a store error the next pass comes, by how many there were in a row
+
+AT_ONCE_S = 0.2  # within this a pass comes that was told that more is due
+QUIET_S = 0.02  # and so long after any other pass the keeper leaves what has ended to the next one
 
 
 class RedisWheelJobStore(Catalogue, BracketStore):
@@ -131,6 +136,7 @@ class RedisWheelJobStore(Catalogue, BracketStore):
         self._claim_tokens = [new_token() for _ in range(self._shards)]
         self._failures = 0
         self._ahead_ms = 0  # the store's clock minus ours
+        self._pass_until_s = 0.0  # so long a pass is expected to come, on the monotonic clock
         self._planned_ms: int | None = None  # when the scheduler will come without being woken
         self._keeper: Keeper | None = None
         self._shelf = Shelf(self)
@@ -159,7 +165,9 @@ class RedisWheelJobStore(Catalogue, BracketStore):
         """
         super().start(scheduler, alias)
         self._chronicle.closing = False
-        self._keeper = Keeper(self.store, self.flush, self.beat, self._nap_s, self._heard, self._lease_ms / 3000)
+        self._keeper = Keeper(
+            self.store, self._flush_when_quiet, self.beat, self._nap_s, self._heard, self._lease_ms / 3000
+        )
         self._keeper.start()
 
     def shutdown(self) -> None:
@@ -191,6 +199,7 @@ class RedisWheelJobStore(Catalogue, BracketStore):
         fires: list[Fire] = []
         now_ms = floor_ms(now)
         with self._io:
+            self._pass_until_s = time.monotonic() + AT_ONCE_S
             try:
                 asked_ms = time.time_ns() // 1_000_000
                 parcels = self._flights.gather(self.store_now_ms(), split_due_ms=now_ms)
@@ -207,6 +216,7 @@ class RedisWheelJobStore(Catalogue, BracketStore):
             more = any(len(claim.items) == limit for claim in answers)
             wake_at = now if more else self._wake_at_of(answers, asked_ms)
             self._planned_ms = to_ms(wake_at)
+            self._pass_until_s = time.monotonic() + (AT_ONCE_S if more else QUIET_S)
         fires.sort(key=lambda fire: (fire.scheduled, fire.job_id))
         return Batch(fires, wake_at, more)
 
@@ -251,7 +261,7 @@ class RedisWheelJobStore(Catalogue, BracketStore):
         occurrence = item.topic == OCCURRENCE
         if occurrence:
             run_times, body = read_occurrence(item.body)
-        stored = self.codec.decode(job_id, body, ClaimedJob)
+        stored = self.codec.decode(job_id, body, Job if self.driven else ClaimedJob)
         job = stored.job
         if job.next_run_time is None:
             raise Unreadable("it has no next run time, yet it was due")
@@ -263,8 +273,11 @@ class RedisWheelJobStore(Catalogue, BracketStore):
             job.misfire_grace_time = None  # it was claimed in time by whoever was lost
         else:
             job.misfire_grace_time = grace_after_claim(job, now, self._misfire)
-        dress(job, claim, redelivered=occurrence, fixed=run_times)
-        fire: Fire = job.fire
+        fire: Fire
+        if self.driven:
+            fire = bare_fire(job, claim, redelivered=occurrence, fixed=run_times)
+        else:
+            fire = dress(job, claim, redelivered=occurrence, fixed=run_times).fire
         fire.ticket = Ticket(
             shard, claim, item.id, item.due_ms, body=body, refs=item.refs, stored=stored, occurrence=occurrence
         )
@@ -274,8 +287,11 @@ class RedisWheelJobStore(Catalogue, BracketStore):
     def _settled_first(self, fires: list[Fire], now: datetime) -> list[Fire]:
         """At most once: each occurrence leaves the store before it is handed out; what could not leave is not."""
         for fire in fires:
-            run_times = fire.run_at(fire.job.fixed or missed_run_times(fire.job, now))
-            fire.job.fixed = run_times
+            run_times = fire.run_at(
+                fire.run_times or getattr(fire.job, "fixed", None) or missed_run_times(fire.job, now)
+            )
+            if not self.driven:
+                fire.job.fixed = run_times
             fire.plan(fire.job.trigger.get_next_fire_time(run_times[-1], now) if run_times else None)
             self._flights.end(fire)
         try:
@@ -348,6 +364,11 @@ class RedisWheelJobStore(Catalogue, BracketStore):
             announcement = self._chronicle.announcement(self._flights.flying.values(), self.store_now_ms())
             if announcement is not None:
                 self.store.replace(announcement, create=True)
+
+    def _flush_when_quiet(self) -> None:
+        """`flush`, unless a pass is about to come: it carries the rest along, and must not wait for us."""
+        if time.monotonic() > self._pass_until_s:
+            self.flush()
 
     def beat(self) -> None:
         """Extend the leases of what is running here.

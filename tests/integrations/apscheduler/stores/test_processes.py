@@ -1,7 +1,8 @@
-"""What a shared store promises, with stock schedulers in real processes over a real server."""
+"""What a shared store promises, with stock schedulers and with ours, in real processes over a real server."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -9,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -83,8 +84,9 @@ class Runner:
 class House:
     """A server for the jobs, one for the judge, and the processes."""
 
-    def __init__(self, stack: ExitStack, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, stack: ExitStack, monkeypatch: pytest.MonkeyPatch, kinds: Sequence[str]) -> None:
         self._stack = stack
+        self._kinds = itertools.cycle(kinds)
         # each change is on disk before it is answered: what is lost below is not the server's loss
         self.server: TemporaryServer = stack.enter_context(temporary_server(fsync="always"))
         judge = stack.enter_context(temporary_server())
@@ -98,7 +100,7 @@ class House:
     def run(self, count: int = 1, *, lease_s: float = 60.0, **options: Any) -> list[Runner]:
         """Start schedulers, and wait until they are ready."""
         settings = {"url": self.server.url, "store": {"lease_s": lease_s, **options}}
-        started = [Runner(settings, self.judge_url) for _ in range(count)]
+        started = [Runner({**settings, "kind": next(self._kinds)}, self.judge_url) for _ in range(count)]
         self.runners += started
         for runner in started:
             self._stack.callback(runner.kill)
@@ -133,10 +135,11 @@ class House:
         wait_until(lambda: self.store.count() == 0 and self.store.in_flight() == [], "the store was empty")
 
 
-@pytest.fixture
-def house(monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
+@pytest.fixture(params=[["stock"], ["background", "asyncio", "blocking"]], ids=["stock", "ours"])
+def house(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
+    """Processes in it get these schedulers in turn."""
     with ExitStack() as stack:
-        yield House(stack, monkeypatch)
+        yield House(stack, monkeypatch, request.param)
 
 
 def test_four_processes_fire_each_job_once(house: House) -> None:

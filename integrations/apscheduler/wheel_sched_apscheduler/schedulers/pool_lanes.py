@@ -1,0 +1,125 @@
+"""The ways to pools of threads and of processes; see `lanes`."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures.process import BrokenProcessPool
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from apscheduler.executors.pool import BasePoolExecutor, ProcessPoolExecutor, ThreadPoolExecutor
+
+from wheel_sched_apscheduler.schedulers.handover import Handover
+from wheel_sched_apscheduler.schedulers.lanes import AnyLane, Lane, Reports, here
+from wheel_sched_apscheduler.schedulers.running import run
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from apscheduler.executors.base import BaseExecutor
+
+
+class ThreadLane(Lane):
+    """To a pool of threads: one deque, emptied by as many workers as it takes.
+
+    Invariant: while the deque holds something and not all workers are busy, one worker is on its way. It hires the
+    next as soon as it has begun, so a slow job holds up nobody, and a burst of quick ones is not torn between threads
+    that wait for each other.
+    """
+
+    def __init__(self, executor: ThreadPoolExecutor, reports: Reports) -> None:
+        super().__init__(executor, reports)
+        self._workers = 0
+        self._at_most: int = executor._pool._max_workers
+        self._on_its_way = False
+        self._counting = threading.Lock()
+
+    def _run(self, handovers: list[Handover]) -> None:
+        self._queue.extend(handovers)
+        self._hire()
+
+    def _hire(self) -> None:
+        with self._counting:
+            if self._on_its_way or self._workers >= self._at_most or not self._queue:
+                return
+            self._workers += 1
+            self._on_its_way = True
+        try:
+            self.executor._pool.submit(self._work)
+        except RuntimeError as error:  # the pool was shut down behind our back
+            self.executor._logger.warning("The thread pool takes no more work: %s", error)
+            with self._counting:
+                self._workers -= 1
+                self._on_its_way = False
+                nobody = self._workers == 0
+            if nobody:
+                self.abandon()
+
+    def _work(self) -> None:
+        here.working = True
+        self._on_its_way = False
+        queue, name = self._queue, self.executor._logger.name
+        while True:
+            try:
+                handover = queue.popleft()
+            except IndexError:
+                with self._counting:
+                    if not queue:  # `_run` fills before it looks: one of the two sees the other
+                        self._workers -= 1
+                        here.working = False
+                        return
+                continue
+            if queue and not self._on_its_way and self._workers < self._at_most:
+                self._hire()
+            try:
+                handover.begin()
+                events = run(handover.job, handover.alias, handover.run_times, name, handover.lease)
+            except BaseException as error:  # what the job raises is in the events; this is about running it
+                self._failed(handover, error)
+            else:
+                self._succeeded(handover, events)
+
+
+class ProcessLane(Lane):
+    """To a pool of processes: a future for each job; a broken pool is replaced, as stock does, and reported."""
+
+    def _run(self, handovers: list[Handover]) -> None:
+        for handover in handovers:
+            try:
+                future = self._submit(handover)
+            except Exception as error:
+                self._failed(handover, error)
+            else:
+                future.add_done_callback(partial(self._ended, handover))
+
+    def _submit(self, handover: Handover) -> Future[Any]:
+        executor = self.executor
+        call = (run, handover.job, handover.alias, handover.run_times, executor._logger.name, handover.lease)
+        try:
+            future: Future[Any] = executor._pool.submit(*call)
+        except BrokenProcessPool:
+            executor._logger.warning("Process pool is broken; replacing pool with a fresh instance")
+            executor._pool = type(executor._pool)(executor._pool._max_workers, **executor.pool_kwargs)
+            future = executor._pool.submit(*call)
+        return future
+
+    def _ended(self, handover: Handover, future: Future[Any]) -> None:
+        here.working = True
+        try:
+            error = future.exception()
+            if error is None:
+                self._succeeded(handover, future.result())
+            else:
+                self._failed(handover, error)
+        finally:
+            here.working = False
+
+
+def lane_to(executor: BaseExecutor, reports: Reports) -> Lane:
+    """The fastest way to `executor` that keeps what its class promises."""
+    unchanged = getattr(type(executor), "_do_submit_job", None)
+    if isinstance(executor, ThreadPoolExecutor) and unchanged is BasePoolExecutor._do_submit_job:
+        return ThreadLane(executor, reports)
+    if isinstance(executor, ProcessPoolExecutor) and unchanged is ProcessPoolExecutor._do_submit_job:
+        return ProcessLane(executor, reports)
+    return AnyLane(executor, reports)
