@@ -337,12 +337,15 @@ class WheelScheduler(BaseScheduler):
     def _end_executors(self, wait: bool) -> None:
         for alias, executor in list(self._executors.items()):
             try:
-                executor.shutdown(wait)
+                self._end_executor(executor, wait)
             except Exception:
                 self._logger.exception("Executor %r did not shut down cleanly", alias)
-        for lane in list(self._lanes.values()):
-            if wait:
+        if wait:
+            for lane in list(self._lanes.values()):
                 lane.abandon()
+
+    def _end_executor(self, executor: BaseExecutor, wait: bool) -> None:
+        executor.shutdown(wait)
 
     def _end_stores(self) -> None:
         with self._jobstores_lock:
