@@ -70,7 +70,7 @@ class Sizes:
 
 
 FULL = Sizes()
-QUICK = Sizes(rounds=3, redis=2_000, waiting_rounds=1, lateness_s=2.0)
+QUICK = Sizes(rounds=3, drain=10_000, redis=2_000, waiting_rounds=1, lateness_s=2.0, million=300_000)
 
 _PER_S, _ADD_DUE, _STALL_DUE = 10_000, 50_000, 3_000
 

@@ -7,13 +7,15 @@ from typing import Any
 
 import pytest
 
-from benchmarks import dispatch, store
+from benchmarks import apscheduler, dispatch, store
 from benchmarks.report import markdown, table, write_section
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "benchmarks.md"
 AROUND = {"python": "3.13.1", "server": "valkey 9.1.2", "cpus": 8, "rounds": 7}
 
-every_benchmark = pytest.mark.parametrize("benchmark", [store, dispatch], ids=["store", "dispatch"])
+every_benchmark = pytest.mark.parametrize(
+    "benchmark", [store, dispatch, apscheduler], ids=["store", "dispatch", "apscheduler"]
+)
 
 
 def without_values(text: str) -> list[list[str]]:

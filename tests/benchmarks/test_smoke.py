@@ -1,13 +1,15 @@
-"""Both benchmarks run, small, against a real server; their results have what they promise."""
+"""The benchmarks run, small, against a real server; their results have what they promise."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks import dispatch, store
+from benchmarks import apscheduler, dispatch, store
 
 pytestmark = pytest.mark.real
 
@@ -41,3 +43,16 @@ def test_the_dispatch_benchmark_measures_every_figure() -> None:
     assert absent(dispatch.FIGURES, result) == []
     assert (result["early"], result["lost"], result["idle_commands"]) == (0, 0, 0)
     assert {"python", "server", "cpus", "rounds", "baseline"} <= set(json.loads(json.dumps(result)))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_the_apscheduler_benchmark_measures_every_figure(tmp_path: Path) -> None:
+    """One small round gives a number for each figure, JSON that can be written and a plot that can be read."""
+    result = apscheduler.run(
+        apscheduler.Sizes(rounds=1, drain=500, redis=200, waiting_rounds=1, lateness_s=0.1, million=5_000)
+    )
+    assert absent(apscheduler.FIGURES, result) == []
+    assert {"python", "server", "cpus", "rounds"} <= set(json.loads(json.dumps(result)))
+    (plot,) = apscheduler.plots.write(result, tmp_path / "plots")
+    assert ElementTree.parse(plot).getroot().tag.endswith("svg")  # noqa: S314 - written a line above

@@ -18,6 +18,7 @@ from wheel_sched.store import DelayStore
 LINGER_S = 0.01  # what has ended waits so long for company, or for the scheduler's next pass
 BLOCK_MS = 20_000  # of a read on the markers; it comes back at once when there is something
 RETRY_S = 0.5
+TRIES_AT_END = 3
 PATIENCE_S = 5.0  # how long `stop` waits for the last words
 
 logger = logging.getLogger("wheel_sched.apscheduler")
@@ -100,14 +101,13 @@ class Keeper:
                     self._beat()
                     beat_at = time.monotonic() + self._beat_every_s
                 failures = 0
-            except StoreError as error:
+            except Exception as error:  # whatever it is, ends must be told when it is over
                 failures += 1
-                logger.debug("the store does not answer: %s", error)
-                if self._stopping.is_set() and failures > 3:
+                if isinstance(error, StoreError):
+                    logger.debug("the store does not answer: %s", error)
+                else:
+                    logger.exception("the keeper of a job store met an error; it goes on")
+                if self._stopping.is_set() and failures > TRIES_AT_END:
                     break
-                self._stopping.wait(RETRY_S)
-            except Exception:
-                logger.exception("the keeper of a jobstore met an error; it goes on")
-                failures += 1
                 self._stopping.wait(RETRY_S)
         self._then()

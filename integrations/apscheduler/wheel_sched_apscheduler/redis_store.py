@@ -176,6 +176,8 @@ class RedisWheelJobStore(Catalogue, BracketStore):
         keeper, self._keeper = self._keeper, None
         self._chronicle.closing = True
         if keeper is not None:
+            with contextlib.suppress(StoreError):
+                self.flush()  # here and now: a process may end as soon as this returns
             keeper.stop(until=lambda: not self._flights.flying, then=self._close)
         else:
             self._close()
@@ -206,7 +208,7 @@ class RedisWheelJobStore(Catalogue, BracketStore):
                 parcels = self._flights.gather(self.store_now_ms(), split_due_ms=now_ms)
                 operations = [ClaimDue(limit, self._lease_ms, max(now_ms, 0), token=t) for t in self._claim_tokens]
                 answers = self._send(parcels, [Call(shard, claim) for shard, claim in enumerate(operations)])
-            except StoreError as error:
+            except Exception as error:  # also what a client library raises besides its own errors
                 return self._failed(now, error)
             self._failures = 0
             for shard, claim in enumerate(answers):

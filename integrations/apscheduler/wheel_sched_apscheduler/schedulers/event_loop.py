@@ -28,6 +28,7 @@ class WheelAsyncIOScheduler(WheelScheduler, AsyncIOScheduler):
     a coroutine that must not wait for a server, `await asyncio.to_thread(scheduler.add_job, ...)`.
     """
 
+    default_batch = 64  # between two batches the interpreter's lock is free: the event loop gets its turn
     _eventloop: asyncio.AbstractEventLoop | None
 
     def start(self, paused: bool = False) -> None:
@@ -56,10 +57,14 @@ class WheelAsyncIOScheduler(WheelScheduler, AsyncIOScheduler):
 
     def announce(self, events: list[SchedulerEvent]) -> None:
         """Hand events to the listeners on the event loop, where stock calls them too."""
-        if self._on_the_loop() or self._eventloop is None or self._eventloop.is_closed():
-            super().announce(events)
+        loop = self._eventloop
+        if loop is not None and not self._on_the_loop():
+            try:
+                loop.call_soon_threadsafe(super().announce, events)
+            except RuntimeError:  # it is closed: better heard elsewhere than not at all
+                super().announce(events)
         else:
-            self._eventloop.call_soon_threadsafe(super().announce, events)
+            super().announce(events)
 
     async def drain_async(self, timeout: float | None = None) -> bool:
         """`drain` for coroutines: pause, and wait until everything handed over has ended."""
@@ -97,14 +102,16 @@ class WheelAsyncIOScheduler(WheelScheduler, AsyncIOScheduler):
         threading.Thread(target=self._end, args=(wait,), name="wheel-sched-shutdown", daemon=False).start()
 
     def _cancel_coroutines(self) -> None:
+        for lane in list(self._lanes.values()):
+            if isinstance(lane, EventLoopLane):
+                lane.abandon()
         for executor in list(self._executors.values()):
             if isinstance(executor, AsyncIOExecutor):
                 executor.shutdown()
 
-    def _end_executors(self, wait: bool) -> None:
-        for executor in list(self._executors.values()):
-            if not isinstance(executor, AsyncIOExecutor):
-                executor.shutdown(wait)
+    def _end_executor(self, executor: BaseExecutor, wait: bool) -> None:
+        if not isinstance(executor, AsyncIOExecutor):  # that one was ended on the loop
+            super()._end_executor(executor, wait)
 
     def _lane_to(self, executor: BaseExecutor) -> Lane:
         if isinstance(executor, AsyncIOExecutor) and type(executor)._do_submit_job is AsyncIOExecutor._do_submit_job:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -17,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 from apscheduler.events import EVENT_JOB_REMOVED, JobEvent
 from apscheduler.jobstores.base import JobLookupError
 
+from wheel_sched_apscheduler.missed import missed_run_times
 from wheel_sched_apscheduler.schedulers.handover import Handover, in_grace, missed, without_grace
-from wheel_sched_apscheduler.schedulers.occurrences import due_runs
 
 if TYPE_CHECKING:
     from logging import Logger
@@ -124,7 +125,8 @@ class StockFeed:
                 self._park(job, f"there is no executor {job.executor!r}: add it")
                 continue
             try:
-                run_times, following = due_runs(job, now)
+                run_times = missed_run_times(job, now)
+                following = job.trigger.get_next_fire_time(run_times[-1], now) if run_times else None
             except Exception as error:
                 self._park(job, f"its trigger failed ({error!r}): correct it")
                 continue
@@ -161,7 +163,8 @@ class StockFeed:
         """Stock would delete it, or end its loop."""
         self._logger.error('Job "%s" is paused, %s, then resume_job(%r)', job, reason, job.id)
         job.next_run_time = None
-        self.store.update_job(job)
+        with suppress(JobLookupError):
+            self.store.update_job(job)
 
     def _head(self, now: datetime, taken: int) -> float | None:
         if self._due:

@@ -47,7 +47,8 @@ class ThreadLane(Lane):
         try:
             self.executor._pool.submit(self._work)
         except RuntimeError as error:  # the pool was shut down behind our back
-            self.executor._logger.warning("The thread pool takes no more work: %s", error)
+            if not self._reports.closing:
+                self.executor._logger.warning("The thread pool takes no more work: %s", error)
             with self._counting:
                 self._workers -= 1
                 self._on_its_way = False

@@ -44,7 +44,8 @@ class WheelScheduler(BaseScheduler):
     Takes what a stock scheduler takes, and:
 
     Args:
-        batch: jobs taken from a store at a time; it bounds how long the scheduler's lock is held. Defaults to 250.
+        batch: jobs taken from a store at a time; it bounds how long the scheduler's lock is held. Defaults to 250, for
+            asyncio to 64.
         max_in_flight: jobs of one of our stores that are handed over and have not ended, at which claiming from it
             stops: the rest stays in the store, for other processes. Defaults to 2,000.
         job_defaults: as in stock, but `misfire_grace_time` defaults to None: nothing is dropped for being late. A
@@ -54,6 +55,7 @@ class WheelScheduler(BaseScheduler):
     """
 
     closing = False
+    default_batch = 250
     drives_batches = True  # our stores need not listen to events: they are told how each hand-over ended
 
     def __init__(self, gconfig: dict[str, Any] | None = None, **options: Any) -> None:
@@ -76,7 +78,7 @@ class WheelScheduler(BaseScheduler):
         return f"<{type(self).__name__} {state} stores=[{stores}] busy={self._busy()}>"
 
     def _configure(self, config: dict[str, Any]) -> None:
-        self._batch = asint(config.pop("batch", 250))
+        self._batch = asint(config.pop("batch", self.default_batch))
         self._max_in_flight = asint(config.pop("max_in_flight", 2_000))
         config["job_defaults"] = {"misfire_grace_time": None, **config.get("job_defaults", {})}
         super()._configure(config)
@@ -337,12 +339,15 @@ class WheelScheduler(BaseScheduler):
     def _end_executors(self, wait: bool) -> None:
         for alias, executor in list(self._executors.items()):
             try:
-                executor.shutdown(wait)
+                self._end_executor(executor, wait)
             except Exception:
                 self._logger.exception("Executor %r did not shut down cleanly", alias)
-        for lane in list(self._lanes.values()):
-            if wait:
+        if wait:
+            for lane in list(self._lanes.values()):
                 lane.abandon()
+
+    def _end_executor(self, executor: BaseExecutor, wait: bool) -> None:
+        executor.shutdown(wait)
 
     def _end_stores(self) -> None:
         with self._jobstores_lock:

@@ -19,6 +19,12 @@ def past(seconds: float = 1.0) -> datetime:
     return datetime.now(UTC) - timedelta(seconds=seconds)
 
 
+@pytest.fixture
+def make_store() -> type[MemoryJobStore]:
+    """Each test here brings the store that fails."""
+    return MemoryJobStore
+
+
 class FailingStore(MemoryJobStore):  # type: ignore[misc]  # APScheduler is untyped
     """Fails in the methods named, as often as told."""
 
