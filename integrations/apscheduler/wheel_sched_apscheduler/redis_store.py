@@ -176,8 +176,10 @@ class RedisWheelJobStore(Catalogue, BracketStore):
         keeper, self._keeper = self._keeper, None
         self._chronicle.closing = True
         if keeper is not None:
-            with contextlib.suppress(StoreError):
+            try:
                 self.flush()  # here and now: a process may end as soon as this returns
+            except Exception as error:  # also what a client library raises besides its own errors
+                self._logger.warning("The store could not be told what ended last; that comes again: %s", error)
             keeper.stop(until=lambda: not self._flights.flying, then=self._close)
         else:
             self._close()

@@ -231,20 +231,12 @@ def test_a_job_of_another_process_wakes_a_sleeping_scheduler(house: House) -> No
 
 def test_long_ticks_survive_their_process(house: House) -> None:
     """A recurring job frees itself for its next tick; the tick under way is handed out again after a kill."""
-    start = datetime.now(UTC) + timedelta(seconds=1)
-    house.producer.add_job(
-        JOB,
-        "interval",
-        args=(60.0,),
-        id="long",
-        seconds=1,
-        start_date=start,
-        end_date=start + timedelta(seconds=2.5),
-        max_instances=5,
-        coalesce=False,
-    )
+    start = datetime.now(UTC)
+    for number in range(3):
+        house.producer.add_job(JOB, "interval", args=(60.0,), id=f"long{number}", hours=1, next_run_time=start)
     (doomed,) = house.run(1, lease_s=5)
-    wait_until(lambda: len(house.fired()) == 3, "all three ticks were under way")
+    wait_until(lambda: len(house.fired()) == 3, "all three were under way")
+    wait_until(lambda: house.store.count("scheduled") == 3, "they were free for their next ticks")
     first = {firing.fire_id for firing in house.fired()}
     assert len(first) == 3
     doomed.kill()

@@ -58,11 +58,7 @@ def in_this_thread(scheduler: Any) -> bool:
 
     def end() -> None:
         lived.append(alive(scheduler))
-        scheduler.pause()
-
-    with scheduler._jobstores_lock:  # between two passes: within one, APScheduler's own `remove_job` fails
-        pass
-    scheduler.shutdown()
+        scheduler.shutdown()
 
     ender = threading.Thread(target=end)
     signal.signal(signal.SIGTERM, lambda *_: ender.start())
@@ -81,9 +77,6 @@ async def on_the_loop(scheduler: Any) -> bool:
     await ended.wait()
     lived = alive(scheduler)
     assert await scheduler.drain_async()
-    scheduler.pause()
-    with scheduler._jobstores_lock:  # between two passes: within one, APScheduler's own `remove_job` fails
-        pass
     scheduler.shutdown()
     await over.wait()
     return lived
