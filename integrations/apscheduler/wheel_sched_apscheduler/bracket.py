@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from apscheduler.events import (
@@ -162,6 +162,14 @@ class BracketStore(BaseJobStore):
                 following = fire.next_run_time
                 if following is not None and (self._wake_at is None or following < self._wake_at):
                     self._wake_at = following
+
+    def _plan_rest(self) -> None:
+        """At a shutdown: a stock pass that finds its scheduler stopped breaks off, some jobs being with executors."""
+        for fire in self._bracket.values():
+            if fire.run_times and not fire.planned:
+                following = fire.job.trigger.get_next_fire_time(fire.run_times[-1], datetime.now(UTC))
+                fire.plan(following)
+        self._close_bracket()
 
     def _held_here(self, job_id: str) -> Fire | None:
         fire = self._bracket.get(job_id)

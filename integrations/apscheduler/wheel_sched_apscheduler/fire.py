@@ -20,6 +20,8 @@ from typing import Any
 
 from wheel_sched_apscheduler.instants import to_ms
 
+UNSEEN_AT_MOST = 3  # heartbeats
+
 
 class Finish(StrEnum):
     """How a fire ended."""
@@ -28,7 +30,6 @@ class Finish(StrEnum):
     ERROR = "error"
     MISSED = "missed"
     REFUSED = "refused"  # the executor has `max_instances` running
-    UNKNOWN = "unknown"  # it ended without an event: the executor broke
 
 
 class Fire:
@@ -60,6 +61,7 @@ class Fire:
         "started_ms",
         "ticket",
         "token",
+        "unseen",
     )
 
     def __init__(self, job: Any, job_id: str, scheduled: datetime, token: int, redelivered: bool = False) -> None:
@@ -74,6 +76,7 @@ class Fire:
         self.next_run_time: datetime | None = None
         self.overriding: Any = None  # the job as somebody changed it while this fire had it
         self.handed_over = False
+        self.unseen = 0  # heartbeats at which its executor did not know it
         self.finish: Finish | None = None
         self.error = ""
         self.claimed_ms = time.time_ns() // 1_000_000
@@ -84,6 +87,11 @@ class Fire:
     def id(self) -> str:
         """`job:run_time_ms`, the same at every hand-out of this occurrence."""
         return f"{self.job_id}:{to_ms((self.run_times or [self.scheduled])[0])}"
+
+    @property
+    def alive(self) -> bool:
+        """Whether it was handed over and is not known to be lost; between a run and its event it is unseen once."""
+        return self.handed_over and self.unseen < UNSEEN_AT_MOST
 
     def run_at(self, run_times: list[datetime]) -> list[datetime]:
         """Remember the run times that are handed to the executor."""

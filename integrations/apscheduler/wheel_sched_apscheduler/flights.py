@@ -87,13 +87,22 @@ class Flights:
         shards: of the namespace.
         lease_ms: how long a claim holds without being extended.
         may_split: whether a running job may be freed for its next run, given the fire.
+        lost: called with a fire that never reached its executor, or was lost by it, and is to be handed out again.
     """
 
-    def __init__(self, codec: JobCodec, shards: int, lease_ms: int, may_split: Callable[[Fire], bool]) -> None:
+    def __init__(
+        self,
+        codec: JobCodec,
+        shards: int,
+        lease_ms: int,
+        may_split: Callable[[Fire], bool],
+        lost: Callable[[Fire], Any],
+    ) -> None:
         self._codec = codec
         self._shards = shards
         self._lease_ms = lease_ms
         self._may_split = may_split
+        self._lost = lost
         self.flying: dict[str, Fire] = {}
         self._ended: deque[Fire] = deque()
         self._returned: deque[tuple[Fire, int | None]] = deque()
@@ -125,6 +134,10 @@ class Flights:
         fire = self.flying.get(item_id)
         if fire is not None and fire.ticket.claim != claim:
             ticket = fire.ticket
+            if not fire.alive and fire.finish is None:
+                del self.flying[item_id]
+                self._lost(fire)
+                return False
             if ticket.split or ticket.due_ms == due_ms:
                 ticket.claim, ticket.due_ms = claim, due_ms
                 ticket.occurrence, ticket.split = ticket.occurrence or ticket.split, False

@@ -12,6 +12,7 @@ Threads. Any; one lock, held for the length of a call. Nothing is durable: `Redi
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from heapq import heapify, heappop, heappush
@@ -24,8 +25,10 @@ from wheel_sched.errors import ConfigError
 from wheel_sched.wheel import TimerTaskEntry, TimingWheel
 from wheel_sched_apscheduler.bracket import BracketStore
 from wheel_sched_apscheduler.claimed_job import claimed
+from wheel_sched_apscheduler.entries import JobState
 from wheel_sched_apscheduler.fire import Finish, Fire, bare_fire
 from wheel_sched_apscheduler.instants import floor_ms, from_ms, to_us
+from wheel_sched_apscheduler.memory_catalogue import MemoryCatalogue
 from wheel_sched_apscheduler.misfire import MISFIRES, Misfire, grace_after_claim
 from wheel_sched_apscheduler.passes import Batch
 
@@ -50,26 +53,39 @@ def _order(slot: _Slot) -> tuple[int, str]:
     return slot.due_us, slot.job.id
 
 
-class WheelJobStore(BracketStore):
+def _state_of(slot: _Slot) -> JobState:
+    if slot.fire is not None:
+        return "in_flight"
+    return "paused" if slot.job.next_run_time is None else "scheduled"
+
+
+class WheelJobStore(MemoryCatalogue, BracketStore):
     """Jobs of this process; plugin alias `wheel`.
 
     Args:
         batch: how many jobs one pass hands over at most; the scheduler's lock is free between passes. Defaults to 500.
         misfire: from when lateness counts, see `misfire`. Defaults to "lenient".
+        history: how many of the last ends are kept; 0 = none. Defaults to 1000.
 
     Raises:
         ConfigError: with all that is wrong.
     """
 
-    def __init__(self, *, batch: int = 500, misfire: Misfire = "lenient") -> None:
+    def __init__(self, *, batch: int = 500, misfire: Misfire = "lenient", history: int = 1000) -> None:
         super().__init__()
         problems = []
         if type(batch) is not int or batch < 1:
             problems.append(f"expected batch to be a whole number from 1 up, got: {batch!r}")
         if misfire not in MISFIRES:
             problems.append(f"expected misfire to be one of {', '.join(MISFIRES)}, got: {misfire!r}")
+        if type(history) is not int or history < 0:
+            problems.append(f"expected history to be a whole number from 0 up, got: {history!r}")
         if problems:
             raise ConfigError(problems)
+        self._flying = {}
+        self._past = deque(maxlen=history)
+        self._tags = {}
+        self._metadata = {}
         self._misfire: Misfire = misfire
         self._batch = batch
         self._lock = threading.RLock()
@@ -97,6 +113,16 @@ class WheelJobStore(BracketStore):
         moments = [moment for moment in (super().get_next_run_time(), self._head()) if moment is not None]
         return min(moments, default=None)
 
+    def _ordered(self) -> list[tuple[Any, JobState]]:
+        with self._lock:
+            slots = sorted(self._slots.values(), key=_order)
+            return [(slot.job, _state_of(slot)) for slot in slots]
+
+    def _drop_notes(self, job_id: str) -> None:
+        if self._tags or self._metadata:
+            self._tags.pop(job_id, None)
+            self._metadata.pop(job_id, None)
+
     def add_job(self, job: Any) -> None:
         """O(1).
 
@@ -114,6 +140,8 @@ class WheelJobStore(BracketStore):
         with self._lock:
             self._slots.clear()
             self._late.clear()
+            self._tags.clear()
+            self._metadata.clear()
             self._wheel = TimingWheel(SystemClock().wall_ms())
 
     def shutdown(self) -> None:
@@ -134,6 +162,7 @@ class WheelJobStore(BracketStore):
             slot = self._slots.pop(job_id, None)
             if slot is None:
                 raise JobLookupError(job_id)
+            self._drop_notes(job_id)
             self._disarm(slot)
 
     def _head(self) -> datetime | None:
@@ -210,6 +239,7 @@ class WheelJobStore(BracketStore):
                     fire = claimed(slot.job, self._tokens, grace_after_claim(slot.job, now, self._misfire)).fire
                 slot.fire = fire
                 fire.ticket = slot
+                self._flying[fire.token] = fire
                 fires.append(fire)
             more = len(fires) == limit
             return Batch(fires, now if more else self._head(), more)
@@ -227,6 +257,7 @@ class WheelJobStore(BracketStore):
                 elif fire.next_run_time is None:
                     if self._slots.get(fire.job_id) is slot:
                         del self._slots[fire.job_id]
+                        self._drop_notes(fire.job_id)
                     continue
                 else:
                     slot.job.next_run_time = fire.next_run_time
@@ -236,12 +267,15 @@ class WheelJobStore(BracketStore):
     def finish(self, fire: Fire, finish: Finish, error: str = "") -> None:
         """Note the end."""
         fire.note_end(finish, error)
+        self._past.append(fire)
+        self._flying.pop(fire.token, None)
 
     def release(self, fires: Iterable[Fire], delay_ms: int = 0) -> None:
         """Put fires back; one whose job has gone on to its next run time meanwhile stays away."""
         with self._lock:
             for fire in fires:
                 slot: _Slot = fire.ticket
+                self._flying.pop(fire.token, None)
                 known = self._slots.get(fire.job_id)
                 if known is None and fire.planned and fire.next_run_time is None:
                     known = self._slots[fire.job_id] = slot

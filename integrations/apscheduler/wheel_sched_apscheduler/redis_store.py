@@ -130,7 +130,7 @@ class RedisWheelJobStore(Catalogue, BracketStore):
         self._batch = batch
         self._max_sleep_s = max_sleep_s
         self._shards = shards if store is None else store.shards
-        self._flights = Flights(self.codec, self._shards, self._lease_ms, self._may_split)
+        self._flights = Flights(self.codec, self._shards, self._lease_ms, self._may_split, self._forget)
         self._io = threading.RLock()  # one conversation about claims at a time
         self._opening = threading.Lock()
         self._claim_tokens = [new_token() for _ in range(self._shards)]
@@ -172,6 +172,7 @@ class RedisWheelJobStore(Catalogue, BracketStore):
 
     def shutdown(self) -> None:
         """Tell the store what has ended. What still runs keeps its lease until it ends or the process does."""
+        self._plan_rest()
         keeper, self._keeper = self._keeper, None
         self._chronicle.closing = True
         if keeper is not None:
@@ -271,13 +272,16 @@ class RedisWheelJobStore(Catalogue, BracketStore):
             job.next_run_time = run_times[0]
             job.trigger = _once(run_times[-1])
             job.misfire_grace_time = None  # it was claimed in time by whoever was lost
+        elif item.lapses:
+            job.misfire_grace_time = None  # the same
         else:
             job.misfire_grace_time = grace_after_claim(job, now, self._misfire)
+        redelivered = occurrence or item.lapses > 0
         fire: Fire
         if self.driven:
-            fire = bare_fire(job, claim, redelivered=occurrence, fixed=run_times)
+            fire = bare_fire(job, claim, redelivered=redelivered, fixed=run_times)
         else:
-            fire = dress(job, claim, redelivered=occurrence, fixed=run_times).fire
+            fire = dress(job, claim, redelivered=redelivered, fixed=run_times).fire
         fire.ticket = Ticket(
             shard, claim, item.id, item.due_ms, body=body, refs=item.refs, stored=stored, occurrence=occurrence
         )
@@ -304,7 +308,7 @@ class RedisWheelJobStore(Catalogue, BracketStore):
         """See `passes`."""
         if self._delivery == "at_most_once":
             return
-        if getattr(self._scheduler, "drives_batches", False) or self._scheduler is None:
+        if self.driven or self._scheduler is None:
             for fire in fires:
                 fire.handed_over = True
         with self._io:
@@ -377,10 +381,20 @@ class RedisWheelJobStore(Catalogue, BracketStore):
             StoreError: it does not answer.
         """
         with self._io:
-            parcels = self._flights.heartbeats(self.store_now_ms(), lambda fire: fire.handed_over)
+            parcels = self._flights.heartbeats(self.store_now_ms(), self._runs)
             parcels += self._chronicle.trims(self._shards)
             if parcels:
                 self._send(parcels, [], keep=False)
+
+    def _runs(self, fire: Fire) -> bool:
+        """Whether a fire is running, as far as can be seen: an executor that broke tells no end."""
+        scheduler = self._scheduler
+        if scheduler is None or self.driven:
+            return fire.handed_over
+        executor = scheduler._executors.get(fire.job.executor)
+        instances = getattr(executor, "_instances", None)
+        fire.unseen = 0 if instances is None or fire.job_id in instances else fire.unseen + 1
+        return fire.alive
 
     def _nap_s(self) -> float | None:
         """How long the keeper may sleep: 0 when there is something to tell."""

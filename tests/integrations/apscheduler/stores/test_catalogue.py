@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from apscheduler.jobstores.base import ConflictingIdError, JobLookupError
 from apscheduler.triggers.interval import IntervalTrigger
-from wheel_sched_apscheduler import Finish, Producer
+from wheel_sched_apscheduler import Finish, Producer, WheelJobStore
 from wheel_sched_apscheduler.codec import Forbidden
 
 from wheel_sched.errors import Rejected
@@ -229,3 +229,43 @@ def test_a_producer_adds_jobs_without_a_scheduler(shared_store: Any) -> None:
 
 def sample(*_: Any) -> None:
     """A job."""
+
+
+def test_a_memory_store_tells_the_same(make_job: Any) -> None:
+    """Counting, pages, spans, tags, metadata, what runs and what ran."""
+    store = WheelJobStore(history=2)
+    jobs = [make_job(FAR + timedelta(seconds=n), id=f"j{n}") for n in range(4)]
+    assert store.add_jobs(jobs, metadata={"m": 1}, tags=["t"]) == []
+    assert store.add_jobs(jobs[:1]) == ["j0"]
+    store.add_job(make_job(None, id="paused"))
+    assert (store.count(), store.count("scheduled"), store.count("paused")) == (5, 4, 1)
+    page = store.iter_jobs(limit=3)
+    assert [entry.id for entry in page.jobs] == ["j0", "j1", "j2"]
+    assert [entry.id for entry in store.iter_jobs(page.cursor, limit=3).jobs] == ["j3"]
+    assert [entry.id for entry in store.due_between(FAR, FAR + timedelta(seconds=1))] == ["j0", "j1"]
+    assert store.find("t") == ["j0", "j1", "j2", "j3"]
+    store.set_tags("j0", ["x"])
+    store.set_metadata("j0", {"m": 2})
+    entry = store.get_entry("j0")
+    assert entry is not None
+    assert (entry.tags, entry.metadata) == (("x",), {"m": 2})
+    assert store.remove_jobs(["j1", "j2", "j3", "nobody"]) == 3
+    assert store.find("t") == []
+    for job_id in "abc":
+        store.add_job(make_job(OLD, id=job_id))
+    due = store.get_due_jobs(OLD)
+    assert store.count("in_flight") == 3
+    for job in due:
+        job._get_run_times(OLD)
+        store.remove_job(job.id)
+    store.get_next_run_time()
+    assert [flight.fire_id for flight in store.in_flight()] == [job.fire.id for job in due]
+    for job in due:
+        store.finish(job.fire, Finish.EXECUTED)
+    assert store.in_flight() == []
+    assert {record.job_id for record in store.history()} == {"b", "c"}
+    assert store.history(job_id="c")[0].outcome == "executed"
+    with pytest.raises(JobLookupError):
+        store.set_tags("nobody", [])
+    with pytest.raises(Rejected):
+        store.iter_jobs("nonsense")

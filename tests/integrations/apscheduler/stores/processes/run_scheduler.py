@@ -46,6 +46,9 @@ def in_the_background(scheduler: Any) -> bool:
     say("ready")
     ended.wait()
     lived = alive(scheduler)
+    scheduler.pause()
+    with scheduler._jobstores_lock:  # between two passes: within one, APScheduler's own `remove_job` fails
+        pass
     scheduler.shutdown()
     return lived
 
@@ -55,7 +58,11 @@ def in_this_thread(scheduler: Any) -> bool:
 
     def end() -> None:
         lived.append(alive(scheduler))
-        scheduler.shutdown()
+        scheduler.pause()
+
+    with scheduler._jobstores_lock:  # between two passes: within one, APScheduler's own `remove_job` fails
+        pass
+    scheduler.shutdown()
 
     ender = threading.Thread(target=end)
     signal.signal(signal.SIGTERM, lambda *_: ender.start())
@@ -74,6 +81,9 @@ async def on_the_loop(scheduler: Any) -> bool:
     await ended.wait()
     lived = alive(scheduler)
     assert await scheduler.drain_async()
+    scheduler.pause()
+    with scheduler._jobstores_lock:  # between two passes: within one, APScheduler's own `remove_job` fails
+        pass
     scheduler.shutdown()
     await over.wait()
     return lived
