@@ -93,6 +93,10 @@ class Lane(ABC):
         """Whether something handed over has not ended."""
         return bool(self.executor._instances)
 
+    def tend(self) -> bool:
+        """Called by the scheduler's thread at each pass; whether it is to be called again in a moment."""
+        return False
+
     def abandon(self) -> None:
         """Give up what was handed over and has not begun; called at the end, when nothing will begin any more."""
         while self._queue:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -18,13 +19,18 @@ if TYPE_CHECKING:
 
     from apscheduler.executors.base import BaseExecutor
 
+_QUICK_S = 0.0002  # a job that takes less does nothing that another thread could use the time for
+_ROW = 32
+_FEW = 2
+
 
 class ThreadLane(Lane):
     """To a pool of threads: one deque, emptied by as many workers as it takes.
 
-    Invariant: while the deque holds something and not all workers are busy, one worker is on its way. It hires the
-    next as soon as it has begun, so a slow job holds up nobody, and a burst of quick ones is not torn between threads
-    that wait for each other.
+    A worker that takes a job hires the next worker first, while something is left in the deque: a slow job holds up
+    nobody. After a row of jobs that took no time `_FEW` workers are left, because more of them only wait for each other
+    and for the interpreter's lock. Should those few all meet slow jobs then, `tend` sees that nothing moves and hires
+    again.
     """
 
     def __init__(self, executor: ThreadPoolExecutor, reports: Reports) -> None:
@@ -33,10 +39,30 @@ class ThreadLane(Lane):
         self._at_most: int = executor._pool._max_workers
         self._on_its_way = False
         self._counting = threading.Lock()
+        self._row = 0  # quick jobs one after the other; it and `_taken` are hints, so that no lock is needed
+        self._taken = 0
+        self._taken_before = -1
+
+    def tend(self) -> bool:
+        if not self._queue or self._workers >= self._at_most:
+            return False
+        taken = self._taken
+        if taken == self._taken_before:
+            self._row = 0
+            self._hire()
+        self._taken_before = taken
+        return True
 
     def _run(self, handovers: list[Handover]) -> None:
         self._queue.extend(handovers)
-        self._hire()
+        with self._counting:  # a worker that leaves has either seen what was put in, or is no longer counted
+            wanted = self._wants_more()
+        if wanted:
+            self._hire()
+
+    def _wants_more(self) -> bool:
+        workers = self._workers
+        return workers < self._at_most and not self._on_its_way and (workers < _FEW or self._row < _ROW)
 
     def _hire(self) -> None:
         with self._counting:
@@ -56,22 +82,29 @@ class ThreadLane(Lane):
             if nobody:
                 self.abandon()
 
+    def _may_leave(self) -> bool:
+        """Whether this worker is done: nothing is left, or few are enough. Then it is no longer counted."""
+        with self._counting:
+            if self._queue and not (self._row >= _ROW and self._workers > _FEW):
+                return False
+            self._workers -= 1
+            return True
+
     def _work(self) -> None:
         here.working = True
         self._on_its_way = False
         queue, name = self._queue, self.executor._logger.name
         while True:
+            if (not queue or (self._row >= _ROW and self._workers > _FEW)) and self._may_leave():
+                break
             try:
                 handover = queue.popleft()
             except IndexError:
-                with self._counting:
-                    if not queue:  # `_run` fills before it looks: one of the two sees the other
-                        self._workers -= 1
-                        here.working = False
-                        return
                 continue
-            if queue and not self._on_its_way and self._workers < self._at_most:
+            self._taken += 1
+            if queue and self._wants_more():
                 self._hire()
+            begun_s = time.perf_counter()
             try:
                 handover.begin()
                 events = run(handover.job, handover.alias, handover.run_times, name, handover.lease)
@@ -79,6 +112,8 @@ class ThreadLane(Lane):
                 self._failed(handover, error)
             else:
                 self._succeeded(handover, events)
+            self._row = self._row + 1 if time.perf_counter() - begun_s < _QUICK_S else 0
+        here.working = False
 
 
 class ProcessLane(Lane):

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from wheel_sched_apscheduler.schedulers.handover import Handover
 
 _NEVER = float("inf")
+_TEND_S = 0.01  # between two looks at a lane that has more to do than workers
 _LOOK_S = 0.05  # while draining: executors that tell nobody when they have finished are looked at this often
 
 
@@ -183,7 +184,7 @@ class WheelScheduler(BaseScheduler):
         head_s = _NEVER
         with self._passing:
             if self.state != STATE_RUNNING or self.closing:
-                return None
+                return self._tend()
             for alias in list(self._jobstores):
                 with self._jobstores_lock:
                     feed = self._feed(alias)
@@ -201,7 +202,14 @@ class WheelScheduler(BaseScheduler):
                     self._hand_over(handovers)
                 if batch.head_s is not None:
                     head_s = min(head_s, batch.head_s)
-        return None if head_s == _NEVER else max(0.0, head_s - time.time())
+            tend_s = self._tend()
+        wait_s = None if head_s == _NEVER else max(0.0, head_s - time.time())
+        return wait_s if tend_s is None or (wait_s is not None and wait_s < tend_s) else tend_s
+
+    def _tend(self) -> float | None:
+        """In how many seconds a lane wants to be looked at again."""
+        wanted = [lane.tend() for lane in list(self._lanes.values())]
+        return _TEND_S if any(wanted) else None
 
     def _feed(self, alias: str) -> StockFeed | BatchFeed | None:
         store = self._jobstores.get(alias)

@@ -149,6 +149,24 @@ def test_a_slow_job_holds_up_nobody_of_its_batch(make: Make, witness_of: Make) -
     witness.wait(EVENT_JOB_EXECUTED, 101)
 
 
+def test_slow_jobs_after_a_row_of_quick_ones_hold_up_nobody(make: Make, witness_of: Make) -> None:
+    """Few workers do for quick jobs; when slow ones follow, the others are hired again, also between two passes."""
+    scheduler = make(paused=True, executors={"default": ThreadPoolExecutor(6)})
+    witness = witness_of(scheduler, EVENT_JOB_EXECUTED)
+    gate = threading.Event()
+    order = [*(["quick"] * 300), *(["slow"] * 5), *(["quick"] * 300)]
+    try:
+        for number, kind in enumerate(order):
+            job = gate.wait if kind == "slow" else int
+            scheduler.add_job(job, "date", run_date=past(), id=f"{number:03}-{kind}")
+        scheduler.resume()
+        witness.wait(EVENT_JOB_EXECUTED, 600)
+        assert not any(job_id.endswith("slow") for job_id in witness.ids(EVENT_JOB_EXECUTED))
+    finally:
+        gate.set()
+    witness.wait(EVENT_JOB_EXECUTED, 605)
+
+
 def test_nothing_is_dropped_for_being_late_by_default(make: Make, witness_of: Make) -> None:
     """Stock's default of one second loses what waits longer for a worker."""
     scheduler = make()
