@@ -8,6 +8,7 @@ SHELL := /bin/sh
 PY := .venv/bin/python
 export ARGS ?=
 WORKERS ?= 2
+BENCHMARKS ?= store dispatch wheel purgatory apscheduler
 
 # An empty layer is a failure, unless the caller has narrowed the run and the other layer holds what was asked for.
 pytest = $(PY) -m pytest $(1) $(ARGS) || { code=$$?; [ $$code -eq 5 ] && [ -n "$$ARGS" ]; }
@@ -61,14 +62,7 @@ built-wheel: venv-dev ## build sdist and wheel, install the wheel into an empty 
 	@$(PY) -m pytest -m built tests/packaging
 
 bench: venv-dev ## benchmarks against peers measured in the same run, one after another
-	@printf '==> benchmark: store\n' >&2
-	@$(PY) -m benchmarks store $(ARGS)
-	@printf '==> benchmark: dispatch\n' >&2
-	@$(PY) -m benchmarks dispatch $(ARGS)
-	@printf '==> benchmark: wheel\n' >&2
-	@$(PY) -m benchmarks wheel $(ARGS)
-	@printf '==> benchmark: purgatory\n' >&2
-	@$(PY) -m benchmarks purgatory $(ARGS)
+	@for name in $(BENCHMARKS); do printf '==> benchmark: %s\n' $$name >&2; $(PY) -m benchmarks $$name $(ARGS) || exit; done
 
 clean: ## remove caches and build results
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .wheel-sched

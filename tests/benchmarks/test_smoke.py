@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import dispatch, store, wheel
+from benchmarks import apscheduler, dispatch, store, wheel
 from benchmarks.wheel.tables import full_table
 from wheel_sched.wheel import CORES
 
@@ -68,3 +68,16 @@ def test_the_wheel_benchmark_measures_every_figure_its_peers_allow() -> None:
     assert (result["early"], result["wakeups_after_cancel"]) == (0, 0)
     assert {"core", "table", "python", "cpus", "rounds"} <= set(json.loads(json.dumps(result)))
     assert full_table(result).count("wheel, pure") == 3
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_the_apscheduler_benchmark_measures_every_figure(tmp_path: Path) -> None:
+    """One small round gives a number for each figure, JSON that can be written and a plot that can be read."""
+    result = apscheduler.run(
+        apscheduler.Sizes(rounds=1, drain=500, redis=200, waiting_rounds=1, lateness_s=0.1, million=5_000)
+    )
+    assert absent(apscheduler.FIGURES, result) == []
+    assert {"python", "server", "cpus", "rounds"} <= set(json.loads(json.dumps(result)))
+    (plot,) = apscheduler.write_plots(result, tmp_path / "plots")
+    assert ElementTree.parse(plot).getroot().tag.endswith("svg")  # noqa: S314 - written a line above

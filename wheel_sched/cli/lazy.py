@@ -16,10 +16,11 @@ from wheel_sched.cli.failing import guarded
 
 
 class Lazy(NamedTuple):
-    """Where a command lies, and its line in the list."""
+    """Where a command lies, its line in the list, and the extra it needs."""
 
     target: str
     short_help: str
+    extra: str = ""
 
 
 class LazyGroup(click.Group):
@@ -37,7 +38,14 @@ class LazyGroup(click.Group):
         if lazy is None:
             return None
         module, _, attribute = lazy.target.partition(":")
-        command: click.Command = getattr(import_module(module), attribute)
+        try:
+            command: click.Command = getattr(import_module(module), attribute)
+        except ImportError as error:
+            if not lazy.extra:
+                raise
+            raise click.ClickException(
+                f"{cmd_name!r} needs {error.name}; pip install 'wheel-sched[{lazy.extra}]'"
+            ) from error
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

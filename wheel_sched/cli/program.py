@@ -29,6 +29,7 @@ COMMANDS = {
     "restore": Lazy("wheel_sched.cli.maintenance:restore", "Put a backup into an empty namespace."),
     "reshard": Lazy("wheel_sched.cli.maintenance:reshard", "Give a namespace another number of shards, offline."),
     "policy": Lazy("retry_topic.cli.policy:policy", "Explain and simulate retry policies."),
+    "aps": Lazy("wheel_sched_apscheduler.cli:aps", "APScheduler jobs in a shared store.", "apscheduler"),
     "config": Lazy("wheel_sched.cli.settings:config", "Show the settings and where they are from."),
 }
 

@@ -139,7 +139,10 @@ def _short(text: str) -> str:
 
 @dataclass(slots=True)
 class Claimed:
-    """An item in the hands of a claimer: settle it before the lease ends, or it is handed out again."""
+    """An item in the hands of a claimer: settle it before the lease ends, or it is handed out again.
+
+    `lapses` is how often it was claimed before by somebody whose lease ran out.
+    """
 
     id: str
     due_ms: int
@@ -148,6 +151,7 @@ class Claimed:
     body: bytes
     refs: tuple[str, ...] = ()
     route: str | None = None
+    lapses: int = 0
 
 
 @dataclass(slots=True)

@@ -1,7 +1,8 @@
 -- Claims due items under a lease; expired leases are recovered first.
 -- ARGV[3] -> n   ARGV[4] -> lease (ms)   ARGV[5] -> until (ms, "" = now)   ARGV[6] -> epoch ("" = any)
 -- ARGV[7] -> lapses until an item is poison (0 = never)
--- Answers {claim number (0 = nothing), now (us), epoch, head of due, head of fly, id, due, record, ...}.
+-- Answers {claim number (0 = nothing), now (us), epoch, head of due, head of fly, id, due, record, ...}; the due of an id
+-- whose lease ran out n times is told as <due>+<n>.
 local s = begin(KEYS, ARGV)
 if s.err then return s end
 local n, lease = tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -19,8 +20,8 @@ if said then
   for _, pair in ipairs(mine) do
     local rec = redis.call('HGET', KEYS[BODY], pair[1])
     if rec then
-      local at = #reply
-      reply[at + 1], reply[at + 2], reply[at + 3] = pair[1], pair[2], rec
+      local at, lapses = #reply, redis.call('HGET', KEYS[LAPSED], pair[1])
+      reply[at + 1], reply[at + 2], reply[at + 3] = pair[1], ms(pair[2]) .. (lapses and '+' .. lapses or ''), rec
     end
   end
   return reply
@@ -41,6 +42,7 @@ if #ids > 0 then
   number = redis.call('HINCRBY', KEYS[META], 'claims', 1)
   local deadline = ms(s.now + lease)
   local fly, claims, start, ends = {}, {}, number .. ':', {}
+  local lapses = redis.call('EXISTS', KEYS[LAPSED]) == 1 and redis.call('HMGET', KEYS[LAPSED], unpack(ids)) or {}
   for i, id in ipairs(ids) do
     local topic, due = topics[i], dues[i]
     local suffix = refs[i] and ':r:' .. topic or ends[topic]
@@ -50,7 +52,8 @@ if #ids > 0 then
     end
     fly[2 * i - 1], fly[2 * i] = deadline, id
     claims[2 * i - 1], claims[2 * i] = id, start .. due .. suffix
-    reply[3 * i + 3], reply[3 * i + 4], reply[3 * i + 5] = id, due, recs[i]
+    reply[3 * i + 3], reply[3 * i + 5] = id, recs[i]
+    reply[3 * i + 4] = lapses[i] and due .. '+' .. lapses[i] or due
   end
   for topic, count in pairs(tally_of(topics)) do moves(s, topic, 'due', 'fly', count) end
   local fresh = #ids > 8 and redis.call('EXISTS', KEYS[FLY]) == 0

@@ -113,7 +113,8 @@ def _claimed_before(shard: MemoryShard, number: int, keys: list[bytes]) -> Claim
 
 
 def _claimed(item: place.Stored) -> Claimed:
-    return Claimed(item.id, item.claimed_due_ms, item.version, item.topic, item.body, item.refs, item.route)
+    record = item.version, item.topic, item.body, item.refs, item.route
+    return Claimed(item.id, item.claimed_due_ms, *record, lapses=item.lapses)
 
 
 def settle(shard: MemoryShard, call: Settle) -> Settled:

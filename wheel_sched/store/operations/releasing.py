@@ -28,7 +28,12 @@ def _claimed(reply: Sequence[Any], start: int, stop: int, step: int) -> list[Cla
     items = []
     known, version, topic = b"\n", 0, ""
     for at in range(start, stop, step):
-        item_id, due_ms, raw = decode_text(reply[at]), int(reply[at + 1]), reply[at + 2]
+        item_id, raw = decode_text(reply[at]), reply[at + 2]
+        try:
+            due_ms = int(reply[at + 1])
+        except ValueError:  # rare: a lease of it ran out
+            items.append(_lapsed(item_id, reply[at + 1], raw))
+            continue
         if raw.startswith(known):
             items.append(Claimed(item_id, due_ms, version, topic, raw[len(known) :]))
             continue
@@ -39,6 +44,13 @@ def _claimed(reply: Sequence[Any], start: int, stop: int, step: int) -> list[Cla
                 known = b"\n"
         items.append(Claimed(item_id, due_ms, record.version, record.topic, record.body, record.refs, record.route))
     return items
+
+
+def _lapsed(item_id: str, due: bytes, raw: bytes) -> Claimed:
+    due_ms, _, lapses = due.partition(b"+")
+    record = read_record(raw)
+    fields = record.version, record.topic, record.body, record.refs, record.route
+    return Claimed(item_id, int(due_ms), *fields, lapses=int(lapses))
 
 
 def check_lease(lease_ms: int) -> None:

@@ -100,7 +100,8 @@ class ClaimingCases:
         assert bench.claim().items == []
         bench.clock.advance(1)
         second = bench.claim()
-        assert [(i.id, i.due_ms) for i in second.items] == [("a", due_ms)]
+        assert [(i.id, i.due_ms, i.lapses) for i in second.items] == [("a", due_ms, 1)]
+        assert [i.lapses for i in first.items] == [0]
         assert second.number > first.number
         assert bench.store.settle(first, [Done("a")]).outcomes == [Outcome.STALE]
         assert bench.store.extend(first, ["a"]) == [Outcome.STALE]

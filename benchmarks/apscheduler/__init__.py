@@ -1,0 +1,147 @@
+"""`python -m benchmarks apscheduler`: our job stores and schedulers beside APScheduler's own, in one run.
+
+Stock and ours take turns and every figure is a median over rounds. Ratios of bursts are "stock took so many times as
+long"; in the others both values are given, and the gate is on ours.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from statistics import median
+from typing import Any
+
+from apscheduler.jobstores.memory import MemoryJobStore
+from apscheduler.schedulers.asyncio import AsyncIOScheduler
+from apscheduler.schedulers.background import BackgroundScheduler
+from wheel_sched_apscheduler import WheelAsyncIOScheduler, WheelBackgroundScheduler, WheelJobStore
+
+from benchmarks.apscheduler import million
+from benchmarks.apscheduler.drains import memory_drains, our_redis, redis_drains, stock_redis
+from benchmarks.apscheduler.plots import write_plots
+from benchmarks.apscheduler.waiting import lateness, loop_stall, worst_add
+from benchmarks.figures import Figure
+from benchmarks.narration import Narration
+from benchmarks.rounds import interleaved, median_spread
+from benchmarks.server import bench_server, surroundings
+
+__all__ = ["FIGURES", "FULL", "QUICK", "Sizes", "run", "write_plots"]
+
+FIGURES = (
+    Figure("drain_date_vs_stock", "x", "burst of one-shots in memory, our scheduler and store", at_least=3),
+    Figure("drain_interval_vs_stock", "x", "burst of interval jobs in memory, the same", at_least=2.5),
+    Figure("redis_store_vs_stock", "x", "burst on Redis, our store in a stock scheduler", at_least=3),
+    Figure("redis_scheduler_vs_stock", "x", "burst on Redis, our store and our scheduler", at_least=8),
+    Figure("p99_lateness_ms_10k.stock", "ms", "stock: 99 of 100 jobs at 10,000 a second"),
+    Figure("p99_lateness_ms_10k.ours", "ms", "ours", at_most=50),
+    Figure("p50_lateness_ms_10k.stock", "ms", "stock: half of them"),
+    Figure("p50_lateness_ms_10k.ours", "ms", "ours"),
+    Figure("add_job_ms_50k_due.stock", "ms", "stock: longest `add_job` while 50,000 due jobs are worked off"),
+    Figure("add_job_ms_50k_due.ours", "ms", "ours", at_most=50),
+    Figure("loop_stall_ms_3k.stock", "ms", "stock: longest stall of the event loop, 3,000 due coroutines on Redis"),
+    Figure("loop_stall_ms_3k.ours", "ms", "ours", at_most=20),
+    Figure("update_us_1m.stock", "µs", "stock: one update among a million jobs in memory"),
+    Figure("update_us_1m.ours", "µs", "ours", at_most=10),
+    Figure("bytes_per_job.stock", "bytes", "stock: what the store holds beside the job itself"),
+    Figure("bytes_per_job.ours", "bytes", "ours"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much is measured.
+
+    Args:
+        rounds: of each comparison. Defaults to 5.
+        drain: jobs of a burst in memory. Defaults to 20,000.
+        redis: jobs of a burst on Redis. Defaults to 5,000.
+        waiting_rounds: of lateness, `add_job` and stalls. Defaults to 3.
+        lateness_s: how long the steady rate lasts. Defaults to 5.
+        million: jobs in memory for one update. Defaults to 1,000,000.
+    """
+
+    rounds: int = 5
+    drain: int = 20_000
+    redis: int = 5_000
+    waiting_rounds: int = 3
+    lateness_s: float = 5.0
+    million: int = 1_000_000
+
+
+FULL = Sizes()
+QUICK = Sizes(rounds=3, drain=10_000, redis=2_000, waiting_rounds=1, lateness_s=2.0, million=300_000)
+
+_PER_S, _ADD_DUE, _STALL_DUE = 10_000, 50_000, 3_000
+
+
+def run(sizes: Sizes) -> dict[str, Any]:
+    """Measure; the figures by key."""
+    logging.getLogger("apscheduler").setLevel(logging.ERROR)
+    narration = Narration(7 * sizes.rounds + 6 * sizes.waiting_rounds + 1)
+    drains = {
+        kind: interleaved(sizes.rounds, memory_drains(kind, sizes.drain), narration) for kind in ("date", "interval")
+    }
+    late: dict[str, Callable[[], dict[str, float]]] = {
+        "stock lateness": lambda: lateness(BackgroundScheduler, MemoryJobStore(), _PER_S, sizes.lateness_s),
+        "our lateness": lambda: lateness(WheelBackgroundScheduler, WheelJobStore(), _PER_S, sizes.lateness_s),
+    }
+    lates = interleaved(sizes.waiting_rounds, late, narration)
+    stock_late, our_late = (median_spread(lates[name]) for name in late)
+    adds = interleaved(
+        sizes.waiting_rounds,
+        {
+            "stock add_job": lambda: worst_add(BackgroundScheduler, MemoryJobStore(), _ADD_DUE),
+            "our add_job": lambda: worst_add(WheelBackgroundScheduler, WheelJobStore(), _ADD_DUE),
+        },
+        narration,
+    )
+    with bench_server() as server:
+        on_redis = interleaved(sizes.rounds, redis_drains(server, sizes.redis), narration)
+        stalls = interleaved(
+            sizes.waiting_rounds,
+            {
+                "stock event loop": lambda: loop_stall(AsyncIOScheduler, stock_redis(server), _STALL_DUE),
+                "our event loop": lambda: loop_stall(WheelAsyncIOScheduler, our_redis(server), _STALL_DUE),
+            },
+            narration,
+        )
+        around = surroundings(server, sizes.rounds)
+    narration.step(f"one update among {sizes.million:,} jobs")
+    weighed = million.both(sizes.million)
+    narration.close()
+    date_us = {name: median(drains["date"][f"{name}, date"]) for name in ("stock", "ours")}
+    interval_us = {name: median(drains["interval"][f"{name}, interval"]) for name in ("stock", "ours")}
+    redis_us = {name: median(values) for name, values in on_redis.items()}
+    rounded = partial(round, ndigits=2)
+    return {
+        "drain_date_vs_stock": rounded(date_us["stock"] / date_us["ours"]),
+        "drain_interval_vs_stock": rounded(interval_us["stock"] / interval_us["ours"]),
+        "redis_store_vs_stock": rounded(redis_us["stock redis"] / redis_us["our redis store"]),
+        "redis_scheduler_vs_stock": rounded(redis_us["stock redis"] / redis_us["our redis scheduler"]),
+        "p99_lateness_ms_10k": {"stock": stock_late["p99"], "ours": our_late["p99"]},
+        "p50_lateness_ms_10k": {"stock": stock_late["p50"], "ours": our_late["p50"]},
+        "add_job_ms_50k_due": {
+            "stock": rounded(median(adds["stock add_job"])),
+            "ours": rounded(median(adds["our add_job"])),
+        },
+        "loop_stall_ms_3k": {
+            "stock": rounded(median(stalls["stock event loop"])),
+            "ours": rounded(median(stalls["our event loop"])),
+        },
+        "update_us_1m": {name: rounded(found["update_us"]) for name, found in weighed.items()},
+        "bytes_per_job": {name: round(found["bytes_per_job"]) for name, found in weighed.items()},
+        "drain_us": {
+            "date": {name: rounded(value) for name, value in date_us.items()},
+            "interval": {name: rounded(value) for name, value in interval_us.items()},
+        },
+        "redis_us": {
+            "stock": rounded(redis_us["stock redis"]),
+            "our_store": rounded(redis_us["our redis store"]),
+            "ours": rounded(redis_us["our redis scheduler"]),
+        },
+        "jobs": sizes.drain,
+        "jobs_in_memory": sizes.million,
+        **around,
+    }

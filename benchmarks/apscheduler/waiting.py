@@ -1,0 +1,104 @@
+"""Waiting: how late jobs run at a steady rate, how long `add_job` takes beside a burst, how long an event loop stands.
+
+Each is told by whoever waits: the job itself takes the time when it runs, the caller of `add_job` when it comes back,
+a coroutine of the loop when it should have had its turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from apscheduler.events import EVENT_SCHEDULER_SHUTDOWN
+
+from benchmarks.apscheduler.drains import fill
+from benchmarks.apscheduler.making import (
+    count_async,
+    counted,
+    date_trigger,
+    expect,
+    make_jobs,
+    paused,
+)
+from benchmarks.rounds import spread
+
+_LEAD_S = 0.5  # between the last add and the first due
+_PROBE_S = 0.001  # between two calls of add_job, and between two turns that are asked for
+
+_late_s: list[float] = []
+
+
+def note(due_s: float) -> None:
+    """How late am I?"""
+    _late_s.append(time.time() - due_s)
+
+
+def lateness(kind: Any, store: Any, per_s: int, over_s: float) -> dict[str, float]:
+    """p50, p99 and maximum in ms of one-shot jobs at a steady rate."""
+    count = int(per_s * over_s)
+    _late_s.clear()
+    with paused(kind, store) as scheduler:
+        build_s = count * 25e-6 + _LEAD_S
+        while True:
+            start = datetime.now(UTC) + timedelta(seconds=build_s)
+            dues = (start + timedelta(seconds=number / per_s) for number in range(count))
+            jobs = list(make_jobs(dues, date_trigger, note, due_as_argument=True))
+            fill(store, jobs)
+            if datetime.now(UTC) < start:
+                break
+            store.remove_all_jobs()  # a slower machine than thought: the first would have been late from the start
+            build_s *= 2
+        scheduler.resume()
+        end_s = time.monotonic() + 60 + over_s
+        while len(_late_s) < count:
+            assert time.monotonic() < end_s, f"only {len(_late_s)} of {count} ran"
+            time.sleep(0.02)  # the jobs tell nobody when the last of them has run
+    assert min(_late_s) >= 0, "a job ran before it was due"
+    return spread([late * 1000 for late in _late_s])
+
+
+def worst_add(kind: Any, store: Any, due: int) -> float:
+    """The longest `add_job` of another thread, in ms, while `due` jobs are worked off."""
+    now = datetime.now(UTC)
+    later = now + timedelta(hours=1)
+    worst_s = 0.0
+    with paused(kind, store) as scheduler:
+        fill(store, make_jobs([now - timedelta(seconds=1)] * due, date_trigger))
+        expect(due)
+        scheduler.resume()
+        while not counted():
+            start = time.perf_counter()
+            scheduler.add_job(note, "date", args=[0.0], run_date=later)
+            worst_s = max(worst_s, time.perf_counter() - start)
+            time.sleep(_PROBE_S)  # so that the burst is what is measured, not the adds
+    return worst_s * 1000
+
+
+def loop_stall(kind: Any, store: Any, due: int) -> float:
+    """The longest time in ms in which the event loop gave nobody a turn, while `due` coroutine jobs are worked off."""
+    gc.collect()
+    return asyncio.run(_loop_stall(kind, store, due))
+
+
+async def _loop_stall(kind: Any, store: Any, due: int) -> float:
+    past = datetime.now(UTC) - timedelta(seconds=1)
+    scheduler = kind(timezone=UTC, job_defaults={"misfire_grace_time": None})
+    scheduler.add_jobstore(store)
+    over = asyncio.Event()
+    scheduler.add_listener(lambda _: over.set(), EVENT_SCHEDULER_SHUTDOWN)
+    scheduler.start(paused=True)
+    fill(store, make_jobs([past] * due, date_trigger, count_async))
+    expect(due)
+    worst_s = 0.0
+    await asyncio.sleep(_PROBE_S)
+    scheduler.resume()
+    while not counted():
+        start = time.perf_counter()
+        await asyncio.sleep(_PROBE_S)
+        worst_s = max(worst_s, time.perf_counter() - start - _PROBE_S)
+    scheduler.shutdown()
+    await over.wait()
+    return worst_s * 1000

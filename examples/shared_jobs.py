@@ -1,0 +1,86 @@
+"""Two processes with a stock APScheduler share one store: every job fires once, also when a process is killed.
+
+    python examples/shared_jobs.py
+
+The parent opens the folder (and so owns its server) and adds jobs without running a scheduler. Each child runs an
+ordinary BackgroundScheduler. One child is killed half-way; what it had in its hands comes to the other when its lease
+has ended.
+"""
+
+# ruff: noqa: T201 - an example shows what it does
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import UTC, datetime, timedelta
+
+from apscheduler.schedulers.background import BackgroundScheduler
+from wheel_sched_apscheduler import Producer, RedisWheelJobStore, current_fire
+
+from wheel_sched.store.embedded import EmbeddedServer
+
+COUNT = 60
+
+
+def send_report(number: int) -> None:
+    """The job: tells its occurrence, so that the parent can count."""
+    time.sleep(0.01)  # some work
+    fire = current_fire()
+    assert fire is not None  # noqa: S101 - a job of ours has one
+    os.write(1, f"{number} {fire.id}\n".encode())
+
+
+def run_scheduler(url: str) -> None:
+    """The child: nothing but the store is unusual. Ends when its stdin does."""
+    scheduler = BackgroundScheduler(timezone="UTC")
+    scheduler.add_jobstore("wheel-redis", url=url, allow=["__main__"], lease_s=2)
+    scheduler.start()
+    os.write(1, b"ready\n")
+    sys.stdin.read()
+    scheduler.shutdown()
+
+
+def start_child(url: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, __file__, "run", url]
+    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert child.stdout is not None  # noqa: S101 - a pipe was asked for
+    child.stdout.readline()
+    return child
+
+
+def numbers(output: bytes) -> list[int]:
+    return [int(line.split()[0]) for line in output.splitlines()]
+
+
+def main(folder: str) -> None:
+    with EmbeddedServer.open(folder) as server:
+        first, second = start_child(server.url), start_child(server.url)
+        store = RedisWheelJobStore(server.url)
+        with Producer(store, timezone="UTC") as producer:
+            start = datetime.now(UTC) + timedelta(seconds=0.5)
+            producer.add_jobs(
+                producer.make(send_report, "date", args=[n], run_date=start + timedelta(milliseconds=20 * n))
+                for n in range(COUNT)
+            )
+            while store.count() > COUNT // 2:
+                time.sleep(0.01)  # the children work
+            os.kill(first.pid, signal.SIGKILL)
+            fired = numbers(first.communicate()[0])
+            print(f"killed the first process after {len(fired)} jobs")
+            while store.count():
+                time.sleep(0.01)  # the other one goes on
+        fired += numbers(second.communicate()[0])
+        print(f"{len(set(fired))} of {COUNT} jobs fired, {len(fired) - len(set(fired))} of them twice")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["run"]:
+        run_scheduler(sys.argv[2])
+    else:
+        with tempfile.TemporaryDirectory() as own_folder:
+            main(*(sys.argv[1:] or [own_folder]))

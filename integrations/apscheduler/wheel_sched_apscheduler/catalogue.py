@@ -1,0 +1,356 @@
+"""The catalogue: what lies in a shared store, told and changed without loading a job.
+
+Nothing here imports a function of anybody, so it works in a process that has none of the jobs' code: an administrator's
+shell, a web page, a producer. Listings are pages in order of next run time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from apscheduler.jobstores.base import JobLookupError
+
+from wheel_sched.errors import Rejected
+from wheel_sched.store import DelayStore, Found, Item, Outcome, State
+from wheel_sched.store.items import MAX_DUE_MS
+from wheel_sched_apscheduler.codec import JobCodec, Unreadable
+from wheel_sched_apscheduler.entries import (
+    JOB_STATES,
+    FireRecord,
+    InFlight,
+    JobEntry,
+    JobPage,
+    JobState,
+    load_records,
+)
+from wheel_sched_apscheduler.instants import floor_ms, from_ms, to_ms
+from wheel_sched_apscheduler.layout import HISTORY, JOB, OCCURRENCE, TAG, WORKERS, due_of, job_id_of, read_occurrence
+from wheel_sched_apscheduler.shelf import Shelf
+
+QUARANTINE = "quarantine"
+_PLACES: dict[JobState, State] = {"scheduled": "due", "paused": "held", "in_flight": "fly", "quarantined": "held"}
+_PAGE = 500
+
+
+class Catalogue:
+    """The part of the store that needs no scheduler."""
+
+    codec: JobCodec
+    _shelf: Shelf
+
+    @property
+    def store(self) -> DelayStore:
+        """The delay store."""
+        raise NotImplementedError
+
+    # Counting and listing.
+
+    def count(self, state: JobState | None = None) -> int:
+        """How many jobs there are, in one state or in all; O(1) but for "paused" and "quarantined"."""
+        sizes = self.store.counts().now
+        if state is None:
+            return sum(number for (_, topic), number in sizes.items() if topic == JOB)
+        _check_state(state)
+        if state in ("paused", "quarantined"):
+            return sum(_is_quarantined(found) == (state == "quarantined") for found in self._found("held"))
+        return sizes.get((_PLACES[state], JOB), 0)
+
+    def iter_jobs(
+        self,
+        cursor: str | None = None,
+        *,
+        state: JobState = "scheduled",
+        limit: int = 100,
+        since: datetime | None = None,
+        until: datetime | None = None,
+    ) -> JobPage:
+        """One page of a state in order of next run time; `since` and `until` narrow it to a span of those.
+
+        Raises:
+            Rejected: the state is none, or the cursor is not from an earlier page.
+        """
+        _check_state(state)
+        place = _PLACES[state]
+        page = self.store.list_items(
+            place,
+            topic=JOB,
+            least_ms=0 if since is None or place != "due" else max(floor_ms(since), 0),
+            greatest_ms=MAX_DUE_MS if until is None or place != "due" else max(to_ms(until), 0),
+            cursor=cursor,
+            limit=limit,
+            matches=(lambda found: _is_quarantined(found) == (state == "quarantined")) if place == "held" else None,
+        )
+        return JobPage([self.entry(found) for found in page.found], page.cursor)
+
+    def entries(self, state: JobState | None = None) -> Iterator[JobEntry]:
+        """Every job of a state, or of all."""
+        for chosen in JOB_STATES if state is None else (state,):
+            cursor = None
+            while True:
+                page = self.iter_jobs(cursor, state=chosen, limit=_PAGE)
+                yield from page.jobs
+                cursor = page.cursor
+                if cursor is None:
+                    break
+
+    def due_between(self, since: datetime, until: datetime) -> Iterator[JobEntry]:
+        """Jobs whose next run time lies in a span, both ends included."""
+        cursor = None
+        while True:
+            page = self.iter_jobs(cursor, since=since, until=until, limit=_PAGE)
+            yield from page.jobs
+            cursor = page.cursor
+            if cursor is None:
+                break
+
+    def get_entry(self, job_id: str) -> JobEntry | None:
+        """One job, None when there is none."""
+        found = self.store.get([job_id])[0]
+        return None if found is None or found.topic != JOB else self.entry(found)
+
+    def entry(self, found: Found) -> JobEntry:
+        """What can be told of an item; of one that cannot be read, its id and the reason."""
+        state: JobState
+        if found.state == "held":
+            state = "quarantined" if _is_quarantined(found) else "paused"
+        else:
+            state = "scheduled" if found.state == "due" else "in_flight"
+        reason = found.reason.removeprefix(f"{QUARANTINE}: ") if state == "quarantined" else ""
+        tags = tuple(ref.removeprefix(TAG) for ref in found.refs if ref.startswith(TAG))
+        try:
+            head = self.codec.head(found.id, found.body)
+        except Unreadable as error:
+            return JobEntry(found.id, state, "?", "?", "?", None, reason=reason or str(error), tags=tags)
+        return JobEntry(
+            found.id,
+            state,
+            head.func,
+            head.name,
+            head.trigger,
+            head.next_run_time,
+            head.executor,
+            reason,
+            tags,
+            head.metadata,
+            head.args,
+            head.kwargs,
+        )
+
+    def _found(self, place: State, topic: str | None = JOB) -> Iterator[Found]:
+        cursor = None
+        while True:
+            page = self.store.list_items(place, topic=topic, cursor=cursor, limit=_PAGE)
+            yield from page.found
+            cursor = page.cursor
+            if cursor is None:
+                break
+
+    # Running now, and what was.
+
+    def in_flight(self) -> list[InFlight]:
+        """What was handed out and has not ended, with its holder and the end of its lease."""
+        told: dict[tuple[str, str | None], tuple[str, list[Any]]] = {}
+        for worker in self.workers():
+            for row in worker["fires"]:
+                told[row[1], row[0]] = told[row[1], None] = (worker["owner"], row)
+        flights = []
+        for found in [*self._found("fly", None), *self._found("due", OCCURRENCE)]:
+            if found.topic not in (JOB, OCCURRENCE):
+                continue
+            job_id, fire_id = job_id_of(found.id), None
+            if found.topic == OCCURRENCE:
+                fire_id = f"{job_id}:{found.id.partition(chr(0))[0]}"
+            owner, fire = told.get((job_id, fire_id), (None, None))
+            if fire is None:
+                flights.append(InFlight(job_id, fire_id, found.score_ms, None, None))
+            else:
+                flights.append(InFlight(job_id, fire[0], found.score_ms, owner, fire[2], fire[3]))
+        return flights
+
+    def workers(self) -> list[dict[str, Any]]:
+        """Processes with runs of more than half a second under way, as they announced themselves."""
+        store = self.store
+        records = []
+        for found in store.get(store.find(WORKERS)):
+            if found is None:
+                continue
+            try:
+                record = json.loads(found.body)
+                alive = store.now_ms() - record["seen_ms"] < 3 * record["lease_ms"]
+            except (ValueError, KeyError, TypeError):
+                alive, record = False, {}
+            if alive:
+                records.append(record)
+            else:
+                store.cancel([found.id])
+        return records
+
+    def history(self, *, job_id: str | None = None, limit: int = 100) -> list[FireRecord]:
+        """The last ends, newest first; in whatever order the events came."""
+        records = [
+            record
+            for found in self._found("dead", HISTORY)
+            for record in load_records(found.body)
+            if job_id is None or record.job_id == job_id
+        ]
+        records.sort(key=lambda record: record.finished_ms, reverse=True)
+        return records[:limit]
+
+    # Tags and metadata.
+
+    def find(self, tag: str) -> list[str]:
+        """Ids of the jobs that carry a tag, sorted."""
+        return sorted(self.store.find(f"{TAG}{tag}"))
+
+    def set_tags(self, job_id: str, tags: Sequence[str]) -> None:
+        """Replace a job's tags.
+
+        Raises:
+            JobLookupError: there is no such job.
+        """
+        refs = tuple(f"{TAG}{tag}" for tag in tags)
+        self._rewrite(job_id, lambda found: Item(job_id, None, found.body, JOB, refs), keep_due=True)
+
+    def set_metadata(self, job_id: str, metadata: Mapping[str, Any]) -> None:
+        """Replace what is stored beside a job: plain values.
+
+        Raises:
+            JobLookupError: there is no such job.
+        """
+        self._rewrite(
+            job_id,
+            lambda found: Item(
+                job_id, None, self.codec.rewritten(job_id, found.body, metadata=metadata), JOB, found.refs
+            ),
+            keep_due=True,
+        )
+
+    # Changing.
+
+    def run_now(self, job_id: str) -> None:
+        """Make a job due at once.
+
+        Raises:
+            JobLookupError: there is no such job.
+        """
+        self._move(job_id, from_ms(self.store.now_ms()))
+
+    def pause(self, job_id: str) -> None:
+        """Take a job out of the schedule and keep it, as `scheduler.pause_job` does.
+
+        Raises:
+            JobLookupError: there is no such job.
+        """
+        self._move(job_id, None)
+
+    def resume(self, job_id: str) -> datetime | None:
+        """Schedule a paused job from now on; its next run time, None when there is none and it was removed.
+
+        Raises:
+            JobLookupError: there is no such job.
+        """
+        found = self.store.get([job_id])[0]
+        if found is None or found.topic != JOB:
+            raise JobLookupError(job_id)
+        trigger = self.codec.trigger(job_id, found.body)
+        moment: datetime | None = trigger.get_next_fire_time(None, from_ms(self.store.now_ms()))
+        if moment is None:
+            self.store.cancel([job_id])
+        else:
+            self._move(job_id, moment)
+        return moment
+
+    def add_jobs(
+        self, jobs: Sequence[Any], *, metadata: Mapping[str, Any] | None = None, tags: Sequence[str] = ()
+    ) -> list[str]:
+        """Add jobs, 500 to a round trip, with one wake-up; ids that exist are left alone. The answer: these ids.
+
+        Args:
+            jobs: `apscheduler.job.Job` objects, see `Producer` for an easy way to make them.
+            metadata: stored beside each. Defaults to none.
+            tags: of each. Defaults to none.
+
+        Raises:
+            NotSerializable, Forbidden: one of them cannot be stored; nothing was.
+        """
+        outcomes = self.store.schedule([self._shelf.item(job, metadata, tags) for job in jobs]).outcomes
+        return [job.id for job, outcome in zip(jobs, outcomes, strict=True) if outcome is Outcome.DUPLICATE]
+
+    def remove_jobs(self, job_ids: Sequence[str]) -> int:
+        """Remove jobs in as few round trips as can be; how many were there."""
+        outcomes = self.store.cancel(job_ids)
+        return sum(outcome is not Outcome.ABSENT for outcome in outcomes)
+
+    def _move(self, job_id: str, moment: datetime | None) -> None:
+        def rewritten(found: Found) -> Item:
+            body = self.codec.moved(job_id, found.body, moment)
+            return Item(job_id, due_of(moment), body, JOB, found.refs)
+
+        self._rewrite(job_id, rewritten, keep_due=False)
+
+    def _rewrite(self, job_id: str, make: Any, *, keep_due: bool) -> None:
+        def replace(found: Found) -> Outcome:
+            return self.store.replace(make(found), keep_due=keep_due, if_version=found.version)
+
+        if not self._shelf.change(job_id, replace, lambda _: None):
+            raise JobLookupError(job_id)
+
+    # Quarantine.
+
+    def quarantined(self) -> Iterator[JobEntry]:
+        """Jobs that could not be loaded, with the reason."""
+        return self.entries("quarantined")
+
+    def retry(self, job_ids: Sequence[str]) -> list[str]:
+        """Let quarantined jobs wait again at their next run time; those that still cannot be loaded come back.
+
+        The answer: the ids that were let go.
+        """
+        released = []
+        for found in self.store.get(job_ids):
+            if found is None or not _is_quarantined(found):
+                continue
+            try:
+                body = read_occurrence(found.body)[1] if found.topic == OCCURRENCE else found.body
+                moment = self.codec.next_run_time(body)
+            except Unreadable:
+                moment = None
+            due_ms = due_of(moment) if moment is not None else self.store.now_ms()
+            if self.store.release([found.id], due_ms)[0] is Outcome.DONE:
+                released.append(found.id)
+        return released
+
+    def repoint(self, old: str, new: str, *, dry_run: bool = False) -> list[str]:
+        """Give every job of the function `old` the function `new`, and let the quarantined ones wait again.
+
+        The answer: the ids that were, or with `dry_run` would be, changed.
+
+        Raises:
+            Forbidden: `new` is outside of the allow-list; nothing was changed.
+        """
+        self.codec.allowed.check(new)
+        ids = [entry.id for entry in self.entries() if entry.func == old]
+        if dry_run:
+            return ids
+        for job_id in ids:
+            self._rewrite(
+                job_id,
+                lambda found: Item(
+                    found.id, None, self.codec.rewritten(found.id, found.body, func=new), JOB, found.refs
+                ),
+                keep_due=True,
+            )
+        self.retry(ids)
+        return ids
+
+
+def _is_quarantined(found: Found) -> bool:
+    return found.state == "held" and found.reason.startswith(QUARANTINE)
+
+
+def _check_state(state: str) -> None:
+    if state not in JOB_STATES:
+        raise Rejected(f"expected state to be one of {', '.join(JOB_STATES)}, got: {state!r}; nothing was changed")

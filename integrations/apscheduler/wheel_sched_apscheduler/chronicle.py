@@ -1,0 +1,106 @@
+"""The chronicle: how fires ended, and which long ones this process has under way, written for other processes to read.
+
+Ends go into the store some fifty an item, so history costs a burst next to nothing; a record is made when a fire has
+ended, from the fire itself, so the order of a scheduler's events does not matter. A run is announced after half a
+second: short ones come and go without a word. Threads: `note` from any, the rest under the owner's lock.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Any
+from uuid import uuid4
+
+from wheel_sched.store import MAX_BATCH, Found, Item
+from wheel_sched.store.operations import Call, Restore, Sweep
+from wheel_sched_apscheduler.entries import FireRecord, dump_records, owner_name, record_of
+from wheel_sched_apscheduler.fire import Fire
+from wheel_sched_apscheduler.flights import Parcel
+from wheel_sched_apscheduler.layout import HISTORY, WORKER, WORKERS
+
+ENDS_PER_ITEM = 50
+WRITE_AT_ENDS = 500
+WRITE_EVERY_S = 1.0
+ANNOUNCE_AFTER_S = 0.5
+ANNOUNCE_EVERY_S = 1.0
+ANNOUNCED_AT_MOST = 500
+
+
+class Chronicle:
+    """See the module.
+
+    Args:
+        keep: items of ends that are kept; 0 = history is off.
+        lease_ms: of the store; an announcement older than three of them is that of a dead process.
+    """
+
+    def __init__(self, keep: int, lease_ms: int) -> None:
+        self._keep = keep
+        self._lease_ms = lease_ms
+        self._owner = owner_name()
+        self._ends: deque[FireRecord] = deque(maxlen=50_000)  # while the store is away; the oldest are lost first
+        self.worker_id = f"\0{uuid4().hex}"
+        self.announced = False
+        self._last: list[Any] = []
+        self._announce_at = 0.0
+        self._beat_at = 0.0
+        self._write_at = 0.0
+        self.closing = False
+
+    def next_s(self, flying: bool, now_s: float) -> float | None:
+        """In how many seconds something is to be written; None = nothing is."""
+        naps = []
+        if self._ends:
+            naps.append(0.0 if self.closing or len(self._ends) >= WRITE_AT_ENDS else self._write_at - now_s)
+        if flying or self._last:
+            naps.append(max(0.01, self._announce_at - now_s))
+        return max(0.0, min(naps)) if naps else None
+
+    def note(self, fire: Fire) -> None:
+        """A fire has ended."""
+        if self._keep:
+            self._ends.append(record_of(fire, self._owner))
+
+    def gather(self, now_ms: int) -> list[Parcel]:
+        """Calls that write the ends, once a second or when there are many."""
+        now_s = time.monotonic()
+        if not self.closing and len(self._ends) < WRITE_AT_ENDS and now_s < self._write_at:
+            return []
+        self._write_at = now_s + WRITE_EVERY_S
+        found: list[Found] = []
+        while self._ends and len(found) < MAX_BATCH:
+            ends = [self._ends.popleft() for _ in range(min(len(self._ends), ENDS_PER_ITEM))]
+            item_id = f"\0{uuid4().hex}"
+            found.append(Found(item_id, "dead", now_ms, 0, HISTORY, dump_records(ends)))
+        call: Call[Any] = Call(0, Restore(found))
+        return [Parcel(call, [], _ignored)] if found else []
+
+    def trims(self, shards: int) -> list[Parcel]:
+        """Calls that keep history bounded."""
+        if not self._keep:
+            return []
+        return [Parcel(Call(shard, Sweep(dead_cap=self._keep)), [], _ignored) for shard in range(shards)]
+
+    def announcement(self, flying: Iterable[Fire], now_ms: int) -> Item | None:
+        """The item that says what is under way here, None when nothing has changed."""
+        now_s = time.monotonic()
+        if now_s < self._announce_at:
+            return None
+        self._announce_at = now_s + ANNOUNCE_EVERY_S
+        old_ms = time.time_ns() // 1_000_000 - int(ANNOUNCE_AFTER_S * 1000)
+        fires = [
+            [fire.id, fire.job_id, fire.claimed_ms, fire.token] for fire in list(flying) if fire.claimed_ms <= old_ms
+        ][:ANNOUNCED_AT_MOST]
+        if fires == self._last and (not fires or now_s < self._beat_at):
+            return None
+        self._last, self._beat_at = fires, now_s + self._lease_ms / 1000
+        self.announced = True
+        record = {"owner": self._owner, "seen_ms": now_ms, "lease_ms": max(self._lease_ms, 1000), "fires": fires}
+        return Item(self.worker_id, None, json.dumps(record).encode(), WORKER, (WORKERS,))
+
+
+def _ignored(_: Any, __: Sequence[Fire]) -> None:
+    pass

@@ -1,0 +1,18 @@
+"""How a job lies in a durable store: JSON, an allow-list of what it may name, and a signature if you want one."""
+
+from wheel_sched_apscheduler.codec.allowing import Allowed, Forbidden
+from wheel_sched_apscheduler.codec.jobs import JobCodec, JobHead, Stored
+from wheel_sched_apscheduler.codec.signing import BadSignature, Signer
+from wheel_sched_apscheduler.codec.values import NotSerializable, Unreadable
+
+__all__ = [
+    "Allowed",
+    "BadSignature",
+    "Forbidden",
+    "JobCodec",
+    "JobHead",
+    "NotSerializable",
+    "Signer",
+    "Stored",
+    "Unreadable",
+]

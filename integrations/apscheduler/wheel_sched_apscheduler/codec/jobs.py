@@ -1,0 +1,277 @@
+"""JobCodec: a job as bytes and back.
+
+    [s <32 bytes HMAC>] 1;<next run time in us, or ->;<its zone>;<JSON of everything that stays the same>
+
+What changes with every run stands in front, so that the next occurrence of a job is written without making its JSON
+again. Metadata lie in the JSON too; tags are refs of the store, so that they can be looked up.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from apscheduler.job import Job
+
+from wheel_sched_apscheduler.codec.allowing import Allowed, Forbidden
+from wheel_sched_apscheduler.codec.signing import MARK, Signer
+from wheel_sched_apscheduler.codec.triggers import Triggers
+from wheel_sched_apscheduler.codec.values import NotSerializable, Unreadable, Values, moment_of, zone_name
+from wheel_sched_apscheduler.instants import from_us, to_us
+
+_VERSION = b"1"
+_NEVER = b"-"
+_HASHES = 33  # bytes of mark and signature
+_dumps = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, check_circular=False, allow_nan=False).encode
+_loads = json.JSONDecoder().decode
+
+
+@dataclass(frozen=True, slots=True)
+class JobHead:
+    """What can be told of a stored job without importing anything of it.
+
+    Args:
+        id: of the job.
+        func: reference of its function, as stored.
+        name: for people.
+        trigger: as text.
+        next_run_time: None = paused.
+        executor: alias of its executor.
+        metadata: as given.
+        args: as stored, in JSON.
+        kwargs: as stored, in JSON.
+    """
+
+    id: str
+    func: str
+    name: str
+    trigger: str
+    next_run_time: datetime | None
+    executor: str
+    metadata: Mapping[str, Any]
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class Stored:
+    """A job that was read, and its bytes in parts."""
+
+    job: Any
+    zone: bytes
+    rest: bytes
+    metadata: Mapping[str, Any]
+
+
+class JobCodec:
+    """Jobs to bytes and back. Any thread.
+
+    Args:
+        allow: modules or functions that stored jobs may name, see `Allowed`. Defaults to None.
+        triggers: trigger classes of your own. Defaults to none.
+        aliases: old function reference -> new one. Defaults to none.
+        secret: signs what is written; what is read must be signed. Several: the first signs. Defaults to None.
+        allow_pickle: see `Values`. Defaults to False.
+
+    Raises:
+        ConfigError: an argument is wrong.
+    """
+
+    def __init__(
+        self,
+        *,
+        allow: Iterable[str] | None = None,
+        triggers: Iterable[type] = (),
+        aliases: Mapping[str, str] | None = None,
+        secret: str | bytes | Sequence[str | bytes] | None = None,
+        allow_pickle: bool = False,
+    ) -> None:
+        self.allowed = Allowed(allow, aliases)
+        self._values = Values(allow_pickle=allow_pickle)
+        self._triggers = Triggers(self._values, triggers)
+        self._signer = None if secret is None else Signer(secret)
+
+    def __repr__(self) -> str:
+        return f"<JobCodec {self.allowed!r}{' signed' if self._signer else ''}>"
+
+    def encode(self, job: Any, metadata: Mapping[str, Any] | None = None) -> bytes:
+        """The job as bytes.
+
+        Raises:
+            NotSerializable: its function has no importable name, or an argument or the trigger cannot be stored.
+            Forbidden: its function is outside of the allow-list: no process would run it.
+        """
+        try:
+            state = job.__getstate__()
+        except ValueError as error:
+            raise NotSerializable(
+                f"job {job.id!r}: {error} Nothing was stored; move the function to the top level of a module."
+            ) from error
+        ref = state["func"]
+        self.allowed.check(ref)
+        what = f"of job {job.id!r}"
+        values = self._values
+        doc: dict[str, Any] = {
+            "f": ref,
+            "n": state["name"],
+            "t": self._triggers.dump(state["trigger"]),
+            "a": [values.dump(arg, f"argument {i} {what}") for i, arg in enumerate(state["args"])],
+            "k": {key: values.dump(arg, f"argument {key!r} {what}") for key, arg in dict(state["kwargs"]).items()},
+            "e": state["executor"],
+            "g": state["misfire_grace_time"],
+            "c": state["coalesce"],
+            "m": state["max_instances"],
+        }
+        if metadata:
+            doc["x"] = values.dump(dict(metadata), f"the metadata {what}")
+        try:
+            rest = _dumps(doc).encode("utf-8", "surrogatepass")
+        except (TypeError, ValueError, RecursionError) as error:
+            raise NotSerializable(f"job {job.id!r} cannot be written as JSON: {error}; nothing was stored") from error
+        moment = state["next_run_time"]
+        zone = b"" if moment is None else zone_name(moment.tzinfo).encode()
+        return self._joined(job.id, moment, zone, rest)
+
+    def advanced(self, stored: Stored, next_run_time: datetime | None) -> bytes:
+        """The bytes of the same job with another next run time."""
+        if not self._triggers.stateless(stored.job.trigger):
+            doc = _loads(stored.rest.decode())
+            doc["t"] = self._triggers.dump(stored.job.trigger)
+            stored.rest = _dumps(doc).encode("utf-8", "surrogatepass")
+        zone = stored.zone if next_run_time is None else zone_name(next_run_time.tzinfo).encode()  # type: ignore[arg-type]  # aware
+        return self._joined(stored.job.id, next_run_time, zone, stored.rest)
+
+    def _joined(self, job_id: str, moment: datetime | None, zone: bytes, rest: bytes) -> bytes:
+        when = _NEVER if moment is None else b"%d" % to_us(moment)
+        body = b"1;%s;%s;%s" % (when, zone, rest)
+        return body if self._signer is None else self._signer.sign(job_id, body)
+
+    def decode(self, job_id: str, raw: bytes, kind: Any = Job, *, resolve: bool = True) -> Stored:
+        """The job behind the bytes; without `resolve` its function is only named, and nothing is imported.
+
+        Raises:
+            BadSignature, Forbidden, Unreadable: it may not or cannot be read; nothing was imported.
+            LookupError: its function is gone.
+        """
+        body = raw if self._signer is None else self._signer.verify(job_id, raw)
+        when, zone, rest, doc = _parts(body)
+        ref = doc["f"]
+        if not isinstance(ref, str):
+            raise Unreadable("it names no function")
+        ref = self.allowed.aliases.get(ref, ref)
+        func = self.allowed.resolve(ref) if resolve else None
+        args, kwargs = self._values.load(doc["a"]), self._values.load(doc["k"])
+        trigger = self._triggers.load(doc["t"])
+        _check(doc, args, kwargs)
+        job: Any = kind.__new__(kind)
+        job.id = job_id
+        job.func, job.func_ref = func, ref
+        job.args, job.kwargs = tuple(args), kwargs
+        job.trigger = trigger
+        job.name, job.executor = doc["n"], doc["e"]
+        job.misfire_grace_time, job.coalesce, job.max_instances = doc["g"], doc["c"], doc["m"]
+        job.next_run_time = None if when is None else moment_of(when, zone.decode())
+        return Stored(job, zone, rest, doc.get("x") or {})
+
+    def next_run_time(self, raw: bytes) -> datetime | None:
+        """The next run time, read from the front alone, in UTC.
+
+        Raises:
+            Unreadable: it is no job.
+        """
+        when, _, _, _ = _parts(_unsigned(raw), whole=False)
+        return None if when is None else from_us(when)
+
+    def head(self, job_id: str, raw: bytes) -> JobHead:
+        """What can be told without importing anything; also of a job that may not be run here.
+
+        Raises:
+            Unreadable: it is no job.
+        """
+        when, zone, _, doc = _parts(_unsigned(raw))
+        try:
+            trigger = str(self._triggers.load(doc["t"]))
+        except (Unreadable, Forbidden):
+            trigger = str(doc.get("t"))[:200]
+        moment = None if when is None else moment_of(when, zone.decode())
+        text = {key: str(doc.get(key)) for key in "fne"}
+        return JobHead(job_id, text["f"], text["n"], trigger, moment, text["e"], doc.get("x") or {}, doc["a"], doc["k"])
+
+    def rewritten(
+        self, job_id: str, raw: bytes, *, func: str | None = None, metadata: Mapping[str, Any] | None = None
+    ) -> bytes:
+        """The same job with another function reference or other metadata, without loading it.
+
+        Raises:
+            BadSignature, Unreadable: it cannot be read.
+            Forbidden: the new reference is outside of the allow-list.
+        """
+        body = raw if self._signer is None else self._signer.verify(job_id, raw)
+        when, zone, _, doc = _parts(body)
+        if func is not None:
+            self.allowed.check(func)
+            doc["f"] = func
+        if metadata is not None:
+            doc["x"] = self._values.dump(dict(metadata), f"the metadata of job {job_id!r}")
+        rest = _dumps(doc).encode("utf-8", "surrogatepass")
+        return self._joined(job_id, None if when is None else from_us(when), zone, rest)
+
+    def moved(self, job_id: str, raw: bytes, next_run_time: datetime | None) -> bytes:
+        """The same job with another next run time, without loading it; the zone stays its own.
+
+        Raises:
+            BadSignature, Unreadable: it cannot be read.
+        """
+        body = raw if self._signer is None else self._signer.verify(job_id, raw)
+        _, zone, rest, doc = _parts(body)
+        return self._joined(job_id, next_run_time, zone or self._home_zone(doc), rest)
+
+    def _home_zone(self, doc: Mapping[str, Any]) -> bytes:
+        """The zone of a paused job: that of its trigger."""
+        return zone_name(getattr(self._triggers.load(doc["t"]), "timezone", None) or UTC).encode()
+
+    def trigger(self, job_id: str, raw: bytes) -> Any:
+        """The trigger alone.
+
+        Raises:
+            BadSignature, Unreadable, Forbidden: it may not or cannot be read.
+        """
+        return self._triggers.load(_parts(raw if self._signer is None else self._signer.verify(job_id, raw))[3]["t"])
+
+
+def _unsigned(raw: bytes) -> bytes:
+    return raw[_HASHES:] if raw[:1] == MARK else raw
+
+
+def _parts(body: bytes, *, whole: bool = True) -> tuple[int | None, bytes, bytes, dict[str, Any]]:
+    try:
+        version, when, zone, rest = body.split(b";", 3)
+        if version != _VERSION:
+            raise Unreadable(f"it has the version {version[:20]!r}; this release reads {_VERSION!r}")
+        doc = _loads(rest.decode()) if whole else {}
+        if type(doc) is not dict or (whole and not doc.keys() >= set("fntakegcm")):
+            raise ValueError("fields are missing")
+        return (None if when == _NEVER else int(when)), zone, rest, doc
+    except Unreadable:
+        raise
+    except (ValueError, RecursionError, UnicodeDecodeError) as error:
+        raise Unreadable(f"it is not a stored job ({len(body)} bytes, starts {body[:24]!r}): {error}") from error
+
+
+def _check(doc: Mapping[str, Any], args: Any, kwargs: Any) -> None:
+    grace, instances = doc["g"], doc["m"]
+    if (
+        type(args) is not list
+        or type(kwargs) is not dict
+        or not all(type(key) is str for key in kwargs)
+        or type(doc["n"]) is not str
+        or type(doc["e"]) is not str
+        or type(doc["c"]) is not bool
+        or not (grace is None or (type(grace) is int and grace > 0))
+        or type(instances) is not int
+        or instances < 1
+    ):
+        raise Unreadable("one of its fields has a type that no job has")

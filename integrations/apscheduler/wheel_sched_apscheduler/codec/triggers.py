@@ -1,0 +1,192 @@
+"""Triggers as data: the six of APScheduler by their own names, others by a class you name.
+
+Each is written as [name, state]. A built-in one is rebuilt by assigning the fields known here; a class of yours by its
+own `__setstate__`, from its own `__getstate__`, both limited to plain values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from functools import lru_cache
+from typing import Any
+
+from apscheduler.triggers.calendarinterval import CalendarIntervalTrigger
+from apscheduler.triggers.combining import AndTrigger, OrTrigger
+from apscheduler.triggers.cron import CronTrigger
+from apscheduler.triggers.date import DateTrigger
+from apscheduler.triggers.interval import IntervalTrigger
+
+from wheel_sched.errors import ConfigError
+from wheel_sched_apscheduler.codec.allowing import Forbidden
+from wheel_sched_apscheduler.codec.values import (
+    MAX_DEPTH,
+    NotSerializable,
+    Unreadable,
+    Values,
+    moment_of,
+    zone_name,
+    zone_of,
+)
+from wheel_sched_apscheduler.instants import to_us
+
+# CalendarIntervalTrigger keeps its time of day in a private slot; its own state names the parts.
+_BUILT_IN = {
+    DateTrigger: "date",
+    IntervalTrigger: "interval",
+    CronTrigger: "cron",
+    CalendarIntervalTrigger: "calendarinterval",
+    AndTrigger: "and",
+    OrTrigger: "or",
+}
+
+
+class Triggers:
+    """Triggers to JSON-able data and back.
+
+    Args:
+        values: of which their states are made.
+        extra: trigger classes of your own that stored jobs may name.
+
+    Raises:
+        ConfigError: one of them is no class with `get_next_fire_time`.
+    """
+
+    def __init__(self, values: Values, extra: Iterable[type] = ()) -> None:
+        self._values = values
+        self._extra: dict[str, type] = {}
+        for kind in extra:
+            if not isinstance(kind, type) or not hasattr(kind, "get_next_fire_time"):
+                raise ConfigError(f"expected triggers to be trigger classes, got: {kind!r}; nothing was opened")
+            self._extra[f"{kind.__module__}:{kind.__qualname__}"] = kind
+        self._loaders: dict[str, Callable[[Any, int], Any]] = {
+            "date": self._date,
+            "interval": self._interval,
+            "cron": self._cron,
+            "calendarinterval": self._calendar,
+            "and": lambda state, depth: self._combined(AndTrigger, state, depth),
+            "or": lambda state, depth: self._combined(OrTrigger, state, depth),
+        }
+
+    def stateless(self, trigger: Any) -> bool:
+        """Whether the trigger stays as it is when it is asked for the next time."""
+        return type(trigger) in _BUILT_IN
+
+    def dump(self, trigger: Any) -> list[Any]:
+        """[name, state].
+
+        Raises:
+            NotSerializable: its class is not one of those allowed, or its state is not plain.
+        """
+        kind = type(trigger)
+        name = _BUILT_IN.get(kind)
+        if name == "date":
+            return [name, _moment(trigger.run_date)]
+        if name == "interval":
+            span = trigger.interval
+            parts = [span.days, span.seconds, span.microseconds]
+            ends = [_moment(trigger.start_date), _moment(trigger.end_date)]
+            return [name, [parts, *ends, zone_name(trigger.timezone), trigger.jitter]]
+        if name == "cron":
+            fields = [[field.name, str(field), field.is_default] for field in trigger.fields]
+            ends = [_moment(trigger.start_date), _moment(trigger.end_date)]
+            return [name, [fields, *ends, zone_name(trigger.timezone), trigger.jitter]]
+        if name == "calendarinterval":
+            state = trigger.__getstate__()
+            return [name, self._values.dump(state, "the trigger")]
+        if name is not None:
+            return [name, [[self.dump(part) for part in trigger.triggers], trigger.jitter]]
+        name = f"{kind.__module__}:{kind.__qualname__}"
+        if name not in self._extra:
+            raise NotSerializable(
+                f"expected a trigger of APScheduler, got: {name}; nothing was stored; open the store with "
+                "triggers=[...] naming its class, here and wherever the job is to run"
+            )
+        return [name, self._values.dump(trigger.__getstate__(), f"the state of {name}")]
+
+    def load(self, data: Any, depth: int = 0) -> Any:
+        """The trigger.
+
+        Raises:
+            Forbidden: it names a class that is not allowed; nothing was imported.
+            Unreadable: its state is not what `dump` makes.
+        """
+        if depth > MAX_DEPTH:
+            raise Unreadable("its triggers are nested too deeply")
+        try:
+            name, state = data
+        except (TypeError, ValueError) as error:
+            raise Unreadable("its trigger is not [name, state]") from error
+        loader = self._loaders.get(name) if isinstance(name, str) else None
+        kind: Any = self._extra.get(name) if isinstance(name, str) else None
+        if loader is None and kind is None:
+            raise Forbidden(f"the trigger {str(name)[:200]!r} is not in the allow-list; nothing was imported")
+        try:
+            if loader is not None:
+                return loader(state, depth)
+            trigger = kind.__new__(kind)
+            trigger.__setstate__(self._values.load(state))
+            return trigger
+        except (Unreadable, Forbidden):
+            raise
+        except Exception as error:  # hostile data may be of any shape
+            raise Unreadable(f"its {str(name)[:80]!r} trigger cannot be read: {error!r}") from error
+
+    def _date(self, state: Any, _: int) -> DateTrigger:
+        trigger = DateTrigger.__new__(DateTrigger)
+        trigger.run_date = moment_of(*state)
+        return trigger
+
+    def _interval(self, state: Any, _: int) -> IntervalTrigger:
+        parts, start, end, zone, jitter = state
+        trigger = IntervalTrigger.__new__(IntervalTrigger)
+        trigger.timezone = zone_of(zone)
+        trigger.start_date = _load_moment(start)
+        trigger.end_date = _load_moment(end)
+        trigger.interval = timedelta(*parts)
+        trigger.interval_length = trigger.interval.total_seconds()
+        if trigger.interval_length <= 0:
+            raise Unreadable(f"its interval is {trigger.interval_length} s")
+        trigger.jitter = jitter
+        return trigger
+
+    def _cron(self, state: Any, _: int) -> CronTrigger:
+        fields, start, end, zone, jitter = state
+        trigger = CronTrigger.__new__(CronTrigger)
+        trigger.timezone = zone_of(zone)
+        trigger.start_date = _load_moment(start)
+        trigger.end_date = _load_moment(end)
+        trigger.fields = _cron_fields(tuple((name, text, bool(default)) for name, text, default in fields))
+        trigger.jitter = jitter
+        return trigger
+
+    def _calendar(self, state: Any, _: int) -> CalendarIntervalTrigger:
+        found = self._values.load(state)
+        trigger = CalendarIntervalTrigger.__new__(CalendarIntervalTrigger)
+        if not any(found["interval"]):
+            raise Unreadable("its interval is empty")
+        trigger.__setstate__(found)
+        return trigger
+
+    def _combined(self, kind: Any, state: Any, depth: int) -> Any:
+        parts, jitter = state
+        trigger: Any = kind.__new__(kind)
+        trigger.triggers = [self.load(part, depth + 1) for part in parts]
+        trigger.jitter = jitter
+        return trigger
+
+
+def _moment(moment: Any) -> list[Any] | None:
+    return None if moment is None else [to_us(moment), zone_name(moment.tzinfo)]
+
+
+def _load_moment(data: Any) -> Any:
+    return None if data is None else moment_of(*data)
+
+
+@lru_cache(maxsize=1024)
+def _cron_fields(fields: tuple[tuple[str, str, bool], ...]) -> list[Any]:
+    """Parsed cron fields; they hold no state, so triggers with the same expressions share them."""
+    if [name for name, _, _ in fields] != list(CronTrigger.FIELD_NAMES):
+        raise Unreadable("its cron fields are not those of APScheduler 3")
+    return [CronTrigger.FIELDS_MAP[name](name, text, default) for name, text, default in fields]

@@ -1,0 +1,113 @@
+"""The keeper: the thread that tells the store how fires ended, extends leases, and the one that hears of earlier jobs.
+
+A pass of the scheduler carries ends along with its claim; the keeper is for the time when there is no pass. It lingers
+for a moment, so that many ends make one round trip.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from wheel_sched.dispatcher.listener import Listener
+from wheel_sched.errors import StoreError
+from wheel_sched.store import DelayStore
+
+LINGER_S = 0.01  # what has ended waits so long for company, or for the scheduler's next pass
+BLOCK_MS = 20_000  # of a read on the markers; it comes back at once when there is something
+RETRY_S = 0.5
+TRIES_AT_END = 3
+PATIENCE_S = 5.0  # how long `stop` waits for the last words
+
+logger = logging.getLogger("wheel_sched.apscheduler")
+
+
+class Keeper:
+    """See the module.
+
+    Args:
+        store: whose markers are heard.
+        flush: tells the store what there is to tell.
+        beat: extends leases.
+        nap_s: how long nothing is to be told; None = until `look`.
+        heard: called with the due of an earlier job, from the listener's thread.
+        beat_every_s: between two heartbeats.
+    """
+
+    def __init__(
+        self,
+        store: DelayStore,
+        flush: Callable[[], None],
+        beat: Callable[[], None],
+        nap_s: Callable[[], float | None],
+        heard: Callable[[int], None],
+        beat_every_s: float,
+    ) -> None:
+        self._flush, self._beat, self._nap_s = flush, beat, nap_s
+        self._beat_every_s = beat_every_s
+        self._looked = threading.Event()
+        self._stopping = threading.Event()
+        self._may_end: Callable[[], bool] = lambda: True
+        self._then: Callable[[], None] = lambda: None
+        marks = {window.shard: window.mark for window in store.windows(0, 0)}
+        self._listener = Listener(
+            store.backend,
+            marks,
+            lambda _, mark: heard(mark.due_ms),
+            lambda _: heard(0),  # the connection was lost: look whether something was missed
+            BLOCK_MS,
+        )
+        self._thread = threading.Thread(target=self._keep, name="wheel-sched-keeper", daemon=True)
+
+    def start(self) -> None:
+        """Start both threads."""
+        self._listener.start()
+        self._thread.start()
+
+    def look(self) -> None:
+        """There may be something to tell. Any thread, never blocks."""
+        if not self._looked.is_set():
+            self._looked.set()
+
+    def stop(self, *, until: Callable[[], bool], then: Callable[[], None]) -> None:
+        """End when `until` holds and everything is told, then call `then`; waits for it unless something still runs."""
+        self._may_end, self._then = until, then
+        self._listener.stop()
+        self._stopping.set()
+        self._looked.set()
+        if until() and self._thread is not threading.current_thread():
+            self._thread.join(PATIENCE_S)
+
+    def _keep(self) -> None:
+        beat_at = time.monotonic() + self._beat_every_s
+        failures = 0
+        while True:
+            nap_s = self._nap_s()
+            left_s = max(0.0, beat_at - time.monotonic())
+            if nap_s is None or nap_s > 0:
+                if self._stopping.is_set():
+                    if self._may_end() or (nap_s is None and failures):
+                        break
+                    left_s = min(left_s, LINGER_S)
+                self._looked.wait(left_s if nap_s is None else min(left_s, nap_s))
+            self._looked.clear()
+            if not self._stopping.is_set():
+                self._stopping.wait(LINGER_S)
+            try:
+                self._flush()
+                if time.monotonic() >= beat_at:
+                    self._beat()
+                    beat_at = time.monotonic() + self._beat_every_s
+                failures = 0
+            except Exception as error:  # whatever it is, ends must be told when it is over
+                failures += 1
+                if isinstance(error, StoreError):
+                    logger.debug("the store does not answer: %s", error)
+                else:
+                    logger.exception("the keeper of a job store met an error; it goes on")
+                if self._stopping.is_set() and failures > TRIES_AT_END:
+                    break
+                self._stopping.wait(RETRY_S)
+        self._then()

@@ -1,0 +1,309 @@
+"""WheelJobStore: the jobs of one process on a timing wheel.
+
+What it is. A drop-in for `MemoryJobStore`: add, update and remove are O(1) at any number of jobs, where a sorted list
+moves half of its entries. Order is made inside the due batch alone; `get_all_jobs` sorts on demand.
+
+Invariant. A job with a next run time is in exactly one of: the wheel, the heap of what was late when it was added, and
+the hands of a fire. A paused job is in none of them.
+
+Threads. Any; one lock, held for the length of a call. Nothing is durable: `RedisWheelJobStore` is.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from heapq import heapify, heappop, heappush
+from typing import Any
+
+from apscheduler.jobstores.base import ConflictingIdError, JobLookupError
+
+from wheel_sched.clock import SystemClock
+from wheel_sched.errors import ConfigError
+from wheel_sched.wheel import TimerTaskEntry, TimingWheel
+from wheel_sched_apscheduler.bracket import BracketStore
+from wheel_sched_apscheduler.claimed_job import claimed
+from wheel_sched_apscheduler.entries import JobState
+from wheel_sched_apscheduler.fire import Finish, Fire, bare_fire
+from wheel_sched_apscheduler.instants import floor_ms, from_ms, to_us
+from wheel_sched_apscheduler.memory_catalogue import MemoryCatalogue
+from wheel_sched_apscheduler.misfire import MISFIRES, Misfire, grace_after_claim
+from wheel_sched_apscheduler.passes import Batch
+
+_NEVER_US = 1 << 62
+_RETRY_UNKNOWN = timedelta(seconds=30)  # until somebody adds the executor
+
+
+class _Slot:
+    """One job and where it waits."""
+
+    __slots__ = ("due_us", "fire", "job", "late", "timer")
+
+    def __init__(self, job: Any) -> None:
+        self.job = job
+        self.due_us = _NEVER_US
+        self.timer: TimerTaskEntry[_Slot] | None = None
+        self.late = 0  # its number in the heap of late ones; 0 = not there
+        self.fire: Fire | None = None
+
+
+def _order(slot: _Slot) -> tuple[int, str]:
+    return slot.due_us, slot.job.id
+
+
+def _state_of(slot: _Slot) -> JobState:
+    if slot.fire is not None:
+        return "in_flight"
+    return "paused" if slot.job.next_run_time is None else "scheduled"
+
+
+class WheelJobStore(MemoryCatalogue, BracketStore):
+    """Jobs of this process; plugin alias `wheel`.
+
+    Args:
+        batch: how many jobs one pass hands over at most; the scheduler's lock is free between passes. Defaults to 500.
+        misfire: from when lateness counts, see `misfire`. Defaults to "lenient".
+        history: how many of the last ends are kept; 0 = none. Defaults to 1000.
+
+    Raises:
+        ConfigError: with all that is wrong.
+    """
+
+    def __init__(self, *, batch: int = 500, misfire: Misfire = "lenient", history: int = 1000) -> None:
+        super().__init__()
+        problems = []
+        if type(batch) is not int or batch < 1:
+            problems.append(f"expected batch to be a whole number from 1 up, got: {batch!r}")
+        if misfire not in MISFIRES:
+            problems.append(f"expected misfire to be one of {', '.join(MISFIRES)}, got: {misfire!r}")
+        if type(history) is not int or history < 0:
+            problems.append(f"expected history to be a whole number from 0 up, got: {history!r}")
+        if problems:
+            raise ConfigError(problems)
+        self._flying = {}
+        self._past = deque(maxlen=history)
+        self._tags = {}
+        self._metadata = {}
+        self._misfire: Misfire = misfire
+        self._batch = batch
+        self._lock = threading.RLock()
+        self._slots: dict[str, _Slot] = {}
+        self._wheel: TimingWheel[_Slot] = TimingWheel(SystemClock().wall_ms())
+        self._late: list[tuple[int, str, int, _Slot]] = []
+        self._numbers = 0
+        self._tokens = 0
+
+    # The contract outside of a pass.
+
+    def lookup_job(self, job_id: str) -> Any:
+        """The job, or None."""
+        slot = self._slots.get(job_id)
+        return None if slot is None else slot.job
+
+    def get_all_jobs(self) -> list[Any]:
+        """All jobs by next run time, then id; paused ones last."""
+        with self._lock:
+            slots = sorted(self._slots.values(), key=_order)
+        return [slot.job for slot in slots]
+
+    def get_next_run_time(self) -> datetime | None:
+        """When to come again; within a pass also what was put back in it counts."""
+        moments = [moment for moment in (super().get_next_run_time(), self._head()) if moment is not None]
+        return min(moments, default=None)
+
+    def _ordered(self) -> list[tuple[Any, JobState]]:
+        with self._lock:
+            slots = sorted(self._slots.values(), key=_order)
+            return [(slot.job, _state_of(slot)) for slot in slots]
+
+    def _drop_notes(self, job_id: str) -> None:
+        if self._tags or self._metadata:
+            self._tags.pop(job_id, None)
+            self._metadata.pop(job_id, None)
+
+    def add_job(self, job: Any) -> None:
+        """O(1).
+
+        Raises:
+            ConflictingIdError: there is a job of that id; nothing was changed.
+        """
+        with self._lock:
+            if job.id in self._slots:
+                raise ConflictingIdError(job.id)
+            slot = self._slots[job.id] = _Slot(job)
+            self._arm(slot)
+
+    def remove_all_jobs(self) -> None:
+        """Forget every job; what is running goes on and is not handed out again."""
+        with self._lock:
+            self._slots.clear()
+            self._late.clear()
+            self._tags.clear()
+            self._metadata.clear()
+            self._wheel = TimingWheel(SystemClock().wall_ms())
+
+    def shutdown(self) -> None:
+        """As stock: the jobs go with the scheduler."""
+        self.remove_all_jobs()
+
+    def _update(self, job: Any) -> None:
+        with self._lock:
+            slot = self._slots.get(job.id)
+            if slot is None:
+                raise JobLookupError(job.id)
+            slot.job = job
+            slot.fire = None  # what a fire has planned meanwhile no longer holds
+            self._arm(slot)
+
+    def _remove(self, job_id: str) -> None:
+        with self._lock:
+            slot = self._slots.pop(job_id, None)
+            if slot is None:
+                raise JobLookupError(job_id)
+            self._drop_notes(job_id)
+            self._disarm(slot)
+
+    def _head(self) -> datetime | None:
+        with self._lock:
+            late = self._late
+            while late and late[0][3].late != late[0][2]:
+                heappop(late)
+            if late:
+                head: datetime = late[0][3].job.next_run_time
+                return head
+            expiry_ms = self._wheel.next_expiry()
+            return None if expiry_ms is None else from_ms(expiry_ms)
+
+    # Places.
+
+    def _arm(self, slot: _Slot) -> None:
+        """Wait for the job's next run time, at the place where that belongs."""
+        moment = slot.job.next_run_time
+        if moment is None:
+            slot.due_us = _NEVER_US
+            self._disarm(slot)
+            return
+        slot.due_us = due_us = to_us(moment)
+        due_ms = -(-due_us // 1000)
+        if due_ms > self._wheel.now_ms:
+            slot.late = 0
+            if slot.timer is None:
+                slot.timer = self._wheel.schedule(slot, due_ms)
+            else:
+                slot.timer.reschedule(due_ms)
+            return
+        self._disarm(slot)
+        self._numbers += 1
+        slot.late = self._numbers
+        heappush(self._late, (due_us, slot.job.id, slot.late, slot))
+
+    def _disarm(self, slot: _Slot) -> None:
+        if slot.timer is not None:
+            slot.timer.cancel()
+            slot.timer = None
+        if slot.late:
+            slot.late = 0
+            if len(self._late) > 2 * len(self._slots) + 64:  # mostly entries that have left
+                self._late = [entry for entry in self._late if entry[3].late == entry[2]]
+                heapify(self._late)
+
+    # The seam, see `passes`.
+
+    def claim_batch(self, now: datetime, limit: int | None = None) -> Batch:
+        """Take what is due out of the wheel; O(1) per job."""
+        limit = self._batch if limit is None else limit
+        due: list[_Slot] = []
+        now_us = to_us(now)
+        with self._lock:
+            late = self._late
+            while late and len(due) < limit and late[0][0] <= now_us:
+                _, _, number, slot = heappop(late)
+                if slot.late == number:
+                    slot.late = 0
+                    due.append(slot)
+            if len(due) < limit and floor_ms(now) >= self._wheel.now_ms:
+                for entry in self._wheel.advance(floor_ms(now), limit - len(due)):
+                    taken = entry.task
+                    if taken is not None:
+                        taken.timer = None
+                        due.append(taken)
+            due.sort(key=_order)
+            fires = []
+            for slot in due:
+                self._tokens += 1
+                if self.driven:
+                    fire = bare_fire(slot.job, self._tokens)
+                else:
+                    fire = claimed(slot.job, self._tokens, grace_after_claim(slot.job, now, self._misfire)).fire
+                slot.fire = fire
+                fire.ticket = slot
+                self._flying[fire.token] = fire
+                fires.append(fire)
+            more = len(fires) == limit
+            return Batch(fires, now if more else self._head(), more)
+
+    def hand_over(self, fires: Sequence[Fire]) -> None:
+        """Let the jobs wait for their next run time, or go."""
+        with self._lock:
+            for fire in fires:
+                slot: _Slot = fire.ticket
+                if slot.fire is not fire:
+                    continue  # changed or removed meanwhile
+                slot.fire = None
+                if fire.overriding is not None:
+                    slot.job = fire.overriding
+                elif fire.next_run_time is None:
+                    if self._slots.get(fire.job_id) is slot:
+                        del self._slots[fire.job_id]
+                        self._drop_notes(fire.job_id)
+                    continue
+                else:
+                    slot.job.next_run_time = fire.next_run_time
+                if self._slots.get(fire.job_id) is slot:
+                    self._arm(slot)
+
+    def finish(self, fire: Fire, finish: Finish, error: str = "") -> None:
+        """Note the end."""
+        fire.note_end(finish, error)
+        self._past.append(fire)
+        self._flying.pop(fire.token, None)
+
+    def release(self, fires: Iterable[Fire], delay_ms: int = 0) -> None:
+        """Put fires back; one whose job has gone on to its next run time meanwhile stays away."""
+        with self._lock:
+            for fire in fires:
+                slot: _Slot = fire.ticket
+                self._flying.pop(fire.token, None)
+                known = self._slots.get(fire.job_id)
+                if known is None and fire.planned and fire.next_run_time is None:
+                    known = self._slots[fire.job_id] = slot
+                    slot.fire = fire
+                if known is not slot or slot.fire is not fire:
+                    continue
+                slot.fire = None
+                self._arm(slot)
+                if delay_ms:
+                    self._postpone(slot, delay_ms)
+        scheduler = self._scheduler
+        if scheduler is not None and scheduler.running and not self._bracket:
+            scheduler.wakeup()
+
+    def _postpone(self, slot: _Slot, delay_ms: int) -> None:
+        """Hand the job out later than its next run time says."""
+        self._disarm(slot)
+        slot.timer = self._wheel.schedule(slot, SystemClock().wall_ms() + delay_ms)
+
+    def _unknown_executor(self, fire: Fire) -> None:
+        self._logger.error(
+            "Job %r names the executor %r, which this scheduler does not have; it stays in the store and is tried "
+            "again in %d s: add the executor or give the job another",
+            fire.job_id,
+            fire.job.executor,
+            _RETRY_UNKNOWN.seconds,
+        )
+        self.release([fire], int(_RETRY_UNKNOWN.total_seconds() * 1000))
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} jobs={len(self._slots)} {self._wheel!r}>"

@@ -1,0 +1,178 @@
+"""What a memory store tells of its jobs: the calls of `catalogue`, as far as one process has use for them.
+
+There is no quarantine, for nothing is ever loaded; pausing and running now are a scheduler's own calls.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from apscheduler.jobstores.base import ConflictingIdError, JobLookupError
+
+from wheel_sched.errors import Rejected
+from wheel_sched_apscheduler.entries import (
+    JOB_STATES,
+    FireRecord,
+    InFlight,
+    JobEntry,
+    JobPage,
+    JobState,
+    owner_name,
+    record_of,
+)
+from wheel_sched_apscheduler.fire import Fire
+
+
+class MemoryCatalogue:
+    """The part of a memory store that needs no scheduler."""
+
+    _flying: dict[int, Fire]  # by token
+    _past: deque[Fire]
+    _tags: dict[str, tuple[str, ...]]
+    _metadata: dict[str, Mapping[str, Any]]
+
+    def _ordered(self) -> list[tuple[Any, JobState]]:
+        """Jobs with their state, by next run time, then id; paused ones last."""
+        raise NotImplementedError
+
+    def add_job(self, job: Any) -> None:
+        """Add one."""
+        raise NotImplementedError
+
+    def _remove(self, job_id: str) -> None:
+        raise NotImplementedError
+
+    def entries(self, state: JobState | None = None) -> Iterator[JobEntry]:
+        """Every job of a state, or of all.
+
+        Raises:
+            Rejected: the state is none.
+        """
+        if state is not None and state not in JOB_STATES:
+            raise Rejected(f"expected state to be one of {', '.join(JOB_STATES)}, got: {state!r}; nothing was changed")
+        for job, found in self._ordered():
+            if state in (None, found):
+                yield JobEntry(
+                    job.id,
+                    found,
+                    str(job.func_ref or job.func),
+                    job.name,
+                    str(job.trigger),
+                    job.next_run_time,
+                    job.executor,
+                    tags=self._tags.get(job.id, ()),
+                    metadata=self._metadata.get(job.id, {}),
+                    args=job.args,
+                    kwargs=job.kwargs,
+                )
+
+    def count(self, state: JobState | None = None) -> int:
+        """How many jobs there are, in one state or in all."""
+        return sum(1 for _ in self.entries(state))
+
+    def iter_jobs(
+        self,
+        cursor: str | None = None,
+        *,
+        state: JobState = "scheduled",
+        limit: int = 100,
+        since: datetime | None = None,
+        until: datetime | None = None,
+    ) -> JobPage:
+        """One page of a state in order of next run time; `since` and `until` narrow it to a span of those.
+
+        Raises:
+            Rejected: the state is none, or the cursor is not from an earlier page.
+        """
+        try:
+            start = int(cursor or 0)
+        except ValueError as error:
+            raise Rejected(f"expected a cursor from an earlier page, got: {cursor!r}; nothing was changed") from error
+        chosen = [
+            entry
+            for entry in self.entries(state)
+            if (since is None or (entry.next_run_time is not None and entry.next_run_time >= since))
+            and (until is None or (entry.next_run_time is not None and entry.next_run_time <= until))
+        ]
+        end = start + limit
+        return JobPage(chosen[start:end], str(end) if end < len(chosen) else None)
+
+    def due_between(self, since: datetime, until: datetime) -> Iterator[JobEntry]:
+        """Jobs whose next run time lies in a span, both ends included."""
+        yield from self.iter_jobs(since=since, until=until, limit=1 << 60).jobs
+
+    def get_entry(self, job_id: str) -> JobEntry | None:
+        """One job, None when there is none."""
+        return next((entry for entry in self.entries() if entry.id == job_id), None)
+
+    def add_jobs(
+        self, jobs: Sequence[Any], *, metadata: Mapping[str, Any] | None = None, tags: Sequence[str] = ()
+    ) -> list[str]:
+        """Add jobs; ids that exist are left alone. The answer: these ids."""
+        left_alone = []
+        for job in jobs:
+            try:
+                self.add_job(job)
+            except ConflictingIdError:
+                left_alone.append(job.id)
+                continue
+            if tags:
+                self._tags[job.id] = tuple(tags)
+            if metadata:
+                self._metadata[job.id] = dict(metadata)
+        return left_alone
+
+    def remove_jobs(self, job_ids: Sequence[str]) -> int:
+        """Remove jobs; how many were there."""
+        removed = 0
+        for job_id in job_ids:
+            try:
+                self._remove(job_id)
+                removed += 1
+            except JobLookupError:
+                continue
+        return removed
+
+    def find(self, tag: str) -> list[str]:
+        """Ids of the jobs that carry a tag, sorted."""
+        return sorted(job_id for job_id, tags in self._tags.items() if tag in tags)
+
+    def set_tags(self, job_id: str, tags: Sequence[str]) -> None:
+        """Replace a job's tags.
+
+        Raises:
+            JobLookupError: there is no such job.
+        """
+        self._must_be_there(job_id)
+        self._tags[job_id] = tuple(tags)
+
+    def set_metadata(self, job_id: str, metadata: Mapping[str, Any]) -> None:
+        """Replace what is kept beside a job.
+
+        Raises:
+            JobLookupError: there is no such job.
+        """
+        self._must_be_there(job_id)
+        self._metadata[job_id] = dict(metadata)
+
+    def _must_be_there(self, job_id: str) -> None:
+        if self.get_entry(job_id) is None:
+            raise JobLookupError(job_id)
+
+    def in_flight(self) -> list[InFlight]:
+        """What was handed out and has not ended."""
+        owner = owner_name()
+        return [
+            InFlight(fire.job_id, fire.id, None, owner, fire.claimed_ms, fire.token)
+            for fire in list(self._flying.values())
+        ]
+
+    def history(self, *, job_id: str | None = None, limit: int = 100) -> list[FireRecord]:
+        """The last ends, newest first; in whatever order the events came."""
+        owner = owner_name()
+        records = [record_of(fire, owner) for fire in list(self._past) if job_id in (None, fire.job_id)]
+        records.sort(key=lambda record: record.finished_ms, reverse=True)
+        return records[:limit]

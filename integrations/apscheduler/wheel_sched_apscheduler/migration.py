@@ -1,0 +1,296 @@
+"""Jobs from a stock store and back: read without running anything, written, and read again to verify.
+
+Stock stores hold pickles. They are read by an unpickler that finds APScheduler's triggers, dates, zones and plain data
+and refuses every other name, so that a migration runs no code of whoever could write to the old store. A job's function
+is only named.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import pickle  # read by `_Unpickler` alone; written for stock stores, whose format it is
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Protocol
+from zoneinfo import ZoneInfo
+
+from apscheduler.job import Job
+
+from wheel_sched.errors import ConfigError, StoreError, StoreUnavailable, WheelSchedError
+from wheel_sched_apscheduler.codec import JobCodec
+from wheel_sched_apscheduler.redis_store import RedisWheelJobStore
+
+_PAGE = 500
+_PLAIN = {
+    "builtins": {"set", "frozenset", "bytearray", "complex", "list", "dict", "tuple"},
+    "collections": {"OrderedDict"},
+    "datetime": {"datetime", "date", "time", "timedelta", "timezone"},
+    "decimal": {"Decimal"},
+    "uuid": {"UUID", "SafeUUID"},
+    "zoneinfo": {"ZoneInfo"},
+    "pytz": {"_UTC", "_p", "utc"},
+    "apscheduler.triggers.date": {"DateTrigger"},
+    "apscheduler.triggers.interval": {"IntervalTrigger"},
+    "apscheduler.triggers.cron": {"CronTrigger"},
+    "apscheduler.triggers.calendarinterval": {"CalendarIntervalTrigger"},
+    "apscheduler.triggers.combining": {"AndTrigger", "OrTrigger"},
+    "apscheduler.triggers.cron.fields": {"BaseField", "WeekField", "DayOfMonthField", "DayOfWeekField", "MonthField"},
+    "apscheduler.triggers.cron.expressions": {
+        "AllExpression",
+        "RangeExpression",
+        "WeekdayRangeExpression",
+        "WeekdayPositionExpression",
+        "LastDayOfMonthExpression",
+        "MonthRangeExpression",
+    },
+    "copyreg": {"_reconstructor"},
+}
+
+
+@dataclass(slots=True)
+class Report:
+    """What a migration did.
+
+    Args:
+        found: jobs in the source.
+        copied: of these, written and read again alike (with a dry run: that can be).
+        existing: ids that the target had already; left alone there.
+        failed: id -> why it cannot be copied.
+    """
+
+    found: int = 0
+    copied: int = 0
+    existing: list[str] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"found": self.found, "copied": self.copied, "existing": self.existing, "failed": self.failed}
+
+
+class Stock(Protocol):
+    """A stock store's table: ids, next run times and pickles."""
+
+    def rows(self) -> Iterator[tuple[str, bytes]]:
+        """Every job's id and pickle."""
+        ...
+
+    def put(self, job_id: str, moment: datetime | None, state: bytes) -> bool:
+        """Add a job; False when the id is there."""
+        ...
+
+
+def open_stock(
+    url: str,
+    *,
+    jobs_key: str = "apscheduler.jobs",
+    run_times_key: str = "apscheduler.run_times",
+    table: str = "apscheduler_jobs",
+) -> Stock:
+    """The stock store behind a URL: redis://, rediss:// or unix:// of a RedisJobStore, any other of SQLAlchemy.
+
+    Raises:
+        ConfigError: the URL is none, or its library is missing.
+    """
+    if url.startswith(("redis://", "rediss://", "unix://")):
+        return StockRedis(url, jobs_key, run_times_key)
+    try:
+        return StockSql(url, table)
+    except ImportError as error:
+        raise ConfigError(f"reading {url.partition(':')[0]} needs SQLAlchemy: pip install sqlalchemy") from error
+
+
+class StockRedis:
+    """The layout of APScheduler's RedisJobStore."""
+
+    def __init__(self, url: str, jobs_key: str, run_times_key: str) -> None:
+        from wheel_sched.store.redis.backend import client_for
+
+        try:
+            self._client: Any = client_for(url)
+        except ValueError as error:
+            raise ConfigError(f"expected a Redis URL, got one that is none: {error}") from error
+        self._jobs_key, self._run_times_key = jobs_key, run_times_key
+
+    def rows(self) -> Iterator[tuple[str, bytes]]:
+        """Every job's id and pickle."""
+        with _translated():
+            for job_id, state in self._client.hscan_iter(self._jobs_key, count=_PAGE):
+                yield job_id.decode("utf-8", "surrogateescape"), state
+
+    def put(self, job_id: str, moment: datetime | None, state: bytes) -> bool:
+        """Add a job; False when the id is there."""
+        with _translated():
+            if not self._client.hsetnx(self._jobs_key, job_id, state):
+                return False
+            if moment is not None:
+                self._client.zadd(self._run_times_key, {job_id: moment.timestamp()})
+        return True
+
+
+class StockSql:
+    """The table of APScheduler's SQLAlchemyJobStore."""
+
+    def __init__(self, url: str, table: str) -> None:
+        import sqlalchemy as sql
+        from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+
+        self._sql: Any = sql
+        try:
+            self._engine: Any = sql.create_engine(url)
+        except (ArgumentError, NoSuchModuleError) as error:
+            raise ConfigError(f"expected redis://... or an SQLAlchemy URL, got: {error}") from error
+        self._table: Any = sql.Table(
+            table,
+            sql.MetaData(),
+            sql.Column("id", sql.Unicode(191), primary_key=True),
+            sql.Column("next_run_time", sql.Float(25), index=True),
+            sql.Column("job_state", sql.LargeBinary, nullable=False),
+        )
+
+    def rows(self) -> Iterator[tuple[str, bytes]]:
+        """Every job's id and pickle."""
+        with _translated(), self._engine.connect() as connection:
+            found = connection.execute(self._sql.select(self._table.c.id, self._table.c.job_state)).all()
+        for row in found:
+            yield row[0], row[1]
+
+    def put(self, job_id: str, moment: datetime | None, state: bytes) -> bool:
+        """Add a job; False when the id is there."""
+        with _translated():
+            self._table.create(self._engine, checkfirst=True)
+            with self._engine.begin() as connection:
+                known = self._sql.select(self._table.c.id).where(self._table.c.id == job_id)
+                if connection.execute(known).first() is not None:
+                    return False
+                stamp = None if moment is None else moment.timestamp()
+                connection.execute(self._table.insert().values(id=job_id, next_run_time=stamp, job_state=state))
+        return True
+
+
+@contextlib.contextmanager
+def _translated() -> Iterator[None]:
+    """Errors of the stock store's library as ours."""
+    try:
+        yield
+    except WheelSchedError:
+        raise
+    except Exception as error:  # of whichever library the store stands on
+        if type(error).__module__.partition(".")[0] in ("redis", "sqlalchemy", "sqlite3"):
+            raise StoreUnavailable(f"the stock store does not answer as one: {error}; nothing was changed") from error
+        raise
+
+
+class _Unpickler(pickle.Unpickler):
+    """Makes triggers and plain data; any other name is refused before it is imported."""
+
+    def __init__(self, data: bytes, classes: frozenset[str]) -> None:
+        super().__init__(io.BytesIO(data))
+        self._classes = classes
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == ("builtins", "getattr"):
+            return _zone_maker  # a zone's pickle asks for ZoneInfo._unpickle by it
+        if name in _PLAIN.get(module, ()) or f"{module}:{name}" in self._classes:
+            return super().find_class(module, name)
+        raise StoreError(
+            f"its pickle names {module}:{name}, which is neither a trigger nor plain data; it was not imported; "
+            f"allow it with --allow-class {module}:{name} if you trust the old store"
+        )
+
+
+def _zone_maker(kind: Any, name: Any) -> Any:
+    if kind is ZoneInfo and name == "_unpickle":
+        return ZoneInfo._unpickle  # type: ignore[attr-defined]  # what its own pickles name
+    raise StoreError(f"its pickle asks for {name!r} of {kind!r}; it was not looked up")
+
+
+def read_stock(job_id: str, state: bytes, classes: Iterable[str] = ()) -> Any:
+    """A job out of a stock pickle, its function only named.
+
+    Raises:
+        StoreError: it holds something that is not allowed, or is no job.
+    """
+    try:
+        found = _Unpickler(state, frozenset(classes)).load()
+        job: Any = Job.__new__(Job)
+        job.id = job_id
+        job.func, job.func_ref = None, found["func"]
+        for name in ("trigger", "executor", "name", "misfire_grace_time", "coalesce", "max_instances", "next_run_time"):
+            setattr(job, name, found[name])
+        job.args, job.kwargs = tuple(found["args"]), dict(found["kwargs"])
+    except WheelSchedError:
+        raise
+    except Exception as error:  # a pickle may fail in any way
+        raise StoreError(f"its pickle cannot be read: {error!r}") from error
+    return job
+
+
+def migrate(stock: Stock, store: RedisWheelJobStore | None, *, classes: Iterable[str] = ()) -> Report:
+    """Copy every job of a stock store; without `store` only say what would be copied.
+
+    Args:
+        stock: see `open_stock`; it is left as it is.
+        store: where the jobs go. None = nowhere.
+        classes: "module:name" of classes the pickles may hold besides the known ones. Defaults to none.
+
+    Raises:
+        StoreError: one of the stores does not answer. Repeat the call: what is copied already is left alone.
+    """
+    report = Report()
+    codec = store.codec if store is not None else JobCodec()
+    chosen = list(classes)
+    batch: list[Any] = []
+    for job_id, state in stock.rows():
+        report.found += 1
+        try:
+            job = read_stock(job_id, state, chosen)
+            codec.encode(job)
+        except WheelSchedError as error:
+            report.failed[job_id] = str(error)
+            continue
+        batch.append(job)
+        if len(batch) == _PAGE:
+            _copy(batch, store, report)
+            batch = []
+    _copy(batch, store, report)
+    return report
+
+
+def _copy(jobs: list[Any], store: RedisWheelJobStore | None, report: Report) -> None:
+    if store is None:
+        report.copied += len(jobs)
+        return
+    if not jobs:
+        return
+    existing = set(store.add_jobs(jobs))
+    report.existing += sorted(existing)
+    written = [job for job in jobs if job.id not in existing]
+    for job, found in zip(written, store.store.get([job.id for job in written]), strict=True):
+        if found is not None and found.body == store.codec.encode(job):
+            report.copied += 1
+        else:
+            report.failed[job.id] = "it was written and is not there any more as it was: is a scheduler running?"
+
+
+def export(store: RedisWheelJobStore, stock: Stock, *, dry_run: bool = False) -> Report:
+    """Copy every job back into a stock store.
+
+    Raises:
+        StoreError: one of the stores does not answer.
+    """
+    report = Report()
+    for found in store._shelf.pages(("due", "held", "fly")):
+        report.found += 1
+        try:
+            job = store.codec.decode(found.id, found.body, resolve=False).job
+            state = pickle.dumps(job.__getstate__())
+        except Exception as error:  # also what pickle says of an argument
+            report.failed[found.id] = str(error)
+            continue
+        if dry_run or stock.put(found.id, job.next_run_time, state):
+            report.copied += 1
+        else:
+            report.existing.append(found.id)
+    return report

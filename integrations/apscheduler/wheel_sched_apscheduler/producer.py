@@ -1,0 +1,130 @@
+"""Producer: add and remove jobs from a process that runs no scheduler.
+
+The same calls as a scheduler's, and the same atomic scripts; whoever runs the scheduler is woken. No thread, no pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from apscheduler.job import Job
+from apscheduler.jobstores.base import ConflictingIdError
+from apscheduler.schedulers.background import BackgroundScheduler
+from apscheduler.util import undefined
+
+from wheel_sched_apscheduler.redis_store import RedisWheelJobStore
+
+
+class Producer:
+    """A jobstore without a scheduler.
+
+    Args:
+        jobstore: where the jobs go; `RedisWheelJobStore(url)` as the schedulers have it.
+        timezone: of triggers without one. Defaults to None: the local one.
+        job_defaults: as a scheduler's: misfire_grace_time, coalesce, max_instances. Defaults to none.
+    """
+
+    def __init__(
+        self, jobstore: RedisWheelJobStore, *, timezone: Any = None, job_defaults: Mapping[str, Any] | None = None
+    ) -> None:
+        self.jobstore = jobstore
+        options = {} if timezone is None else {"timezone": timezone}
+        # never started: it knows how triggers and jobs are made
+        self._maker = BackgroundScheduler(job_defaults=dict(job_defaults or {}), **options)
+
+    def __enter__(self) -> Producer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Producer {self.jobstore!r}>"
+
+    def make(
+        self,
+        func: Callable[..., Any] | str,
+        trigger: Any = None,
+        args: Sequence[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        id: str | None = None,  # noqa: A002 - the name a scheduler's add_job gives it
+        name: str | None = None,
+        misfire_grace_time: Any = undefined,
+        coalesce: Any = undefined,
+        max_instances: Any = undefined,
+        next_run_time: Any = undefined,
+        executor: str = "default",
+        **trigger_args: Any,
+    ) -> Job:
+        """A job as `scheduler.add_job` would make it, not yet stored.
+
+        Raises:
+            TypeError, ValueError: an argument is wrong, as a scheduler says it.
+        """
+        maker = self._maker
+        given = {
+            "trigger": maker._create_trigger(trigger, trigger_args),
+            "executor": executor,
+            "func": func,
+            "args": tuple(args) if args is not None else (),
+            "kwargs": dict(kwargs) if kwargs is not None else {},
+            "id": id,
+            "name": name,
+            "misfire_grace_time": misfire_grace_time,
+            "coalesce": coalesce,
+            "max_instances": max_instances,
+            "next_run_time": next_run_time,
+        }
+        job = Job(maker, **{key: value for key, value in given.items() if value is not undefined})
+        missing = {key: value for key, value in maker._job_defaults.items() if not hasattr(job, key)}
+        if not hasattr(job, "next_run_time"):
+            missing["next_run_time"] = job.trigger.get_next_fire_time(None, datetime.now(maker.timezone))
+        job._modify(**missing)
+        return job
+
+    def add_job(
+        self,
+        func: Callable[..., Any] | str,
+        trigger: Any = None,
+        *,
+        replace_existing: bool = False,
+        metadata: Mapping[str, Any] | None = None,
+        tags: Sequence[str] = (),
+        **options: Any,
+    ) -> str:
+        """Make and store a job; its id.
+
+        Raises:
+            ConflictingIdError: the id exists and is not to be replaced; nothing was changed.
+            NotSerializable, Forbidden: it cannot be stored.
+            StoreError: the store does not answer.
+        """
+        job = self.make(func, trigger, **options)
+        try:
+            self.jobstore._shelf.add([job], metadata, tags)
+        except ConflictingIdError:
+            if not replace_existing:
+                raise
+            self.jobstore.update_job(job)
+        job_id: str = job.id
+        return job_id
+
+    def add_jobs(
+        self, jobs: Iterable[Job], *, metadata: Mapping[str, Any] | None = None, tags: Sequence[str] = ()
+    ) -> list[str]:
+        """Store what `make` made, 500 to a round trip; ids that exist are left alone. The answer: these ids."""
+        return self.jobstore.add_jobs(list(jobs), metadata=metadata, tags=tags)
+
+    def remove_job(self, job_id: str) -> None:
+        """Remove a job.
+
+        Raises:
+            JobLookupError: there is none of that id.
+        """
+        self.jobstore.remove_job(job_id)
+
+    def close(self) -> None:
+        """Release connections. Idempotent."""
+        self.jobstore.shutdown()

@@ -1,0 +1,491 @@
+"""RedisWheelJobStore: jobs that many scheduler processes share, on the delay store.
+
+What it is. A jobstore for any APScheduler 3 scheduler in which each occurrence is handed to one process, under a lease,
+and stays in the store until it has ended; a process that dies loses none. Jobs are JSON under an allow-list, never
+pickle unless asked for. See `bracket` for how a stock scheduler drives it and `passes` for our own.
+
+Cost. One round trip a pass, which tells how the last jobs ended and claims the next; nothing per job. Idle: one look
+in `max_sleep_s`, and a blocked read that hears of earlier jobs from other processes.
+
+Threads. Any for everything; a lock keeps claims and settlements in order. Two threads of its own, from `start` to
+`shutdown`. Errors of the store never reach a scheduler's loop: a pass without a store is an empty one that says when
+to come again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
+
+from apscheduler.job import Job
+
+from wheel_sched.errors import ConfigError, StoreError
+from wheel_sched.store import Claim, Claimed, DelayStore, open_store
+from wheel_sched.store.operations import Call, ClaimDue, new_token
+from wheel_sched_apscheduler.bracket import BracketStore
+from wheel_sched_apscheduler.catalogue import Catalogue
+from wheel_sched_apscheduler.chronicle import Chronicle
+from wheel_sched_apscheduler.claimed_job import ClaimedJob, dress
+from wheel_sched_apscheduler.codec import JobCodec, Unreadable
+from wheel_sched_apscheduler.fire import Finish, Fire, bare_fire
+from wheel_sched_apscheduler.flights import Flights, Parcel, Ticket
+from wheel_sched_apscheduler.instants import floor_ms, from_ms, to_ms
+from wheel_sched_apscheduler.keeper import Keeper
+from wheel_sched_apscheduler.layout import OCCURRENCE, job_id_of, read_occurrence
+from wheel_sched_apscheduler.misfire import MISFIRES, Misfire, grace_after_claim
+from wheel_sched_apscheduler.missed import missed_run_times
+from wheel_sched_apscheduler.passes import Batch
+from wheel_sched_apscheduler.shelf import Shelf
+
+Delivery = Literal["at_least_once", "at_most_once"]
+NAMESPACE = "apscheduler"
+RETRY_S = (0.2, 0.5, 1.0, 2.0)  # how long after a store error the next pass comes, by how many there were in a row
+
+AT_ONCE_S = 0.2  # within this a pass comes that was told that more is due
+QUIET_S = 0.02  # and so long after any other pass the keeper leaves what has ended to the next one
+
+
+class RedisWheelJobStore(Catalogue, BracketStore):
+    """Jobs in Redis or Valkey, shared by any number of processes; plugin alias `wheel-redis`.
+
+    Args:
+        url: redis://, rediss://, unix:// or embedded:FOLDER. Defaults to "redis://localhost:6379/0".
+        client: instead of a URL, a redis-py client: standalone, from a Sentinel, or of a Cluster. Defaults to None.
+        store: instead of both, an open `DelayStore`. Defaults to None.
+        namespace: prefix of all keys. Defaults to "apscheduler".
+        shards: fixed when the namespace is created; more than one spreads it over a cluster. Defaults to 1.
+        durability: what a write waits for, see docs/guarantees.md. Defaults to "everysec".
+        codec: how jobs are written; instead of the next five. Defaults to None.
+        allow, triggers, aliases, secret, allow_pickle: see `JobCodec`.
+        lease_s: how long after a process died its jobs are handed out again. Defaults to 30.
+        delivery: "at_most_once" settles an occurrence before it runs, so that a crash loses it. Defaults to
+            "at_least_once".
+        misfire: from when lateness counts, see `misfire`. Defaults to "lenient".
+        global_max_instances: count `max_instances` over all processes: an occurrence for which there is no room waits.
+            Defaults to False: per process, as stock.
+        batch: how many jobs one pass hands over at most. Defaults to 200.
+        max_sleep_s: how long a scheduler sleeps at most, should a wake-up be lost. Defaults to 10.
+        history: how many items of ends are kept, of up to 50 ends each; 0 = none. Defaults to 1000.
+
+    Raises:
+        ConfigError: with all that is wrong; nothing was opened.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        client: Any = None,
+        store: DelayStore | None = None,
+        namespace: str = NAMESPACE,
+        shards: int = 1,
+        durability: str = "everysec",
+        codec: JobCodec | None = None,
+        allow: Iterable[str] | None = None,
+        triggers: Iterable[type] = (),
+        aliases: Mapping[str, str] | None = None,
+        secret: str | bytes | Sequence[str | bytes] | None = None,
+        allow_pickle: bool = False,
+        lease_s: float = 30.0,
+        delivery: Delivery = "at_least_once",
+        misfire: Misfire = "lenient",
+        global_max_instances: bool = False,
+        batch: int = 200,
+        max_sleep_s: float = 10.0,
+        history: int = 1000,
+    ) -> None:
+        super().__init__()
+        problems = []
+        if sum(target is not None for target in (url, client, store)) > 1:
+            problems.append("expected one of url, client and store, got several")
+        if not 0.1 <= lease_s <= 86_400:
+            problems.append(f"expected lease_s to be from 0.1 to 86400 (seconds), got: {lease_s!r}")
+        if delivery not in ("at_least_once", "at_most_once"):
+            problems.append(f"expected delivery to be at_least_once or at_most_once, got: {delivery!r}")
+        if misfire not in MISFIRES:
+            problems.append(f"expected misfire to be one of {', '.join(MISFIRES)}, got: {misfire!r}")
+        if type(batch) is not int or not 1 <= batch <= 500:
+            problems.append(f"expected batch to be a whole number from 1 to 500, got: {batch!r}")
+        if not 0.01 <= max_sleep_s <= 3600:
+            problems.append(f"expected max_sleep_s to be from 0.01 to 3600 (seconds), got: {max_sleep_s!r}")
+        if type(history) is not int or history < 0:
+            problems.append(f"expected history to be a whole number from 0 up, got: {history!r}")
+        if problems:
+            raise ConfigError(problems)
+        self.codec = codec or JobCodec(
+            allow=allow, triggers=triggers, aliases=aliases, secret=secret, allow_pickle=allow_pickle
+        )
+        self._target = client if client is not None else url or "redis://localhost:6379/0"
+        self._settings: dict[str, Any] = {"namespace": namespace, "shards": shards, "durability": durability}
+        self._store = store
+        self._owns_store = store is None
+        self._lease_ms = int(lease_s * 1000)
+        self._delivery: Delivery = delivery
+        self._misfire: Misfire = misfire
+        self._global_max_instances = global_max_instances
+        self._batch = batch
+        self._max_sleep_s = max_sleep_s
+        self._shards = shards if store is None else store.shards
+        self._flights = Flights(self.codec, self._shards, self._lease_ms, self._may_split, self._forget)
+        self._io = threading.RLock()  # one conversation about claims at a time
+        self._opening = threading.Lock()
+        self._claim_tokens = [new_token() for _ in range(self._shards)]
+        self._failures = 0
+        self._ahead_ms = 0  # the store's clock minus ours
+        self._pass_until_s = 0.0  # so long a pass is expected to come, on the monotonic clock
+        self._planned_ms: int | None = None  # when the scheduler will come without being woken
+        self._keeper: Keeper | None = None
+        self._shelf = Shelf(self)
+        self._chronicle = Chronicle(history, self._lease_ms)
+
+    # Life.
+
+    @property
+    def store(self) -> DelayStore:
+        """The delay store, opened when it is first needed.
+
+        Raises:
+            StoreError: the server is away, too old, or the namespace is another.
+        """
+        if self._store is None:
+            with self._opening:
+                if self._store is None:
+                    self._store = open_store(self._target, **self._settings)
+        return self._store
+
+    def start(self, scheduler: Any, alias: str) -> None:
+        """Open the store and start the two threads.
+
+        Raises:
+            StoreError: see `store`; the scheduler does not start either.
+        """
+        super().start(scheduler, alias)
+        self._chronicle.closing = False
+        self._keeper = Keeper(
+            self.store, self._flush_when_quiet, self.beat, self._nap_s, self._heard, self._lease_ms / 3000
+        )
+        self._keeper.start()
+
+    def shutdown(self) -> None:
+        """Tell the store what has ended. What still runs keeps its lease until it ends or the process does."""
+        self._plan_rest()
+        keeper, self._keeper = self._keeper, None
+        self._chronicle.closing = True
+        if keeper is not None:
+            try:
+                self.flush()  # here and now: a process may end as soon as this returns
+            except Exception as error:  # also what a client library raises besides its own errors
+                self._logger.warning("The store could not be told what ended last; that comes again: %s", error)
+            keeper.stop(until=lambda: not self._flights.flying, then=self._close)
+        else:
+            self._close()
+
+    def _close(self) -> None:
+        with contextlib.suppress(StoreError):
+            if self._chronicle.announced:
+                self.store.cancel([self._chronicle.worker_id])
+        if self._owns_store and self._store is not None:
+            self._store.close()
+            self._store = None
+
+    def __repr__(self) -> str:
+        target = self._settings["namespace"]
+        return f"<{type(self).__name__} namespace={target} in_flight={len(self._flights)} lease={self._lease_ms}ms>"
+
+    # The seam, see `passes`.
+
+    def claim_batch(self, now: datetime, limit: int | None = None) -> Batch:
+        """One round trip: what has ended since the last one is settled, and what is due at `now` is claimed."""
+        limit = min(limit or self._batch, 500)
+        fires: list[Fire] = []
+        now_ms = floor_ms(now)
+        with self._io:
+            self._pass_until_s = time.monotonic() + AT_ONCE_S
+            try:
+                asked_ms = time.time_ns() // 1_000_000
+                parcels = self._flights.gather(self.store_now_ms(), split_due_ms=now_ms)
+                operations = [ClaimDue(limit, self._lease_ms, max(now_ms, 0), token=t) for t in self._claim_tokens]
+                answers = self._send(parcels, [Call(shard, claim) for shard, claim in enumerate(operations)])
+            except Exception as error:  # also what a client library raises besides its own errors
+                return self._failed(now, error)
+            self._failures = 0
+            for shard, claim in enumerate(answers):
+                self._claim_tokens[shard] = new_token()
+                fires += self._boarded(claim, shard, now)
+            if self._delivery == "at_most_once" and fires:
+                fires = self._settled_first(fires, now)
+            more = any(len(claim.items) == limit for claim in answers)
+            wake_at = now if more else self._wake_at_of(answers, asked_ms)
+            self._planned_ms = to_ms(wake_at)
+            self._pass_until_s = time.monotonic() + (AT_ONCE_S if more else QUIET_S)
+        fires.sort(key=lambda fire: (fire.scheduled, fire.job_id))
+        return Batch(fires, wake_at, more)
+
+    def _wake_at_of(self, claims: Sequence[Claim], asked_ms: int) -> datetime:
+        """When something may be due next, by our clock and by the store's."""
+        wake_ms = asked_ms + int(self._max_sleep_s * 1000)
+        for claim in claims:
+            server_ms = claim.now_us // 1000
+            self._ahead_ms = server_ms - asked_ms
+            if claim.due_head_ms is not None:  # both clocks must have come to it
+                wake_ms = min(wake_ms, max(claim.due_head_ms, asked_ms + claim.due_head_ms - server_ms))
+            if claim.fly_head_ms is not None:
+                wake_ms = min(wake_ms, asked_ms + max(claim.fly_head_ms - server_ms, 0) + 1)
+        return from_ms(wake_ms)
+
+    def _failed(self, now: datetime, error: Exception) -> Batch:
+        if self._failures == 0:
+            self._logger.warning("The store does not answer, jobs wait until it does: %s", error)
+        wait_s = RETRY_S[min(self._failures, len(RETRY_S) - 1)]
+        self._failures += 1
+        return Batch([], max(now, datetime.now(UTC)) + timedelta(seconds=wait_s))
+
+    def _boarded(self, claim: Claim, shard: int, now: datetime) -> list[Fire]:
+        """The fires of a claim; what cannot be loaded is quarantined."""
+        fires = []
+        for item in claim.items:
+            if self._flights.take_back(item.id, item.due_ms, claim.number):
+                continue
+            try:
+                fires.append(self._fire_of_item(item, claim.number, shard, now))
+            except Exception as error:  # stored data may be of any shape, and so may a module that is imported
+                reason = str(error) if isinstance(error, StoreError) else f"{type(error).__name__}: {error}"
+                self._logger.error(
+                    "Job %r cannot be loaded and is quarantined: %s", job_id_of(item.id), reason, exc_info=error
+                )
+                self._flights.quarantine(shard, claim.number, item.id, reason)
+        return fires
+
+    def _fire_of_item(self, item: Claimed, claim: int, shard: int, now: datetime) -> Fire:
+        job_id = job_id_of(item.id)
+        run_times, body = None, item.body
+        occurrence = item.topic == OCCURRENCE
+        if occurrence:
+            run_times, body = read_occurrence(item.body)
+        stored = self.codec.decode(job_id, body, Job if self.driven else ClaimedJob)
+        job = stored.job
+        if job.next_run_time is None:
+            raise Unreadable("it has no next run time, yet it was due")
+        job._scheduler, job._jobstore_alias = self._scheduler, self._alias
+        if run_times is not None:
+            run_times = [moment.astimezone(job.next_run_time.tzinfo) for moment in run_times]
+            job.next_run_time = run_times[0]
+            job.trigger = _once(run_times[-1])
+            job.misfire_grace_time = None  # it was claimed in time by whoever was lost
+        elif item.lapses:
+            job.misfire_grace_time = None  # the same
+        else:
+            job.misfire_grace_time = grace_after_claim(job, now, self._misfire)
+        redelivered = occurrence or item.lapses > 0
+        fire: Fire
+        if self.driven:
+            fire = bare_fire(job, claim, redelivered=redelivered, fixed=run_times)
+        else:
+            fire = dress(job, claim, redelivered=redelivered, fixed=run_times).fire
+        fire.ticket = Ticket(
+            shard, claim, item.id, item.due_ms, body=body, refs=item.refs, stored=stored, occurrence=occurrence
+        )
+        self._flights.board(fire)
+        return fire
+
+    def _settled_first(self, fires: list[Fire], now: datetime) -> list[Fire]:
+        """At most once: each occurrence leaves the store before it is handed out; what could not leave is not."""
+        for fire in fires:
+            run_times = fire.run_at(
+                fire.run_times or getattr(fire.job, "fixed", None) or missed_run_times(fire.job, now)
+            )
+            if not self.driven:
+                fire.job.fixed = run_times
+            fire.plan(fire.job.trigger.get_next_fire_time(run_times[-1], now) if run_times else None)
+            self._flights.end(fire)
+        try:
+            self._send(self._flights.gather(self.store_now_ms()), [])
+        except StoreError as error:
+            self._failed(now, error)
+        return [fire for fire in fires if fire.ticket.item_id not in self._flights.flying]
+
+    def hand_over(self, fires: Sequence[Fire]) -> None:
+        """See `passes`."""
+        if self._delivery == "at_most_once":
+            return
+        if self.driven or self._scheduler is None:
+            for fire in fires:
+                fire.handed_over = True
+        with self._io:
+            self._flights.handed_over(fires)
+            for fire in fires:
+                if fire.next_run_time is not None and self._planned_ms is not None:
+                    self._planned_ms = min(self._planned_ms, to_ms(fire.next_run_time))
+        if self._keeper is not None and fires:
+            self._keeper.look()
+
+    def finish(self, fire: Fire, finish: Finish, error: str = "") -> None:
+        """See `passes`."""
+        fire.note_end(finish, error)
+        self._chronicle.note(fire)
+        if self._delivery == "at_least_once":
+            self._flights.end(fire)
+        if self._keeper is not None:
+            self._keeper.look()
+
+    def release(self, fires: Iterable[Fire], delay_ms: int = 0) -> None:
+        """See `passes`."""
+        for fire in fires:
+            self._flights.put_back(fire, self.store_now_ms() + delay_ms if delay_ms else None)
+        if self._keeper is not None:
+            self._keeper.look()
+
+    def _unknown_executor(self, fire: Fire) -> None:
+        reason = f"the scheduler has no executor {fire.job.executor!r}"
+        self._logger.error("Job %r is quarantined: %s", fire.job_id, reason)
+        self._flights.quarantine(fire.ticket.shard, fire.ticket.claim, fire.ticket.item_id, reason)
+        self._flights.flying.pop(fire.ticket.item_id, None)
+
+    def _may_split(self, fire: Fire) -> bool:
+        if not self._global_max_instances:
+            return True
+        if fire.job.max_instances == 1:
+            return False
+        most: int = fire.job.max_instances
+        return len(self.store.find(f"run:{fire.job_id}", limit=most)) + 1 < most
+
+    # What the keeper does.
+
+    def store_now_ms(self) -> int:
+        """The store's time, as of the last answer."""
+        return time.time_ns() // 1_000_000 + self._ahead_ms
+
+    def flush(self) -> None:
+        """Tell the store what has ended and free what runs long.
+
+        Raises:
+            StoreError: it does not answer; what was to be told is kept.
+        """
+        with self._io:
+            parcels = self._flights.gather(self.store_now_ms()) + self._chronicle.gather(self.store_now_ms())
+            if parcels:
+                self._send(parcels, [])
+            announcement = self._chronicle.announcement(self._flights.flying.values(), self.store_now_ms())
+            if announcement is not None:
+                self.store.replace(announcement, create=True)
+
+    def _flush_when_quiet(self) -> None:
+        """`flush`, unless a pass is about to come: it carries the rest along, and must not wait for us."""
+        if time.monotonic() > self._pass_until_s:
+            self.flush()
+
+    def beat(self) -> None:
+        """Extend the leases of what is running here.
+
+        Raises:
+            StoreError: it does not answer.
+        """
+        with self._io:
+            parcels = self._flights.heartbeats(self.store_now_ms(), self._runs)
+            parcels += self._chronicle.trims(self._shards)
+            if parcels:
+                self._send(parcels, [], keep=False)
+
+    def _runs(self, fire: Fire) -> bool:
+        """Whether a fire is running, as far as can be seen: an executor that broke tells no end."""
+        scheduler = self._scheduler
+        if scheduler is None or self.driven:
+            return fire.handed_over
+        executor = scheduler._executors.get(fire.job.executor)
+        instances = getattr(executor, "_instances", None)
+        fire.unseen = 0 if instances is None or fire.job_id in instances else fire.unseen + 1
+        return fire.alive
+
+    def _nap_s(self) -> float | None:
+        """How long the keeper may sleep: 0 when there is something to tell."""
+        now_s = time.monotonic()
+        if self._flights.waiting:
+            return 0.0
+        naps = [self._flights.next_split_s(now_s), self._chronicle.next_s(bool(self._flights), now_s)]
+        return min((nap for nap in naps if nap is not None), default=None)
+
+    def _send(self, parcels: Sequence[Parcel], calls: Sequence[Call[Any]], *, keep: bool = True) -> list[Any]:
+        """One round trip. Answers those of `calls`; parcels whose answer was lost are kept to be repeated.
+
+        Raises:
+            StoreError: one of the answers, after all others were taken in.
+        """
+        try:
+            answers = self.store.execute([*(parcel.call for parcel in parcels), *calls])
+        except StoreError:
+            if keep:
+                self._flights.keep(parcels)
+            raise
+        failed: Exception | None = None
+        earliest_ms: int | None = None
+        for parcel, answer in zip(parcels, answers, strict=False):
+            if isinstance(answer, Exception):
+                failed = answer
+                if keep:
+                    self._flights.keep([parcel])
+                continue
+            parcel.answered(answer, parcel.fires)
+            head_ms = getattr(answer, "due_head_ms", None)
+            if head_ms is not None:
+                earliest_ms = head_ms if earliest_ms is None else min(earliest_ms, head_ms)
+        for answer in answers[len(parcels) :]:
+            if isinstance(answer, Exception):
+                failed = answer
+        if failed is not None:
+            raise failed
+        if earliest_ms is not None and not calls:
+            self._heard(earliest_ms)
+        return list(answers[len(parcels) :])
+
+    def _heard(self, due_ms: int) -> None:
+        """Something is due then; wake the scheduler if it would sleep longer. Any thread."""
+        planned_ms = self._planned_ms
+        scheduler = self._scheduler
+        if planned_ms is not None and due_ms < planned_ms and scheduler is not None and scheduler.running:
+            self._planned_ms = due_ms
+            scheduler.wakeup()
+
+    # The contract outside of a pass: see `shelf`.
+
+    def _head(self) -> datetime | None:
+        return self._shelf.head()
+
+    def _update(self, job: Any) -> None:
+        self._shelf.update(job)
+
+    def _remove(self, job_id: str) -> None:
+        self._shelf.remove(job_id)
+
+    def lookup_job(self, job_id: str) -> Any:
+        """The job, or None. One round trip."""
+        return self._shelf.lookup(job_id)
+
+    def get_all_jobs(self) -> list[Any]:
+        """All jobs by next run time, then id; paused ones last. Those that cannot be loaded are left out."""
+        return self._shelf.all_jobs()
+
+    def add_job(self, job: Any) -> None:
+        """One round trip, atomic.
+
+        Raises:
+            ConflictingIdError: there is a job of that id, here or from another process; nothing was changed.
+            NotSerializable, Forbidden: the job cannot be stored; nothing was.
+            StoreError: the store does not answer.
+        """
+        self._shelf.add([job])
+
+    def remove_all_jobs(self) -> None:
+        """Remove every job; one that runs finishes and does not come again."""
+        self._shelf.remove_all()
+
+
+def _once(moment: datetime) -> Any:
+    from apscheduler.triggers.date import DateTrigger
+
+    trigger = DateTrigger.__new__(DateTrigger)
+    trigger.run_date = moment
+    return trigger

@@ -1,0 +1,6 @@
+"""Schedulers that hand over jobs in batches; they take the place of APScheduler's own, with any job store."""
+
+from wheel_sched_apscheduler.schedulers.background import WheelBackgroundScheduler, WheelBlockingScheduler
+from wheel_sched_apscheduler.schedulers.event_loop import WheelAsyncIOScheduler
+
+__all__ = ["WheelAsyncIOScheduler", "WheelBackgroundScheduler", "WheelBlockingScheduler"]

@@ -1,0 +1,52 @@
+"""The scheduler's sleep: until the earliest moment that anybody named, and no wake-up for a later one.
+
+Whoever stores a job calls `ring_by` with its next run time. A sleeper that would have woken earlier anyway is left
+alone; a request that arrives while the owner is awake counts for its next sleep, so none is lost.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+_LOOK_AGAIN_S = 30.0  # a wall clock that is set forward is noticed after this; looking costs no store call
+_AWAKE = float("-inf")
+_NEVER = float("inf")
+
+
+class Alarm:
+    """One owner sleeps, any thread rings.
+
+    Args:
+        now: wall clock in seconds. Defaults to `time.time`.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.time) -> None:
+        self._now = now
+        self._changed = threading.Condition(threading.Lock())
+        self._until = _AWAKE
+        self._asked = _NEVER
+
+    def ring(self) -> None:
+        """Wake the owner now, or keep it from its next sleep."""
+        self.ring_by(_AWAKE)
+
+    def ring_by(self, at: float) -> None:
+        """Have the owner awake at `at` (seconds since 1970) at the latest."""
+        with self._changed:
+            self._asked = min(self._asked, at)
+            if at < self._until:
+                self._changed.notify()
+
+    def sleep(self, until: float) -> None:
+        """Return at `until`, or earlier when somebody rang since the last sleep ended. Never before that."""
+        with self._changed:
+            while True:
+                self._until = min(until, self._asked)
+                left_s = self._until - self._now()
+                if left_s <= 0:
+                    break
+                self._changed.wait(min(left_s, _LOOK_AGAIN_S))
+            self._until = _AWAKE
+            self._asked = _NEVER

@@ -1,0 +1,44 @@
+"""The wheel-driven scheduler in a thread of its own, and the one that takes the caller's thread."""
+
+from __future__ import annotations
+
+import threading
+
+from apscheduler.schedulers.background import BackgroundScheduler
+from apscheduler.schedulers.base import BaseScheduler
+from apscheduler.schedulers.blocking import BlockingScheduler
+
+from wheel_sched_apscheduler.schedulers.scheduler import WheelScheduler
+
+
+class WheelBlockingScheduler(WheelScheduler, BlockingScheduler):
+    """Takes the place of `BlockingScheduler`: `start` returns after a `shutdown` from another thread or a job.
+
+    See `WheelScheduler` for its settings. An interrupt (Ctrl-C) ends the loop and is raised from `start`; `running` is
+    then False, and `shutdown` ends executors and job stores.
+    """
+
+    def start(self, paused: bool = False) -> None:
+        """Run until it is shut down.
+
+        Raises:
+            SchedulerAlreadyRunningError: it was started before and not shut down.
+        """
+        self._before_start()
+        BaseScheduler.start(self, paused)
+        self._main_loop()
+
+
+class WheelBackgroundScheduler(WheelScheduler, BackgroundScheduler):
+    """Takes the place of `BackgroundScheduler`; see `WheelScheduler` for its settings, and `daemon` as in stock."""
+
+    def start(self, paused: bool = False) -> None:
+        """Start the loop's thread and return.
+
+        Raises:
+            SchedulerAlreadyRunningError: it was started before and not shut down.
+        """
+        self._before_start()
+        BaseScheduler.start(self, paused)
+        self._owner = threading.Thread(target=self._main_loop, name="APScheduler", daemon=self._daemon)
+        self._owner.start()

@@ -1,0 +1,282 @@
+"""The asyncio scheduler: coroutines on the loop, stores off it, events where listeners expect them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from apscheduler.events import (
+    EVENT_ALL,
+    EVENT_JOB_ADDED,
+    EVENT_JOB_ERROR,
+    EVENT_JOB_EXECUTED,
+    EVENT_JOB_MAX_INSTANCES,
+    EVENT_JOB_SUBMITTED,
+    EVENT_SCHEDULER_SHUTDOWN,
+)
+from apscheduler.executors.pool import ThreadPoolExecutor
+from apscheduler.jobstores.memory import MemoryJobStore
+from apscheduler.schedulers import SchedulerNotRunningError
+from apscheduler.schedulers.asyncio import AsyncIOScheduler
+from wheel_sched_apscheduler.schedulers import WheelAsyncIOScheduler
+
+PATIENCE_S = 30.0
+
+
+class Heard:
+    """Counts events on the event loop and lets coroutines wait for them; it fails off the loop."""
+
+    def __init__(self, scheduler: Any, mask: int = EVENT_ALL) -> None:
+        self.events: list[Any] = []
+        self._changed = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self.elsewhere = 0
+        scheduler.add_listener(self._note, mask)
+
+    def _note(self, event: Any) -> None:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            self.elsewhere += 1
+            self._loop.call_soon_threadsafe(self._changed.set)
+        self.events.append(event)
+        self._changed.set()
+
+    def of(self, code: int) -> list[Any]:
+        return [event for event in self.events if event.code & code]
+
+    async def wait(self, code: int, count: int = 1) -> list[Any]:
+        async with asyncio.timeout(PATIENCE_S):
+            while len(self.of(code)) < count:
+                self._changed.clear()
+                await self._changed.wait()
+        return self.of(code)
+
+
+async def ended(scheduler: Any, heard: Heard) -> None:
+    scheduler.shutdown()
+    await heard.wait(EVENT_SCHEDULER_SHUTDOWN)
+
+
+def soon(seconds: float = 0.02) -> datetime:
+    return datetime.now(UTC) + timedelta(seconds=seconds)
+
+
+def in_loop(test: Callable[[Any, Heard], Any], **options: Any) -> None:
+    """Run a test coroutine with a started scheduler."""
+
+    async def main() -> None:
+        scheduler = WheelAsyncIOScheduler(timezone=UTC, **options)
+        heard = Heard(scheduler)
+        scheduler.start()
+        try:
+            await test(scheduler, heard)
+        finally:
+            if scheduler.running:
+                await ended(scheduler, heard)
+
+    asyncio.run(main())
+
+
+def test_it_is_what_it_replaces() -> None:
+    """Code that asks for APScheduler's class accepts ours."""
+    assert issubclass(WheelAsyncIOScheduler, AsyncIOScheduler)
+
+
+def test_coroutines_run_on_the_loop_and_functions_off_it() -> None:
+    """As in stock; and every event is heard on the loop."""
+
+    async def test(scheduler: Any, heard: Heard) -> None:
+        async def coroutine() -> str:
+            await asyncio.sleep(0)
+            return threading.current_thread().name
+
+        scheduler.add_job(coroutine, "date", run_date=soon(), id="coroutine")
+        scheduler.add_job(lambda: threading.current_thread().name, "date", run_date=soon(), id="function")
+        events = await heard.wait(EVENT_JOB_EXECUTED, 2)
+        names = {event.job_id: event.retval for event in events}
+        assert names["coroutine"] == threading.current_thread().name
+        assert names["function"] != threading.current_thread().name
+        assert heard.elsewhere == 0
+
+    in_loop(test)
+
+
+def test_events_come_in_causal_order() -> None:
+    """Added, submitted, executed, for each of many coroutines."""
+
+    async def test(scheduler: Any, heard: Heard) -> None:
+        async def nothing() -> None:
+            pass
+
+        for number in range(200):
+            scheduler.add_job(nothing, "date", run_date=soon(), id=str(number))
+        await heard.wait(EVENT_JOB_EXECUTED, 200)
+        watched = EVENT_JOB_ADDED | EVENT_JOB_SUBMITTED | EVENT_JOB_EXECUTED
+        for number in range(200):
+            codes = [event.code for event in heard.of(watched) if event.job_id == str(number)]
+            assert codes == [EVENT_JOB_ADDED, EVENT_JOB_SUBMITTED, EVENT_JOB_EXECUTED]
+
+    in_loop(test)
+
+
+def test_a_failing_coroutine_is_an_event() -> None:
+    """And the scheduler goes on."""
+
+    async def test(scheduler: Any, heard: Heard) -> None:
+        async def fail() -> None:
+            raise ValueError("broken")
+
+        scheduler.add_job(fail, "date", run_date=soon(), id="fails")
+        (event,) = await heard.wait(EVENT_JOB_ERROR)
+        assert isinstance(event.exception, ValueError)
+        scheduler.add_job(lambda: None, "date", run_date=soon())
+        await heard.wait(EVENT_JOB_EXECUTED)
+
+    in_loop(test)
+
+
+def test_a_coroutine_that_runs_has_its_instance_counted() -> None:
+    """`max_instances` holds, and the refused run is an event."""
+
+    async def test(scheduler: Any, heard: Heard) -> None:
+        gate = asyncio.Event()
+        scheduler.add_job(gate.wait, "interval", seconds=0.02)
+        await heard.wait(EVENT_JOB_MAX_INSTANCES, 2)
+        assert len(heard.of(EVENT_JOB_SUBMITTED)) == 1
+        gate.set()
+        await heard.wait(EVENT_JOB_EXECUTED, 2)
+
+    in_loop(test)
+
+
+class SlowStore(MemoryJobStore):  # type: ignore[misc]  # APScheduler is untyped
+    """Takes its time, as a server far away does, and notes who has to wait for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.threads: set[str] = set()
+
+    def get_due_jobs(self, now: datetime) -> Any:
+        self.threads.add(threading.current_thread().name)
+        time.sleep(0.2)  # the delay of the imagined server
+        return super().get_due_jobs(now)
+
+
+def test_a_slow_store_does_not_hold_up_the_event_loop() -> None:
+    """The pass waits for the server, the loop does not: it turns many times meanwhile."""
+    store = SlowStore()
+
+    async def test(scheduler: Any, heard: Heard) -> None:
+        turns = 0
+        async with asyncio.timeout(PATIENCE_S):
+            while not heard.of(EVENT_JOB_EXECUTED):
+                await asyncio.sleep(0.001)
+                turns += 1
+                if turns == 5:
+                    await asyncio.to_thread(scheduler.add_job, lambda: None, "date", run_date=soon(0))
+        assert turns > 20
+        assert threading.current_thread().name not in store.threads
+
+    in_loop(test, jobstores={"default": store})
+
+
+def test_draining_lets_coroutines_end() -> None:
+    """`drain_async` waits for them; `drain` on the loop would wait for itself and is refused."""
+
+    async def test(scheduler: Any, heard: Heard) -> None:
+        gate = asyncio.Event()
+        scheduler.add_job(gate.wait, "date", run_date=soon())
+        await heard.wait(EVENT_JOB_SUBMITTED)
+        with pytest.raises(RuntimeError, match="drain_async"):
+            scheduler.drain()
+        assert await scheduler.drain_async(0.05) is False
+        gate.set()
+        assert await scheduler.drain_async(PATIENCE_S) is True
+        assert len(heard.of(EVENT_JOB_EXECUTED)) == 1
+
+    in_loop(test)
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_the_end_cancels_coroutines_and_is_told(wait: bool) -> None:
+    """As in stock, whose shutdown cannot wait on the loop; a second shutdown is told so."""
+
+    async def test(scheduler: Any, heard: Heard) -> None:
+        cancelled = asyncio.Event()
+
+        async def endless() -> None:
+            try:
+                await asyncio.sleep(3600)  # until it is cancelled
+            finally:
+                cancelled.set()
+
+        scheduler.add_job(endless, "date", run_date=soon())
+        await heard.wait(EVENT_JOB_SUBMITTED)
+        await asyncio.sleep(0)
+        scheduler.shutdown(wait=wait)
+        with pytest.raises(SchedulerNotRunningError):
+            scheduler.shutdown()
+        await heard.wait(EVENT_SCHEDULER_SHUTDOWN)
+        async with asyncio.timeout(PATIENCE_S):
+            await cancelled.wait()
+        assert not scheduler.running
+        assert heard.elsewhere == 0
+
+    in_loop(test)
+
+
+def test_a_coroutine_may_shut_the_scheduler_down() -> None:
+    """And so may another thread."""
+
+    async def test(scheduler: Any, heard: Heard) -> None:
+        async def end() -> None:
+            scheduler.shutdown()
+
+        scheduler.add_job(end, "date", run_date=soon())
+        await heard.wait(EVENT_SCHEDULER_SHUTDOWN)
+
+    in_loop(test)
+
+    async def from_outside(scheduler: Any, heard: Heard) -> None:
+        await asyncio.to_thread(scheduler.shutdown)
+        await heard.wait(EVENT_SCHEDULER_SHUTDOWN)
+
+    in_loop(from_outside)
+
+
+def test_a_pool_of_threads_beside_the_loop() -> None:
+    """Executors of both kinds in one scheduler."""
+
+    async def test(scheduler: Any, heard: Heard) -> None:
+        async def coroutine() -> None:
+            pass
+
+        for number in range(20):
+            scheduler.add_job(coroutine, "date", run_date=soon(), id=f"c{number}")
+            scheduler.add_job(lambda: None, "date", run_date=soon(), executor="threads", id=f"t{number}")
+        await heard.wait(EVENT_JOB_EXECUTED, 40)
+
+    in_loop(test, executors={"threads": ThreadPoolExecutor(2)})
+
+
+def test_a_closed_loop_is_not_running() -> None:
+    """`asyncio.run` ended without a shutdown: stock says it runs. A shutdown afterwards ends the thread."""
+
+    async def main() -> WheelAsyncIOScheduler:
+        scheduler = WheelAsyncIOScheduler(timezone=UTC)
+        scheduler.start()
+        assert scheduler.running
+        return scheduler
+
+    scheduler = asyncio.run(main())
+    assert not scheduler.running
+    over = threading.Event()
+    scheduler.add_listener(lambda _: over.set(), EVENT_SCHEDULER_SHUTDOWN)
+    scheduler.shutdown()
+    assert over.wait(PATIENCE_S)

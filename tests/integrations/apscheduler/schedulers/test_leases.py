@@ -1,0 +1,266 @@
+"""Our schedulers over a store that leases: what is paused, refused or cut short comes again; jobs know their fire."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from apscheduler.events import (
+    EVENT_JOB_ERROR,
+    EVENT_JOB_EXECUTED,
+    EVENT_JOB_MAX_INSTANCES,
+    EVENT_JOB_MISSED,
+    EVENT_JOB_SUBMITTED,
+    EVENT_SCHEDULER_SHUTDOWN,
+)
+from apscheduler.executors.debug import DebugExecutor
+from apscheduler.executors.pool import ThreadPoolExecutor
+from apscheduler.schedulers.base import STATE_STOPPED
+from wheel_sched_apscheduler import (
+    RedisWheelJobStore,
+    WheelAsyncIOScheduler,
+    WheelBackgroundScheduler,
+    WheelJobStore,
+    current_fire,
+)
+
+from wheel_sched.testing.servers import temporary_server
+
+Make = Callable[..., Any]
+PATIENCE_S = 30.0
+# importable from anywhere, as a durable job's function must be
+FUNCTIONS = ["time", "asyncio.tasks", "asyncio", "wheel_sched_apscheduler"]
+
+
+def past(seconds: float = 1.0) -> datetime:
+    return datetime.now(UTC) - timedelta(seconds=seconds)
+
+
+def soon(seconds: float = 0.02) -> datetime:
+    return datetime.now(UTC) + timedelta(seconds=seconds)
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    until = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < until, f"waited in vain until {what}"
+        time.sleep(0.005)  # the store's own threads do it; there is nothing to wait on
+
+
+@pytest.fixture(params=["fake", pytest.param("real", marks=pytest.mark.real)])
+def open_store(request: pytest.FixtureRequest) -> Callable[..., RedisWheelJobStore]:
+    """Opens stores over one server and one namespace."""
+    client: Any
+    if request.param == "fake":
+        client = request.getfixturevalue("fake_redis")
+        return lambda **options: RedisWheelJobStore(client=client, allow=FUNCTIONS, **options)
+    url = request.getfixturevalue("redis_url")
+    return lambda **options: RedisWheelJobStore(url, allow=FUNCTIONS, **options)
+
+
+@pytest.fixture
+def start(open_store: Callable[..., RedisWheelJobStore]) -> Iterator[Make]:
+    """Start background schedulers over the store."""
+    made: list[WheelBackgroundScheduler] = []
+
+    def factory(paused: bool = False, **options: Any) -> WheelBackgroundScheduler:
+        scheduler = WheelBackgroundScheduler(timezone=UTC, **options)
+        scheduler.add_jobstore(open_store(lease_s=60))
+        scheduler.start(paused=paused)
+        made.append(scheduler)
+        return scheduler
+
+    yield factory
+    for scheduler in made:
+        if scheduler.state != STATE_STOPPED and not scheduler.closing:
+            scheduler.shutdown()
+
+
+def test_a_burst_and_an_interval_run_and_are_settled(start: Make, witness_of: Make) -> None:
+    """Each once, and nothing is left in flight."""
+    scheduler = start(paused=True)
+    witness = witness_of(scheduler, EVENT_JOB_EXECUTED)
+    for number in range(200):
+        scheduler.add_job("time:time", "date", run_date=past(), id=f"once-{number}")
+    scheduler.add_job("time:time", "interval", seconds=3600, next_run_time=past(), id="often")
+    scheduler.resume()
+    witness.wait(EVENT_JOB_EXECUTED, 201)
+    assert scheduler.drain(PATIENCE_S)
+    store = scheduler._jobstores["default"]
+    wait_until(lambda: store.in_flight() == [], "everything was settled")
+    assert sorted(witness.ids(EVENT_JOB_EXECUTED)) == sorted([*(f"once-{n}" for n in range(200)), "often"])
+    assert [job.id for job in scheduler.get_jobs()] == ["often"]
+
+
+def test_what_was_claimed_when_a_pause_came_is_put_back(start: Make, witness_of: Make) -> None:
+    """Another scheduler runs it, long before any lease ends."""
+    first, second = start(paused=True), start(paused=True)
+    seen = witness_of(first), witness_of(second)
+    first.add_job("time:time", "date", run_date=past(), id="one")
+    store = first._jobstores["default"]
+    claim_batch = store.claim_batch
+    claimed = threading.Event()
+
+    def claim(*args: Any) -> Any:
+        batch = claim_batch(*args)
+        if batch.fires:
+            first.pause()
+            claimed.set()
+        return batch
+
+    store.claim_batch = claim
+    first.resume()
+    assert claimed.wait(PATIENCE_S)
+    second.resume()
+    seen[1].wait(EVENT_JOB_EXECUTED)
+    assert seen[0].of(EVENT_JOB_SUBMITTED) == []
+
+
+def test_the_last_run_of_a_job_with_too_many_instances_comes_again(
+    start: Make, witness_of: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stock removes it unrun. Here it is reported, and runs when there is room."""
+    monkeypatch.setattr("wheel_sched_apscheduler.schedulers.batch_feed.RETRY_REFUSED_MS", 20)
+    scheduler = start(executors={"default": ThreadPoolExecutor(2)})
+    witness = witness_of(scheduler)
+    instances = scheduler._executors["default"]._instances
+    instances["one"] = 1  # as if one of it were running
+    scheduler.add_job("time:time", "date", run_date=past(), id="one")
+    witness.wait(EVENT_JOB_MAX_INSTANCES)
+    del instances["one"]
+    witness.wait(EVENT_JOB_EXECUTED)
+
+
+def test_back_pressure_leaves_the_rest_in_the_store(start: Make, witness_of: Make) -> None:
+    """No more than `max_in_flight` are claimed; when they have ended, the rest follows."""
+    scheduler = start(paused=True, max_in_flight=40, executors={"default": ThreadPoolExecutor(4)})
+    witness = witness_of(scheduler)
+    for number in range(100):
+        scheduler.add_job("time:sleep", "date", args=[0.01], run_date=past(), id=str(number))
+    store = scheduler._jobstores["default"]
+    most = 0
+    hand_over = store.hand_over
+
+    def watch(fires: Any) -> None:
+        nonlocal most
+        hand_over(fires)
+        feed = scheduler._feeds["default"]
+        most = max(most, len(feed._flying))
+
+    store.hand_over = watch
+    scheduler.resume()
+    witness.wait(EVENT_JOB_EXECUTED, 100)
+    assert 0 < most <= 40
+
+
+def test_a_run_that_came_too_late_is_reported_and_settled(start: Make, witness_of: Make) -> None:
+    """By the grace the job was stored with."""
+    scheduler = start()
+    witness = witness_of(scheduler)
+    scheduler.add_job("time:time", "date", run_date=past(60), misfire_grace_time=5, id="late")
+    assert witness.wait(EVENT_JOB_MISSED)[0].job_id == "late"
+    store = scheduler._jobstores["default"]
+    wait_until(lambda: store.count() == 0 and store.in_flight() == [], "it was settled")
+    assert witness.of(EVENT_JOB_EXECUTED) == []
+
+
+def test_a_coroutine_cut_short_by_the_end_comes_again(open_store: Callable[..., RedisWheelJobStore]) -> None:
+    """It is no error of the job: the lease is given back and another process runs it."""
+    events: list[Any] = []
+
+    async def main() -> None:
+        scheduler = WheelAsyncIOScheduler(timezone=UTC)
+        scheduler.add_jobstore(open_store(lease_s=60))
+        begun, over = asyncio.Event(), asyncio.Event()
+        scheduler.add_listener(lambda _: begun.set(), EVENT_JOB_SUBMITTED)
+        scheduler.add_listener(lambda _: over.set(), EVENT_SCHEDULER_SHUTDOWN)
+        scheduler.add_listener(events.append, EVENT_JOB_ERROR | EVENT_JOB_EXECUTED)
+        scheduler.start()
+        scheduler.add_job("asyncio:sleep", "date", args=[3600], run_date=past(), id="long")
+        async with asyncio.timeout(PATIENCE_S):
+            await begun.wait()
+            await asyncio.sleep(0)
+            scheduler.shutdown()
+            await over.wait()
+
+    asyncio.run(main())
+    assert events == []
+    store = open_store(lease_s=60)
+    try:
+        wait_until(lambda: store.in_flight() == [], "the lease was given back")
+        assert store.lookup_job("long") is not None
+    finally:
+        store.shutdown()
+
+
+@pytest.mark.parametrize("executor", [ThreadPoolExecutor(1), DebugExecutor()], ids=["threads", "unknown"])
+def test_a_job_knows_its_fire(witness_of: Make, executor: Any) -> None:
+    """Its stable id and a token, in a pool and in an executor that is driven through its own interface."""
+    scheduler = WheelBackgroundScheduler(
+        timezone=UTC, jobstores={"default": WheelJobStore()}, executors={"default": executor}
+    )
+    witness = witness_of(scheduler)
+    scheduler.start()
+    due = soon()
+    try:
+        scheduler.add_job(current_fire, "date", run_date=due, id="one")
+        fire = witness.wait(EVENT_JOB_EXECUTED)[0].retval
+    finally:
+        scheduler.shutdown()
+    assert (fire.job_id, fire.run_time, fire.redelivered) == ("one", due, False)
+    since_1970_us = (due - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+    assert fire.id == f"one:{-(-since_1970_us // 1000)}"
+    assert fire.token > 0
+
+
+def test_a_coroutine_knows_its_fire() -> None:
+    """Each task its own, though they run at once."""
+    found: dict[str, str] = {}
+
+    async def note(name: str) -> None:
+        await asyncio.sleep(0)
+        fire = current_fire()
+        assert fire is not None
+        found[name] = fire.job_id
+
+    async def main() -> None:
+        scheduler = WheelAsyncIOScheduler(timezone=UTC, jobstores={"default": WheelJobStore()})
+        over = asyncio.Event()
+        scheduler.add_listener(lambda _: over.set(), EVENT_SCHEDULER_SHUTDOWN)
+        scheduler.start(paused=True)
+        for number in range(50):
+            scheduler.add_job(note, "date", args=[str(number)], run_date=past(), id=str(number))
+        scheduler.resume()
+        async with asyncio.timeout(PATIENCE_S):
+            while len(found) < 50:
+                await asyncio.sleep(0.005)  # the tasks tell nobody
+            scheduler.shutdown()
+            await over.wait()
+
+    asyncio.run(main())
+    assert found == {str(number): str(number) for number in range(50)}
+
+
+@pytest.mark.real
+@pytest.mark.slow
+def test_a_server_that_goes_away_leaves_the_loop_alive(witness_of: Make) -> None:
+    """What was due meanwhile runs once it is back."""
+    with temporary_server(fsync="always") as server:
+        scheduler = WheelBackgroundScheduler(timezone=UTC)
+        scheduler.add_jobstore(RedisWheelJobStore(server.url, allow=FUNCTIONS, lease_s=60))
+        witness = witness_of(scheduler)
+        scheduler.start()
+        try:
+            scheduler.add_job("time:time", "date", run_date=soon(0.5), id="meanwhile")
+            server.sigkill()
+            time.sleep(1)  # due while there is no server
+            assert scheduler.running
+            server.restart()
+            witness.wait(EVENT_JOB_EXECUTED)
+        finally:
+            scheduler.shutdown()

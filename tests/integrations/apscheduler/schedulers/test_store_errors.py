@@ -1,0 +1,118 @@
+"""A job store that fails costs a pause of that store: the loop lives, the other stores go on, no job is lost."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from apscheduler.events import EVENT_JOB_EXECUTED, EVENT_JOB_REMOVED
+from apscheduler.jobstores.base import JobLookupError
+from apscheduler.jobstores.memory import MemoryJobStore
+
+Make = Callable[..., Any]
+
+
+def past(seconds: float = 1.0) -> datetime:
+    return datetime.now(UTC) - timedelta(seconds=seconds)
+
+
+@pytest.fixture
+def make_store() -> type[MemoryJobStore]:
+    """Each test here brings the store that fails."""
+    return MemoryJobStore
+
+
+class FailingStore(MemoryJobStore):  # type: ignore[misc]  # APScheduler is untyped
+    """Fails in the methods named, as often as told."""
+
+    def __init__(self, method: str, times: int, error: type[Exception] = ConnectionError) -> None:
+        super().__init__()
+        self.left = times
+        self.calls = 0
+        original = getattr(self, method)
+
+        def failing(*args: Any) -> Any:
+            self.calls += 1
+            if self.left > 0:
+                self.left -= 1
+                raise error("the server is away")
+            return original(*args)
+
+        self.arm = lambda: setattr(self, method, failing)
+
+
+METHODS = ["get_due_jobs", "update_job", "remove_job", "get_next_run_time"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_loop_outlives_any_call_that_fails(
+    make: Make, witness_of: Make, method: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Stock guards `get_due_jobs` alone and its thread ends at the others, while `running` stays True."""
+    store = FailingStore(method, 3)
+    scheduler = make(paused=True, jobstores={"default": store}, jobstore_retry_interval=0.01)
+    witness = witness_of(scheduler)
+    scheduler.add_job(lambda: None, "date", run_date=past(), id="once")
+    scheduler.add_job(lambda: None, "interval", seconds=3600, next_run_time=past(), id="often")
+    store.arm()
+    with caplog.at_level(logging.WARNING, "apscheduler.scheduler"):
+        scheduler.resume()
+        witness.wait(EVENT_JOB_EXECUTED, 2)
+        witness.wait(EVENT_JOB_REMOVED, 1)
+        scheduler.add_job(lambda: None, "date", run_date=past(), id="afterwards")
+        witness.wait(EVENT_JOB_EXECUTED, 3)
+    assert sorted(witness.ids(EVENT_JOB_EXECUTED)) == ["afterwards", "often", "once"]
+    assert scheduler.running
+    assert "the server is away" in caplog.text
+
+
+def test_a_store_that_is_away_for_good_stops_no_other(make: Make, witness_of: Make) -> None:
+    """It is asked again each interval, not in a tight loop."""
+    broken = FailingStore("get_due_jobs", 1 << 30)
+    broken.arm()
+    scheduler = make(jobstores={"broken": broken, "default": MemoryJobStore()}, jobstore_retry_interval=3600)
+    witness = witness_of(scheduler)
+    for number in range(20):
+        scheduler.add_job(lambda: None, "date", run_date=past(), id=str(number))
+        witness.wait(EVENT_JOB_EXECUTED, number + 1)
+    assert broken.calls == 1
+
+
+def test_a_job_that_somebody_removed_from_the_store_does_not_run(make: Make, witness_of: Make) -> None:
+    """Two stock schedulers on one store: the loser of the race dies of the lookup error; ours passes over the job."""
+    store = FailingStore("remove_job", 1, JobLookupError)
+    scheduler = make(paused=True, jobstores={"default": store})
+    witness = witness_of(scheduler)
+    scheduler.add_job(lambda: None, "date", run_date=past(), id="gone")
+    scheduler.add_job(lambda: None, "date", run_date=past(), id="there")
+    store.arm()
+    scheduler.resume()
+    witness.wait(EVENT_JOB_EXECUTED)
+    assert witness.ids(EVENT_JOB_EXECUTED)[0] == "there"
+    assert scheduler.running
+
+
+def test_a_head_that_is_due_and_never_given_makes_no_busy_loop(make: Make, witness_of: Make) -> None:
+    """Stock's Redis store does that with dates before 1970: its scheduler spins for ever."""
+    store = MemoryJobStore()
+    scheduler = make(paused=True, jobstores={"default": store})
+    witness = witness_of(scheduler)
+    passes: list[int] = []
+
+    def nothing_due(_: datetime) -> list[Any]:
+        passes.append(1)
+        return []
+
+    original, store.get_due_jobs = store.get_due_jobs, nothing_due
+    scheduler.add_job(lambda: None, "date", run_date=past(), id="stuck")
+    scheduler.resume()
+    scheduler.add_job(lambda: None, "date", run_date=datetime.now(UTC) + timedelta(seconds=0.3), jobstore="default")
+    waited = scheduler._left.wait(0.3)  # three tenths of a second in which stock makes thousands of passes
+    assert not waited
+    assert len(passes) < 50
+    store.get_due_jobs = original
+    scheduler.wakeup()
+    witness.wait(EVENT_JOB_EXECUTED, 2)

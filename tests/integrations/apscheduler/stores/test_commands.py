@@ -1,0 +1,257 @@
+"""`wheel-sched aps`, against a real server, and jobs of stock stores there and back."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import redis
+from apscheduler.jobstores.redis import RedisJobStore
+from apscheduler.jobstores.sqlalchemy import SQLAlchemyJobStore
+from apscheduler.schedulers.background import BackgroundScheduler
+from apscheduler.triggers.cron import CronTrigger
+from apscheduler.triggers.interval import IntervalTrigger
+from wheel_sched_apscheduler import Finish, RedisWheelJobStore
+from wheel_sched_apscheduler.migration import open_stock, read_stock
+
+from wheel_sched.errors import ConfigError, StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from click.testing import Result
+
+pytestmark = pytest.mark.real
+
+OLD = datetime(2016, 5, 3, tzinfo=UTC)
+FAR = datetime(2040, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def aps(redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """The command line in this process."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("STORE", "NAMESPACE", "SHARDS", "DURABILITY", "CONFIG", "APS_SECRET"):
+        monkeypatch.delenv(f"WHEEL_SCHED_{name}", raising=False)
+
+    def run(*args: str, code: int = 0, store: str = redis_url) -> Result:
+        from click.testing import CliRunner
+
+        from wheel_sched.cli.program import cli
+
+        result = CliRunner().invoke(cli, ["--store", store, "aps", *args])
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        assert result.exit_code == code, result.output
+        return result
+
+    return run
+
+
+@pytest.fixture
+def store(redis_url: str) -> Any:
+    """The store the commands look at."""
+    made = RedisWheelJobStore(redis_url)
+    yield made
+    made.shutdown()
+
+
+def objects(result: Result) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def rename(store: Any, job_id: str, ref: str) -> None:
+    from dataclasses import replace
+
+    found = store.store.get([job_id])[0]
+    old = store.codec.head(job_id, found.body).func
+    store.store.replace(replace(found.item(), body=found.body.replace(old.encode(), ref.encode())), keep_due=True)
+
+
+def test_jobs_are_listed_and_shown(aps: Any, store: Any, make_job: Any) -> None:
+    """For people and as JSON, whole and by state or tag."""
+    hourly = IntervalTrigger(hours=1, start_date=FAR, timezone="UTC")
+    store.add_jobs([make_job(FAR, id="hourly", trigger=hourly, args=(5,))], metadata={"m": 1}, tags=["t"])
+    store.add_job(make_job(None, id="paused"))
+    text = aps("jobs").stdout
+    assert "hourly" in text
+    assert "interval[1:00:00]" in text
+    assert [row["id"] for row in objects(aps("jobs", "--json"))] == ["hourly", "paused"]
+    assert [row["id"] for row in objects(aps("jobs", "--state", "paused", "--json"))] == ["paused"]
+    assert [row["id"] for row in objects(aps("jobs", "--tag", "t", "--json"))] == ["hourly"]
+    assert "the first 1 are shown" in aps("jobs", "--limit", "1").stderr
+    (shown,) = objects(aps("show", "hourly", "--json"))
+    assert (shown["args"], shown["metadata"], shown["tags"], shown["next_run_time"]) == (
+        [5],
+        {"m": 1},
+        ["t"],
+        FAR.isoformat(),
+    )
+    assert "interval[1:00:00]" in aps("show", "hourly").stdout
+    assert "there is no job 'nobody'" in aps("show", "nobody", code=1).stderr
+
+
+def test_jobs_are_changed_by_id(aps: Any, store: Any, make_job: Any) -> None:
+    """Each answers what became of it; an unknown id is told and counts as failed."""
+    store.add_job(make_job(FAR, id="a", trigger=IntervalTrigger(hours=1, start_date=FAR, timezone="UTC")))
+    assert "a: paused" in aps("pause", "a").stderr
+    assert store.get_entry("a").state == "paused"
+    assert "next run 2040-01-01" in aps("resume", "a").stderr
+    assert "due now" in aps("run-now", "a").stderr
+    assert store.get_entry("a").next_run_time < FAR
+    assert objects(aps("pause", "nobody", "--json", code=1)) == [
+        {"id": "nobody", "found": False, "done": "there is no such job"}
+    ]
+    assert "nobody can answer here" in aps("remove", "a", code=2).stderr
+    assert "a: removed" in aps("remove", "a", "--yes").stderr
+    assert store.count() == 0
+
+
+def test_the_quarantine_is_listed_retried_and_repointed(aps: Any, store: Any, make_job: Any) -> None:
+    """From the shell, without the jobs' code."""
+    store.add_job(make_job(OLD, id="a"))
+    good = store.get_entry("a").func
+    rename(store, "a", "gone.away:f")
+    assert store.get_due_jobs(OLD) == []
+    store.get_next_run_time()
+    store.flush()
+    assert "could not import module" in aps("quarantine", "list").stdout
+    (row,) = objects(aps("quarantine", "list", "--json"))
+    assert (row["id"], row["func"]) == ("a", "gone.away:f")
+    assert "1 job would now name" in aps("quarantine", "repoint", "gone.away:f", good, "--dry-run").stderr
+    assert "allow-list" in aps("quarantine", "repoint", "gone.away:f", "os:system", code=1).stderr
+    assert objects(aps("quarantine", "retry", "--all", "--json")) == [{"asked": ["a"], "released": ["a"]}]
+    store.get_due_jobs(OLD)
+    store.get_next_run_time()
+    store.flush()
+    assert "1 job now name" in aps("quarantine", "repoint", "gone.away:f", good).stderr
+    assert "nothing is quarantined" in aps("quarantine", "list").stderr
+    assert [job.id for job in store.get_due_jobs(OLD)] == ["a"]
+    assert "Which?" in aps("quarantine", "retry", code=2).stderr
+
+
+def test_what_ran_and_what_runs_are_told(aps: Any, store: Any, make_job: Any) -> None:
+    """History and in-flight."""
+    assert aps("history", code=1).stderr  # no namespace yet: an error, not an empty list
+    store.add_job(make_job(OLD, id="a"))
+    assert "no runs are on record" in aps("history").stderr
+    assert "nothing is in flight" in aps("in-flight").stderr
+    (job,) = store.get_due_jobs(OLD)
+    job._get_run_times(OLD)
+    store.remove_job("a")
+    store.get_next_run_time()
+    assert "a" in aps("in-flight").stdout
+    assert objects(aps("in-flight", "--json"))[0]["job_id"] == "a"
+    store.finish(job.fire, Finish.ERROR, "ValueError('x')")
+    store._chronicle.closing = True
+    store.flush()
+    assert "ValueError('x')" in aps("history").stdout
+    assert objects(aps("history", "a", "--json"))[0]["outcome"] == "error"
+
+
+def test_a_signed_store_takes_the_secret_from_the_environment(
+    aps: Any, redis_url: str, make_job: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Listing needs none; changing a body does."""
+    secret = "a secret of some length"
+    store = RedisWheelJobStore(redis_url, secret=secret)
+    store.add_job(make_job(FAR, id="a"))
+    assert "a" in aps("jobs").stdout
+    monkeypatch.setenv("WHEEL_SCHED_APS_SECRET", secret)
+    aps("run-now", "a")
+    assert store.lookup_job("a").next_run_time < FAR
+    store.shutdown()
+
+
+def stock_jobs(stock: Any, make_job: Any) -> None:
+    zone = CronTrigger(hour=3, day_of_week="mon-fri", timezone="Europe/Berlin")
+    stock.add_job(make_job(FAR, id="date", args=(1, "x"), kwargs={"k": [1, (2, 3)]}))
+    stock.add_job(make_job(FAR, id="cron", trigger=zone, misfire_grace_time=9, max_instances=3))
+    stock.add_job(make_job(None, id="paused", trigger=IntervalTrigger(seconds=5, timezone="UTC")))
+    for number in range(20):
+        stock.add_job(make_job(FAR + timedelta(seconds=number), id=f"n{number}"))
+
+
+@pytest.mark.parametrize("kind", ["redis", "sql"])
+def test_jobs_of_a_stock_store_come_over_and_go_back(
+    aps: Any, store: Any, make_job: Any, kind: str, redis_url: str, tmp_path: Path
+) -> None:
+    """A dry run, the copy, a second copy that changes nothing, and the way back, each verified."""
+    url, back_url = f"sqlite:///{tmp_path}/jobs.sqlite", f"sqlite:///{tmp_path}/back.sqlite"
+    stock: Any = SQLAlchemyJobStore(url)
+    if kind == "redis":
+        url = back_url = redis_url
+        stock = RedisJobStore()
+        stock.redis = redis.Redis.from_url(redis_url)
+    stock.start(BackgroundScheduler(), "old")
+    stock_jobs(stock, make_job)
+    assert objects(aps("migrate", "--from", url, "--dry-run", "--json")) == [
+        {"dry_run": True, "found": 23, "copied": 23, "existing": [], "failed": {}}
+    ]
+    assert "23 jobs of 23 copied and verified" in aps("migrate", "--from", url).stderr
+    assert objects(aps("migrate", "--from", url, "--json"))[0]["copied"] == 0
+    old, new = stock.get_all_jobs(), store.get_all_jobs()
+    assert [job.id for job in new if job.next_run_time] == sorted(
+        (job.id for job in old if job.next_run_time),
+        key=lambda job_id: (store.lookup_job(job_id).next_run_time, job_id),
+    )
+    for job in old:
+        found = store.lookup_job(job.id)
+        for name in ("func", "args", "kwargs", "misfire_grace_time", "max_instances", "next_run_time", "name"):
+            assert getattr(found, name) == getattr(job, name), name
+        assert repr(found.trigger) == repr(job.trigger)
+    stock.shutdown()
+
+    keys = ["--jobs-key", "back.jobs", "--run-times-key", "back.times"] if kind == "redis" else []
+    assert objects(aps("export", "--to", back_url, *keys, "--dry-run", "--json"))[0]["copied"] == 23
+    assert objects(aps("export", "--to", back_url, *keys, "--json"))[0]["copied"] == 23
+    assert len(objects(aps("export", "--to", back_url, *keys, "--json"))[0]["existing"]) == 23
+    again: Any = None if kind == "redis" else SQLAlchemyJobStore(back_url)
+    if kind == "redis":
+        again = RedisJobStore(jobs_key="back.jobs", run_times_key="back.times")
+        again.redis = redis.Redis.from_url(redis_url)
+    again.start(BackgroundScheduler(), "back")
+    assert {job.id: (repr(job.trigger), job.args) for job in again.get_all_jobs()} == {
+        job.id: (repr(job.trigger), job.args) for job in old
+    }
+    assert again.get_next_run_time() == min(job.next_run_time for job in old if job.next_run_time)
+    again.shutdown()
+
+
+class Evil:
+    """What somebody might have put into an old store."""
+
+    def __reduce__(self) -> Any:
+        return exec, ("raise SystemExit('ran')",)
+
+
+def test_a_pickle_that_would_run_code_is_refused(make_job: Any) -> None:
+    """It names something that is neither a trigger nor plain data; that is never imported."""
+    state = {**make_job(FAR, id="a").__getstate__(), "args": (Evil(),)}
+    with pytest.raises(StoreError, match="builtins:exec"):
+        read_stock("a", pickle.dumps(state))
+    with pytest.raises(StoreError, match="cannot be read"):
+        read_stock("a", b"nonsense")
+    with pytest.raises(StoreError, match="cannot be read"):
+        read_stock("a", pickle.dumps([1, 2]))
+
+
+def test_a_job_that_cannot_come_over_is_named(aps: Any, redis_url: str, make_job: Any) -> None:
+    """The others do; the exit code says that not all did."""
+    client = redis.Redis.from_url(redis_url)
+    state = {**make_job(FAR, id="evil").__getstate__(), "args": (Evil(),)}
+    client.hset("apscheduler.jobs", "evil", pickle.dumps(state))
+    client.hset("apscheduler.jobs", "good", pickle.dumps(make_job(FAR, id="good").__getstate__()))
+    (report,) = objects(aps("migrate", "--from", redis_url, "--json", code=1))
+    assert (report["found"], report["copied"], list(report["failed"])) == (2, 1, ["evil"])
+    client.close()
+
+
+def test_a_wrong_source_is_named() -> None:
+    """Neither Redis nor SQL."""
+    with pytest.raises(ConfigError):
+        open_stock("nonsense")

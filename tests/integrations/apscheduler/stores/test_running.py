@@ -1,0 +1,577 @@
+"""Jobs run by stock schedulers of every kind over both stores, and what their own code may do meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from apscheduler.events import EVENT_JOB_ERROR, EVENT_JOB_EXECUTED, EVENT_JOB_MAX_INSTANCES, EVENT_JOB_MISSED
+from apscheduler.executors.debug import DebugExecutor
+from apscheduler.executors.pool import ThreadPoolExecutor
+from apscheduler.job import Job
+from apscheduler.jobstores.base import ConflictingIdError, JobLookupError
+from apscheduler.schedulers.asyncio import AsyncIOScheduler
+from apscheduler.schedulers.background import BackgroundScheduler
+from apscheduler.schedulers.blocking import BlockingScheduler
+from apscheduler.triggers.date import DateTrigger
+from wheel_sched_apscheduler import RedisWheelJobStore, WheelJobStore, current_fire
+
+from wheel_sched.errors import StoreError, StoreUnavailable
+from wheel_sched.testing.servers import TemporaryServer
+
+PATIENCE_S = 30.0
+
+ran: list[tuple[str, Any]] = []
+gates: dict[str, threading.Event] = {}
+schedulers: dict[str, Any] = {}
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    ran.clear()
+    gates.clear()
+    schedulers.clear()
+    yield
+    for gate in gates.values():
+        gate.set()
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    until_s = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < until_s, f"waited in vain until {what}"
+        time.sleep(0.002)  # another thread's doing; there is nothing to wait on
+
+
+def stop(scheduler: Any, **options: Any) -> None:
+    """Stop a scheduler between two passes: within one, APScheduler's own `remove_job` fails in its thread."""
+    scheduler.pause()
+    with scheduler._jobstores_lock:
+        pass
+    scheduler.shutdown(**options)
+
+
+def note(name: str = "") -> None:
+    ran.append((name, current_fire()))
+
+
+def wait_at(gate: str) -> None:
+    ran.append((gate, current_fire()))
+    assert gates.setdefault(gate, threading.Event()).wait(PATIENCE_S)
+
+
+async def note_later(name: str) -> None:
+    await asyncio.sleep(0)
+    ran.append((name, current_fire()))
+
+
+def tell_fire() -> str:
+    fire = current_fire()
+    assert fire is not None
+    return fire.id
+
+
+def raise_on_purpose() -> None:
+    ran.append(("error", current_fire()))
+    raise ValueError("on purpose")
+
+
+def add_again(job_id: str) -> None:
+    """A one-shot that follows itself, twice."""
+    ran.append((job_id, current_fire()))
+    if len(ran) < 3:
+        schedulers["it"].add_job(add_again, "date", args=[job_id], id=job_id)
+
+
+def remove_self(job_id: str) -> None:
+    ran.append((job_id, current_fire()))
+    schedulers["it"].remove_job(job_id)
+
+
+def move_self(job_id: str) -> None:
+    ran.append((job_id, current_fire()))
+    schedulers["it"].reschedule_job(job_id, trigger="interval", hours=5)
+
+
+@pytest.fixture(params=["memory", pytest.param("real", marks=pytest.mark.real)])
+def opened(request: pytest.FixtureRequest) -> Callable[..., Any]:
+    """Makes a store; settings are for the shared kind."""
+    if request.param == "memory":
+        return lambda **_: WheelJobStore()
+    made: Callable[..., Any] = request.getfixturevalue("open_real")
+    return made
+
+
+Started = Callable[..., BackgroundScheduler]
+
+
+@pytest.fixture
+def started() -> Iterator[Started]:
+    """Starts stock schedulers over stores, and stops them at the end."""
+    running: list[BackgroundScheduler] = []
+
+    def start(store: Any, **options: Any) -> BackgroundScheduler:
+        scheduler = BackgroundScheduler(timezone="UTC", **options)
+        scheduler.add_jobstore(store)
+        scheduler.start()
+        running.append(scheduler)
+        schedulers["it"] = scheduler
+        return scheduler
+
+    yield start
+    for gate in gates.values():
+        gate.set()
+    for scheduler in running:
+        if scheduler.running:
+            stop(scheduler)
+
+
+def test_jobs_run_on_time_and_know_their_occurrence(opened: Any, started: Started) -> None:
+    """Fire id, run time, and a token that grows."""
+    scheduler = started(opened())
+    start = datetime.now(UTC) + timedelta(milliseconds=50)
+    for number in range(20):
+        scheduler.add_job(
+            note, "date", args=[str(number)], run_date=start + timedelta(milliseconds=number), id=f"j{number}"
+        )
+    wait_until(lambda: len(ran) == 20, "all had run")
+    for name, fire in ran:
+        moment = start + timedelta(milliseconds=int(name))
+        assert (fire.job_id, fire.run_time) == (f"j{name}", moment)
+        assert fire.id == f"j{name}:{-(-int(moment.timestamp() * 1_000_000) // 1000)}"
+        assert fire.token > 0
+    assert current_fire() is None
+    wait_until(lambda: scheduler.get_jobs() == [], "they were gone")
+
+
+def test_recurring_jobs_go_on(opened: Any, started: Started) -> None:
+    """Tokens grow from tick to tick, and the next run time moves."""
+    scheduler = started(opened())
+    scheduler.add_job(note, "interval", seconds=0.05, id="a", misfire_grace_time=None)
+    wait_until(lambda: len(ran) >= 4, "four ticks had run")
+    tokens = [fire.token for _, fire in ran]
+    assert tokens == sorted(set(tokens))
+    assert scheduler.get_job("a").next_run_time > ran[2][1].run_time
+    scheduler.remove_job("a")
+    assert scheduler.get_job("a") is None
+
+
+def test_an_error_of_a_job_is_its_own(opened: Any, started: Started) -> None:
+    """The event tells it, the job goes on."""
+    scheduler = started(opened())
+    events: list[Any] = []
+    scheduler.add_listener(events.append, EVENT_JOB_ERROR)
+    scheduler.add_job(raise_on_purpose, "interval", seconds=0.05, id="a")
+    wait_until(lambda: len(events) >= 2, "it had failed twice")
+    assert repr(events[0].exception) == "ValueError('on purpose')"
+
+
+def test_a_job_may_add_itself_again_while_it_runs(opened: Any, started: Started) -> None:
+    """A one-shot is gone from the schedule when it runs, so its id is free; each run comes once."""
+    scheduler = started(opened())
+    scheduler.add_job(add_again, "date", args=["a"], id="a")
+    wait_until(lambda: len(ran) == 3, "it had followed itself twice")
+    wait_until(lambda: scheduler.get_jobs() == [], "it was gone")
+    assert len({fire.id for _, fire in ran}) == 3
+
+
+def test_a_job_may_remove_itself_while_it_runs(opened: Any, started: Started) -> None:
+    """It does not come again."""
+    scheduler = started(opened())
+    scheduler.add_job(remove_self, "interval", seconds=0.05, args=["a"], id="a")
+    scheduler.add_job(note, "interval", seconds=0.05, args=["b"])
+    wait_until(lambda: sum(name == "b" for name, _ in ran) >= 4, "others had gone on")
+    assert sum(name == "a" for name, _ in ran) == 1
+    assert scheduler.get_job("a") is None
+
+
+def test_a_job_may_reschedule_itself_while_it_runs(opened: Any, started: Started) -> None:
+    """Its own change holds, not the next run the scheduler had planned."""
+    scheduler = started(opened())
+    scheduler.add_job(move_self, "interval", seconds=0.05, args=["a"], id="a")
+    scheduler.add_job(note, "interval", seconds=0.05, args=["b"])
+    wait_until(lambda: sum(name == "b" for name, _ in ran) >= 4, "others had gone on")
+    assert sum(name == "a" for name, _ in ran) == 1
+    wait_until(
+        lambda: scheduler.get_job("a").next_run_time > datetime.now(UTC) + timedelta(hours=4), "its change was kept"
+    )
+
+
+def test_an_executor_inside_the_pass_may_do_the_same(opened: Any, started: Started) -> None:
+    """DebugExecutor runs a job between the first and the last call of a pass, under the scheduler's lock."""
+    scheduler = started(opened(), executors={"default": DebugExecutor()})
+    scheduler.add_job(move_self, "interval", seconds=0.05, args=["move"], id="move")
+    scheduler.add_job(remove_self, "interval", seconds=0.05, args=["remove"], id="remove")
+    scheduler.add_job(note, "interval", seconds=0.05, args=["b"])
+    wait_until(lambda: sum(name == "b" for name, _ in ran) >= 4, "others had gone on")
+    assert sorted(name for name, _ in ran if name != "b") == ["move", "remove"]
+    assert scheduler.get_job("remove") is None
+    assert scheduler.get_job("move").next_run_time > datetime.now(UTC) + timedelta(hours=4)
+
+
+@pytest.mark.slow
+def test_a_last_run_that_finds_no_room_is_not_lost(opened: Any, started: Started) -> None:
+    """Stock deletes a one-shot when `max_instances` of its id are running."""
+    scheduler = started(opened())
+    events: list[Any] = []
+    scheduler.add_listener(events.append, EVENT_JOB_MAX_INSTANCES)
+    scheduler.add_job(wait_at, "date", args=["first"], id="a")
+    wait_until(lambda: len(ran) == 1, "the first was under way")
+    scheduler.add_job(note, "date", args=["second"], id="a")
+    wait_until(lambda: len(events) >= 1, "the second found no room")
+    assert [name for name, _ in ran] == ["first"]
+    gates["first"].set()
+    wait_until(lambda: [name for name, _ in ran] == ["first", "second"], "the second had run")
+
+
+@pytest.mark.slow
+def test_lateness_counts_from_the_claim(opened: Any, started: Started) -> None:
+    """One worker thread, a default grace of a second: what waits for the worker runs all the same."""
+    scheduler = started(opened(), executors={"default": {"type": "threadpool", "max_workers": 1}})
+    missed: list[Any] = []
+    scheduler.add_listener(missed.append, EVENT_JOB_MISSED)
+    scheduler.add_job(wait_at, "date", args=["gate"])
+    for number in range(5):
+        scheduler.add_job(note, "date", args=[str(number)], misfire_grace_time=1)
+    wait_until(lambda: len(ran) == 1, "the worker was busy")
+    time.sleep(1.2)  # longer than the grace is what is tested
+    gates["gate"].set()
+    wait_until(lambda: len(ran) == 6, "all had run")
+    assert missed == []
+
+
+@pytest.mark.real
+def test_what_is_claimed_too_late_is_missed(open_real: Any, started: Started) -> None:
+    """A grace that somebody chose is kept, and the drop is told."""
+    store = open_real()
+    scheduler = started(store)
+    missed: list[Any] = []
+    scheduler.add_listener(missed.append, EVENT_JOB_MISSED)
+    scheduler.add_job(note, "date", run_date=datetime.now(UTC) - timedelta(seconds=60), misfire_grace_time=5)
+    wait_until(lambda: len(missed) == 1, "it was missed")
+    wait_until(lambda: store.count() == 0, "it was gone")
+    assert ran == []
+
+
+@pytest.mark.real
+def test_at_most_once_leaves_the_store_before_it_runs(open_real: Any, started: Started) -> None:
+    """While it runs nothing is left that could be handed out again; recurring ones wait for their next tick."""
+    store = open_real(delivery="at_most_once")
+    scheduler = started(store)
+    scheduler.add_job(wait_at, "date", args=["once"], id="once")
+    scheduler.add_job(wait_at, "interval", seconds=3600, args=["again"], id="again", next_run_time=datetime.now(UTC))
+    wait_until(lambda: len(ran) == 2, "both were under way")
+    assert store.in_flight() == []
+    assert [entry.id for entry in store.entries()] == ["again"]
+    assert store.get_entry("again").next_run_time > datetime.now(UTC) + timedelta(minutes=50)
+
+
+@pytest.mark.real
+def test_max_instances_can_count_over_all_processes(open_real: Any, started: Started) -> None:
+    """Two schedulers, one long job: its next tick waits instead of running beside it."""
+    stores = [open_real(global_max_instances=True) for _ in range(2)]
+    for store in stores:
+        started(store)
+    schedulers["it"].add_job(wait_at, "interval", seconds=0.1, args=["gate"], id="a")
+    schedulers["it"].add_job(note, "interval", seconds=0.1, args=["other"])
+    wait_until(lambda: sum(name == "other" for name, _ in ran) >= 10, "others had gone on")
+    assert sum(name == "gate" for name, _ in ran) == 1
+    gates["gate"].set()
+    wait_until(lambda: sum(name == "gate" for name, _ in ran) >= 2, "the next had run")
+
+
+@pytest.mark.real
+def test_a_change_from_another_process_reaches_a_running_job(open_real: Any, started: Started) -> None:
+    """A long run frees its job, so that others can pause or remove it meanwhile."""
+    scheduler = started(open_real())
+    other = open_real()
+    scheduler.add_job(wait_at, "interval", seconds=0.2, args=["gate"], id="a", max_instances=1)
+    wait_until(lambda: len(ran) == 1, "it was under way")
+    other.pause("a")
+    assert scheduler.get_job("a").next_run_time is None
+    gates["gate"].set()
+    wait_until(lambda: other.in_flight() == [], "it had ended")
+    assert other.get_entry("a").state == "paused"
+    other.remove_job("a")
+    assert scheduler.get_job("a") is None
+
+
+@pytest.mark.real
+def test_two_processes_never_both_add_an_id(open_real: Any, make_job: Any) -> None:
+    """A race of two: one adds, one is refused."""
+    stores = [open_real(), open_real()]
+    for round_ in range(20):
+        barrier = threading.Barrier(2)
+        outcomes: list[str] = []
+
+        def add(store: Any, job: Any, barrier: Any = barrier, outcomes: list[str] = outcomes) -> None:
+            barrier.wait()
+            try:
+                store.add_job(job)
+                outcomes.append("added")
+            except ConflictingIdError:
+                outcomes.append("refused")
+
+        threads = [
+            threading.Thread(target=add, args=(store, make_job(datetime.now(UTC), id=f"r{round_}"))) for store in stores
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(outcomes) == ["added", "refused"]
+
+
+@pytest.mark.real
+def test_huge_arguments_are_stored_and_too_huge_ones_refused(open_real: Any, make_job: Any) -> None:
+    """A megabyte is fine; above the store's limit it says so, and nothing is stored."""
+    store = open_real()
+    store.add_job(make_job(datetime.now(UTC), id="big", args=("x" * 1_000_000,)))
+    assert len(store.lookup_job("big").args[0]) == 1_000_000
+    with pytest.raises(ValueError, match="the limit is"):
+        store.add_job(make_job(datetime.now(UTC), id="huge", args=("x" * 17_000_000,)))
+    assert store.lookup_job("huge") is None
+
+
+@pytest.mark.real
+def test_a_store_that_fails_ends_no_loop(open_real: Any, started: Started, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every call fails for a while, also with an error that is no outage; then the jobs run."""
+    store = open_real()
+    scheduler = started(store)
+    scheduler.add_job(note, "interval", seconds=0.05, args=["a"], id="a", misfire_grace_time=None)
+    wait_until(lambda: len(ran) >= 2, "it had run")
+    backend = store.store.backend
+    failed = []
+
+    def fail(calls: Any, *_: Any) -> list[Any]:
+        failed.append(len(calls))
+        return [StoreUnavailable("on purpose") if len(failed) % 2 else StoreError("on purpose") for _ in calls]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(backend, "execute", fail)
+        wait_until(lambda: len(failed) >= 4, "it had failed")
+        with pytest.raises(StoreError):
+            scheduler.get_jobs()
+    before = len(ran)
+    wait_until(lambda: len(ran) >= before + 3, "it ran again")
+    assert scheduler._thread.is_alive()
+
+
+@pytest.mark.real
+def test_a_lease_that_ran_out_under_a_living_job_is_taken_up_again(open_real: Any, started: Started) -> None:
+    """Heartbeats failed for a while; the job is still running here, so it is not run twice."""
+    store = open_real(lease_s=0.5)
+    scheduler = started(store)
+    store.beat = lambda: None
+    store._keeper._beat = lambda: None
+    scheduler.add_job(wait_at, "date", args=["once"], id="once")
+    scheduler.add_job(wait_at, "interval", seconds=3600, args=["again"], id="again", next_run_time=datetime.now(UTC))
+    wait_until(lambda: len(ran) == 2, "both were under way")
+    first = {flight.job_id: flight.lease_until_ms for flight in store.in_flight()}
+
+    def renewed() -> bool:
+        now = {flight.job_id: flight.lease_until_ms for flight in store.in_flight()}
+        return now.keys() == first.keys() and all(now[job_id] > first[job_id] for job_id in now)
+
+    wait_until(renewed, "both leases had ended and been taken up again")
+    assert len(ran) == 2
+    for gate in ("once", "again"):
+        gates[gate].set()
+    wait_until(lambda: store.in_flight() == [], "both had ended")
+    assert len(ran) == 2
+    assert [entry.id for entry in store.entries()] == ["again"]
+
+
+@pytest.mark.real
+def test_a_shutdown_that_does_not_wait_leaves_the_lease_with_the_job(open_real: Any, started: Started) -> None:
+    """What still runs is not handed out elsewhere, and its end is told when it comes."""
+    store, other = open_real(lease_s=0.5), open_real()
+    scheduler = started(store)
+    scheduler.add_job(wait_at, "date", args=["gate"], id="a")
+    wait_until(lambda: len(ran) == 1, "it was under way")
+    stop(scheduler, wait=False)
+    time.sleep(1.2)  # longer than the lease is what is tested
+    assert other.get_due_jobs(datetime.now(UTC)) == []
+    other.get_next_run_time()
+    assert len(other.in_flight()) == 1
+    gates["gate"].set()
+    wait_until(lambda: other.count() == 0, "its end was told")
+
+
+def test_coroutines_run_in_an_event_loop(opened: Any) -> None:
+    """AsyncIOScheduler: coroutine functions and plain ones, each with its occurrence."""
+
+    async def main() -> None:
+        scheduler = AsyncIOScheduler(timezone="UTC")
+        scheduler.add_jobstore(opened())
+        scheduler.start()
+        scheduler.add_job(note_later, "date", args=["coroutine"])
+        scheduler.add_job(note, "date", args=["plain"])
+        scheduler.add_job(note_later, "interval", seconds=0.05, args=["tick"])
+        until = time.monotonic() + PATIENCE_S
+        while len(ran) < 5:
+            assert time.monotonic() < until
+            await asyncio.sleep(0.005)  # the loop runs them meanwhile
+        stop(scheduler)
+
+    asyncio.run(main())
+    assert {name for name, _ in ran} == {"coroutine", "plain", "tick"}
+    assert all(fire is not None for _, fire in ran)
+
+
+def test_a_blocking_scheduler_runs_them_too(opened: Any) -> None:
+    """In the thread that started it."""
+    scheduler = BlockingScheduler(timezone="UTC")
+    scheduler.add_jobstore(opened())
+    scheduler.add_job(note, "interval", seconds=0.05, args=["a"])
+    thread = threading.Thread(target=scheduler.start)
+    thread.start()
+    wait_until(lambda: len(ran) >= 3, "it had run")
+    stop(scheduler)
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive()
+
+
+@pytest.mark.real
+@pytest.mark.slow
+def test_a_process_pool_knows_the_occurrence_too(open_real: Any, started: Started) -> None:
+    """The fire travels with the job into the pool's process."""
+    scheduler = started(open_real(), executors={"default": {"type": "processpool", "max_workers": 1}})
+    values: list[Any] = []
+    scheduler.add_listener(lambda event: values.append(event.retval), EVENT_JOB_EXECUTED)
+    scheduler.add_job(tell_fire, "date", id="a")
+    wait_until(lambda: len(values) == 1, "it had run")
+    assert values[0].startswith("a:")
+
+
+def test_the_stores_are_plugins(redis_url: str) -> None:
+    """By alias in add_jobstore, and in a configuration."""
+    scheduler = BackgroundScheduler(
+        {
+            "apscheduler.jobstores.default": {"type": "wheel-redis", "url": redis_url, "namespace": "conf"},
+            "apscheduler.jobstores.here": {"type": "wheel"},
+            "apscheduler.timezone": "UTC",
+        }
+    )
+    scheduler.add_jobstore("wheel-redis", "more", url=redis_url, namespace="more", lease_s=5)
+    scheduler.start()
+    try:
+        assert isinstance(scheduler._jobstores["default"], RedisWheelJobStore)
+        assert isinstance(scheduler._jobstores["here"], WheelJobStore)
+        for alias in ("default", "here", "more"):
+            scheduler.add_job(note, "date", args=[alias], jobstore=alias)
+        wait_until(lambda: len(ran) == 3, "each had run")
+    finally:
+        stop(scheduler)
+
+
+@pytest.mark.real
+def test_a_store_takes_any_client(
+    redis_url: str, primary: TemporaryServer, sentinel_port: int, cluster: Any, started: Started
+) -> None:
+    """A client, one of a Sentinel, one of a Cluster (with shards), and an open delay store."""
+    import redis
+    from redis.sentinel import Sentinel
+
+    from wheel_sched.store import open_store
+
+    sentinel = Sentinel([("127.0.0.1", sentinel_port)])
+    with redis.Redis.from_url(redis_url) as client, open_store(redis_url, namespace="given") as given:
+        stores = {
+            "client": RedisWheelJobStore(client=client, namespace="client"),
+            "sentinel": RedisWheelJobStore(client=sentinel.master_for("main"), namespace="sentinel"),
+            "cluster": RedisWheelJobStore(client=cluster, namespace="cluster", shards=4),
+            "given": RedisWheelJobStore(store=given),
+        }
+        for name, store in stores.items():
+            scheduler = started(store)
+            for number in range(8):
+                scheduler.add_job(note, "interval", seconds=0.1, args=[name], id=f"{name}{number}")
+        wait_until(lambda: all(sum(n == name for n, _ in ran) >= 24 for name in stores), "all had run thrice")
+        for name, store in stores.items():
+            tokens = [fire.token for _, fire in ran if fire.job_id == f"{name}0"]
+            assert tokens == sorted(set(tokens))
+            assert store.count() == 8
+        for name in stores:
+            with pytest.raises(JobLookupError):
+                schedulers["it"].remove_job(f"{name}-nobody")
+        for gate in gates.values():
+            gate.set()
+        for store in stores.values():
+            stop(store._scheduler)
+
+
+@pytest.mark.real
+@pytest.mark.slow
+def test_a_store_over_an_embedded_server_needs_no_other(tmp_path: Any, started: Started) -> None:
+    """A folder is all it takes; the jobs are there after a restart."""
+    url = f"embedded:{tmp_path / 'jobs'}"
+    scheduler = started(RedisWheelJobStore(url))
+    scheduler.add_job(note, "date", args=["now"])
+    scheduler.add_job(note, "date", args=["later"], id="later", run_date=datetime.now(UTC) + timedelta(hours=1))
+    wait_until(lambda: len(ran) == 1, "it had run")
+    stop(scheduler)
+    again = started(RedisWheelJobStore(url))
+    assert [job.id for job in again.get_jobs()] == ["later"]
+
+
+class LosingExecutor(ThreadPoolExecutor):
+    """Refuses the first job it gets, loses the second without an event, and runs all others."""
+
+    def __init__(self) -> None:
+        super().__init__(2)
+        self.got: list[str] = []
+
+    def _do_submit_job(self, job: Any, run_times: Any) -> None:
+        self.got.append(job.id)
+        if len(self.got) == 1:
+            raise RuntimeError("the executor refuses")
+        if len(self.got) == 2:
+            future: Future[Any] = Future()
+            # as APScheduler does it when the worker of a pool dies
+            future.add_done_callback(lambda ended: self._run_job_error(job.id, ended.exception()))
+            threading.Timer(0.05, lambda: future.set_exception(RuntimeError("the worker died"))).start()
+            return
+        super()._do_submit_job(job, run_times)
+
+
+@pytest.mark.real
+def test_what_an_executor_loses_is_handed_out_again(open_real: Any, started: Started) -> None:
+    """A refused submission and a worker that died tell no event; the lease ends, and the job comes again."""
+    executor = LosingExecutor()
+    store = open_real(lease_s=0.3)
+    scheduler = started(store, executors={"default": executor})
+    scheduler.add_job(note, "date", args=["a"], id="a", misfire_grace_time=1)
+    wait_until(lambda: len(executor.got) == 1, "the first was refused")
+    scheduler.add_job(note, "date", args=["b"], id="b", misfire_grace_time=5)
+    wait_until(lambda: sorted(name for name, _ in ran) == ["a", "b"], "both had run")
+    wait_until(lambda: store.count() == 0, "both were gone")
+    assert all(fire.redelivered for _, fire in ran)
+
+
+@pytest.mark.real
+def test_a_job_whose_holder_died_is_not_too_late(open_real: Any, started: Started) -> None:
+    """It was claimed within its grace; that its lease had to end first is not held against it."""
+    gone = open_real(lease_s=1.5)
+    scheduler = BackgroundScheduler(timezone="UTC")
+    gone._scheduler, gone._alias = scheduler, "default"
+    gone.add_job(scheduler_job("a", datetime.now(UTC), misfire_grace_time=1, func=note, args=("a",)))
+    store = open_real(misfire="claim")
+    assert len(gone.get_due_jobs(datetime.now(UTC))) == 1  # and then nothing more is heard of it
+    started(store)
+    wait_until(lambda: len(ran) == 1, "it had run")
+    assert ran[0][1].redelivered
+    assert datetime.now(UTC) - ran[0][1].run_time > timedelta(seconds=1)
+
+
+def scheduler_job(job_id: str, moment: datetime, **options: Any) -> Job:
+    given = {"trigger": DateTrigger(moment, "UTC"), "executor": "default", "kwargs": {}, "coalesce": True}
+    return Job(
+        BackgroundScheduler(timezone="UTC"), id=job_id, next_run_time=moment, max_instances=1, **{**given, **options}
+    )
