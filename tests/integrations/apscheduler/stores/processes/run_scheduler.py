@@ -47,7 +47,7 @@ def in_the_background(scheduler: Any) -> bool:
     ended.wait()
     lived = alive(scheduler)
     scheduler.pause()
-    with scheduler._jobstores_lock:  # between two passes: within one, APScheduler's own `remove_job` fails
+    with scheduler._jobstores_lock:  # between two passes: within one, stock's own `remove_job` fails
         pass
     scheduler.shutdown()
     return lived
