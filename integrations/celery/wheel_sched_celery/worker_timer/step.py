@@ -18,7 +18,7 @@ from wheel_sched_celery.worker_timer.timer import WheelTimer
 logger = get_logger(__name__)
 
 
-class WheelTimerStep(bootsteps.Step):  # type: ignore[misc]  # celery is untyped
+class WheelTimerStep(bootsteps.Step):
     """Gives the worker a `WheelTimer` (event loop) or a `ThreadedWheelTimer` (all others)."""
 
     requires = ("celery.worker.components:Timer", "celery.worker.components:Hub")

@@ -23,7 +23,7 @@ from wheel_sched_celery.worker_timer.timer import AT_ONCE_S, WheelTimer
 GREEN_SPAWN: Final = {"gevent": "gevent:spawn", "eventlet": "eventlet:spawn_n"}  # by the pool's module
 
 
-class ThreadedWheelTimer(timer2.Timer):  # type: ignore[misc]  # celery is untyped
+class ThreadedWheelTimer(timer2.Timer):
     """celery's threaded timer over a `WheelTimer`.
 
     Args:

@@ -36,7 +36,7 @@ AT_ONCE_S: Final = 1e-6  # the hub takes a wait of 0 for "nothing to do" and pol
 FAR_MS: Final = 1 << 53  # 285,000 years: for an eta beyond any clock, and the last exact float
 
 
-class WheelEntry(KombuEntry):  # type: ignore[misc]  # kombu is untyped
+class WheelEntry(KombuEntry):
     """kombu's `Entry`, whose `cancel` takes it out of the wheel."""
 
     __slots__ = ("place", "timer")
@@ -48,7 +48,7 @@ class WheelEntry(KombuEntry):  # type: ignore[misc]  # kombu is untyped
 
     def cancel(self) -> None:
         """Never run (again), and let go of the arguments' wheel slot. Idempotent, from any thread."""
-        self.canceled = True
+        super().cancel()
         if self.timer is not None:
             self.timer.discard(self)
 
@@ -65,7 +65,7 @@ class _Waiting:
         return len(self._timer)
 
 
-class WheelTimer(Timer):  # type: ignore[misc]  # kombu is untyped
+class WheelTimer(Timer):
     """kombu's `Timer` over a wheel.
 
     Args:
@@ -198,7 +198,8 @@ class WheelTimer(Timer):  # type: ignore[misc]  # kombu is untyped
             expiry_ms = self._wheel.next_expiry()
         if expiry_ms is None:
             return None
-        return min(max(expiry_ms / 1000 - self._clock(), AT_ONCE_S), self.max_interval)
+        longest_s: float = self.max_interval
+        return min(max(expiry_ms / 1000 - self._clock(), AT_ONCE_S), longest_s)
 
     def _run_ready(self) -> None:
         """Run what is due until the slice is over. What an entry raises goes to the caller; the rest stays due."""
