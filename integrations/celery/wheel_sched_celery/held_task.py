@@ -155,7 +155,8 @@ def encode_neutral(task: HeldTask) -> bytes:
         "declare": list(task.declare),
         "ttl_until": task.ttl_until_ms,
     }
-    return NEUTRAL + dumps(fields).encode("utf-8")
+    text: str = dumps(fields)
+    return NEUTRAL + text.encode("utf-8")
 
 
 def decode(body: bytes) -> HeldTask:

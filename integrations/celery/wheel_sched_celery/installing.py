@@ -8,8 +8,10 @@ from typing import Any
 from celery.utils.imports import symbol_by_name
 
 from wheel_sched.errors import ConfigError
+from wheel_sched_celery.dispatching import DispatcherStep
 from wheel_sched_celery.producing import HoldingAMQP, holding
 from wheel_sched_celery.settings import UNSET
+from wheel_sched_celery.takeover import TakeoverStep
 from wheel_sched_celery.wheel import Wheel, wheel_of
 
 
@@ -49,4 +51,6 @@ def install(
     wheel = Wheel(app, {"url": url, "horizon": horizon, **settings})
     app.wheel = wheel
     app.amqp_cls = holding(symbol_by_name(app.amqp_cls))
+    app.steps["consumer"].add(TakeoverStep)
+    app.steps["worker"].add(DispatcherStep)
     return wheel

@@ -1,8 +1,8 @@
 """The producer's side: every send of an app passes through `AMQP.send_task_message`; here it may be put on hold.
 
 Canvas, beat, `retry`, `send_task`, links and chords all end there. The decision is taken at the publish, after
-`before_task_publish`, so what handlers changed is held as well; `after_task_publish` and the `task-sent` event follow as
-in stock.
+`before_task_publish`, so what handlers changed is held as well; `after_task_publish` and the `task-sent` event
+follow as in stock.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class HoldingProducer:
         queues = self._wheel.app.amqp.queues.values()
         if name == NATIVE_EXCHANGE:
             match = _NATIVE_PREFIX.match(key or "")
-            plain = key[match.end() :] if match else None
+            plain = key[match.end() :] if match and key else None
             for queue in queues:
                 if queue.routing_key == plain and queue.exchange.type != "direct":
                     return {"exchange": queue.exchange.name, "routing_key": plain, "declare": [queue]}

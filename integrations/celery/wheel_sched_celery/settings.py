@@ -45,7 +45,8 @@ class WheelSettings:
         durability: "memory", "everysec", "fsync" or "replicated". Defaults to "everysec".
         on_outage: when the store is away, "stock" sends as Celery would without us, "refuse" raises `HoldRefused` in
             the producer. Workers keep to stock in either case. Defaults to "stock".
-        lead: how long before its due time a task goes to its queue; the worker's timer does the rest. Defaults to 50 ms.
+        lead: how long before its due time a task goes to its queue; the worker's timer does the rest. Defaults to 50
+            ms.
         dispatch: whether workers of this app release held tasks. Defaults to True.
         takeover: whether workers move ETA messages that reach them into the store. Defaults to True.
         timeout: of one call on the store, in producers and in the consumer's loop. Defaults to 5 s.
@@ -142,7 +143,7 @@ def _checked(name: str, value: Any, place: str, problems: list[str]) -> Any:
             problems.append(f'expected {place} to be "stock" or "refuse", got: {value!r}')
     elif name == "url" and value == "memory:":
         problems.append(
-            f"expected {place} to be a store that producers and workers share, got: {value!r}, which lives in one process"
+            f"expected {place} to be a store that producers and workers share; {value!r} lives in one process"
         )
     return value
 

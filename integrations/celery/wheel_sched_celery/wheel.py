@@ -17,7 +17,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from wheel_sched.errors import Rejected, StoreError, WheelSchedError
+from wheel_sched.errors import Rejected, StoreError, StoreUnavailable, WheelSchedError
 from wheel_sched.store.connect import open_store
 from wheel_sched.store.delay_store import DelayStore
 from wheel_sched.store.items import Item
@@ -46,7 +46,7 @@ class Wheel:
         self._forget()
         if hasattr(os, "register_at_fork"):
             me = weakref.ref(self)
-            os.register_at_fork(after_in_child=lambda: (wheel := me()) is not None and wheel._forget())
+            os.register_at_fork(after_in_child=lambda: _start_anew(me()))
 
     def _forget(self) -> None:
         """Start anew in a forked child: a lock may have been held, and sockets are the parent's."""
@@ -98,6 +98,27 @@ class Wheel:
             target = f"{target}{joint}socket_timeout={seconds:g}{connect}"
         return open_store(target, namespace=settings.namespace, shards=settings.shards, durability=settings.durability)
 
+    def store_now_ms(self) -> int:
+        """The store's time.
+
+        Raises:
+            StoreError: it is away, or was a moment ago.
+        """
+        self._check_near()
+        try:
+            return self.store.now_ms()
+        except StoreError as error:
+            self._gone(error)
+            raise
+
+    def _check_near(self) -> None:
+        if time.monotonic() < self._away_until_s:
+            raise StoreUnavailable("the delay store was away a moment ago: nothing was sent to it")
+
+    def _gone(self, error: StoreError) -> None:
+        self._away_until_s = time.monotonic() + AWAY_S
+        logger.warning("celery.store_away: %s", error)
+
     def close(self) -> None:
         """Close this process's store; the next hold opens it again. Idempotent."""
         with self._lock:
@@ -119,13 +140,11 @@ class Wheel:
         items: list[Item | None] = [self.item_of(task) for task in tasks]
         wanted = [item for item in items if item is not None]
         if wanted:
-            if time.monotonic() < self._away_until_s:
-                raise StoreError("the delay store was away a moment ago: nothing was stored")
+            self._check_near()
             try:
                 self.store.schedule(wanted)
             except StoreError as error:
-                self._away_until_s = time.monotonic() + AWAY_S
-                logger.warning("celery.store_away: %s", error)
+                self._gone(error)
                 raise
         return [item is not None for item in items]
 
@@ -180,6 +199,12 @@ class Wheel:
                 connection.release()
         return self._queue
 
+    def knows_server(self) -> bool:
+        """Whether it is known if broker and store are one server; asks when it is not."""
+        self._ask_again_s = 0.0
+        _ = self.redis_queue
+        return self._queue_known
+
     def _same_server(self, connection: Any) -> bool | None:
         """Whether store and broker are one database of one server; None: it cannot be known now."""
         mine: tuple[str, int] | None = None
@@ -197,6 +222,11 @@ class Wheel:
         except (*connection.connection_errors, *connection.channel_errors):
             return None
         return mine == (str(info.get("run_id")), int(database))
+
+
+def _start_anew(wheel: Wheel | None) -> None:
+    if wheel is not None:
+        wheel._forget()
 
 
 def wheel_of(app: Any) -> Wheel | None:
