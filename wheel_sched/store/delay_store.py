@@ -249,6 +249,12 @@ class DelayStore:
         """Delete dead items for good."""
         return self._run(self.plans.change([Alteration(i, "x") for i in ids], route, token))
 
+    def change(
+        self, alterations: Sequence[Alteration], *, route: str | None = None, token: str | None = None
+    ) -> list[Outcome]:
+        """Changes of different kinds, or with a due each, in as few calls as the batches need."""
+        return self._run(self.plans.change(alterations, route, token))
+
     def get(self, ids: Sequence[str], *, route: str | None = None) -> list[Found | None]:
         """Items wherever they lie, None where there is none."""
         return self._run(self.plans.get(ids, route))

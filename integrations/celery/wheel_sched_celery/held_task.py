@@ -27,6 +27,7 @@ from wheel_sched.store.push_form import decode_push
 from wheel_sched_celery.due import instant_ms, iso_of
 
 NEUTRAL = b"C1"
+TAKEN_OVER = "taken-over"  # what tasks can be found by that a worker found in a queue, sent the stock way
 _LONGEST_ID = 400  # of 512 bytes; the rest is for retries and eta
 _LONGEST_NAME = 240
 
@@ -46,6 +47,7 @@ class HeldTask:
         content_type, content_encoding, headers, properties, priority: of the message, as kombu publishes them.
         declare: entities to declare before publishing, see `entities`.
         ttl_until_ms: when the broker's own TTL (`expiration`) ends; None = it has none.
+        taken_over: whether a worker found it in a queue; only on its way into the store, which remembers it.
     """
 
     task_id: str
@@ -63,6 +65,7 @@ class HeldTask:
     priority: int | None = None
     declare: tuple[Mapping[str, Any], ...] = ()
     ttl_until_ms: int | None = None
+    taken_over: bool = False
 
     @property
     def item_id(self) -> str:
@@ -76,7 +79,7 @@ class HeldTask:
             max(0, self.eta_ms - lead_ms),
             body,
             topic_of(self.queue or self.routing_key),
-            (ref_of(self.task_id),),
+            (ref_of(self.task_id), *((TAKEN_OVER,) if self.taken_over else ())),
             bounded(self.task_id),
         )
 

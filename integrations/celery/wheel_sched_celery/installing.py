@@ -13,6 +13,7 @@ from wheel_sched_celery.producing import HoldingAMQP, holding
 from wheel_sched_celery.settings import UNSET
 from wheel_sched_celery.takeover import TakeoverStep
 from wheel_sched_celery.wheel import Wheel, wheel_of
+from wheel_sched_celery.worker_timer import WheelTimerStep
 
 
 def install(
@@ -52,5 +53,5 @@ def install(
     app.wheel = wheel
     app.amqp_cls = holding(symbol_by_name(app.amqp_cls))
     app.steps["consumer"].add(TakeoverStep)
-    app.steps["worker"].add(DispatcherStep)
+    app.steps["worker"].update((WheelTimerStep, DispatcherStep))
     return wheel

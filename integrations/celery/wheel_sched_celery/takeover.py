@@ -194,6 +194,7 @@ class Takeover:
             properties=properties,
             declare=values_of([queue]),
             ttl_until_ms=None if ttl is None else now_ms + int(ttl),
+            taken_over=True,
         )
 
     def _by_the_store(self, now_us: int) -> Callable[..., float]:
