@@ -1,4 +1,4 @@
-"""The message that is published after a hold is the one that stock would have sent: compared in Redis, byte for byte."""
+"""The message published after a hold is the one that stock would have sent: compared in Redis, byte for byte."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from celery import Celery
 from kombu.utils.json import loads
 from wheel_sched_celery.held_task import decode as decode_held
 
 if TYPE_CHECKING:
+    from celery import Celery
     from conftest import Stage
 
 pytestmark = [pytest.mark.real]
