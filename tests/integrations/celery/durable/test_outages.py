@@ -58,11 +58,11 @@ def test_a_broker_outage_over_the_due_times_loses_nothing(stages: Stages, togeth
     stage.worker(pool="prefork").wait_ready()
     names = [f"task {i}" for i in range(100)]
     for i, name in enumerate(names):
-        stage.app.send_task("note", (name,), countdown=4 + i * 0.01)
+        stage.app.send_task("note", (name,), countdown=2.5 + i * 0.01)
     if not together:
         stage.wait_until(lambda: stage.held() == len(names), "all were held")
     broker.stop()
-    stage.wait_until(lambda: stage.server.alive and _past(stage, 6), "the tasks were due")
+    stage.wait_until(lambda: stage.server.alive and _past(stage, 4), "the tasks were due")
     broker.restart()
     stage.assert_once(names)
 

@@ -71,7 +71,7 @@ def test_dispatchers_racing_hand_over_each_task_once(stage: Stage) -> None:
 def test_children_forked_beside_a_busy_dispatcher_never_hang(stage: Stage) -> None:
     """A child per task: each is forked while the dispatcher's threads are at work, and each sends a retry itself."""
     stage.worker("--max-tasks-per-child", "1", pool="prefork").wait_ready()
-    names = [f"task {i}" for i in range(40)]
+    names = [f"task {i}" for i in range(16)]
     for i, name in enumerate(names):
         stage.app.send_task("again", (name, 2.5, 1), countdown=2.2 + i * 0.02)
     runs = stage.wait_runs(2 * len(names))
