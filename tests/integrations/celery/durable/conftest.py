@@ -24,11 +24,11 @@ from typing import Any, NamedTuple
 import pytest
 import redis
 from celery import Celery
+from wheel_sched_celery import install
 
 from wheel_sched.store.connect import open_store
 from wheel_sched.store.delay_store import DelayStore
 from wheel_sched.testing.servers import TemporaryServer, temporary_server
-from wheel_sched_celery import install
 
 FOLDER = Path(__file__).parent / "processes"
 PATIENCE_S = 60.0

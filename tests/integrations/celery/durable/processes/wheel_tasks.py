@@ -15,7 +15,6 @@ import redis
 from celery import Celery
 from kombu import Exchange, Queue
 from kombu.common import Broadcast
-
 from wheel_sched_celery import install
 
 app = Celery("wheel_tasks", broker=os.environ["BROKER"], backend=os.environ["BACKEND"])
