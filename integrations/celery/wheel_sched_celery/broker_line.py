@@ -39,8 +39,9 @@ class BrokerLine:
         self._app = app
         self._connection: Any = None
         self._channel: Any = None
-        self._sent = 0
-        self._waiting: dict[int, int] = {}  # delivery tag -> place in the batch
+        self._tag = 0  # of the message sent last on this channel
+        self._sent: dict[int, int] = {}  # delivery tag -> place in the batch; confirms come while others are still sent
+        self._waiting: set[int] = set()
         self._refused: set[int] = set()
         self._returned: dict[str, str] = {}  # correlation id -> why
         self._undeclarable: set[str] = set()
@@ -99,7 +100,8 @@ class BrokerLine:
 
     def _open_channel(self) -> None:
         self._channel = channel = self._connection.channel()
-        self._sent = 0
+        self._tag = 0
+        self._sent.clear()
         self._waiting.clear()
         self._refused.clear()
         self._returned.clear()
@@ -143,21 +145,21 @@ class BrokerLine:
             task.properties_at(time.time_ns() // 1_000_000),
         )
         if self.confirms:
-            self._sent += 1
-            self._waiting[self._sent] = place
+            self._tag += 1
+            self._sent[self._tag] = place
+            self._waiting.add(self._tag)
             channel.basic_publish(message, exchange=task.exchange, routing_key=task.routing_key, mandatory=True)
         else:
             channel.basic_publish(message, exchange=task.exchange, routing_key=task.routing_key)
 
     def _await_confirms(self, tasks: Sequence[HeldTask], answers: list[Failed | None]) -> None:
         until_s = time.monotonic() + CONFIRM_S
-        waited = dict(self._waiting)
         while self._waiting and (left_s := until_s - time.monotonic()) > 0:
             try:
                 self._connection.drain_events(timeout=left_s)
             except TimeoutError:
                 break
-        for tag, place in waited.items():
+        for tag, place in self._sent.items():
             if tag in self._waiting:
                 continue
             if tag in self._refused:
@@ -167,6 +169,7 @@ class BrokerLine:
                 answers[place] = _RETURNED
             else:
                 answers[place] = None
+        self._sent.clear()
         self._refused.clear()
         if self._waiting:
             self.close()  # what is confirmed late belongs to another batch
@@ -176,7 +179,7 @@ class BrokerLine:
         logger.warning("celery.publish_failed: %r", error)
         mends = isinstance(error, (OSError, OperationalError, *self._recoverable()))
         if alone and not mends:  # the broker closed the channel over this very message
-            for place in {*self._waiting.values(), *places}:
+            for place in {*(self._sent[tag] for tag in self._waiting), *places}:
                 answers[place] = Failed(f"the broker refused the message: {error}", transient=False)
         elif not mends and places:
             answers[places[0]] = Failed(f"the broker refused the message: {error}", transient=self.confirms)
@@ -195,8 +198,7 @@ class BrokerLine:
 
     def _settled(self, delivery_tag: int, multiple: bool) -> list[int]:
         tags = [tag for tag in self._waiting if tag == delivery_tag or (multiple and tag < delivery_tag)]
-        for tag in tags:
-            del self._waiting[tag]
+        self._waiting.difference_update(tags)
         return tags
 
     def _came_back(self, error: Exception, _exchange: str, _routing_key: str, message: Any) -> None:

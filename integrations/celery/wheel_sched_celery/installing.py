@@ -10,7 +10,7 @@ from celery.utils.imports import symbol_by_name
 from wheel_sched.errors import ConfigError
 from wheel_sched_celery.dispatching import DispatcherStep
 from wheel_sched_celery.producing import HoldingAMQP, holding
-from wheel_sched_celery.settings import UNSET
+from wheel_sched_celery.settings import NAMES, UNSET
 from wheel_sched_celery.takeover import TakeoverStep
 from wheel_sched_celery.wheel import Wheel, wheel_of
 from wheel_sched_celery.worker_timer import WheelTimerStep
@@ -37,8 +37,6 @@ def install(
     Raises:
         ConfigError: an argument is unknown, or the app has sent messages already.
     """
-    from wheel_sched_celery.settings import NAMES
-
     unknown = sorted(set(settings) - set(NAMES))
     if unknown:
         raise ConfigError(f"install: unknown settings {', '.join(unknown)}; known are {', '.join(NAMES)}")

@@ -12,12 +12,11 @@ from datetime import timedelta
 from difflib import get_close_matches
 from typing import Any, Final
 
+from wheel_sched.duration import parse_duration
 from wheel_sched.errors import ConfigError
 
 PREFIX = "wheel_"
 ON_OUTAGE = ("stock", "refuse")
-_DURATION = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?) ?(ms|s|m|h)")
-_UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
 _DURATIONS = ("horizon", "lead", "timeout", "drain_timeout")
 
 
@@ -153,8 +152,10 @@ def duration_ms(value: Any) -> int | None:
     if isinstance(value, timedelta):
         value = value.total_seconds()
     if isinstance(value, str):
-        match = _DURATION.fullmatch(value.strip())
-        return None if match is None else -int(-float(match[1]) * _UNIT_MS[match[2]] // 1)
+        try:
+            return parse_duration(value)
+        except ConfigError:
+            return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e12:
         return None
     return -int(-value * 1000 // 1)

@@ -12,6 +12,7 @@ from celery import bootsteps
 from celery.utils.imports import symbol_by_name
 from celery.utils.log import get_logger
 
+from wheel_sched_celery.wheel import wheel_of
 from wheel_sched_celery.worker_timer.threaded import GREEN_SPAWN, ThreadedWheelTimer
 from wheel_sched_celery.worker_timer.timer import WheelTimer
 
@@ -22,6 +23,11 @@ class WheelTimerStep(bootsteps.Step):
     """Gives the worker a `WheelTimer` (event loop) or a `ThreadedWheelTimer` (all others)."""
 
     requires = ("celery.worker.components:Timer", "celery.worker.components:Hub")
+
+    def include_if(self, w: Any) -> bool:
+        """Not where `install` was told to leave everything to stock (`horizon=None`)."""
+        wheel = wheel_of(w.app)
+        return wheel is None or wheel.settings.horizon is not None
 
     def create(self, w: Any) -> None:
         """Replace the worker's timer; what waits in the old one moves over."""
