@@ -104,7 +104,7 @@ def test_each_message_is_that_of_apply_async(app: Celery, options: dict[str, Any
 
 
 def test_a_loop_is_not_needed_for_thousands(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plain argument tuples from a generator, over several calls of 500; Celery makes one message, the form the rest."""
+    """Plain argument tuples from a generator, in calls of 500; Celery makes one message, the form the others."""
     filled = []
     fill = MessageTemplate.fill
 
