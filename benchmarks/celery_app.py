@@ -24,7 +24,7 @@ def make_app(broker: str, store: str | None, transport: dict[str, Any] | None = 
     if store is not None:
         from wheel_sched_celery import install
 
-        install(app, store)
+        install(app, store, **({"lead": os.environ["BENCH_LEAD"]} if "BENCH_LEAD" in os.environ else {}))
 
     @app.task(name="bench.note", shared=False)
     def note(number: int, due_s: float) -> None:
