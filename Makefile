@@ -12,7 +12,7 @@ WORKERS ?= 2
 # An empty layer is a failure, unless the caller has narrowed the run and the other layer holds what was asked for.
 pytest = $(PY) -m pytest $(1) $(ARGS) || { code=$$?; [ $$code -eq 5 ] && [ -n "$$ARGS" ]; }
 
-.PHONY: help demo test test-unit test-real check lint types mypy pyright imports built-wheel bench clean distclean venv-demo venv-test venv-dev
+.PHONY: help demo test test-unit test-real rabbit-test check lint types mypy pyright imports built-wheel bench clean distclean venv-demo venv-test venv-dev
 
 help: ## show this
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -29,7 +29,11 @@ test-unit: venv-test ## the unit layer alone: seconds, no server
 
 test-real: venv-test ## the real-server layer alone: embedded servers, real kills
 	@printf '==> real-server layer\n'
-	@$(call pytest,-m "(real or slow) and not built" -n $(WORKERS))
+	@$(call pytest,-m "(real or slow) and not built and not rabbit" -n $(WORKERS))
+
+rabbit-test: venv-test ## Celery over RabbitMQ: needs rabbitmq-server, starts a private node
+	@printf '==> RabbitMQ layer\n'
+	@$(PY) -m pytest -m rabbit tests/integrations/celery $(ARGS)
 
 check: lint types imports built-wheel ## linter, types, direction of imports, the built wheel
 	@printf '==> all checks passed\n'

@@ -58,6 +58,11 @@ class BrokerLine:
             self.close()
             return [Failed(f"the broker is away: {error}") for _ in tasks]
         self._send_all(tasks, range(len(tasks)), answers)
+        for place in [place for place, answer in enumerate(answers) if answer is _SUSPECT]:
+            answers[place] = Failed("the broker went away", in_doubt=True)
+            with contextlib.suppress(Exception):  # as above
+                self._connect()
+                self._send_all(tasks, [place], answers)
         again = [place for place, answer in enumerate(answers) if answer is _RETURNED]
         if again:
             for place in again:
@@ -128,11 +133,14 @@ class BrokerLine:
                 self._publish(tasks[place], place)
                 places.pop(0)
                 answers[place] = Failed("the broker has not confirmed it", in_doubt=True) if self.confirms else None
-            if self.confirms:
-                self._await_confirms(tasks, answers)
+            self._await_confirms()
+            self._note_confirmed(tasks, answers)
+            if self._waiting:
+                self.close()  # what is confirmed late belongs to another batch
         except Exception as error:  # as in `send`
-            alone = self.confirms and len(self._waiting) <= 1 and not places[1:]
-            self._broken(error, places, answers, alone=alone)
+            self._note_confirmed(tasks, answers)
+            self._broken(error, places, answers)
+            self.close()
 
     def _publish(self, task: HeldTask, place: int) -> None:
         channel = self._channel
@@ -152,16 +160,18 @@ class BrokerLine:
         else:
             channel.basic_publish(message, exchange=task.exchange, routing_key=task.routing_key)
 
-    def _await_confirms(self, tasks: Sequence[HeldTask], answers: list[Failed | None]) -> None:
+    def _await_confirms(self) -> None:
         until_s = time.monotonic() + CONFIRM_S
         while self._waiting and (left_s := until_s - time.monotonic()) > 0:
             try:
                 self._connection.drain_events(timeout=left_s)
             except TimeoutError:
-                break
-        for tag, place in self._sent.items():
-            if tag in self._waiting:
-                continue
+                return
+
+    def _note_confirmed(self, tasks: Sequence[HeldTask], answers: list[Failed | None]) -> None:
+        """Answers for everything that the broker has said something about."""
+        for tag in [tag for tag in self._sent if tag not in self._waiting]:
+            place = self._sent.pop(tag)
             if tag in self._refused:
                 answers[place] = Failed("the broker refused the message (nack)")
             elif (why := self._returned.pop(_identity(tasks[place].properties), None)) is not None:
@@ -169,21 +179,18 @@ class BrokerLine:
                 answers[place] = _RETURNED
             else:
                 answers[place] = None
-        self._sent.clear()
         self._refused.clear()
-        if self._waiting:
-            self.close()  # what is confirmed late belongs to another batch
 
-    def _broken(self, error: Exception, places: Sequence[int], answers: list[Failed | None], *, alone: bool) -> None:
-        """The channel or connection is gone: say so for each task without an answer."""
+    def _broken(self, error: Exception, places: Sequence[int], answers: list[Failed | None]) -> None:
+        """The channel or connection is gone. A lost connection is nobody's fault; a channel is closed over one message,
+        and each without an answer is sent once more alone, so that it is known which."""
         logger.warning("celery.publish_failed: %r", error)
-        mends = isinstance(error, (OSError, OperationalError, *self._recoverable()))
-        if alone and not mends:  # the broker closed the channel over this very message
-            for place in {*(self._sent[tag] for tag in self._waiting), *places}:
-                answers[place] = Failed(f"the broker refused the message: {error}", transient=False)
-        elif not mends and places:
-            answers[places[0]] = Failed(f"the broker refused the message: {error}", transient=self.confirms)
-        self.close()
+        if isinstance(error, (OSError, OperationalError, *self._recoverable())):
+            return
+        undecided = sorted({*self._sent.values(), *places})
+        for place in undecided:
+            refused = Failed(f"the broker refused the message: {error}", transient=False)
+            answers[place] = refused if len(undecided) == 1 else _SUSPECT
 
     def _recoverable(self) -> tuple[type[Exception], ...]:
         return tuple(self._connection.recoverable_connection_errors) if self._connection is not None else ()
@@ -233,4 +240,5 @@ def _identity(properties: Mapping[str, Any]) -> str:
     return str(properties.get("correlation_id") or properties.get("message_id") or "")
 
 
+_SUSPECT = Failed("one of a batch was refused")
 _RETURNED = Failed("no queue takes it")

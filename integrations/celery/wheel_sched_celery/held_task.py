@@ -30,6 +30,7 @@ NEUTRAL = b"C1"
 TAKEN_OVER = "taken-over"  # what tasks can be found by that a worker found in a queue, sent the stock way
 _LONGEST_ID = 400  # of 512 bytes; the rest is for retries and eta
 _LONGEST_NAME = 240
+_LONGEST_TTL_MS = 2**32 - 1  # RabbitMQ closes the channel over a longer one; 49 days
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,7 @@ class HeldTask:
         declare: entities to declare before publishing, see `entities`.
         ttl_until_ms: when the broker's own TTL (`expiration`) ends; None = it has none.
         taken_over: whether a worker found it in a queue; only on its way into the store, which remembers it.
+        one_of_many: whether an exchange may have put copies of it into other queues; likewise.
     """
 
     task_id: str
@@ -66,11 +68,16 @@ class HeldTask:
     declare: tuple[Mapping[str, Any], ...] = ()
     ttl_until_ms: int | None = None
     taken_over: bool = False
+    one_of_many: bool = False
 
     @property
     def item_id(self) -> str:
-        """The same for each delivery of one message, another one for each retry and each other ETA."""
-        return f"{bounded(self.task_id)}:{self.retries}:{self.eta_ms}"
+        """The same for each delivery of one message, another one for each retry, each other ETA and each copy.
+
+        A task that a producer held in doubt, and then sent the stock way, is one item too when it is taken over.
+        """
+        copy = "@" + hashlib.sha256(self.queue.encode()).hexdigest()[:12] if self.one_of_many else ""
+        return f"{bounded(self.task_id)}:{self.retries}:{self.eta_ms}{copy}"
 
     def item(self, body: bytes, lead_ms: int) -> Item:
         """What goes into the store; it can be found by `ref_of(task_id)` and is counted under its queue."""
@@ -111,7 +118,7 @@ class HeldTask:
         if self.ttl_until_ms is not None:
             properties.pop("expiration", None)
             if self.ttl_until_ms > now_ms:
-                properties["expiration"] = str(self.ttl_until_ms - now_ms)
+                properties["expiration"] = str(min(self.ttl_until_ms - now_ms, _LONGEST_TTL_MS))
         return properties
 
 

@@ -79,9 +79,9 @@ class HoldingProducer:
                 if queue.routing_key == plain and queue.exchange.type != "direct":
                     return {"exchange": queue.exchange.name, "routing_key": plain, "declare": [queue]}
             return None
-        if getattr(exchange, "type", None) == "fanout":
-            return None
-        if name and any(queue.exchange.name == name and queue.exchange.type == "fanout" for queue in queues):
+        known = [exchange, *(getattr(entity, "exchange", entity) for entity in options.get("declare") or ())]
+        known += [queue.exchange for queue in queues] if name else []
+        if any(isinstance(each, Exchange) and each.name == name and each.type == "fanout" for each in known):
             return None
         return {}
 

@@ -195,6 +195,7 @@ class Takeover:
             declare=values_of([queue]),
             ttl_until_ms=None if ttl is None else now_ms + int(ttl),
             taken_over=True,
+            one_of_many=bool((message.delivery_info or {}).get("exchange")) and queue.exchange.type != "direct",
         )
 
     def _by_the_store(self, now_us: int) -> Callable[..., float]:

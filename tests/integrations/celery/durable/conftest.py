@@ -1,4 +1,4 @@
-"""Real Celery workers in real processes over servers of their own, and a receiver that judges what ran: how often, when.
+"""Real Celery workers in real processes over servers of their own, and a receiver that judges what ran, and when.
 
 Each run is written to a Redis list by the task itself, with its ETA and the time; so early, late, lost and doubled are
 never taken from our own word.
@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import pytest
 import redis
 from celery import Celery
+from kombu import Exchange, Queue
 from wheel_sched_celery import install
 
 from wheel_sched.store.connect import open_store
@@ -131,7 +132,14 @@ class Stage:
     def producer(self, *, installed: bool = True, **settings: Any) -> Celery:
         """An app that sends."""
         app = Celery("producer", broker=self.broker_url, backend=self.server.tcp_url, set_as_current=False)
-        app.conf.update(broker_connection_retry_on_startup=True)
+        app.conf.update(
+            broker_connection_retry_on_startup=True,
+            task_queues=[
+                Queue("celery", Exchange("celery"), routing_key="celery"),
+                Queue("left", Exchange("wide", type="topic"), routing_key="a.*"),
+                Queue("right", Exchange("wide", type="topic"), routing_key="#"),
+            ],
+        )
         if installed:
             install(app, self.store_url, **settings)
         self._apps.append(app)
@@ -152,6 +160,8 @@ class Stage:
         worker = Worker(name, self.folder / f"{name}.log", env, options)
         self._workers.append(worker)
         return worker
+
+    wait_until = staticmethod(wait_until)
 
     def runs(self) -> list[Run]:
         """What ran so far, in order."""
@@ -207,30 +217,50 @@ class Stage:
         self.client.close()
 
 
-def _stages(folder: Path, stack: ExitStack) -> Callable[..., Stage]:
-    def make(**options: Any) -> Stage:
-        server = options.pop("server", None) or stack.enter_context(temporary_server(tcp=True))
-        stage = Stage(folder, server, **options)
-        stack.callback(stage.close)
+class Stages:
+    """Servers and stages of a test or module; stages are closed before any server goes."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self._folder = folder
+        self._stack = stack
+        self._stages: list[Stage] = []
+        stack.callback(self._close)
+
+    def server(self) -> TemporaryServer:
+        """Another server, with a port."""
+        with ExitStack() as fresh:
+            server = fresh.enter_context(temporary_server(tcp=True))
+            rest = fresh.pop_all()
+        self._stack.callback(rest.close)
+        self._stack.callback(self._close)  # runs first
+        return server
+
+    def stage(self, **options: Any) -> Stage:
+        """A stage, over a server of its own unless one is given."""
+        stage = Stage(self._folder, options.pop("server", None) or self.server(), **options)
+        self._stages.append(stage)
         return stage
 
-    return make
+    def _close(self) -> None:
+        while self._stages:
+            self._stages.pop().close()
 
 
 @pytest.fixture
-def stage_of(tmp_path: Path) -> Iterator[Callable[..., Stage]]:
-    """Makes a stage over a server of its own."""
+def stages(tmp_path: Path) -> Iterator[Stages]:
+    """Servers and stages of this test."""
     with ExitStack() as stack:
-        yield _stages(tmp_path, stack)
+        yield Stages(tmp_path, stack)
 
 
 @pytest.fixture(scope="module")
-def shared_stage_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Stage]]:
+def shared_stages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stages]:
     """The same for a module: its tests look at what ran, and change nothing."""
     with ExitStack() as stack:
-        yield _stages(tmp_path_factory.mktemp("shared"), stack)
+        yield Stages(tmp_path_factory.mktemp("shared"), stack)
 
 
 @pytest.fixture
-def stage(stage_of: Callable[..., Stage]) -> Stage:
-    return stage_of()
+def stage(stages: Stages) -> Stage:
+    """A stage over one server for everything."""
+    return stages.stage()

@@ -5,7 +5,6 @@ One worker per pool gets everything at once; the tests then look at what came of
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
@@ -13,7 +12,7 @@ from celery import chain, chord, group
 from celery.result import GroupResult
 
 if TYPE_CHECKING:
-    from conftest import Run, Stage
+    from conftest import Run, Stages
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(150)]
 
@@ -45,8 +44,8 @@ class Life(NamedTuple):
 
 
 @pytest.fixture(scope="module", params=POOLS)
-def life(request: pytest.FixtureRequest, shared_stage_of: Callable[..., Stage]) -> Life:
-    stage = shared_stage_of()
+def life(request: pytest.FixtureRequest, shared_stages: Stages) -> Life:
+    stage = shared_stages.stage()
     stage.worker(pool=request.param).wait_ready()
     app, results = stage.app, {}
 
