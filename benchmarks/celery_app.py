@@ -17,14 +17,14 @@ from celery import Celery, signals
 RUNS, READY = "bench-runs", "bench-ready"
 
 
-def make_app(broker: str, store: str | None, transport: dict[str, Any] | None = None) -> Celery:
-    """The app, stock or (with a store) ours."""
+def make_app(broker: str, store: str | None, transport: dict[str, Any] | None = None, **settings: Any) -> Celery:
+    """The app, stock or (with a store) ours, with `settings`."""
     app = Celery("bench", broker=broker, set_as_current=False)
     app.conf.update(task_ignore_result=True, broker_transport_options=transport or {}, worker_hijack_root_logger=False)
     if store is not None:
         from wheel_sched_celery import install
 
-        install(app, store, **({"lead": os.environ["BENCH_LEAD"]} if "BENCH_LEAD" in os.environ else {}))
+        install(app, store, **settings)
 
     @app.task(name="bench.note", shared=False)
     def note(number: int, due_s: float) -> None:

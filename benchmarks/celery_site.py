@@ -26,7 +26,7 @@ from wheel_sched.testing.servers import TemporaryServer, temporary_server
 
 Kind = Literal["stock", "ours"]
 KINDS: tuple[Kind, ...] = ("stock", "ours")
-_WAIT_S = 120.0
+_WAIT_S = 300.0  # 50,000 tasks on their way into a stock worker
 _POLL_S = 0.02
 _QUEUE = "celery"
 
@@ -48,9 +48,9 @@ class Site:
         self._broker = server.url.replace("unix://", "redis+socket://").replace("?db=", "?virtual_host=")
         self._transport = transport
         self._log = Path(tempfile.mkdtemp(prefix="wheel-sched-bench-")) / "workers.log"
-        self._workers: list[subprocess.Popen[bytes]] = []
+        self.workers: list[subprocess.Popen[bytes]] = []
         self.app = make_app(self._broker, server.url if kind == "ours" else None, transport)
-        self._maker = self.app if kind == "ours" else make_app(self._broker, server.url, transport)
+        self._maker = self.app if kind == "ours" else make_app(self._broker, server.url, transport, horizon="10ms")
 
     @property
     def note(self) -> Any:
@@ -69,11 +69,11 @@ class Site:
         if self.kind == "ours":
             environment["BENCH_STORE"] = self.server.url
         command = [sys.executable, "-m", "celery", "-A", "benchmarks.celery_app", "worker", "-P", pool]
-        command += ["-c", str(concurrency), "-l", "error", "-n", f"w{len(self._workers)}@bench"]
+        command += ["-c", str(concurrency), "-l", "error", "-n", f"w{len(self.workers)}@bench"]
         known = self.client.llen(READY)
         with self._log.open("ab") as out:
             worker = subprocess.Popen(command, env=environment, stdout=out, stderr=out, start_new_session=True)
-        self._workers.append(worker)
+        self.workers.append(worker)
         self.wait(lambda: self.client.llen(READY) > known, "a worker to start")
         return worker
 
@@ -151,7 +151,7 @@ class Site:
         return sum(worker["prefetch_count"] for worker in stats.values())
 
     def close(self) -> None:
-        for worker in self._workers:
+        for worker in self.workers:
             if worker.poll() is None:
                 self.kill(worker)
         for app in {id(app): app for app in (self.app, self._maker)}.values():
