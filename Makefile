@@ -61,11 +61,13 @@ built-wheel: venv-dev ## build sdist and wheel, install the wheel into an empty 
 	@printf '==> built wheel\n'
 	@$(PY) -m pytest -m built tests/packaging
 
-bench: venv-test ## benchmarks against peers measured in the same run: store, then dispatch
+bench: venv-test ## benchmarks against peers measured in the same run: store, dispatch, celery
 	@printf '==> benchmark: store\n' >&2
 	@$(PY) -m benchmarks store $(ARGS)
 	@printf '==> benchmark: dispatch\n' >&2
 	@$(PY) -m benchmarks dispatch $(ARGS)
+	@printf '==> benchmark: celery\n' >&2
+	@$(PY) -m benchmarks celery $(ARGS)
 
 clean: ## remove caches and build results
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .wheel-sched

@@ -7,13 +7,17 @@ from typing import Any
 
 import pytest
 
-from benchmarks import dispatch, store
+from benchmarks import celery_eta, dispatch, store
 from benchmarks.report import markdown, table, write_section
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "benchmarks.md"
 AROUND = {"python": "3.13.1", "server": "valkey 9.1.2", "cpus": 8, "rounds": 7}
 
-every_benchmark = pytest.mark.parametrize("benchmark", [store, dispatch], ids=["store", "dispatch"])
+every_benchmark = pytest.mark.parametrize(
+    ("benchmark", "name"),
+    [(store, "store"), (dispatch, "dispatch"), (celery_eta, "celery")],
+    ids=["store", "dispatch", "celery"],
+)
 
 
 def without_values(text: str) -> list[list[str]]:
@@ -22,17 +26,15 @@ def without_values(text: str) -> list[list[str]]:
 
 
 @every_benchmark
-def test_the_page_lists_the_figures_the_benchmark_has(benchmark: Any) -> None:
+def test_the_page_lists_the_figures_the_benchmark_has(benchmark: Any, name: str) -> None:
     """Names, gates and meanings on the page are those in the code, in its order."""
-    name = benchmark.__name__.rpartition(".")[2]
     section = PAGE.read_text("utf-8").partition(f"<!-- figures: {name} -->")[2].partition("<!-- end of")[0]
     assert without_values(section) == without_values(markdown(benchmark.FIGURES, None))
 
 
 @every_benchmark
-def test_a_result_fills_its_own_section_only(benchmark: Any, tmp_path: Path) -> None:
+def test_a_result_fills_its_own_section_only(benchmark: Any, name: str, tmp_path: Path) -> None:
     """Written twice, the page holds the figures once, and the rest of it word for word."""
-    name = benchmark.__name__.rpartition(".")[2]
     page = tmp_path / "page.md"
     page.write_text(PAGE.read_text("utf-8"), "utf-8")
     text = markdown(benchmark.FIGURES, AROUND)

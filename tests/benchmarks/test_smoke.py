@@ -1,4 +1,4 @@
-"""Both benchmarks run, small, against a real server; their results have what they promise."""
+"""The benchmarks run, small, against a real server; their results have what they promise."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import dispatch, store
+from benchmarks import celery_eta, dispatch, store
 
 pytestmark = pytest.mark.real
 
@@ -41,3 +41,27 @@ def test_the_dispatch_benchmark_measures_every_figure() -> None:
     assert absent(dispatch.FIGURES, result) == []
     assert (result["early"], result["lost"], result["idle_commands"]) == (0, 0, 0)
     assert {"python", "server", "cpus", "rounds", "baseline"} <= set(json.loads(json.dumps(result)))
+
+
+@pytest.mark.timeout(300)
+def test_the_celery_benchmark_measures_every_figure() -> None:
+    """A few tasks through real workers, stock and ours: nothing is early, and none of ours is lost or doubled."""
+    sizes = celery_eta.Sizes(
+        rounds=1,
+        enqueued=50,
+        held=200,
+        late_rounds=1,
+        late_tasks=50,
+        late_s=0.5,
+        lead_s=2.0,
+        give_up_s=30.0,
+        killed=50,
+        killed_s=6.0,
+        doubled_s=6.0,
+        limit_s=30.0,
+        pools=("threads",),
+    )
+    result = celery_eta.run(sizes)
+    assert [key for key in absent(celery_eta.FIGURES, result) if ".solo." not in key and ".prefork." not in key] == []
+    assert (result["early"], result["lost"], result["duplicates"]["ours"]) == (0, 0, 0)
+    assert {"python", "server", "cpus", "rounds"} <= set(json.loads(json.dumps(result)))

@@ -143,6 +143,9 @@ class DelayStore:
     def schedule(self, items: Sequence[Item], *, token: str | None = None) -> Stored:
         """Store new items; ids that exist anywhere are left alone (DUPLICATE).
 
+        With the token "" nothing is kept for repeats, which saves two commands: a repeat then answers DUPLICATE for
+        what the first call stored.
+
         Raises:
             Rejected: one of the items is malformed; none was stored.
         """

@@ -6,6 +6,7 @@ A value that cannot be read gives None: the message then goes the stock way, and
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any
 
 from celery.utils.time import maybe_iso8601, maybe_make_aware
@@ -14,12 +15,22 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
 
 
+@lru_cache(maxsize=16)  # a text is looked at several times on its way
+def _read(text: str) -> datetime:
+    """An ISO 8601 text: what Python reads by itself takes a tenth of the time."""
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        instant: datetime = maybe_iso8601(text)
+        return instant
+
+
 def instant_ms(value: Any, timezone: Any) -> int | None:
     """Milliseconds of an ISO 8601 text or datetime, rounded up; naive ones are in `timezone`, as in a worker."""
     if value is None:
         return None
     try:
-        instant = maybe_make_aware(maybe_iso8601(value), timezone)
+        instant = maybe_make_aware(_read(value) if isinstance(value, str) else maybe_iso8601(value), timezone)
         due_ms = -((_EPOCH - instant) // _MS)
     except (AttributeError, ArithmeticError, TypeError, ValueError):
         return None

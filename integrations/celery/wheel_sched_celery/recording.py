@@ -6,7 +6,9 @@ connected, so a task can be put on hold while the broker is away.
 
 from __future__ import annotations
 
+import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -55,17 +57,9 @@ def record(producer: Any, body: Any, options: dict[str, Any], eta_ms: int) -> He
     declare = options.pop("declare", None) or ()
     for name in ("retry", "retry_policy", "timeout", "confirm_timeout"):
         options.pop(name, None)
-    channel = RecordingChannel()
-    recorder: Any = Producer(
-        channel,
-        exchange=producer.exchange,
-        routing_key=producer.routing_key,
-        serializer=producer.serializer,
-        compression=producer.compression,
-        auto_declare=False,
-    )
+    recorder, channel = _recorder_of(producer)
     recorder.publish(body, **options)
-    message = channel.message
+    message, channel.message = channel.message, {}
     properties = message["properties"]
     if isinstance(properties.get("reply_to"), Queue):
         properties["reply_to"] = properties["reply_to"].name
@@ -81,6 +75,36 @@ def record(producer: Any, body: Any, options: dict[str, Any], eta_ms: int) -> He
         ttl_until_ms=None if ttl is None else time.time_ns() // 1_000_000 + int(ttl),
         **message,
     )
+
+
+class _Recorders(threading.local):
+    """A recorder for each producer this thread has used: making one takes as long as recording."""
+
+    def __init__(self) -> None:
+        self.known: weakref.WeakKeyDictionary[Any, tuple[list[Any], Any, RecordingChannel]]
+        self.known = weakref.WeakKeyDictionary()
+
+
+_recorders = _Recorders()
+
+
+def _recorder_of(producer: Any) -> tuple[Any, RecordingChannel]:
+    """A producer with the defaults of `producer`, and the channel it writes to."""
+    defaults = [producer.exchange, producer.routing_key, producer.serializer, producer.compression]
+    known = _recorders.known.get(producer)
+    if known is None or any(was is not now for was, now in zip(known[0], defaults, strict=True)):
+        channel = RecordingChannel()
+        exchange, routing_key, serializer, compression = defaults
+        recorder: Any = Producer(
+            channel,
+            exchange=exchange,
+            routing_key=routing_key,
+            serializer=serializer,
+            compression=compression,
+            auto_declare=False,
+        )
+        known = _recorders.known[producer] = (defaults, recorder, channel)
+    return known[1], known[2]
 
 
 def eta_of(body: Any, headers: Any, timezone: Callable[[], Any]) -> int | None:

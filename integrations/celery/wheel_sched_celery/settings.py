@@ -16,6 +16,8 @@ from wheel_sched.duration import parse_duration
 from wheel_sched.errors import ConfigError
 
 PREFIX = "wheel_"
+HORIZON_MS: Final = 2_000
+LEAD_MS: Final = 1_000  # of a burst, so much is fetched before it falls due
 ON_OUTAGE = ("stock", "refuse")
 _DURATIONS = ("horizon", "lead", "timeout", "drain_timeout")
 
@@ -44,8 +46,9 @@ class WheelSettings:
         durability: "memory", "everysec", "fsync" or "replicated". Defaults to "everysec".
         on_outage: when the store is away, "stock" sends as Celery would without us, "refuse" raises `HoldRefused` in
             the producer. Workers keep to stock in either case. Defaults to "stock".
-        lead: how long before its due time a task goes to its queue; the worker's timer does the rest. Defaults to 50
-            ms.
+        lead: how long before its due time a task goes to its queue; the worker's timer does the rest. The work of
+            fetching it is then done when it falls due. A worker killed within that time leaves it to the broker's
+            redelivery. Defaults to half of the horizon, at most 1 s.
         dispatch: whether workers of this app release held tasks. Defaults to True.
         takeover: whether workers move ETA messages that reach them into the store. Defaults to True.
         timeout: of one call on the store, in producers and in the consumer's loop. Defaults to 5 s.
@@ -53,12 +56,12 @@ class WheelSettings:
     """
 
     url: Any = None
-    horizon: int | None = 2_000
+    horizon: int | None = HORIZON_MS
     namespace: str = "celery"
     shards: int = 1
     durability: str = "everysec"
     on_outage: str = "stock"
-    lead: int = 50
+    lead: int = LEAD_MS
     dispatch: bool = True
     takeover: bool = True
     timeout: int = 5_000
@@ -99,13 +102,16 @@ def load_settings(given: Mapping[str, Any], conf: Mapping[str, Any], broker_url:
             values[name] = _checked(name, value, place, problems)
     if "url" not in values:
         values["url"] = url_of_broker(broker_url)
-        if values["url"] is None and values.get("horizon", 2_000) is not None:
+        if values["url"] is None and values.get("horizon", HORIZON_MS) is not None:
             problems.append(
                 "the broker is no Redis, so the delay store needs an address: install(app, url='redis://...') or "
                 "app.conf.wheel_url; url=None works without a store"
             )
     if problems:
         raise ConfigError(problems)
+    horizon_ms = values.get("horizon", HORIZON_MS)
+    if "lead" not in values and horizon_ms is not None:
+        values["lead"] = min(LEAD_MS, horizon_ms // 2)
     settings = WheelSettings(**values)
     if settings.horizon is not None and settings.lead >= settings.horizon:
         raise ConfigError(f"expected lead to be shorter than horizon ({settings.horizon} ms), got: {settings.lead} ms")

@@ -14,7 +14,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from wheel_sched.errors import Rejected, StoreError, StoreUnavailable, WheelSchedError
@@ -57,6 +57,7 @@ class Wheel:
         self._queue_known = False
         self._ask_again_s = 0.0
         self._away_until_s = 0.0
+        self._collected = threading.local()
 
     @property
     def settings(self) -> WheelSettings:
@@ -140,13 +141,31 @@ class Wheel:
         items: list[Item | None] = [self.item_of(task) for task in tasks]
         wanted = [item for item in items if item is not None]
         if wanted:
-            self._check_near()
-            try:
-                self.store.schedule(wanted)
-            except StoreError as error:
-                self._gone(error)
-                raise
+            self.schedule(wanted)
         return [item is not None for item in items]
+
+    def schedule(self, items: Sequence[Item]) -> None:
+        """Store what `item_of` made.
+
+        Raises:
+            StoreError: as of `hold`.
+        """
+        self._check_near()
+        try:
+            self.store.schedule(items, token="")  # stored by an earlier try is as good as stored by this one
+        except StoreError as error:
+            self._gone(error)
+            raise
+
+    @contextlib.contextmanager
+    def collecting(self) -> Iterator[list[HeldTask]]:
+        """Within, this thread's sends that would be held are put into the list instead; the caller holds them."""
+        tasks: list[HeldTask] = []
+        self._collected.tasks = tasks
+        try:
+            yield tasks
+        finally:
+            self._collected.tasks = None
 
     def item_of(self, task: HeldTask) -> Item | None:
         """What would be stored for a task; None when the store cannot take it."""
@@ -167,6 +186,10 @@ class Wheel:
         Raises:
             HoldRefused: the store is away and the app wants that said.
         """
+        collected: list[HeldTask] | None = getattr(self._collected, "tasks", None)
+        if collected is not None:
+            collected.append(task)
+            return True
         try:
             return self.hold([task])[0]
         except WheelSchedError as error:

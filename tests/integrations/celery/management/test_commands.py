@@ -234,3 +234,15 @@ def test_every_command_explains_itself_with_examples(run: Run, command: str) -> 
 def test_selection_is_the_same_from_python(tasks: HeldTasks, ids: dict[str, str]) -> None:
     """What the command line says is a `Selection`."""
     assert [each.id for each in tasks.select(Selection(ids=(ids["bill"], ids["one"])))] == [ids["bill"], ids["one"]]
+
+
+def test_the_plugin_costs_other_commands_no_client() -> None:
+    """Every `celery` command loads it: click and the table of commands, nothing else of ours."""
+    program = (
+        "import sys, wheel_sched_celery.cli\n"
+        "assert not {'redis', 'celery', 'kombu', 'wheel_sched.store'} & set(sys.modules), sorted(sys.modules)\n"
+        "import wheel_sched_celery\n"
+        "for name in wheel_sched_celery.__all__: getattr(wheel_sched_celery, name)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=50)
+    assert done.returncode == 0, done.stderr
