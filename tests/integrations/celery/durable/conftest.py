@@ -253,13 +253,6 @@ def stages(tmp_path: Path) -> Iterator[Stages]:
         yield Stages(tmp_path, stack)
 
 
-@pytest.fixture(scope="module")
-def shared_stages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stages]:
-    """The same for a module: its tests look at what ran, and change nothing."""
-    with ExitStack() as stack:
-        yield Stages(tmp_path_factory.mktemp("shared"), stack)
-
-
 @pytest.fixture
 def stage(stages: Stages) -> Stage:
     """A stage over one server for everything."""

@@ -1,6 +1,6 @@
 """The usual life of an app, with every ETA going through the store, in each of Celery's pools.
 
-One worker per pool gets everything at once; the tests then look at what came of it.
+One worker per pool gets everything at once, then we look at what came of it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from celery import chain, chord, group
 from celery.result import GroupResult
 
 if TYPE_CHECKING:
-    from conftest import Run, Stages
+    from conftest import Run, Stage
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(150)]
 
@@ -43,10 +43,21 @@ class Life(NamedTuple):
         return [run for run in self.runs if run.name == name]
 
 
-@pytest.fixture(scope="module", params=POOLS)
-def life(request: pytest.FixtureRequest, shared_stages: Stages) -> Life:
-    stage = shared_stages.stage()
-    stage.worker(pool=request.param).wait_ready()
+@pytest.mark.parametrize("pool", POOLS)
+def test_the_usual_life_of_an_app_is_as_in_stock(stage: Stage, pool: str) -> None:
+    """Holds, takeovers, retries, canvas, revoke, expires, inspect; one test a pool, for workers take long to start."""
+    life = live(stage, pool)
+    every_task_ran_once_and_none_early(life)
+    retries_waited_in_the_store_and_kept_their_count(life)
+    chains_groups_chords_links_and_replace_gave_what_stock_gives(life)
+    the_revoked_task_is_gone_and_the_expired_one_never_ran(life)
+    inspect_scheduled_showed_held_tasks_in_stock_shape(life)
+    the_dispatcher_of_the_worker_said_how_it_stands(life)
+
+
+def live(stage: Stage, pool: str) -> Life:
+    """Send everything to one worker and wait for its end."""
+    stage.worker(pool=pool).wait_ready()
     app, results = stage.app, {}
 
     def task(name: str, *arguments: Any, **options: Any) -> Any:
@@ -93,7 +104,7 @@ def _state(result: Any) -> str:
     return "SUCCESS" if isinstance(result, GroupResult) else str(result.state)
 
 
-def test_every_task_runs_once_and_none_early(life: Life) -> None:
+def every_task_ran_once_and_none_early(life: Life) -> None:
     """From our producer and from a stock one, beyond the horizon and within."""
     names = [run.name for run in life.runs]
     for name in [*HELD, *FOREIGN, "at once", "soon"]:
@@ -101,7 +112,7 @@ def test_every_task_runs_once_and_none_early(life: Life) -> None:
     assert [run for run in life.runs if run.eta_s is not None and run.at_s < run.eta_s] == []
 
 
-def test_retries_wait_in_the_store_and_keep_their_count(life: Life) -> None:
+def retries_waited_in_the_store_and_kept_their_count(life: Life) -> None:
     """`retry(countdown=)` by hand and `autoretry_for`, sent from wherever the pool runs tasks."""
     for name in ("again", "auto"):
         first, second = life.named(name)
@@ -110,7 +121,7 @@ def test_retries_wait_in_the_store_and_keep_their_count(life: Life) -> None:
     assert life.results["auto"].state == "FAILURE"
 
 
-def test_chains_groups_chords_links_and_replace_give_what_stock_gives(life: Life) -> None:
+def chains_groups_chords_links_and_replace_gave_what_stock_gives(life: Life) -> None:
     """Each with a countdown somewhere inside."""
     results = life.results
     assert results["chain"].result == 6
@@ -121,14 +132,14 @@ def test_chains_groups_chords_links_and_replace_give_what_stock_gives(life: Life
     assert len(life.named("add 10 100")) == 1
 
 
-def test_a_revoked_task_is_gone_and_an_expired_one_never_runs(life: Life) -> None:
+def the_revoked_task_is_gone_and_the_expired_one_never_ran(life: Life) -> None:
     """The revoked one leaves the store at once; both end as REVOKED."""
     assert life.named("revoked") == life.named("expired") == []
     assert (life.results["revoked"].state, life.results["expired"].state) == ("REVOKED", "REVOKED")
     assert life.results["revoked"].id not in [row["request"]["id"] for row in life.scheduled]
 
 
-def test_inspect_scheduled_shows_held_tasks_in_stock_shape(life: Life) -> None:
+def inspect_scheduled_showed_held_tasks_in_stock_shape(life: Life) -> None:
     """Same keys as Celery's own rows."""
     (row,) = [row for row in life.scheduled if row["request"]["id"] == life.later_id]
     assert set(row) == {"eta", "priority", "request"}
@@ -139,7 +150,7 @@ def test_inspect_scheduled_shows_held_tasks_in_stock_shape(life: Life) -> None:
     assert set(row["request"]["delivery_info"]) == {"exchange", "routing_key", "priority", "redelivered"}
 
 
-def test_the_dispatcher_of_the_worker_says_how_it_stands(life: Life) -> None:
+def the_dispatcher_of_the_worker_said_how_it_stands(life: Life) -> None:
     """On one server it lets the server push; only the task of in ten minutes is left."""
     dispatcher = life.stats["dispatcher"]
     assert (dispatcher["state"], dispatcher["mode"], dispatcher["failed"]) == ("running", "push", 0)

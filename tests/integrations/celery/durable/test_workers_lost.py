@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -51,11 +52,10 @@ def test_dispatchers_racing_hand_over_each_task_once(stage: Stage) -> None:
     start_ms = stage.store.now_ms() + 6_000
     wheel: Any = stage.app.wheel
     with stage.app.producer_pool.acquire(block=True) as producer:
-        tasks = []
-        for i in range(count):
-            message = stage.app.amqp.create_task_message(f"id-{i}", "note", (i,), {}, eta=iso_of(start_ms))
-            options = {"headers": message.headers, "exchange": "", "routing_key": "parked", "serializer": "json"}
-            tasks.append(record(producer, message.body, {**options, **message.properties}, start_ms))
+        message = stage.app.amqp.create_task_message("id", "note", eta=iso_of(start_ms))
+        options = {"headers": message.headers, "exchange": "", "routing_key": "parked", "serializer": "json"}
+        model = record(producer, message.body, {**options, **message.properties}, start_ms)
+    tasks = [replace(model, task_id=f"id-{i}", headers={**model.headers, "id": f"id-{i}"}) for i in range(count)]
     for at in range(0, count, 500):
         assert all(wheel.hold(tasks[at : at + 500]))
     for worker in [stage.worker(), stage.worker()]:
@@ -71,7 +71,7 @@ def test_dispatchers_racing_hand_over_each_task_once(stage: Stage) -> None:
 def test_children_forked_beside_a_busy_dispatcher_never_hang(stage: Stage) -> None:
     """A child per task: each is forked while the dispatcher's threads are at work, and each sends a retry itself."""
     stage.worker("--max-tasks-per-child", "1", pool="prefork").wait_ready()
-    names = [f"task {i}" for i in range(16)]
+    names = [f"task {i}" for i in range(8)]
     for i, name in enumerate(names):
         stage.app.send_task("again", (name, 2.5, 1), countdown=2.2 + i * 0.02)
     runs = stage.wait_runs(2 * len(names))
