@@ -25,7 +25,7 @@ test: test-unit test-real ## every test: the unit layer, then real servers and r
 
 test-unit: venv-test ## the unit layer alone: seconds, no server
 	@printf '==> unit layer\n'
-	@$(call pytest,-m "not real and not slow and not built")
+	@$(call pytest,-m "not real and not slow and not built" -n $(WORKERS))
 
 test-real: venv-test ## the real-server layer alone: embedded servers, real kills
 	@printf '==> real-server layer\n'

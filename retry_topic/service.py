@@ -41,6 +41,7 @@ class ServiceConfig:
     Args:
         redelivery: "group" brings due messages back on the group's own topic; "origin" on the one they failed on,
             where every group sees them. Defaults to "group".
+        headers: "spring" tells Spring Kafka's headers beside ours, for consumers in Java. Defaults to "own".
         batch: failed messages taken in at once. Defaults to 250.
         idle_ms: after this another service takes over what a dead one had read. Defaults to 30 s.
         secrets: for signed headers, the first one signs, any verifies. Defaults to none.
@@ -50,6 +51,7 @@ class ServiceConfig:
     """
 
     redelivery: Literal["group", "origin"] = "group"
+    headers: Literal["own", "spring"] = "own"
     batch: int = 250
     idle_ms: int = 30_000
     secrets: tuple[bytes, ...] = ()
@@ -60,6 +62,8 @@ class ServiceConfig:
         problems = []
         if self.redelivery not in ("group", "origin"):
             problems.append(f"expected redelivery to be 'group' or 'origin', got: {self.redelivery!r}")
+        if self.headers not in ("own", "spring"):
+            problems.append(f"expected headers to be 'own' or 'spring', got: {self.headers!r}")
         if self.hand_over not in ("auto", "settle"):
             problems.append(f"expected hand_over to be 'auto' or 'settle', got: {self.hand_over!r}")
         if type(self.batch) is not int or not 1 <= self.batch <= 500:
@@ -100,6 +104,7 @@ class RetryService:
             group,
             policy_set,
             redelivery=self.config.redelivery,
+            spring=self.config.headers == "spring",
             secrets=self.config.secrets,
             seen=seen,
         )
@@ -108,6 +113,7 @@ class RetryService:
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._take_in, name=f"retry-intake-{group}", daemon=True)
         self._state = "new"
+        self._away = True  # until the broker has answered the intake's first call
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -125,6 +131,16 @@ class RetryService:
     def stats(self) -> DispatcherStats:
         """What the dispatcher did."""
         return self.dispatcher.stats
+
+    @property
+    def turn_s(self) -> float | None:
+        """As the dispatcher's; None also when the intake has ended, which has no turns: it waits at the broker."""
+        return self.dispatcher.turn_s if self._thread.is_alive() else None
+
+    @property
+    def ready(self) -> bool:
+        """Both halves are there: the dispatcher reaches the store, the intake the broker."""
+        return self._thread.is_alive() and not self._away and self.dispatcher.ready
 
     def start(self) -> None:
         """Create the group's topics where they are absent and begin."""
@@ -154,12 +170,14 @@ class RetryService:
                 consumer = self.home.broker.consumer(
                     [retry_topic_of(self.group)], self.group, idle_ms=self.config.idle_ms
                 )
+                self._away = False
                 while not self._stopping.is_set():
                     deliveries = consumer.poll(self.config.batch, _POLL_MS)
                     failures = 0
                     if deliveries:
                         self._take(consumer, deliveries)
             except Exception as error:  # what was read and not settled comes again; nothing is lost by waiting
+                self._away = True
                 if not isinstance(error, WheelSchedError):
                     logger.exception("service.intake_failed")
                 elif failures == 0 and not self._stopping.is_set():
@@ -196,8 +214,11 @@ class RetryService:
         failures = 0
         while True:
             try:
-                return call()
+                answer = call()
+                self._away = False
+                return answer
             except (StoreError, BrokerError) as error:
+                self._away = True
                 if failures == 0:
                     logger.warning("service.away: %s", error)
             if self._stopping.wait(_AWAY_S[min(failures, len(_AWAY_S) - 1)]):

@@ -12,11 +12,13 @@ import logging
 import os
 import signal
 import threading
+from collections.abc import Mapping
 from types import FrameType
 
 import click
 
 from retry_topic.cli.opening import opened_home, policies_of
+from retry_topic.home import Home
 from retry_topic.service import RetryService, ServiceConfig
 from wheel_sched.cli.failing import INTERRUPTED, OK
 from wheel_sched.cli.opening import embedded_folder
@@ -24,6 +26,7 @@ from wheel_sched.cli.options import Session, json_option, pass_session
 from wheel_sched.cli.output import emit, note
 from wheel_sched.config import Settings, redacted
 from wheel_sched.errors import EmbeddedServerError
+from wheel_sched.observability import Endpoint, dead_parts, parse_address, unready_parts, verdict
 from wheel_sched.store.embedded import EmbeddedServer
 
 _LOOK_S = 1.0  # how soon the end of an embedded server is seen; looking sends no command
@@ -38,6 +41,22 @@ def _embedded(settings: Settings) -> EmbeddedServer | None:
     if not server.started_here:
         note(f"the server in {folder} belongs to another process (it is pid {server.pid}) and ends with it")
     return server
+
+
+def _endpoint(address: tuple[str, int], services: Mapping[str, RetryService], home: Home) -> Endpoint:
+    """The operator's pages; without the extra `metrics` the probes alone, and the third page says what is missing."""
+    pages = {
+        "/livez": verdict(lambda: dead_parts(services)),
+        "/readyz": verdict(lambda: unready_parts(services)),
+    }
+    try:
+        from wheel_sched.observability.prometheus import MetricsCollector, metrics_page
+    except ImportError:
+        missing = 'metrics need the extra: pip install "wheel-sched[metrics]"; /livez and /readyz work without it'
+        pages["/metrics"] = verdict(lambda: [missing])
+    else:
+        pages["/metrics"] = metrics_page(MetricsCollector(services, home.store))
+    return Endpoint(*address, pages)
 
 
 def _runs(pid: int) -> bool:
@@ -61,8 +80,16 @@ def _runs(pid: int) -> bool:
     help="Due messages go to the group's own topic, or to where they first failed.",
 )
 @click.option(
+    "--headers",
+    type=click.Choice(["own", "spring"]),
+    default="own",
+    show_default=True,
+    help="Retry headers told: ours alone, or Spring Kafka's beside them.",
+)
+@click.option(
     "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
 )
+@click.option("--http", metavar="[HOST:]PORT", help="Serve /metrics, /livez and /readyz there (loopback by default).")
 @json_option
 @pass_session
 def serve(
@@ -70,7 +97,9 @@ def serve(
     groups: tuple[str, ...],
     policies: str | None,
     redelivery: str,
+    headers: str,
     log_level: str,
+    http: str | None,
     as_json: bool,
 ) -> int:
     """Run the retry service of GROUPs: take in what failed, hold it, bring it back on time.
@@ -81,11 +110,16 @@ def serve(
     Examples:
       wheel-sched serve webhooks
       wheel-sched --store redis://prod:6379 serve orders billing --policies retry.toml
+      wheel-sched serve webhooks --http 9464
     """
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
     settings = session.settings
     policy_set = policies_of(settings, policies)
-    config = ServiceConfig(redelivery="origin" if redelivery == "origin" else "group")
+    address = None if http is None else parse_address(http)
+    config = ServiceConfig(
+        redelivery="origin" if redelivery == "origin" else "group",
+        headers="spring" if headers == "spring" else "own",
+    )
     stopping = threading.Event()
     received: list[int] = []
 
@@ -104,6 +138,9 @@ def serve(
         for number in (signal.SIGINT, signal.SIGTERM):
             running.callback(signal.signal, number, signal.signal(number, stop))
         services = [RetryService(home, group, policy_set, config=config) for group in dict.fromkeys(groups)]
+        if address is not None:
+            endpoint = running.enter_context(_endpoint(address, {service.group: service for service in services}, home))
+            note(f"metrics and probes at {endpoint.url}")
         for service in services:
             running.enter_context(service)
         note(f"serving {', '.join(groups)} from {redacted(settings.store)}; hand-over: {home.hand_over}")

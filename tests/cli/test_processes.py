@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import pty
@@ -13,19 +14,23 @@ from typing import Any
 
 import pytest
 
+from wheel_sched.testing.servers import temporary_server
+
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 EMBEDDED = ("--store", "embedded:data")
 
 
-def read_until(process: subprocess.Popen[bytes], words: bytes) -> None:
-    """Read stderr until it says so; ends with the process at the latest."""
+def read_until(process: subprocess.Popen[bytes], words: bytes) -> bytes:
+    """Read stderr until it says so, and answer that line; ends with the process at the latest."""
     assert process.stderr is not None
     seen = b""
-    while words not in seen:
+    while True:
         line = process.stderr.readline()
         assert line, seen
         seen += line
+        if words in line:
+            return line
 
 
 def test_data_goes_to_stdout_and_narration_to_stderr(wheel_sched: Any) -> None:
@@ -122,6 +127,48 @@ def test_serve_brings_back_what_is_due_on_time(started: Any, wheel_sched: Any, t
     doctor = wheel_sched(*EMBEDDED, "doctor")
     assert doctor.returncode == 0, doctor.stdout
     assert wheel_sched(*EMBEDDED, "reshard", "2", "--yes").returncode == 1  # a dispatcher runs
+
+
+def test_serve_answers_probes_and_metrics(started: Any) -> None:
+    """While the server is away the service is not ready, and alive all the same."""
+
+    def get(page: str) -> tuple[int, str]:
+        connection = http.client.HTTPConnection(address, timeout=20)
+        try:
+            connection.request("GET", f"/{page}")
+            reply = connection.getresponse()
+            return reply.status, reply.read().decode()
+        finally:
+            connection.close()
+
+    def wait_ready(expected: int) -> None:
+        until_s = time.monotonic() + 40
+        while get("readyz")[0] != expected:
+            assert time.monotonic() < until_s, get("readyz")
+            time.sleep(0.05)  # until the service has noticed
+
+    with temporary_server() as server:
+        service = started("--store", server.url, "serve", "billing", "--http", "0")
+        address = read_until(service, b"metrics and probes at").split(b"//")[-1].strip().decode()
+        wait_ready(200)
+        assert get("livez") == (200, "ok\n")
+        status, text = get("metrics")
+        assert status == 200
+        assert "wheel_sched_store_up 1.0" in text
+        assert 'wheel_sched_fire_lateness_seconds_count{dispatcher="billing"} 0.0' in text
+        server.sigkill()
+        wait_ready(503)
+        assert get("livez") == (200, "ok\n")
+        assert "wheel_sched_store_up 0.0" in get("metrics")[1]
+
+
+def test_serve_refuses_a_wrong_address(started: Any) -> None:
+    """Before anything is started or made."""
+    process = started(*EMBEDDED, "serve", "billing", "--http", "loopback")
+    _, err = process.communicate(timeout=40)
+    assert process.returncode == 2
+    assert b"expected HOST:PORT" in err
+    assert not Path("data").exists()
 
 
 def test_a_reader_that_has_seen_enough_ends_the_listing_quietly(wheel_sched: Any, started: Any, tmp_path: Path) -> None:

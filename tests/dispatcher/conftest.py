@@ -195,11 +195,12 @@ def watch() -> Callable[[DelayStore], FailingCalls]:
     return FailingCalls
 
 
-def dispatcher_threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name.startswith("wheel-sched")]
-
-
 @pytest.fixture
 def threads() -> Callable[[], list[threading.Thread]]:
-    """The dispatchers' threads of this process."""
-    return dispatcher_threads
+    """The dispatchers' threads that this test started; what an earlier test left to end is not among them."""
+    earlier = set(threading.enumerate())
+
+    def started() -> list[threading.Thread]:
+        return [t for t in threading.enumerate() if t not in earlier and t.name.startswith("wheel-sched")]
+
+    return started

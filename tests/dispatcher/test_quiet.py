@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -162,7 +161,10 @@ def two_stores(redis_url: str) -> Iterator[tuple[DelayStore, DelayStore]]:
 
 @pytest.mark.slow
 def test_a_paused_topic_costs_the_others_nothing(two_stores: tuple[DelayStore, DelayStore]) -> None:
-    """Beside 200,000 held messages a claim takes at most twice an empty store's time, and no wake-up is empty."""
+    """Beside 200,000 held messages a claim takes at most twice an empty store's time, and no wake-up is empty.
+
+    The quickest of the interleaved rounds are compared: what a busy machine adds to a round is no cost of the topic's.
+    """
     full, empty = two_stores
 
     def claim_s(store: DelayStore, round_: int) -> float:
@@ -175,7 +177,7 @@ def test_a_paused_topic_costs_the_others_nothing(two_stores: tuple[DelayStore, D
         return took_s
 
     rounds = [(claim_s(full, n), claim_s(empty, n)) for n in range(ROUNDS)]
-    ratio = statistics.median(one for one, _ in rounds) / statistics.median(other for _, other in rounds)
+    ratio = min(one for one, _ in rounds) / min(other for _, other in rounds)
     assert ratio <= 2, f"{ratio:.2f} times an empty store's time"
 
     with Dispatcher(full, Quick()) as dispatcher:

@@ -110,6 +110,7 @@ class Dispatcher:
         self._store_failures = 0
         self._quiet_until_us = 0
         self._asked_us = 0
+        self._turn_began_ns: int | None = None
 
     def __repr__(self) -> str:
         stats = self.stats
@@ -124,6 +125,19 @@ class Dispatcher:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+    @property
+    def turn_s(self) -> float | None:
+        """Seconds the owner's present turn has lasted, 0 while it sleeps; None when it has ended or not begun."""
+        if not self._owner.is_alive():
+            return None
+        began_ns = self._turn_began_ns
+        return 0.0 if began_ns is None else (self._clock.monotonic_ns() - began_ns) / 1e9
+
+    @property
+    def ready(self) -> bool:
+        """It runs, has read every shard's window, and the store answered its last call."""
+        return self._owner.is_alive() and self._state == "running" and not self._unread and not self._store_failures
 
     def start(self) -> None:
         """Start the owner and the workers."""
@@ -191,6 +205,7 @@ class Dispatcher:
         return True
 
     def _step(self) -> None:
+        self._turn_began_ns = self._clock.monotonic_ns()
         while self._inbox:
             self._inbox.popleft()()
         if self._time.known:
@@ -222,6 +237,7 @@ class Dispatcher:
                 until_us.append(local_us + expiry * 1000 - self._time.now_us(local_us))
             if self._stop_by_ns is not None:
                 until_us.append(self._stop_by_ns // 1000)
+            self._turn_began_ns = None
             self._clock.wait(self._wakeup, max(0, min(until_us) - local_us) / 1000 if until_us else None)
 
     def _converse(self) -> bool:

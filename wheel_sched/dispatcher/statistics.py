@@ -38,6 +38,7 @@ class DispatcherStats:
     clock_jumps: int = 0
     in_flight: int = 0
     lateness_counts: list[int] = field(default_factory=lambda: [0] * (len(LATENESS_BUCKETS_MS) + 1))
+    lateness_sum_ms: int = 0
     lateness_max_ms: int = 0
 
     def settled(self, items: Sequence[Claimed], settlements: Sequence[Settlement], settled: Settled) -> None:
@@ -62,5 +63,6 @@ class DispatcherStats:
         for due_ms, count in Counter(dues_ms).items():  # what is due together is counted together
             lateness_ms = now_ms - due_ms
             self.lateness_counts[bisect_left(LATENESS_BUCKETS_MS, lateness_ms)] += count
+            self.lateness_sum_ms += lateness_ms * count
             if lateness_ms > self.lateness_max_ms:
                 self.lateness_max_ms = lateness_ms

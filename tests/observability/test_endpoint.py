@@ -1,0 +1,127 @@
+"""The operator's pages over real HTTP."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import threading
+from collections.abc import Iterator
+from http import HTTPStatus
+
+import pytest
+
+from wheel_sched.errors import ConfigError
+from wheel_sched.observability import Endpoint, dead_parts, parse_address, unready_parts, verdict
+
+
+class Part:
+    """Something probed, as the test wants it."""
+
+    def __init__(self, turn_s: float | None = 0.0, ready: bool = True) -> None:
+        self.turn_s = turn_s
+        self.ready = ready
+
+
+def get(endpoint: Endpoint, path: str, method: str = "GET") -> tuple[int, str]:
+    connection = http.client.HTTPConnection(endpoint.host, endpoint.port, timeout=20)
+    try:
+        connection.request(method, path)
+        reply = connection.getresponse()
+        return reply.status, reply.read().decode()
+    finally:
+        connection.close()
+
+
+@pytest.fixture
+def part() -> Part:
+    return Part()
+
+
+@pytest.fixture
+def endpoint(part: Part) -> Iterator[Endpoint]:
+    parts = {"orders": part}
+
+    def broken() -> list[str]:
+        raise RuntimeError("no")
+
+    pages = {
+        "/livez": verdict(lambda: dead_parts(parts)),
+        "/readyz": verdict(lambda: unready_parts(parts)),
+        "/broken": verdict(broken),
+    }
+    with Endpoint("127.0.0.1", 0, pages) as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    ("turn_s", "ready", "live", "readiness"),
+    [
+        (0.0, True, (200, "ok\n"), (200, "ok\n")),
+        (59.0, True, (200, "ok\n"), (200, "ok\n")),
+        (0.0, False, (200, "ok\n"), (503, "orders: not started, or the store is away\n")),
+        (61.0, True, (503, "orders: stuck for 61 s\n"), (200, "ok\n")),
+        (None, False, (503, "orders: its thread has ended\n"), (503, "orders: not started, or the store is away\n")),
+    ],
+)
+def test_liveness_is_local_and_readiness_is_not(
+    endpoint: Endpoint,
+    part: Part,
+    turn_s: float | None,
+    ready: bool,
+    live: tuple[int, str],
+    readiness: tuple[int, str],
+) -> None:
+    """An outage of the store is no reason for a restart; a stuck or ended thread is."""
+    part.turn_s, part.ready = turn_s, ready
+    assert get(endpoint, "/livez") == live
+    assert get(endpoint, "/readyz?verbose") == readiness
+
+
+def test_a_page_that_fails_is_answered_and_the_next_request_too(endpoint: Endpoint) -> None:
+    """The service does not end with its operator's pages."""
+    assert get(endpoint, "/broken") == (HTTPStatus.INTERNAL_SERVER_ERROR, "RuntimeError: no\n")
+    assert get(endpoint, "/livez")[0] == HTTPStatus.OK
+
+
+def test_unknown_pages_and_methods_are_refused(endpoint: Endpoint) -> None:
+    """404 lists the pages there are; nothing can be written."""
+    assert get(endpoint, "/etc/passwd") == (404, "/livez\n/readyz\n/broken\n")
+    assert get(endpoint, "/livez", "POST")[0] == HTTPStatus.NOT_IMPLEMENTED
+
+
+def test_a_silent_client_holds_up_neither_probe_nor_end(endpoint: Endpoint) -> None:
+    """Each request has a thread of its own."""
+    with socket.create_connection((endpoint.host, endpoint.port)):
+        assert get(endpoint, "/livez")[0] == HTTPStatus.OK
+        closing = threading.Thread(target=endpoint.close)
+        closing.start()
+        closing.join(20)
+        assert not closing.is_alive()
+
+
+def test_a_taken_port_is_said_plainly(endpoint: Endpoint) -> None:
+    """With what to do."""
+    with pytest.raises(ConfigError, match=rf"cannot listen on 127\.0\.0\.1:{endpoint.port}: .*; choose another port"):
+        Endpoint("127.0.0.1", endpoint.port, {})
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("9464", ("127.0.0.1", 9464)),
+        (":0", ("127.0.0.1", 0)),
+        ("0.0.0.0:80", ("0.0.0.0", 80)),
+        ("[::1]:9464", ("::1", 9464)),
+        ("metrics.internal:1", ("metrics.internal", 1)),
+    ],
+)
+def test_addresses(text: str, address: tuple[str, int]) -> None:
+    """Loopback unless a host is named."""
+    assert parse_address(text) == address
+
+
+@pytest.mark.parametrize("text", ["", "x", "host:", "1:65536", "1:-1", "1:²", "host:1.5"])
+def test_wrong_addresses(text: str) -> None:
+    """Named before anything is bound."""
+    with pytest.raises(ConfigError, match="expected HOST:PORT"):
+        parse_address(text)

@@ -1,0 +1,136 @@
+"""One small HTTP server for the operator: `/metrics`, `/livez`, `/readyz`.
+
+Binds to loopback unless told otherwise; answers GET only; says nothing but what the three pages say. One thread per
+request, so that a slow scrape does not hold up a probe.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import NamedTuple
+
+from wheel_sched.errors import ConfigError
+
+
+class Reply(NamedTuple):
+    """What a page answers."""
+
+    status: HTTPStatus
+    content_type: str
+    body: bytes
+
+
+Page = Callable[[], Reply]
+
+_TEXT = "text/plain; charset=utf-8"
+
+
+def verdict(problems: Callable[[], list[str]]) -> Page:
+    """A probe's page: 200 "ok", or 503 and the problems, one a line."""
+
+    def page() -> Reply:
+        found = problems()
+        if not found:
+            return Reply(HTTPStatus.OK, _TEXT, b"ok\n")
+        return Reply(HTTPStatus.SERVICE_UNAVAILABLE, _TEXT, "".join(f"{line}\n" for line in found).encode())
+
+    return page
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """`HOST:PORT`, `:PORT` or `PORT` (loopback), `[IPv6]:PORT`; port 0 takes a free one.
+
+    Raises:
+        ConfigError: it is none of these.
+    """
+    host, _, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not port.isascii() or not port.isdigit() or int(port) > 65_535:
+        raise ConfigError([f"expected HOST:PORT with a port from 0 to 65535, got: {text!r}"])
+    return host or "127.0.0.1", int(port)
+
+
+class Endpoint:
+    """The server, running from its making to `close`.
+
+    Args:
+        host: address to bind to.
+        port: 0 takes a free one.
+        pages: path to page, e.g. {"/livez": verdict(...)}.
+
+    Raises:
+        ConfigError: the address cannot be bound.
+
+    Thread rules: `close` from any thread; idempotent. Pages are called from threads of the server.
+    """
+
+    def __init__(self, host: str, port: int, pages: Mapping[str, Page]) -> None:
+        served = dict(pages)
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+            timeout = 30  # seconds until a silent client is let go
+
+            def do_GET(self) -> None:
+                page = served.get(self.path.partition("?")[0])
+                if page is None:
+                    listed = "".join(f"{path}\n" for path in served).encode()
+                    self._answer(Reply(HTTPStatus.NOT_FOUND, _TEXT, listed))
+                    return
+                try:
+                    reply = page()
+                except Exception as error:  # a page that fails is an answer too; the service goes on
+                    reply = Reply(
+                        HTTPStatus.INTERNAL_SERVER_ERROR, _TEXT, f"{type(error).__name__}: {error}\n".encode()
+                    )
+                self._answer(reply)
+
+            def _answer(self, reply: Reply) -> None:
+                self.send_response(reply.status)
+                self.send_header("Content-Type", reply.content_type)
+                self.send_header("Content-Length", str(len(reply.body)))
+                self.send_header("Cache-Control", "no-store")
+                self.end_headers()
+                self.wfile.write(reply.body)
+
+            def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # its name in the base class
+                """Probes come every few seconds: not worth a line each."""
+
+        class Server(ThreadingHTTPServer):
+            daemon_threads = True
+            block_on_close = False  # a client that keeps its connection open does not hold up the end
+
+        try:
+            self._server = Server((host, port), Handler)
+        except OSError as error:
+            raise ConfigError(
+                [f"cannot listen on {host}:{port}: {error.strerror or error}; choose another port"]
+            ) from None
+        self.host, self.port = str(self._server.server_address[0]), int(self._server.server_address[1])
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.1,), name="wheel-sched-endpoint", daemon=True
+        )
+        self._thread.start()
+
+    def __repr__(self) -> str:
+        return f"<Endpoint {self.url}>"
+
+    def __enter__(self) -> Endpoint:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def url(self) -> str:
+        """`http://host:port`, without a path."""
+        return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()

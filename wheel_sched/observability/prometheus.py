@@ -1,0 +1,148 @@
+"""Metrics for Prometheus: a collector that reads, at scrape time, counters that exist anyway.
+
+Base units, `_total` for counters only, no ids among the labels. Of all of them `wheel_sched_fire_lateness_seconds` is
+the one to alert on: it has a healthy baseline (milliseconds) whatever the load, where a count of waiting messages has
+none. Needs the extra `metrics`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from http import HTTPStatus
+from importlib.metadata import version
+from typing import Protocol
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
+
+from wheel_sched.dispatcher import DispatcherStats
+from wheel_sched.dispatcher.statistics import LATENESS_BUCKETS_MS
+from wheel_sched.errors import WheelSchedError
+from wheel_sched.observability.endpoint import Page, Reply
+from wheel_sched.store import Counts, DelayStore
+
+logger = logging.getLogger("wheel_sched.observability")
+
+_COUNTERS = {
+    "published": "Items handed over and settled.",
+    "dead": "Items given up and kept among the dead.",
+    "held": "Items parked by the publisher's answer.",
+    "failed": "Publishing attempts that failed; the item was released with backoff.",
+    "in_doubt": "Items unanswered at the publish timeout: possible duplicates.",
+    "stale": "Settlements refused because the lease was another's by then.",
+    "claims": "Claims.",
+    "empty_claims": "Claims that found nothing due.",
+    "wake_ups": "Alarms of the wheel that went off.",
+    "marks": "Wake-ups by another process that scheduled something earlier.",
+    "sweeps": "Sweeps.",
+    "recovered": "Items brought back from leases that ran out.",
+    "store_errors": "Round trips that the store did not answer, or refused.",
+    "clock_jumps": "Steps of the store's clock.",
+}
+
+
+class _Dispatches(Protocol):
+    """A dispatcher or a service with one. A `Protocol`, so that a service need not be one of ours."""
+
+    @property
+    def stats(self) -> DispatcherStats: ...
+
+
+class MetricsCollector(Collector):
+    """Everything there is to tell about some dispatchers and their store.
+
+    Args:
+        dispatchers: name, which becomes the label `dispatcher`, to a dispatcher or a service.
+        store: asked once per scrape, one command a shard. Defaults to None: nothing is told of it.
+
+    Thread rules: `collect` from any thread.
+    """
+
+    def __init__(self, dispatchers: Mapping[str, _Dispatches], store: DelayStore | None = None) -> None:
+        self._dispatchers = dict(dispatchers)
+        self._store = store
+
+    def collect(self) -> Iterator[Metric]:
+        build = GaugeMetricFamily("wheel_sched_build_info", "Constant 1; the version is a label.", labels=["version"])
+        build.add_metric([version("wheel-sched")], 1)
+        yield build
+        yield from self._of_dispatchers()
+        if self._store is not None:
+            yield from self._of_store(self._store)
+
+    def _of_dispatchers(self) -> Iterator[Metric]:
+        stats = {name: dispatcher.stats for name, dispatcher in self._dispatchers.items()}
+        for field, text in _COUNTERS.items():
+            counter = CounterMetricFamily(f"wheel_sched_{field}", text, labels=["dispatcher"])
+            for name, one in stats.items():
+                counter.add_metric([name], getattr(one, field))
+            yield counter
+        in_flight = GaugeMetricFamily("wheel_sched_in_flight", "Items claimed and not settled.", labels=["dispatcher"])
+        lateness = HistogramMetricFamily(
+            "wheel_sched_fire_lateness_seconds",
+            "From due to answered, by the store's clock.",
+            labels=["dispatcher"],
+        )
+        for name, one in stats.items():
+            in_flight.add_metric([name], one.in_flight)
+            lateness.add_metric([name], _cumulated(one.lateness_counts), one.lateness_sum_ms / 1000)
+        yield in_flight
+        yield lateness
+
+    def _of_store(self, store: DelayStore) -> Iterator[Metric]:
+        up = GaugeMetricFamily("wheel_sched_store_up", "1 when the store answered this scrape.")
+        try:
+            counts = store.counts()
+        except WheelSchedError as error:
+            logger.info("metrics.store_away: %s", error)
+            up.add_metric([], 0)
+            yield up
+            return
+        up.add_metric([], 1)
+        yield up
+        yield from _of_counts(counts)
+
+
+def _of_counts(counts: Counts) -> Iterator[Metric]:
+    messages = GaugeMetricFamily("wheel_sched_messages", "Items in the store now.", labels=["topic", "state"])
+    for (state, topic), count in sorted(counts.now.items()):
+        messages.add_metric([topic, state], count)
+    yield messages
+    events = CounterMetricFamily("wheel_sched_events", "What ever happened to items.", labels=["topic", "event"])
+    for (event, topic), count in sorted(counts.ever.items()):
+        events.add_metric([topic, event], count)
+    yield events
+    paused = GaugeMetricFamily("wheel_sched_topic_paused", "1 for a paused topic.", labels=["topic"])
+    for topic in sorted(counts.paused):
+        paused.add_metric([topic], 1)
+    yield paused
+    head_ms, now_ms = counts.due_head_ms, counts.now_us // 1000
+    overdue_s = 0.0 if head_ms is None else max(0, now_ms - head_ms) / 1000
+    yield GaugeMetricFamily("wheel_sched_oldest_overdue_seconds", "How long the head has been due.", value=overdue_s)
+    next_due = GaugeMetricFamily("wheel_sched_next_due_timestamp_seconds", "When the head is due; absent: none waits.")
+    if head_ms is not None:
+        next_due.add_metric([], head_ms / 1000)
+    yield next_due
+
+
+def _cumulated(counts: list[int]) -> list[tuple[str, float]]:
+    bounds = [str(bound_ms / 1000) for bound_ms in LATENESS_BUCKETS_MS] + ["+Inf"]
+    total, buckets = 0, []
+    for bound, count in zip(bounds, list(counts), strict=True):
+        total += count
+        buckets.append((bound, float(total)))
+    return buckets
+
+
+def metrics_page(collector: MetricsCollector) -> Page:
+    """The page of these metrics alone; the process's global registry is left to the application."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(collector)
+
+    def page() -> Reply:
+        return Reply(HTTPStatus.OK, CONTENT_TYPE_LATEST, generate_latest(registry))
+
+    return page
