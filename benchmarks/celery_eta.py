@@ -87,9 +87,10 @@ class Sizes:
         late_tasks: of a round. Defaults to 5,000.
         late_s: over how many seconds they are due. Defaults to 10.
         lead_s: how long before the first is due they are sent. Defaults to 10: stock's worker has taken them by then.
-        give_up_s: how long after the last due a round waits for what has not run. Defaults to 45.
+        give_up_s: how long after the last due a round waits for what has not run in stock. Defaults to 45.
         killed: tasks that wait when a worker is killed. Defaults to 1,000.
         killed_s: when they are due. Defaults to 10.
+        visibility_s: the visibility timeout then. Defaults to 20, in place of Celery's hour.
         doubled_s: the ETA held against a visibility timeout of 5 s. Defaults to 20.
         limit_s: how long after its due a task of these is waited for. Defaults to 40.
         pools: whose lateness is measured. Defaults to all three.
@@ -105,6 +106,7 @@ class Sizes:
     give_up_s: float = 45.0
     killed: int = 1_000
     killed_s: float = 10.0
+    visibility_s: int = 20
     doubled_s: float = 20.0
     limit_s: float = 40.0
     pools: tuple[str, ...] = POOLS
@@ -122,6 +124,7 @@ QUICK = Sizes(
     give_up_s=1.0,
     killed=200,
     killed_s=6.0,
+    visibility_s=5,
     doubled_s=11.0,
     limit_s=12.0,
 )
@@ -196,7 +199,7 @@ def _side_by_side(sizes: Sizes) -> dict[str, dict[str, Any]]:
     """What does not measure time in milliseconds, all at once."""
     runs: dict[str, Callable[[Kind], dict[str, Any]]] = {
         "memory": lambda kind: scenarios.memory(kind, sizes.held),
-        "kill9": lambda kind: scenarios.kill9(kind, sizes.killed, sizes.killed_s, sizes.limit_s),
+        "kill9": lambda kind: scenarios.kill9(kind, sizes.killed, sizes.killed_s, sizes.limit_s, sizes.visibility_s),
         "doubled": lambda kind: scenarios.doubled(kind, 100, sizes.doubled_s),
         "outage": lambda kind: scenarios.outage(kind, 100, 10.0, 3.0, sizes.limit_s),
     }

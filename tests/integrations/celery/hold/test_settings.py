@@ -57,7 +57,13 @@ def test_everything_that_is_wrong_is_told_at_once() -> None:
     with pytest.raises(ConfigError, match="lives in one process"):
         load_settings({"url": "memory:"}, {}, None)
     with pytest.raises(ConfigError, match="shorter than horizon"):
-        load_settings({"url": "redis://x", "horizon": "50ms"}, {}, None)
+        load_settings({"url": "redis://x", "horizon": "50ms", "lead": "50ms"}, {}, None)
+
+
+@pytest.mark.parametrize(("horizon", "lead_ms"), [("2s", 1_000), ("1m", 1_000), ("50ms", 25), (None, 1_000)])
+def test_the_lead_follows_a_short_horizon(horizon: str | None, lead_ms: int) -> None:
+    """Half of it, at most a second; so a short horizon alone is no contradiction."""
+    assert load_settings({"url": "redis://x", "horizon": horizon}, {}, None).lead == lead_ms
 
 
 @pytest.mark.parametrize(

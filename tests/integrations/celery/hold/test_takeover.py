@@ -91,7 +91,9 @@ def test_a_turns_messages_are_stored_in_one_call_and_then_acknowledged(house: Ho
     scene = Scene(house)
     calls: list[int] = []
     schedule = house.store.schedule
-    monkeypatch.setattr(house.store, "schedule", lambda items: calls.append(len(items)) or schedule(items))
+    monkeypatch.setattr(
+        house.store, "schedule", lambda items, **more: calls.append(len(items)) or schedule(items, **more)
+    )
     for i in range(5):
         scene.receive(f"id-{i}", 60)
     assert (scene.acked, len(scene.consumer.soon)) == ([], 1)
@@ -157,7 +159,7 @@ def test_with_the_store_away_they_stay_in_the_worker(house: House, monkeypatch: 
     """Unacknowledged, in its timer, as ever."""
     scene = Scene(house)
 
-    def away(_: Any) -> Any:
+    def away(_: Any, **_more: Any) -> Any:
         raise StoreUnavailable("gone")
 
     scene.receive("early", 60)
