@@ -8,12 +8,12 @@ SHELL := /bin/sh
 PY := .venv/bin/python
 export ARGS ?=
 WORKERS ?= 2
-BENCHMARKS ?= store dispatch wheel purgatory apscheduler
+BENCHMARKS ?= store dispatch wheel purgatory apscheduler celery
 
 # An empty layer is a failure, unless the caller has narrowed the run and the other layer holds what was asked for.
 pytest = $(PY) -m pytest $(1) $(ARGS) || { code=$$?; [ $$code -eq 5 ] && [ -n "$$ARGS" ]; }
 
-.PHONY: help demo test test-unit test-real test-pythons check lint types mypy pyright imports built-wheel bench clean distclean venv-demo venv-test venv-dev
+.PHONY: help demo test test-unit test-real rabbit-test test-pythons check lint types mypy pyright imports built-wheel bench clean distclean venv-demo venv-test venv-dev
 
 help: ## show this
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -30,7 +30,11 @@ test-unit: venv-test ## the unit layer alone: seconds, no server
 
 test-real: venv-test ## the real-server layer alone: embedded servers, real kills
 	@printf '==> real-server layer\n'
-	@$(call pytest,-m "(real or slow) and not built" -n $(WORKERS))
+	@$(call pytest,-m "(real or slow) and not built and not rabbit" -n $(WORKERS))
+
+rabbit-test: venv-test ## Celery over RabbitMQ: needs rabbitmq-server, starts a private node
+	@printf '==> RabbitMQ layer\n'
+	@$(PY) -m pytest -m rabbit tests/integrations/celery $(ARGS)
 
 test-pythons: venv-test ## tests/wheel on every Python 3.11, 3.12 and 3.13 there is, both cores
 	@.ci/pythons

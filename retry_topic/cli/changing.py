@@ -12,10 +12,10 @@ import click
 
 from retry_topic.cli.choosing import Member, alter, choose, choosing_options, tell_dry_run, tell_outcomes
 from retry_topic.cli.filters import Filter
-from retry_topic.cli.instants import DURATION, INSTANT
 from retry_topic.cli.opening import opened_home
 from retry_topic.dead_letters import DeadLetters, Selection
 from retry_topic.home import Home
+from wheel_sched.cli.instants import DURATION, INSTANT
 from wheel_sched.cli.options import Session, confirm, dry_run_option, json_option, pass_session, yes_option
 from wheel_sched.cli.output import amount, note
 from wheel_sched.store import Outcome

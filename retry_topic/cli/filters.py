@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 
 import click
 
-from retry_topic.cli.instants import INSTANT
 from retry_topic.dead_letters import DeadLetterInfo, Selection, read_dead
 from retry_topic.home import Home
+from wheel_sched.cli.instants import INSTANT
 from wheel_sched.store import MAX_BATCH, Found, State
 from wheel_sched.store.backup import claimed_due_ms
 from wheel_sched.store.items import MAX_DUE_MS, STATES

@@ -7,11 +7,11 @@ import time
 
 import click
 
-from retry_topic.cli.instants import DURATION
 from retry_topic.cli.opening import opened_home, policies_of
 from retry_topic.policy import Dead, Failure, RetryPolicy, decide, explain, format_duration, plot, simulate
 from retry_topic.policy.dumping import dump_policies
 from retry_topic.policy.model import PolicySet
+from wheel_sched.cli.instants import DURATION
 from wheel_sched.cli.options import Session, json_option, pass_session
 from wheel_sched.cli.output import emit, one_line, say, span, table
 

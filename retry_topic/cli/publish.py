@@ -10,11 +10,11 @@ from typing import BinaryIO
 
 import click
 
-from retry_topic.cli.instants import DURATION, INSTANT
 from retry_topic.cli.opening import opened_home
 from retry_topic.home import Home
 from retry_topic.message import Headers
 from wheel_sched.cli.failing import CommandFailed
+from wheel_sched.cli.instants import DURATION, INSTANT
 from wheel_sched.cli.opening import embedded_folder
 from wheel_sched.cli.options import Session, json_option, pass_session
 from wheel_sched.cli.output import Progress, amount, emit, note, say

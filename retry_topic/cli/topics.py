@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from retry_topic.cli.instants import DURATION
 from retry_topic.cli.opening import opened_home
+from wheel_sched.cli.instants import DURATION
 from wheel_sched.cli.options import Session, json_option, pass_session
 from wheel_sched.cli.output import amount, emit, note, relative, say, table
 from wheel_sched.store.items import STATES

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from retry_topic.headers.state import MAX_COUNT
-from retry_topic.policy.duration import LONGEST_MS
+from wheel_sched.duration import LONGEST_MS
 
 MAX_VALUE_BYTES = 250  # Kafka topics have at most 249
 MAX_MRO_BYTES = 500

@@ -3,7 +3,6 @@
 from retry_topic.policy.decision import Dead, DeadReason, Decision, Retry, Why, decide
 from retry_topic.policy.delays import Decorrelated, Delay, Draw, Exponential, Fixed, Jitter, Linear, Listed
 from retry_topic.policy.dumping import content_hash, dump_policies
-from retry_topic.policy.duration import format_duration, parse_duration
 from retry_topic.policy.explanation import explain
 from retry_topic.policy.failure import Failure, class_name, failure_from, failure_of
 from retry_topic.policy.loading import load_policies
@@ -12,6 +11,7 @@ from retry_topic.policy.plot import plot
 from retry_topic.policy.retry_after import parse_retry_after
 from retry_topic.policy.rules import Match, Rule, first_match
 from retry_topic.policy.simulation import Simulation, Spread, Step, simulate
+from wheel_sched.duration import format_duration, parse_duration
 
 __all__ = [
     "Dead",

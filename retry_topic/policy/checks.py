@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from retry_topic.policy.duration import LONGEST_MS, format_duration
+from wheel_sched.duration import LONGEST_MS, format_duration
 
 # Kafka's legal topic characters, so that a topic can name its policy; "@" stays free for `name@version`.
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from retry_topic.policy.checks import check_choice, check_duration, check_integer, check_number, check_tuple
-from retry_topic.policy.duration import UNITS_MS, format_duration
+from wheel_sched.duration import UNITS_MS, format_duration
 from wheel_sched.errors import ConfigError
 
 Jitter = Literal["none", "full", "equal"]

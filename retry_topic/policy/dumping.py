@@ -8,10 +8,10 @@ from hashlib import blake2b
 from typing import Any
 
 from retry_topic.policy.delays import KINDS, Delay
-from retry_topic.policy.duration import format_duration
 from retry_topic.policy.model import PolicySet, RetryPolicy
 from retry_topic.policy.rules import Rule
 from retry_topic.policy.schema import DELAY_KEYS, UNLIMITED, place_of
+from wheel_sched.duration import format_duration
 
 
 def dump_policies(policies: PolicySet) -> str:

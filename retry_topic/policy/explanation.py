@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 
 from retry_topic.policy.decision import Dead, Decision, Why
 from retry_topic.policy.delays import Draw
-from retry_topic.policy.duration import format_duration
+from wheel_sched.duration import format_duration
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 
 from retry_topic.policy.checks import is_integer
 from retry_topic.policy.delays import KINDS, Delay
-from retry_topic.policy.duration import LONGEST_MS, parse_duration
 from retry_topic.policy.model import PolicySet, RetryPolicy
 from retry_topic.policy.rules import Rule
 from retry_topic.policy.schema import DELAY_KEYS, FILE_KEYS, POLICY_KEYS, RULE_KEYS, UNLIMITED, place_of
+from wheel_sched.duration import LONGEST_MS, parse_duration
 from wheel_sched.errors import ConfigError
 
 _Made = TypeVar("_Made")

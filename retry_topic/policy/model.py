@@ -12,8 +12,8 @@ from types import MappingProxyType
 
 from retry_topic.policy.checks import check_duration, check_integer, check_name, check_tuple
 from retry_topic.policy.delays import Delay, Exponential, check_delay
-from retry_topic.policy.duration import UNITS_MS
 from retry_topic.policy.rules import MAX_ATTEMPTS, Rule
+from wheel_sched.duration import UNITS_MS
 from wheel_sched.errors import ConfigError
 
 MAX_VERSION = 999_999_999

@@ -9,8 +9,8 @@ The bar runs from the least delay over the median and the 90th percentile to the
 
 from __future__ import annotations
 
-from retry_topic.policy.duration import UNITS_MS, format_duration
 from retry_topic.policy.simulation import Simulation, Spread, Step
+from wheel_sched.duration import UNITS_MS, format_duration
 
 DEFAULT_WIDTH = 40
 _MIN_WIDTH = 10

@@ -11,7 +11,7 @@ from datetime import UTC
 from decimal import Decimal
 from email.utils import parsedate_to_datetime
 
-from retry_topic.policy.duration import LONGEST_MS
+from wheel_sched.duration import LONGEST_MS
 
 # RFC 9110 knows whole seconds only; some services send a fraction, and waiting a little longer is always right.
 _SECONDS = re.compile(r"[0-9]{1,18}(?:\.[0-9]{1,9})?")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import apscheduler, dispatch, store, wheel
+from benchmarks import apscheduler, celery, dispatch, store, wheel
 from benchmarks.wheel.tables import full_table
 from wheel_sched.wheel import CORES
 
@@ -81,3 +81,30 @@ def test_the_apscheduler_benchmark_measures_every_figure(tmp_path: Path) -> None
     assert {"python", "server", "cpus", "rounds"} <= set(json.loads(json.dumps(result)))
     (plot,) = apscheduler.write_plots(result, tmp_path / "plots")
     assert ElementTree.parse(plot).getroot().tag.endswith("svg")  # noqa: S314 - written a line above
+
+
+@pytest.mark.timeout(300)
+def test_the_celery_benchmark_measures_every_figure() -> None:
+    """A few tasks through real workers, stock and ours: nothing is early, and none of ours is lost.
+
+    Doubles are not judged here: with a visibility timeout of 5 s they depend on how busy this machine is.
+    """
+    sizes = celery.Sizes(
+        rounds=1,
+        enqueued=50,
+        held=200,
+        late_rounds=1,
+        late_tasks=50,
+        late_s=0.5,
+        lead_s=2.0,
+        give_up_s=30.0,
+        killed=50,
+        killed_s=10.0,
+        doubled_s=6.0,
+        limit_s=30.0,
+        pools=("threads",),
+    )
+    result = celery.run(sizes)
+    assert [key for key in absent(celery.FIGURES, result) if ".solo." not in key and ".prefork." not in key] == []
+    assert (result["early"], result["lost"]) == (0, 0)
+    assert {"python", "server", "cpus", "rounds"} <= set(json.loads(json.dumps(result)))

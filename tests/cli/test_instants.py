@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 import pytest
 
-from retry_topic.cli import instants
-from retry_topic.cli.instants import DURATION, INSTANT
+from wheel_sched.cli import instants
+from wheel_sched.cli.instants import DURATION, INSTANT
 
 NOW = 1_800_000_000_000
 

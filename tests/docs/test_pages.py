@@ -15,7 +15,9 @@ LINK = re.compile(r"\]\((?!https?://|mailto:)([^)#\s]*)(?:#([^)\s]+))?\)")
 SHELL_BLOCK = re.compile(r"^```(?:sh|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 TREE_PATH = re.compile(r"^(?:tests|docs|examples|benchmarks|\.ci)/[\w./-]*$")
 # every program a reader is told to start; another one has to be thought about before it is written here
-PROGRAMS = frozenset({"git", "cd", "make", "pip", "bash", "wheel-sched", ".venv/bin/python", ".venv/bin/pytest"})
+PROGRAMS = frozenset(
+    {"celery", "git", "cd", "make", "pip", "bash", "wheel-sched", ".venv/bin/python", ".venv/bin/pytest"}
+)
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 

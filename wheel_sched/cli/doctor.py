@@ -65,17 +65,14 @@ def doctor(session: Session, as_json: bool) -> int:
     def tell(finding: Finding) -> None:
         findings.append(finding)
         if not as_json:
-            _say(finding)
+            say_finding(finding)
 
     for check in (doctor_server.python, doctor_server.packages, doctor_server.core):
         tell(check())
     away = False
     try:
-        with _patient(settings) as patient:
-            for examine in (*_SERVER, *(_NAMESPACE if patient.shards else ())):
-                tell(_examined(examine, patient))
-            if not patient.shards:
-                tell(Finding("namespace", "ok", f"{settings.namespace} does not exist yet"))
+        for finding in server_findings(settings):
+            tell(finding)
     except (StoreUnavailable, EmbeddedServerError) as error:
         away = True
         tell(
@@ -93,7 +90,21 @@ def doctor(session: Session, as_json: bool) -> int:
     return UNAVAILABLE if away else FAILED if "problem" in levels else OK
 
 
-def _say(finding: Finding) -> None:
+def server_findings(settings: Settings) -> Iterator[Finding]:
+    """Findings about the server and the namespace, one after the other as they are made.
+
+    Raises:
+        StoreUnavailable: it cannot be reached; what was found before holds.
+    """
+    with _patient(settings) as patient:
+        for examine in (*_SERVER, *(_NAMESPACE if patient.shards else ())):
+            yield _examined(examine, patient)
+        if not patient.shards:
+            yield Finding("namespace", "ok", f"{settings.namespace} does not exist yet")
+
+
+def say_finding(finding: Finding) -> None:
+    """A finding for people."""
     words, style = _MARKS[finding.level]
     say(f"{paint(words.ljust(8), style)} {finding.check.ljust(12)} {finding.evidence}")
     if finding.mend:

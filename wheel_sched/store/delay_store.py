@@ -143,6 +143,9 @@ class DelayStore:
     def schedule(self, items: Sequence[Item], *, token: str | None = None) -> Stored:
         """Store new items; ids that exist anywhere are left alone (DUPLICATE).
 
+        With the token "" nothing is kept for repeats, which saves two commands: a repeat then answers DUPLICATE for
+        what the first call stored.
+
         Raises:
             Rejected: one of the items is malformed; none was stored.
         """
@@ -248,6 +251,12 @@ class DelayStore:
     def delete_dead(self, ids: Sequence[str], *, route: str | None = None, token: str | None = None) -> list[Outcome]:
         """Delete dead items for good."""
         return self._run(self.plans.change([Alteration(i, "x") for i in ids], route, token))
+
+    def change(
+        self, alterations: Sequence[Alteration], *, route: str | None = None, token: str | None = None
+    ) -> list[Outcome]:
+        """Changes of different kinds, or with a due each, in as few calls as the batches need."""
+        return self._run(self.plans.change(alterations, route, token))
 
     def get(self, ids: Sequence[str], *, route: str | None = None) -> list[Found | None]:
         """Items wherever they lie, None where there is none."""

@@ -93,7 +93,7 @@ class Plans:
             for at in range(0, len(indices), MAX_BATCH):
                 chosen = indices[at : at + MAX_BATCH]
                 members.append(chosen)
-                calls.append(Call(shard, make([things[i] for i in chosen], f"{token}.{len(calls)}")))
+                calls.append(Call(shard, make([things[i] for i in chosen], f"{token}.{len(calls)}" if token else "")))
         return calls, members
 
     def open(self, clock: str) -> Plan[list[int]]:
@@ -122,7 +122,9 @@ class Plans:
     def schedule(self, items: Sequence[Item], token: str | None) -> Plan[Stored]:
         for item in items:
             item.check()
-        calls, members = self._batched(items, lambda item: item.route or item.id, Schedule, token or new_token())
+        calls, members = self._batched(
+            items, lambda item: item.route or item.id, Schedule, new_token() if token is None else token
+        )
         outcomes = [Outcome.DUPLICATE] * len(items)
         now_us = 0
         replies: list[Stored] = (yield calls) if calls else []

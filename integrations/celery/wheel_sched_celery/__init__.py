@@ -1,1 +1,58 @@
-"""The Celery worker plugin; in progress, see CHANGELOG.md."""
+"""Celery integration of wheel-sched: ETA, countdown and retry wait durably, fire on time, and can be seen.
+
+Names are imported when they are first used: the plugin of the `celery` program lies in this package, and must not cost
+every other command the import of a Redis client.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from wheel_sched_celery.bulk import Call, apply_many
+    from wheel_sched_celery.draining import Drained, drain
+    from wheel_sched_celery.errors import HoldRefused
+    from wheel_sched_celery.held_task import HeldTask
+    from wheel_sched_celery.installing import install
+    from wheel_sched_celery.management import HeldTasks, Selection
+    from wheel_sched_celery.settings import WheelSettings
+    from wheel_sched_celery.wheel import Wheel, wheel_of
+
+__all__ = [
+    "Call",
+    "Drained",
+    "HeldTask",
+    "HeldTasks",
+    "HoldRefused",
+    "Selection",
+    "Wheel",
+    "WheelSettings",
+    "apply_many",
+    "drain",
+    "install",
+    "wheel_of",
+]
+
+_MODULES: Final = {
+    "Call": "bulk",
+    "Drained": "draining",
+    "HeldTask": "held_task",
+    "HeldTasks": "management",
+    "HoldRefused": "errors",
+    "Selection": "management",
+    "Wheel": "wheel",
+    "WheelSettings": "settings",
+    "apply_many": "bulk",
+    "drain": "draining",
+    "install": "installing",
+    "wheel_of": "wheel",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

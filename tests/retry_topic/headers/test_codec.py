@@ -13,7 +13,7 @@ from retry_topic.headers import HEADER_NAMES, MAX_COUNT, MAX_TOTAL_BYTES, RetryS
 from retry_topic.headers.names import FIELDS, LAST_MS
 from retry_topic.headers.state import Dialect
 from retry_topic.message import Headers
-from retry_topic.policy.duration import LONGEST_MS
+from wheel_sched.duration import LONGEST_MS
 
 PRINTABLE = st.characters(codec="utf-8").filter(str.isprintable)
 LABELS = st.none() | st.text(PRINTABLE, min_size=1, max_size=40)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retry_topic.policy import format_duration, parse_duration
-from retry_topic.policy.duration import LONGEST_MS
+from wheel_sched.duration import LONGEST_MS
 from wheel_sched.errors import ConfigError
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from retry_topic.headers import RetryState
 from retry_topic.policy import failure_from, failure_of, parse_retry_after
-from retry_topic.policy.duration import LONGEST_MS
+from wheel_sched.duration import LONGEST_MS
 
 NOW_MS = 784_111_777_000  # 1994-11-06T08:49:37Z, the date of the RFC's own example
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from retry_topic.policy import parse_duration
+from wheel_sched.duration import parse_duration
 from wheel_sched.errors import ConfigError
 
 

@@ -1,0 +1,208 @@
+"""`python -m benchmarks celery`: ETA tasks in stock Celery and with wheel_sched_celery, in real workers.
+
+The same scenarios for both, in one run (see `scenarios`). What measures time runs alone, stock and ours in
+turn; what measures memory, survival and doubles runs side by side.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from statistics import median
+from typing import Any
+
+from benchmarks.celery import scenarios
+from benchmarks.celery.site import KINDS, Kind, Site, site
+from benchmarks.figures import Figure, Result
+from benchmarks.narration import Narration
+from benchmarks.rounds import interleaved
+from benchmarks.server import bench_server, surroundings
+
+POOLS = ("solo", "threads", "prefork")
+
+
+@dataclass(frozen=True, slots=True)
+class NotAbove(Figure):
+    """A figure whose gate is another figure of the same run.
+
+    Args:
+        peer: its key.
+    """
+
+    peer: str = ""
+
+    @property
+    def bound(self) -> str:
+        return f"<= {self.peer}"
+
+    def met(self, result: Result) -> bool:
+        value, peer = self.value(result), Figure(self.peer, "", "").value(result)
+        return value is not None and peer is not None and value <= peer
+
+
+FIGURES: tuple[Figure, ...] = (
+    Figure("worker_rss_growth_mb_50k.stock", "MB", "a worker's growth with the waiting tasks, stock"),
+    Figure("worker_rss_growth_mb_50k.ours", "MB", "the same, ours", at_most=10),
+    Figure("prefetch_growth.stock", "messages", "growth of the prefetch count, stock"),
+    Figure("prefetch_growth.ours", "messages", "the same, ours", at_most=0),
+    Figure("lateness_ms.solo.stock.p50", "ms", "solo pool, half of the tasks, stock"),
+    Figure("lateness_ms.solo.ours.p50", "ms", "the same, ours", at_most=10),
+    Figure("lateness_ms.solo.stock.p99", "ms", "solo pool, 99 of 100, stock"),
+    NotAbove("lateness_ms.solo.ours.p99", "ms", "the same, ours", peer="lateness_ms.solo.stock.p99"),
+    Figure("lateness_ms.threads.stock.p50", "ms", "threads pool, half of the tasks, stock"),
+    Figure("lateness_ms.threads.ours.p50", "ms", "the same, ours", at_most=5),
+    Figure("lateness_ms.threads.stock.p99", "ms", "threads pool, 99 of 100, stock"),
+    NotAbove("lateness_ms.threads.ours.p99", "ms", "the same, ours", peer="lateness_ms.threads.stock.p99"),
+    Figure("lateness_ms.prefork.stock.p50", "ms", "prefork pool, half of the tasks, stock"),
+    Figure("lateness_ms.prefork.ours.p50", "ms", "the same, ours", at_most=5),
+    Figure("lateness_ms.prefork.stock.p99", "ms", "prefork pool, 99 of 100, stock"),
+    NotAbove("lateness_ms.prefork.ours.p99", "ms", "the same, ours", peer="lateness_ms.prefork.stock.p99"),
+    Figure("tasks_per_s.solo.stock", "tasks/s", "solo pool, tasks run a second, stock"),
+    Figure("tasks_per_s.solo.ours", "tasks/s", "the same, ours"),
+    Figure("enqueue_vs_stock", "x", "apply_async(countdown=...) against stock's rate", at_least=0.9),
+    Figure("apply_many_vs_stock", "x", "apply_many against stock's rate of apply_async", at_least=10),
+    Figure("kill9_late_s.stock", "s", "one of two workers killed: 99 of 100 tasks, stock at its quickest sweep"),
+    Figure("kill9_late_s.ours", "s", "the same, ours", at_most=2),
+    Figure("duplicates.stock", "runs", "too many, with the ETA beyond the visibility timeout, stock"),
+    Figure("duplicates.ours", "runs", "the same, ours; also after the kill and the outage", at_most=0),
+    Figure("outage_lost.stock", "tasks", "not run after a broker outage of 3 s, stock"),
+    Figure("outage_lost.ours", "tasks", "the same, ours", at_most=0),
+    Figure("early", "tasks", "before their ETA, in everything above", at_most=0),
+    Figure("lost", "tasks", "of ours, never run", at_most=0),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much is measured.
+
+    Args:
+        rounds: of the enqueue rates. Defaults to 7.
+        enqueued: tasks sent one by one in a round. Defaults to 1,000.
+        held: tasks that wait while memory is looked at. Defaults to 50,000.
+        late_rounds: of each pool's lateness. Defaults to 3.
+        late_tasks: of a round. Defaults to 5,000.
+        late_s: over how many seconds they are due. Defaults to 10.
+        lead_s: how long before the first is due they are sent. Defaults to 10: stock's worker has taken them by then.
+        give_up_s: how long after the last due a round waits for what has not run in stock. Defaults to 45.
+        killed: tasks that wait when a worker is killed. Defaults to 1,000.
+        killed_s: when they are due. Defaults to 10.
+        visibility_s: the visibility timeout then. Defaults to 20, in place of Celery's hour.
+        doubled_s: the ETA held against a visibility timeout of 5 s. Defaults to 20.
+        limit_s: how long after its due a task of these is waited for. Defaults to 40.
+        pools: whose lateness is measured. Defaults to all three.
+    """
+
+    rounds: int = 7
+    enqueued: int = 1_000
+    held: int = 50_000
+    late_rounds: int = 3
+    late_tasks: int = 5_000
+    late_s: float = 10.0
+    lead_s: float = 10.0
+    give_up_s: float = 45.0
+    killed: int = 1_000
+    killed_s: float = 10.0
+    visibility_s: int = 20
+    doubled_s: float = 20.0
+    limit_s: float = 40.0
+    pools: tuple[str, ...] = POOLS
+
+
+FULL = Sizes()
+QUICK = Sizes(
+    rounds=3,
+    enqueued=200,
+    held=2_000,
+    late_rounds=1,
+    late_tasks=1_000,
+    late_s=3.0,
+    lead_s=2.5,
+    give_up_s=1.0,
+    killed=200,
+    killed_s=6.0,
+    visibility_s=5,
+    doubled_s=11.0,
+    limit_s=12.0,
+)
+
+
+def run(sizes: Sizes) -> dict[str, Any]:
+    """Measure; the figures by key."""
+    narration = Narration(3 * sizes.rounds + 2 * len(sizes.pools) * sizes.late_rounds + 2)
+    narration.step("memory, kill -9, visibility timeout and outage, stock and ours side by side")
+    aside = _side_by_side(sizes)
+    with contextlib.ExitStack() as stack:
+        sites: dict[Kind, Site] = {kind: stack.enter_context(site(kind)) for kind in KINDS}
+        for kind in ("stock", "ours", "many"):
+            scenarios.enqueue(kind, 50, sites)  # connections, declarations, the library
+        rates = interleaved(
+            sizes.rounds,
+            {
+                kind: partial(scenarios.enqueue, kind, sizes.enqueued * (5 if kind == "many" else 1), sites)
+                for kind in ("stock", "ours", "many")
+            },
+            narration,
+        )
+    waits: dict[str, Callable[[], scenarios.Lateness]] = {
+        f"{pool} {kind}": partial(
+            scenarios.lateness, kind, pool, sizes.late_tasks, sizes.late_s, sizes.lead_s, sizes.give_up_s
+        )
+        for pool in sizes.pools
+        for kind in KINDS
+    }
+    late = interleaved(sizes.late_rounds, waits, narration)
+    with bench_server() as server:
+        around = surroundings(server, sizes.late_rounds)
+    narration.close()
+    speeds = {kind: median(found) for kind, found in rates.items()}
+    survived = [aside[name][kind] for name in ("kill9", "doubled", "outage") for kind in KINDS]
+    ours = [found for name, rounds in late.items() if name.endswith("ours") for found in rounds]
+    return {
+        "worker_rss_growth_mb_50k": {kind: aside["memory"][kind]["rss_mb"] for kind in KINDS},
+        "prefetch_growth": {kind: aside["memory"][kind]["prefetch"] for kind in KINDS},
+        "held_tasks": sizes.held,
+        "lateness_ms": {
+            pool: {
+                kind: {
+                    name: median(getattr(found, name) for found in late[f"{pool} {kind}"]) for name in ("p50", "p99")
+                }
+                for kind in KINDS
+            }
+            for pool in sizes.pools
+        },
+        "late_tasks": sizes.late_tasks,
+        "tasks_per_s": {
+            pool: {kind: median(found.tasks_per_s for found in late[f"{pool} {kind}"]) for kind in KINDS}
+            for pool in sizes.pools
+        },
+        "enqueue_per_s": {kind: round(speed) for kind, speed in speeds.items()},
+        "enqueue_vs_stock": round(speeds["ours"] / speeds["stock"], 3),
+        "apply_many_vs_stock": round(speeds["many"] / speeds["stock"], 2),
+        "kill9_late_s": {kind: aside["kill9"][kind]["late_s"] for kind in KINDS},
+        "duplicates": {
+            "stock": aside["doubled"]["stock"]["duplicates"],
+            "ours": sum(aside[name]["ours"]["duplicates"] for name in ("kill9", "doubled", "outage")),
+        },
+        "outage_lost": {kind: aside["outage"][kind]["lost"] for kind in KINDS},
+        "early": sum(each["early"] for each in survived) + sum(each.early for found in late.values() for each in found),
+        "lost": sum(aside[name]["ours"]["lost"] for name in ("kill9", "doubled", "outage"))
+        + sum(sizes.late_tasks - each.ran for each in ours),
+        **around,
+    }
+
+
+def _side_by_side(sizes: Sizes) -> dict[str, dict[str, Any]]:
+    """What does not measure time in milliseconds, all at once."""
+    runs: dict[str, Callable[[Kind], dict[str, Any]]] = {
+        "memory": lambda kind: scenarios.memory(kind, sizes.held),
+        "kill9": lambda kind: scenarios.kill9(kind, sizes.killed, sizes.killed_s, sizes.limit_s, sizes.visibility_s),
+        "doubled": lambda kind: scenarios.doubled(kind, 100, sizes.doubled_s),
+        "outage": lambda kind: scenarios.outage(kind, 100, 10.0, 3.0, sizes.limit_s),
+    }
+    with ThreadPoolExecutor(2 * len(runs)) as pool:
+        pending = {name: {kind: pool.submit(run, kind) for kind in KINDS} for name, run in runs.items()}
+        return {name: {kind: future.result() for kind, future in kinds.items()} for name, kinds in pending.items()}

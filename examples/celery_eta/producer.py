@@ -1,0 +1,13 @@
+"""A producer with wheel-sched: its tasks go to the delay store and lie in no worker.
+
+python producer.py 20
+"""
+
+from __future__ import annotations
+
+import sys
+
+from tasks import send
+
+for number in range(int(sys.argv[1])):
+    print(send.apply_async((f"ours {number}",), countdown=4 + number * 0.05).id)  # noqa: T201

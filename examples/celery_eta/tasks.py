@@ -1,0 +1,20 @@
+"""The app of workers and producers: one line more than without wheel-sched."""
+
+from __future__ import annotations
+
+import os
+import time
+from datetime import datetime
+
+from celery import Celery
+from wheel_sched_celery import install
+
+app = Celery("reports", broker=os.environ["BROKER"], backend=os.environ["BROKER"])
+install(app)
+
+
+@app.task(bind=True, name="reports.send")
+def send(self, who: str) -> dict[str, object]:  # type: ignore[no-untyped-def]  # noqa: ANN001
+    """Say who got a report, from which worker, and how late it was."""
+    due = datetime.fromisoformat(self.request.eta).timestamp()
+    return {"who": who, "worker": self.request.hostname, "late_ms": (time.time() - due) * 1000}

@@ -1,0 +1,217 @@
+"""`apply_many`: thousands of ETA tasks of one kind into the store, in calls of 500.
+
+What a loop over `apply_async(countdown=...)` does, at a tenth of its cost: the message is made once, by Celery, and
+filled in for each task (see `message_template`). What cannot be done that way (handlers of `before_task_publish`,
+links, chords, other serializers than JSON, compression, `expires`, routers that are functions, tasks with an
+`apply_async` of their own) goes through Celery one by one, and into the store together all the same.
+
+Threads: any.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import Any, Final, NamedTuple
+from uuid import uuid4
+
+from celery import signals
+from celery.app.routes import MapRoute
+from celery.app.task import Task
+from celery.utils.time import maybe_make_aware
+from kombu.exceptions import OperationalError
+
+from wheel_sched.errors import Rejected, StoreError, WheelSchedError
+from wheel_sched.store.items import MAX_BATCH, Item
+from wheel_sched_celery.broker_line import BrokerLine
+from wheel_sched_celery.due import instant_ms, iso_of
+from wheel_sched_celery.errors import HoldRefused
+from wheel_sched_celery.held_task import HeldTask, decode
+from wheel_sched_celery.message_template import MessageTemplate, mark_ms
+from wheel_sched_celery.wheel import Wheel, wheel_of
+
+# Options that are the same for all and need nothing of Celery per task.
+_CONSTANT: Final = frozenset(
+    {"queue", "exchange", "routing_key", "priority", "serializer", "headers", "ignore_result", "producer"}
+    | {"time_limit", "soft_time_limit", "retry", "retry_policy", "delivery_mode", "mandatory", "immediate"}
+)
+_DEFAULT_LEVELS: Final = 3  # of saferepr
+
+
+class Call(NamedTuple):
+    """One task of `apply_many`.
+
+    Args:
+        args: positional arguments. Defaults to none.
+        kwargs: keyword arguments. Defaults to none.
+        eta: when, instead of what all others have. Defaults to None: as the others.
+        task_id: its id. Defaults to None: a new one.
+    """
+
+    args: Sequence[Any] = ()
+    kwargs: Mapping[str, Any] = {}
+    eta: datetime | None = None
+    task_id: str | None = None
+
+
+class _One(NamedTuple):
+    """A call with its id and due time."""
+
+    id: str
+    args: Sequence[Any]
+    kwargs: dict[str, Any]
+    eta: datetime
+    eta_ms: int
+
+
+def apply_many(
+    task: Any,
+    calls: Iterable[Call | Sequence[Any]],
+    *,
+    countdown: float | None = None,
+    eta: datetime | None = None,
+    **options: Any,
+) -> list[str]:
+    """Send `task` once for each of `calls`; durable when it returns.
+
+    Args:
+        task: a task of an app with the integration installed.
+        calls: for each the positional arguments, as a tuple or list, or a `Call`. May be a generator.
+        countdown: seconds from now, the same moment for all.
+        eta: the moment instead; without a zone it is in the app's. One of the two, unless each call has its own.
+        options: as of `apply_async`, the same for all.
+
+    Returns:
+        The ids, in the order of the calls. `app.AsyncResult(id)` is the result of one.
+
+    Raises:
+        TypeError: arguments do not fit the task; the calls of earlier batches of 500 were sent.
+        ValueError: neither `countdown` nor `eta` nor a call's own `eta`.
+        HoldRefused: the store is away and the app wants that said; it says how many calls were sent before.
+        OperationalError: the store and the broker are away; what was not held was not sent.
+    """
+    app = task._get_app()
+    wheel = wheel_of(app)
+    if wheel is None or not wheel.settings.holds or app.conf.task_always_eager:
+        return [
+            task.apply_async(one.args, one.kwargs, task_id=one.id, eta=one.eta, **options).id
+            for one in _ones(app, calls, countdown, eta)
+        ]
+    bulk = _Bulk(wheel, task, options)
+    ids: list[str] = []
+    ones = _ones(app, calls, countdown, eta)
+    with app.producer_or_acquire(options.pop("producer", None)) as producer:
+        while batch := list(islice(ones, MAX_BATCH)):
+            bulk.send(producer, batch, len(ids))
+            ids += [one.id for one in batch]
+    return ids
+
+
+def _ones(
+    app: Any, calls: Iterable[Call | Sequence[Any]], countdown: float | None, eta: datetime | None
+) -> Iterator[_One]:
+    """Each call with its id and due time."""
+    if countdown is not None:
+        app.amqp._verify_seconds(countdown, "countdown")
+        eta = datetime.now(UTC).astimezone(app.timezone) + timedelta(seconds=countdown)
+    common = None if eta is None else (maybe_make_aware(eta, app.timezone))
+    common_ms = None if common is None else instant_ms(common, None)
+    for call in calls:
+        args, kwargs, own, task_id = call if isinstance(call, Call) else (call, {}, None, None)
+        due, due_ms = common, common_ms
+        if own is not None:
+            due = maybe_make_aware(own, app.timezone)
+            due_ms = instant_ms(due, None)
+        if due is None or due_ms is None:
+            raise ValueError("apply_many needs countdown, eta, or an eta in each call; this call was not sent")
+        yield _One(task_id or str(uuid4()), args, dict(kwargs), due, due_ms)
+
+
+class _Bulk:
+    """The sends of one `apply_many`."""
+
+    def __init__(self, wheel: Wheel, task: Any, options: dict[str, Any]) -> None:
+        self._wheel = wheel
+        self._task = task
+        self._options = options
+        self._form: MessageTemplate | None = None
+        self._formable = _is_plain(wheel.app, task, options)
+        self._check = getattr(task, "__header__", None) if task.typing else None
+
+    def send(self, producer: Any, batch: list[_One], before: int) -> None:
+        """Hold what is due beyond the horizon, send the rest; `before` counts what went before."""
+        later_ms = time.time_ns() // 1_000_000 + (self._wheel.settings.horizon or 0)
+        items: list[Item] = []
+        refused: list[HeldTask] = []
+        with self._wheel.collecting() as tasks:
+            for one in batch:
+                if self._formable and one.eta_ms > later_ms:
+                    if self._form is None:
+                        self._form = self._make_form(producer, one, tasks)
+                    if self._form is not None:
+                        if self._check is not None:
+                            self._check(*one.args, **one.kwargs)
+                        items.append(self._form.fill(one.id, one.args, one.kwargs, one.eta_ms, one.eta.isoformat()))
+                        continue
+                self._apply(producer, one.args, one.kwargs, one.id, one.eta)
+        for task in tasks:
+            item = self._wheel.item_of(task)
+            if item is None:
+                refused.append(task)
+            else:
+                items.append(item)
+        try:
+            if items:
+                self._wheel.schedule(items)
+        except WheelSchedError as error:
+            if self._wheel.settings.on_outage == "refuse" and isinstance(error, StoreError):
+                raise HoldRefused(f"{before} tasks were sent, the others were not: {error}") from error
+            refused += [decode(item.body) for item in items]
+        if refused:
+            self._send_stock(refused)
+
+    def _apply(self, producer: Any, args: Sequence[Any], kwargs: dict[str, Any], task_id: str, eta: datetime) -> None:
+        self._task.apply_async(args, kwargs, task_id=task_id, eta=eta, producer=producer, **self._options)
+
+    def _make_form(self, producer: Any, one: _One, tasks: list[HeldTask]) -> MessageTemplate | None:
+        """A form made of the first call's message; None when Celery has to make each."""
+        known = len(tasks)
+        eta_ms = mark_ms()
+        self._apply(producer, one.args, one.kwargs, str(uuid4()), datetime.fromtimestamp(eta_ms / 1000, UTC))
+        made, tasks[known:] = tasks[known:], []
+        try:
+            (pattern,) = made
+            if pattern.headers["eta"] != iso_of(eta_ms):
+                raise ValueError(pattern.headers["eta"])
+            longest = self._wheel.app.amqp.argsrepr_maxsize
+            return MessageTemplate(pattern, self._wheel.item_of, longest)
+        except (KeyError, IndexError, TypeError, ValueError, Rejected):
+            self._formable = False
+            return None
+
+    def _send_stock(self, tasks: list[HeldTask]) -> None:
+        line = BrokerLine(self._wheel.app)
+        try:
+            failures = [failure for failure in line.send(tasks) if failure is not None]
+        finally:
+            line.close()
+        if failures:
+            raise OperationalError(f"{len(failures)} of {len(tasks)} tasks were not sent: {failures[0].reason}")
+
+
+def _is_plain(app: Any, task: Any, options: Mapping[str, Any]) -> bool:
+    """Whether nobody has to see each task on its way."""
+    kind = task.__class__  # of what a proxy stands for
+    return (
+        set(options) <= _CONSTANT
+        and kind.apply_async is Task.apply_async
+        and kind.shadow_name is Task.shadow_name
+        and not any(signal.receivers for signal in (signals.before_task_publish, signals.after_task_publish))
+        and not app.conf.task_send_sent_event
+        and not getattr(task, "_dump_pydantic_arguments", None)
+        and all(isinstance(route, MapRoute) for route in app.amqp.router.routes)
+        and app.conf.task_protocol == 2
+        and app.conf.get("task_repr_maxlevels", _DEFAULT_LEVELS) == _DEFAULT_LEVELS
+    )

@@ -1,0 +1,56 @@
+"""`celery wheel`: see and change what waits in the store. Works with no worker up.
+
+Every `celery` command loads this module, so it imports click and the table of commands, and nothing else.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from wheel_sched.cli.failing import code_of
+from wheel_sched.cli.lazy import Lazy, LazyGroup
+from wheel_sched.errors import WheelSchedError
+
+_HERE = "wheel_sched_celery.cli"
+COMMANDS = {
+    "list": Lazy(f"{_HERE}.listing:list_tasks", "List held tasks in order of their ETA."),
+    "show": Lazy(f"{_HERE}.listing:show", "All there is to know about one task."),
+    "cancel": Lazy(f"{_HERE}.changing:cancel", "Remove held tasks and mark them REVOKED."),
+    "reschedule": Lazy(f"{_HERE}.changing:reschedule", "Give held tasks another ETA."),
+    "run-now": Lazy(f"{_HERE}.changing:run_now", "Let held tasks run now."),
+    "stats": Lazy(f"{_HERE}.stats:stats", "How many wait, by queue, and what is due next."),
+    "purge": Lazy(f"{_HERE}.changing:purge", "Remove held tasks for good."),
+    "drain": Lazy(f"{_HERE}.changing:drain", "Send all held tasks to their queues, before an uninstall."),
+    "doctor": Lazy(f"{_HERE}.doctor:doctor", "Check everything that a promise depends on."),
+}
+
+
+class WheelGroup(LazyGroup):
+    """Commands that end with the exit codes and the plain errors of `wheel-sched`."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            code = super().invoke(ctx)
+        except WheelSchedError as error:
+            click.echo(f"celery wheel: {error}", err=True)
+            ctx.exit(code_of(error))
+        ctx.exit(code if isinstance(code, int) else 0)
+
+
+@click.group(cls=WheelGroup, lazy=COMMANDS, name="wheel")
+def wheel() -> None:
+    """ETA tasks that wait in the delay store.
+
+    \b
+    Examples:
+      celery -A proj wheel list --queue mail --until +1h
+      celery -A proj wheel show 7f3c2a9e-...
+      celery -A proj wheel cancel --task 'proj.tasks.remind*' --dry-run
+      celery -A proj wheel reschedule 7f3c2a9e-... --at 2026-12-24T18:00:00+01:00
+      celery -A proj wheel doctor
+
+    INSTANT is `2h` (ago), `+5m` (from now), `now` or RFC 3339 with a zone. Exit codes: 0 done, 1 failed or problems
+    found, 2 wrong usage, 69 store or broker unreachable.
+    """

@@ -1,0 +1,41 @@
+"""`celery wheel stats`: how many wait, by queue, and what is due next."""
+
+from __future__ import annotations
+
+import click
+
+from wheel_sched.cli.options import json_option
+from wheel_sched.cli.output import emit, say, table, when
+from wheel_sched.cli.stats import as_dict
+from wheel_sched.store.items import STATES
+from wheel_sched_celery.cli.choosing import held_tasks
+
+_EVENTS = {"accepted": "put on hold", "completed": "sent", "cancelled": "cancelled", "died": "given up"}
+
+
+@click.command()
+@json_option
+@click.pass_context
+def stats(ctx: click.Context, as_json: bool) -> None:
+    """How many tasks wait, by queue, what is due next and what there ever was.
+
+    \b
+    Examples:
+      celery -A proj wheel stats
+      celery -A proj wheel stats --json | jq .overdue_ms
+    """
+    tasks = held_tasks(ctx)
+    counts = tasks.counts()
+    plain = as_dict(counts, tasks.store.shards, tasks.wheel.settings.namespace)
+    if as_json:
+        plain["queues"] = plain.pop("topics")
+        emit(plain)
+        return
+    rows = [(queue, *(f"{counts.now.get((state, queue), 0):,}" for state in STATES)) for queue in counts.topics]
+    rows.append(("all", *(f"{counts.total(state):,}" for state in STATES)))
+    table(("queue", "waiting", "in flight", "held", "dead"), rows, right=(1, 2, 3, 4))
+    say()
+    head_ms = counts.due_head_ms
+    say(f"next due   {'nothing waits' if head_ms is None else when(head_ms, plain['now_ms'])}")
+    ever = [f"{counts.happened(event):,} {words}" for event, words in _EVENTS.items() if counts.happened(event)]
+    say(f"ever       {', '.join(ever) or 'nothing happened yet'}")

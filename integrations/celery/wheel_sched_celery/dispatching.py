@@ -1,0 +1,149 @@
+"""The dispatcher inside a worker: started after the pool, so that no child is forked with its threads under way.
+
+Any number of workers run one over the same store; claims and leases keep them apart. It opens a store and a broker
+connection of its own, and waits for either to be there: a worker starts, runs and stops the same with the store away.
+
+Threads: `start` and `stop` from the worker's main thread; one thread opens the store, the rest are the dispatcher's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from typing import Any
+
+from celery import bootsteps
+
+from wheel_sched.dispatcher import Dispatcher, DispatcherConfig, PushTarget
+from wheel_sched.errors import ConfigError, WheelSchedError
+from wheel_sched.store.delay_store import DelayStore
+from wheel_sched_celery.publishing import TaskPublisher
+from wheel_sched_celery.wheel import Wheel, wheel_of
+
+logger = logging.getLogger("wheel_sched.celery")
+
+RELEASE = "1"  # of what workers tell each other
+RETRY_S = (0.2, 0.5, 1.0, 2.0)
+LEASE_MS = 5_000  # so late is what a worker was publishing when it died
+BACKOFF_MAX_MS = 2_000  # a broker that comes back finds its tasks at most so much later
+
+
+class EmbeddedDispatcher:
+    """Opens what a dispatcher needs, runs it, and closes it again.
+
+    Args:
+        wheel: of the app.
+    """
+
+    def __init__(self, wheel: Wheel) -> None:
+        self._wheel = wheel
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="wheel-sched-celery", daemon=True)
+        self.dispatcher: Dispatcher | None = None
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Claim no more, wait for what is being published, end. Idempotent."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join(self._wheel.settings.drain_timeout / 1000 + 10)
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """How it stands, for `inspect stats` and `inspect wheel_stats`."""
+        dispatcher = self.dispatcher
+        if dispatcher is None:
+            return {"state": "waiting for store and broker"}
+        stats = dispatcher.stats
+        return {
+            "state": "running",
+            "mode": "publish" if dispatcher.push is None else "push",
+            "published": stats.published,
+            "failed": stats.failed,
+            "in_doubt": stats.in_doubt,
+            "in_flight": stats.in_flight,
+            "store_errors": stats.store_errors,
+        }
+
+    def _run(self) -> None:
+        store = self._open()
+        if store is None:
+            return
+        queue = self._wheel.redis_queue
+        publisher = TaskPublisher(self._wheel.app, queue)
+        try:
+            dispatcher = Dispatcher(
+                store,
+                publisher,
+                push=None if queue is None else PushTarget(),
+                config=DispatcherConfig(backoff_max_ms=BACKOFF_MAX_MS, lease_ms=LEASE_MS),
+            )
+            dispatcher.start()
+            self.dispatcher = dispatcher
+            self._stopping.wait()
+            dispatcher.stop(self._wheel.settings.drain_timeout / 1000)
+        finally:
+            publisher.close()
+            store.close()
+
+    def _open(self) -> DelayStore | None:
+        """The store, once it is there and it is known whether the broker is the same server."""
+        store: DelayStore | None = None
+        failures = 0
+        while not self._stopping.is_set():
+            problem = "the broker is away"
+            try:
+                store = store or self._wheel.open_store()
+                if self._wheel.knows_server():
+                    return store
+            except ConfigError:
+                raise
+            except (WheelSchedError, OSError) as error:
+                problem = str(error)
+            if failures == 0:
+                logger.warning("celery.dispatcher_waits: %s", problem)
+            self._stopping.wait(RETRY_S[min(failures, len(RETRY_S) - 1)])
+            failures += 1
+        if store is not None:
+            store.close()
+        return None
+
+
+class DispatcherStep(bootsteps.StartStopStep):
+    """Runs the dispatcher in a worker, after the pool's processes have been forked."""
+
+    requires = ("celery.worker.components:Pool",)
+
+    def __init__(self, w: Any, **kwargs: Any) -> None:
+        self._embedded: EmbeddedDispatcher | None = None
+        super().__init__(w, **kwargs)
+
+    def include_if(self, w: Any) -> bool:
+        wheel = wheel_of(w.app)
+        return wheel is not None and wheel.settings.url is not None and wheel.settings.dispatch
+
+    def create(self, w: Any) -> DispatcherStep:
+        from wheel_sched_celery import remote  # the commands of workers; producers have no use for Celery's worker
+
+        remote.announce(RELEASE)
+        return self
+
+    def start(self, w: Any) -> None:
+        wheel = wheel_of(w.app)
+        if wheel is not None and self._embedded is None:
+            self._embedded = w.wheel_dispatcher = EmbeddedDispatcher(wheel)
+            self._embedded.start()
+
+    def stop(self, w: Any) -> None:
+        embedded, self._embedded = self._embedded, None
+        if embedded is not None:
+            with contextlib.suppress(RuntimeError):  # never started
+                embedded.stop()
+
+    terminate = stop
+
+    def info(self, w: Any) -> dict[str, Any]:
+        return {"wheel_dispatcher": {} if self._embedded is None else self._embedded.info}

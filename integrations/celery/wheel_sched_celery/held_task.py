@@ -1,0 +1,234 @@
+"""A task that waits: the finished broker message, where it goes, and what people look for it by.
+
+It lies in the store in one of two forms.
+
+- *Push form* (`wheel_sched.store.push_form`): the very element that the Redis server will push to the queue's list.
+- *Neutral form*: `C1` and a JSON object with the arguments of the publish, for every other broker; made and read with
+  kombu's own JSON (dates, decimals, bytes; nothing that is read is executed).
+
+Invariant: both forms lead to the same message, byte for byte that of stock Celery but for the broker's TTL, which is
+shortened by the time held. Nothing of ours is put into headers: a retry would carry it along.
+Pure; any thread.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kombu.utils.json import dumps, loads
+
+from wheel_sched.errors import Rejected
+from wheel_sched.store.items import Item
+from wheel_sched.store.push_form import decode_push
+from wheel_sched_celery.due import instant_ms, iso_of
+
+NEUTRAL = b"C1"
+TAKEN_OVER = "taken-over"  # what tasks can be found by that a worker found in a queue, sent the stock way
+_LONGEST_ID = 400  # of 512 bytes; the rest is for retries and eta
+_LONGEST_NAME = 240
+_LONGEST_TTL_MS = 2**32 - 1  # RabbitMQ closes the channel over a longer one; 49 days
+
+
+@dataclass(frozen=True, slots=True)
+class HeldTask:
+    """One message on hold.
+
+    Args:
+        task_id: as Celery knows it.
+        name: of the task.
+        retries: how often it was tried before.
+        eta_ms: when it is due.
+        exchange, routing_key: where it is published; exchange "" = straight to the queue named by the key.
+        queue: the queue's name as far as it is known, else "".
+        body: as it goes over the wire, compressed where compression was asked for.
+        content_type, content_encoding, headers, properties, priority: of the message, as kombu publishes them.
+        declare: entities to declare before publishing, see `entities`.
+        ttl_until_ms: when the broker's own TTL (`expiration`) ends; None = it has none.
+        taken_over: whether a worker found it in a queue; only on its way into the store, which remembers it.
+        one_of_many: whether an exchange may have put copies of it into other queues; likewise.
+    """
+
+    task_id: str
+    name: str
+    retries: int
+    eta_ms: int
+    exchange: str
+    routing_key: str
+    queue: str
+    body: bytes | str
+    content_type: str | None
+    content_encoding: str | None
+    headers: Mapping[str, Any]
+    properties: Mapping[str, Any]
+    priority: int | None = None
+    declare: tuple[Mapping[str, Any], ...] = ()
+    ttl_until_ms: int | None = None
+    taken_over: bool = False
+    one_of_many: bool = False
+
+    @property
+    def item_id(self) -> str:
+        """The same for each delivery of one message, another one for each retry, each other ETA and each copy.
+
+        A task that a producer held in doubt, and then sent the stock way, is one item too when it is taken over.
+        """
+        copy = "@" + hashlib.sha256(self.queue.encode()).hexdigest()[:12] if self.one_of_many else ""
+        return f"{bounded(self.task_id)}:{self.retries}:{self.eta_ms}{copy}"
+
+    def item(self, body: bytes, lead_ms: int) -> Item:
+        """What goes into the store; it can be found by `ref_of(task_id)` and is counted under its queue."""
+        return Item(
+            self.item_id,
+            max(0, self.eta_ms - lead_ms),
+            body,
+            topic_of(self.queue or self.routing_key),
+            (ref_of(self.task_id), *((TAKEN_OVER,) if self.taken_over else ())),
+            bounded(self.task_id),
+        )
+
+    def with_eta(self, eta_ms: int) -> HeldTask:
+        """The same task at another time.
+
+        Raises:
+            Rejected: the ETA is inside a body that cannot be rewritten; nothing was changed.
+        """
+        ttl = self.ttl_until_ms
+        moved = replace(self, eta_ms=eta_ms, ttl_until_ms=None if ttl is None else ttl + max(0, eta_ms - self.eta_ms))
+        if "task" in self.headers:
+            return replace(moved, headers={**self.headers, "eta": iso_of(eta_ms)})
+        if self.content_type != "application/json" or "compression" in self.headers:
+            raise Rejected(
+                f"task {self.task_id}: its ETA stands inside a body of type {self.content_type}, which cannot be "
+                "rewritten; it was left as it is"
+            )
+        payload = loads(self.body)
+        payload["eta"] = iso_of(eta_ms)
+        return replace(moved, body=dumps(payload))
+
+    def properties_at(self, now_ms: int) -> dict[str, Any]:
+        """Properties for publishing at `now_ms`: the TTL is what is left of it.
+
+        Once it has run out there is none: a worker has to see the message to mark the task as revoked.
+        """
+        properties = dict(self.properties)
+        if self.ttl_until_ms is not None:
+            properties.pop("expiration", None)
+            if self.ttl_until_ms > now_ms:
+                properties["expiration"] = str(min(self.ttl_until_ms - now_ms, _LONGEST_TTL_MS))
+        return properties
+
+
+def ref_of(task_id: str) -> str:
+    """What a task's items are found by, see `DelayStore.find`."""
+    return "task:" + bounded(task_id, _LONGEST_NAME - 5)
+
+
+def topic_of(queue: str) -> str:
+    """The topic under which a queue's items are counted and paused."""
+    return bounded(queue, _LONGEST_NAME)
+
+
+def bounded(text: str, longest: int = _LONGEST_ID) -> str:
+    """`text`, or a digest of it where the store could not take it as a name."""
+    raw = text.encode("utf-8", "surrogatepass")
+    if len(raw) <= longest and "\n" not in text and "\0" not in text:
+        return text
+    return "sha256-" + hashlib.sha256(raw).hexdigest()
+
+
+def encode_neutral(task: HeldTask) -> bytes:
+    """The neutral form.
+
+    Raises:
+        TypeError, ValueError: headers or properties hold what no broker could carry.
+    """
+    raw = task.body if isinstance(task.body, bytes) else None
+    fields = {
+        "id": task.task_id,
+        "task": task.name,
+        "retries": task.retries,
+        "eta": task.eta_ms,
+        "exchange": task.exchange,
+        "routing_key": task.routing_key,
+        "queue": task.queue,
+        "body": task.body if raw is None else base64.b64encode(raw).decode("ascii"),
+        "raw": raw is not None,
+        "content_type": task.content_type,
+        "content_encoding": task.content_encoding,
+        "headers": dict(task.headers),
+        "properties": dict(task.properties),
+        "priority": task.priority,
+        "declare": list(task.declare),
+        "ttl_until": task.ttl_until_ms,
+    }
+    text: str = dumps(fields)
+    return NEUTRAL + text.encode("utf-8")
+
+
+def decode(body: bytes) -> HeldTask:
+    """A held task from either form.
+
+    Raises:
+        Rejected: it is neither; it was left as it is.
+    """
+    try:
+        return _from_neutral(loads(body[len(NEUTRAL) :])) if body.startswith(NEUTRAL) else _from_push(body)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        if isinstance(error, Rejected):
+            raise
+        raise Rejected(f"the body ({len(body)} bytes) is no held task: {error!r}; it was left as it is") from error
+
+
+def _from_neutral(fields: dict[str, Any]) -> HeldTask:
+    body = fields["body"]
+    return HeldTask(
+        task_id=fields["id"],
+        name=fields["task"],
+        retries=fields["retries"],
+        eta_ms=fields["eta"],
+        exchange=fields["exchange"],
+        routing_key=fields["routing_key"],
+        queue=fields["queue"],
+        body=base64.b64decode(body) if fields["raw"] else body,
+        content_type=fields["content_type"],
+        content_encoding=fields["content_encoding"],
+        headers=fields["headers"],
+        properties=fields["properties"],
+        priority=fields["priority"],
+        declare=tuple(fields["declare"]),
+        ttl_until_ms=fields["ttl_until"],
+    )
+
+
+def _from_push(body: bytes) -> HeldTask:
+    form = decode_push(body)
+    message = loads(form.pieces[0])
+    headers, properties = message["headers"], dict(message["properties"])
+    delivery = properties.pop("delivery_info")
+    encoding = properties.pop("body_encoding", None)
+    properties.pop("delivery_tag", None)
+    priority = properties.pop("priority", None)
+    eta_ms = instant_ms(headers["eta"], None)
+    if eta_ms is None:
+        raise ValueError(headers["eta"])
+    ttl = properties.get("expiration")
+    return HeldTask(
+        task_id=headers["id"],
+        name=headers["task"],
+        retries=headers.get("retries") or 0,
+        eta_ms=eta_ms,
+        exchange=delivery.get("exchange") or "",
+        routing_key=delivery["routing_key"],
+        queue=delivery["routing_key"],
+        body=base64.b64decode(message["body"]) if encoding == "base64" else message["body"],
+        content_type=message["content-type"],
+        content_encoding=message["content-encoding"],
+        headers=headers,
+        properties=properties,
+        priority=priority,
+        ttl_until_ms=eta_ms + int(ttl) if ttl is not None else None,
+    )

@@ -1,0 +1,55 @@
+"""`install`: the whole set-up of an app, in small steps of their own modules."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from celery.utils.imports import symbol_by_name
+
+from wheel_sched.errors import ConfigError
+from wheel_sched_celery.dispatching import DispatcherStep
+from wheel_sched_celery.producing import HoldingAMQP, holding
+from wheel_sched_celery.settings import NAMES, UNSET
+from wheel_sched_celery.takeover import TakeoverStep
+from wheel_sched_celery.wheel import Wheel, wheel_of
+from wheel_sched_celery.worker_timer import WheelTimerStep
+
+
+def install(
+    app: Any,
+    url: Any = UNSET,
+    horizon: str | float | timedelta | None = UNSET,
+    **settings: Any,
+) -> Wheel:
+    """Let an app's ETA, countdown and retry tasks wait in a delay store instead of in workers.
+
+    Call it where the app is made, in producers and workers alike, before anything is sent. Settings can also stand in
+    `app.conf` as `wheel_url`, `wheel_horizon`, ...; what is given here wins.
+
+    Args:
+        app: the Celery app.
+        url: of the store; None = no store, only a better timer in the worker. Defaults to `app.conf.wheel_url`, else
+            the broker's URL when it is a Redis.
+        horizon: what is due later than this is held; None = stock behaviour. Defaults to "2s".
+        settings: the other fields of `WheelSettings`.
+
+    Raises:
+        ConfigError: an argument is unknown, or the app has sent messages already.
+    """
+    unknown = sorted(set(settings) - set(NAMES))
+    if unknown:
+        raise ConfigError(f"install: unknown settings {', '.join(unknown)}; known are {', '.join(NAMES)}")
+    if wheel_of(app) is not None:
+        raise ConfigError("install: this app has it installed already; nothing was changed")
+    if "amqp" in app.__dict__ and not isinstance(app.amqp, HoldingAMQP):
+        raise ConfigError(
+            "install: app.amqp is in use already, so messages would go past the hold; call install(app) right after "
+            "the app is made"
+        )
+    wheel = Wheel(app, {"url": url, "horizon": horizon, **settings})
+    app.wheel = wheel
+    app.amqp_cls = holding(symbol_by_name(app.amqp_cls))
+    app.steps["consumer"].add(TakeoverStep)
+    app.steps["worker"].update((WheelTimerStep, DispatcherStep))
+    return wheel

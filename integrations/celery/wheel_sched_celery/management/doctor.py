@@ -1,0 +1,225 @@
+"""Findings about an app: who still sends ETA tasks the stock way, whether the visibility timeout fits, who dispatches.
+
+Reads; changes nothing. Workers are asked over the broker's remote control and given `timeout_s` to answer; all else
+comes from the store, so it works with no worker up and says what it could not see.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC
+from typing import Any, Final
+
+from kombu.exceptions import OperationalError
+
+from wheel_sched.cli.doctor_finding import Finding, ok, problem, warn
+from wheel_sched.cli.output import amount, span
+from wheel_sched.store.items import MAX_DUE_MS, Counts
+from wheel_sched_celery.due import instant_ms
+from wheel_sched_celery.held_task import TAKEN_OVER
+from wheel_sched_celery.management.held_tasks import HeldTasks
+
+VISIBILITY_S: Final = 3600  # kombu's default for Redis
+LATE_MS: Final = 5_000  # a due task that waits so long has nobody to send it
+SQS_VISIBILITY_S: Final = 1800
+_SENDERS: Final = 5  # producers named in a line
+_SAMPLE: Final = 200  # taken-over tasks whose senders are looked at
+
+
+@dataclass(slots=True)
+class Patient:
+    """What is examined.
+
+    Args:
+        tasks: the app's store.
+        counts: of the store.
+        stats: what `inspect wheel_stats` said, by worker; None when the broker did not answer.
+        pinged: names of the workers that are up.
+        scheduled: `inspect scheduled` by worker.
+        senders: how many of the waiting tasks were taken over, by who sent them.
+        longest_ms: the latest ETA that waits, None when nothing does.
+    """
+
+    tasks: HeldTasks
+    counts: Counts
+    now_ms: int
+    stats: Mapping[str, Any] | None = None
+    pinged: frozenset[str] = frozenset()
+    scheduled: Mapping[str, list[dict[str, Any]]] = field(default_factory=dict)
+    senders: Counter[str] = field(default_factory=Counter)
+    longest_ms: int | None = None
+
+
+def examine(app: Any, timeout_s: float = 1.0) -> Iterator[Finding]:
+    """Findings, one after the other; "problem" breaks a promise now, "warn" may later.
+
+    Args:
+        app: with the integration installed.
+        timeout_s: how long workers have to answer. Defaults to 1.
+
+    Raises:
+        ConfigError: it is not installed, or has no store.
+        StoreError: the store cannot be reached.
+    """
+    tasks = HeldTasks(app)
+    patient = Patient(tasks, tasks.counts(), tasks.now_ms())
+    patient.longest_ms = _longest_ms(patient)
+    patient.senders = _senders(tasks)
+    _ask_workers(app, patient, timeout_s)
+    for check in _CHECKS:
+        yield check(patient)
+
+
+def _longest_ms(patient: Patient) -> int | None:
+    """The latest ETA that waits, to the second: found by halving, some forty short calls."""
+    tasks, head_ms = patient.tasks, patient.counts.due_head_ms
+    if head_ms is None:
+        return None
+    least_ms, greatest_ms = head_ms, MAX_DUE_MS
+    while greatest_ms - least_ms > 1000:
+        middle_ms = (least_ms + greatest_ms) // 2
+        if tasks.store.list_items("due", least_ms=middle_ms, limit=1).found:
+            least_ms = middle_ms
+        else:
+            greatest_ms = middle_ms
+    return least_ms
+
+
+def _senders(tasks: HeldTasks) -> Counter[str]:
+    """Who sent what was taken over, of a sample: the `origin` header, else the task's name."""
+    senders: Counter[str] = Counter()
+    for item_id in tasks.store.find(TAKEN_OVER, limit=_SAMPLE):
+        for waiting in tasks.get(item_id):
+            senders[str(waiting.headers.get("origin") or f"unknown senders of {waiting.name}")] += 1
+    return senders
+
+
+def _ask_workers(app: Any, patient: Patient, timeout_s: float) -> None:
+    inspect = app.control.inspect(timeout=timeout_s)
+    with contextlib.suppress(*app.connection_for_write().recoverable_connection_errors, OperationalError):
+        patient.pinged = frozenset(inspect.ping() or {})
+        if patient.pinged:
+            patient.stats = inspect._request("wheel_stats") or {}
+            patient.scheduled = inspect.scheduled() or {}
+
+
+def settings(patient: Patient) -> Finding:
+    """What is held, and how it is handed over."""
+    wheel = patient.tasks.wheel
+    if wheel.settings.horizon is None:
+        return warn("horizon", "None: nothing is put on hold", 'set wheel_horizon = "2s", unless you are uninstalling')
+    how = "one script of the server: exactly once" if wheel.redis_queue else "publish, confirm, settle: at least once"
+    held = f"tasks due in more than {span(wheel.settings.horizon)} are held"
+    return ok("horizon", f"{held}; handed over by {how}")
+
+
+def workers(patient: Patient) -> Finding:
+    """Who dispatches."""
+    if not patient.pinged:
+        return warn("workers", "no worker answered", "start one: held tasks are sent by workers that are up")
+    installed = set(patient.stats or {})
+    stock = sorted(patient.pinged - installed)
+    if stock:
+        return warn(
+            "workers",
+            f"{', '.join(stock[:_SENDERS])} of {amount(len(patient.pinged), 'worker')} without wheel_sched_celery",
+            "install it there too: they keep ETA tasks in memory and send none of the held ones",
+        )
+    return ok("workers", f"{amount(len(installed), 'worker')} up, all installed")
+
+
+def late(patient: Patient) -> Finding:
+    """Whether due tasks are sent."""
+    head_ms = patient.counts.due_head_ms
+    late_ms = 0 if head_ms is None else patient.now_ms - head_ms
+    if late_ms > LATE_MS:
+        return problem(
+            "dispatch",
+            f"the first task is {span(late_ms)} overdue",
+            "start a worker, or look into its log for celery.*",
+        )
+    waiting = amount(patient.counts.total("due"), "task")
+    return ok("dispatch", f"{waiting} held, none overdue")
+
+
+def visibility(patient: Patient) -> Finding:
+    """Whether the broker hands out again what a worker is still waiting with."""
+    wheel = patient.tasks.wheel
+    transport = wheel.app.connection_for_write().transport_cls
+    default_s = {"redis": VISIBILITY_S, "rediss": VISIBILITY_S, "sqs": SQS_VISIBILITY_S}.get(str(transport))
+    longest_ms = None if patient.longest_ms is None else max(0, patient.longest_ms - patient.now_ms)
+    longest = "no task is held" if longest_ms is None else f"the longest ETA held is {span(longest_ms)} away"
+    if default_s is None:
+        return ok("visibility", f"{longest}; {transport} has no visibility timeout")
+    options = wheel.app.conf.broker_transport_options or {}
+    timeout_ms = int(float(options.get("visibility_timeout", default_s)) * 1000)
+    said = f"the visibility timeout is {span(timeout_ms)}"
+    in_memory_ms = max((_away_ms(row, patient.now_ms) for row in _in_memory(patient)), default=0)
+    if in_memory_ms > timeout_ms:
+        return problem(
+            "visibility",
+            f"{said}, and a worker's memory holds a task due in {span(in_memory_ms)}: it will run more than once",
+            "install wheel_sched_celery in that worker, with takeover",
+        )
+    horizon_ms = wheel.settings.horizon
+    if horizon_ms is None:
+        if longest_ms is not None and longest_ms > timeout_ms:
+            return problem(
+                "visibility",
+                f"{said}, {longest}, and nothing keeps it from workers once it is drained",
+                "raise broker_transport_options['visibility_timeout'] above that, or set wheel_horizon again",
+            )
+        return ok("visibility", f"{said}; {longest}")
+    if horizon_ms >= timeout_ms:
+        return problem(
+            "visibility",
+            f"{said}, shorter than the horizon of {span(horizon_ms)}: tasks between the two run more than once",
+            "set wheel_horizon well below the visibility timeout",
+        )
+    return ok("visibility", f"{said}; {longest}, and no worker holds it")
+
+
+def producers(patient: Patient) -> Finding:
+    """Who still sends ETA tasks the stock way."""
+    senders = Counter(patient.senders)
+    horizon_ms = patient.tasks.wheel.settings.horizon or 0
+    for row in _in_memory(patient):
+        if _away_ms(row, patient.now_ms) > horizon_ms:
+            senders[f"unknown senders of {row['request'].get('name')}"] += 1
+    if not senders:
+        return ok("producers", "no waiting ETA task came the stock way")
+    named = ", ".join(f"{name} ({count:,})" for name, count in senders.most_common(_SENDERS))
+    return warn(
+        "producers",
+        f"ETA tasks came the stock way from {named}",
+        "install wheel_sched_celery there: tasks are then durable when apply_async returns, and cost no worker a thing",
+    )
+
+
+def given_up(patient: Patient) -> Finding:
+    """Tasks that could not be published."""
+    dead = patient.counts.total("dead")
+    if dead:
+        return warn(
+            "given up",
+            f"{amount(dead, 'task')} could not be published",
+            "celery wheel list --state dead says why; celery wheel run-now --state dead --all tries again",
+        )
+    return ok("given up", "every task could be published")
+
+
+def _in_memory(patient: Patient) -> Iterator[dict[str, Any]]:
+    """Rows of `inspect scheduled` that a worker holds in memory, unacknowledged."""
+    for rows in patient.scheduled.values():
+        yield from (row for row in rows if row.get("eta") and row.get("request", {}).get("hostname"))
+
+
+def _away_ms(row: Mapping[str, Any], now_ms: int) -> int:
+    eta_ms = instant_ms(row["eta"], UTC)
+    return 0 if eta_ms is None else eta_ms - now_ms
+
+
+_CHECKS: Final[tuple[Callable[[Patient], Finding], ...]] = (settings, workers, late, visibility, producers, given_up)

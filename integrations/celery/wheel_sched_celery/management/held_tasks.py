@@ -1,0 +1,200 @@
+"""`HeldTasks`: what waits in the store of an app, to be listed, cancelled and moved.
+
+    tasks = HeldTasks(app)
+    for waiting in tasks.select(Selection(queue="mail")):
+        print(waiting.id, waiting.name, waiting.eta_ms)
+    tasks.cancel(tasks.get(task_id))
+
+Needs the store alone: neither worker nor broker has to be up. A task that a dispatcher has in hand is
+left alone and named with the reason. A change applies only to the version that was read, so two administrators do not
+undo each other.
+
+Threads: any; one instance may be shared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from wheel_sched.errors import ConfigError, Rejected
+from wheel_sched.store.delay_store import DelayStore
+from wheel_sched.store.items import MAX_BATCH, MAX_DUE_MS, Counts, Item, Outcome
+from wheel_sched.store.operations import Alteration
+from wheel_sched.store.plans import shard_of
+from wheel_sched_celery.held_task import bounded, ref_of
+from wheel_sched_celery.management.waiting_task import Selection, WaitingTask, read
+from wheel_sched_celery.wheel import Wheel, wheel_of
+
+WIDEST_LEAD_MS: Final = 60_000  # a task lies in the store at eta minus the lead of the app that held it
+
+_WHY: Final = {
+    Outcome.IN_FLIGHT: "is on its way to its queue",
+    Outcome.CANCELLED: "is on its way to its queue; `celery control revoke` stops it there",
+    Outcome.ABSENT: "is gone: it ran, was cancelled or never waited here",
+    Outcome.OTHER_VERSION: "was changed by somebody else meanwhile",
+    Outcome.WRONG_STATE: "is in another state meanwhile",
+}
+
+
+@dataclass(slots=True)
+class Changed:
+    """What became of the tasks of a call.
+
+    Args:
+        done: changed as asked.
+        left: left as they were, and why.
+    """
+
+    done: list[WaitingTask] = field(default_factory=list)
+    left: list[tuple[WaitingTask, str]] = field(default_factory=list)
+
+
+class HeldTasks:
+    """The tasks that wait in an app's store.
+
+    Args:
+        app: a Celery app with the integration installed, or its `Wheel`.
+
+    Raises:
+        ConfigError: it is not installed, or has no store.
+    """
+
+    def __init__(self, app: Any) -> None:
+        wheel = app if isinstance(app, Wheel) else wheel_of(app)
+        if wheel is None:
+            raise ConfigError(
+                "this app holds no tasks: call wheel_sched_celery.install(app) where it is made; nothing was changed"
+            )
+        if wheel.settings.url is None:
+            raise ConfigError("this app was installed with url=None, so there is no store to look into")
+        self.wheel = wheel
+
+    @property
+    def store(self) -> DelayStore:
+        return self.wheel.store
+
+    def now_ms(self) -> int:
+        """The store's time."""
+        return self.store.now_ms()
+
+    def counts(self) -> Counts:
+        """How many wait where, by queue; see `wheel_sched.store.items.Counts`."""
+        return self.store.counts()
+
+    def get(self, task_id: str) -> list[WaitingTask]:
+        """What waits of a task: one, or several when it was sent again under the same id; none when it does not wait.
+
+        Args:
+            task_id: of the task, or of one item as `WaitingTask.found` has it.
+        """
+        ids = self.store.find(ref_of(task_id))
+        found = self.store.get(ids, route=bounded(task_id)) if ids else self._item(task_id)
+        return sorted(
+            (read(item) for item in found if item is not None), key=lambda each: (each.eta_ms or 0, each.found.id)
+        )
+
+    def _item(self, item_id: str) -> list[Any]:
+        task_id = item_id.rsplit(":", 2)[0]
+        return self.store.get([bounded(item_id)], route=task_id or None)
+
+    def select(self, selection: Selection | None = None, limit: int | None = None) -> Iterator[WaitingTask]:
+        """What is meant, state by state in order of due; at most `limit`. Read in pages while it is iterated."""
+        selection = Selection() if selection is None else selection
+        left = MAX_DUE_MS if limit is None else limit
+        for waiting in self._candidates(selection):
+            if left <= 0:
+                return
+            if selection.matches(waiting):
+                yield waiting
+                left -= 1
+
+    def _candidates(self, selection: Selection) -> Iterator[WaitingTask]:
+        if selection.ids:
+            for task_id in dict.fromkeys(selection.ids):
+                yield from self.get(task_id)
+            return
+        for state in selection.states:
+            least_ms, greatest_ms = 0, MAX_DUE_MS
+            if state == "due":
+                least_ms = max(0, (selection.since_ms or 0) - WIDEST_LEAD_MS)
+                greatest_ms = MAX_DUE_MS if selection.until_ms is None else max(0, selection.until_ms)
+            cursor: str | None = None
+            while True:
+                page = self.store.list_items(
+                    state, cursor=cursor, limit=MAX_BATCH, least_ms=least_ms, greatest_ms=greatest_ms
+                )
+                yield from map(read, page.found)
+                cursor = page.cursor
+                if cursor is None:
+                    break
+
+    def cancel(self, tasks: Iterable[WaitingTask]) -> Changed:
+        """Remove tasks for good and mark their results REVOKED, as `revoke` does."""
+        changed = self._remove(tasks)
+        backend = self.wheel.app.backend
+        for waiting in changed.done:
+            if waiting.task is not None:
+                backend.mark_as_revoked(waiting.id, "cancelled while it was held", store_result=True)
+        return changed
+
+    def purge(self, tasks: Iterable[WaitingTask]) -> Changed:
+        """Remove tasks for good and leave their results as they are (PENDING), as `celery purge` does."""
+        return self._remove(tasks)
+
+    def _remove(self, tasks: Iterable[WaitingTask]) -> Changed:
+        return self._change(tasks, lambda each: Alteration(each.found.id, "x" if each.found.state == "dead" else "c"))
+
+    def reschedule(self, tasks: Iterable[WaitingTask], eta_ms: int) -> Changed:
+        """Give tasks another ETA, in the message too: what a task sees as `request.eta` is when it was to run.
+
+        Raises:
+            Rejected: the ETA lies outside 1970 to 9999; nothing was changed.
+        """
+        if not 0 <= eta_ms <= MAX_DUE_MS:
+            raise Rejected(f"expected an ETA between 1970 and the year 9999, got: {eta_ms} ms; nothing was changed")
+        return self._change(tasks, lambda each: self._moved(each, eta_ms))
+
+    def run_now(self, tasks: Iterable[WaitingTask]) -> Changed:
+        """Let tasks run now instead of when they are due; their ETA becomes now."""
+        return self.reschedule(tasks, self.now_ms())
+
+    def _moved(self, waiting: WaitingTask, eta_ms: int) -> Alteration:
+        if waiting.task is None:
+            raise Rejected("cannot be read")
+        found = waiting.found
+        item = self.wheel.item_of(waiting.task.with_eta(eta_ms))
+        if item is None:
+            raise Rejected("is too large for the store with its new ETA")
+        same = Item(found.id, item.due_ms, item.body, found.topic, found.refs, found.route)
+        if found.state == "dead":
+            return Alteration(found.id, "q", item.due_ms or 0, None, same)
+        return Alteration(found.id, "p", item.due_ms or 0, found.version, same)
+
+    def _change(self, tasks: Iterable[WaitingTask], alteration: Callable[[WaitingTask], Alteration]) -> Changed:
+        """Apply `alteration` to each; those of one shard go together."""
+        changed = Changed()
+        shards: dict[int, list[tuple[WaitingTask, Alteration]]] = {}
+        for waiting in tasks:
+            try:
+                change = alteration(waiting)
+            except Rejected as error:
+                changed.left.append((waiting, str(error)))
+                continue
+            shard = shard_of(waiting.route, self.store.shards)
+            batch = shards.setdefault(shard, [])
+            batch.append((waiting, change))
+            if len(batch) == MAX_BATCH:
+                self._apply(shards.pop(shard), changed)
+        for batch in shards.values():
+            self._apply(batch, changed)
+        return changed
+
+    def _apply(self, batch: Sequence[tuple[WaitingTask, Alteration]], changed: Changed) -> None:
+        outcomes = self.store.change([change for _, change in batch], route=batch[0][0].route)
+        for (waiting, _), outcome in zip(batch, outcomes, strict=True):
+            if outcome in (Outcome.DONE, Outcome.HELD, Outcome.STORED):
+                changed.done.append(waiting)
+            else:
+                changed.left.append((waiting, _WHY.get(outcome, outcome.name.lower())))

@@ -1,0 +1,139 @@
+"""A task as it waits in the store, and the grammar by which tasks are chosen.
+
+Pure; any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+from typing import Any
+
+from wheel_sched.errors import Rejected
+from wheel_sched.store.items import Found, State
+from wheel_sched_celery.held_task import TAKEN_OVER, HeldTask, decode
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingTask:
+    """One item of the store, read.
+
+    Args:
+        found: as it lies in the store.
+        task: the message on hold; None when it cannot be read.
+    """
+
+    found: Found
+    task: HeldTask | None
+
+    @property
+    def id(self) -> str:
+        """The task's id; that of the item when it cannot be read."""
+        return self.found.id if self.task is None else self.task.task_id
+
+    @property
+    def name(self) -> str:
+        return "" if self.task is None else self.task.name
+
+    @property
+    def route(self) -> str:
+        """What chose its shard."""
+        return self.found.route or self.found.id
+
+    @property
+    def queue(self) -> str:
+        return self.found.topic
+
+    @property
+    def eta_ms(self) -> int | None:
+        return None if self.task is None else self.task.eta_ms
+
+    @property
+    def headers(self) -> Mapping[str, Any]:
+        return {} if self.task is None else self.task.headers
+
+    @property
+    def taken_over(self) -> bool:
+        """Whether a worker found it in a queue, sent the stock way, instead of its producer holding it."""
+        return TAKEN_OVER in self.found.refs
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain JSON-able data; times in epoch milliseconds and in RFC 3339."""
+        task, headers = self.task, self.headers
+        return {
+            "id": self.id,
+            "task": self.name,
+            "queue": self.queue,
+            "state": self.found.state,
+            "eta_ms": self.eta_ms,
+            "eta": None if self.eta_ms is None else _iso(self.eta_ms),
+            "retries": None if task is None else task.retries,
+            "args": headers.get("argsrepr"),
+            "kwargs": headers.get("kwargsrepr"),
+            "exchange": None if task is None else task.exchange,
+            "routing_key": None if task is None else task.routing_key,
+            "priority": None if task is None else task.priority,
+            "expires": headers.get("expires"),
+            "origin": headers.get("origin"),
+            "root_id": headers.get("root_id"),
+            "parent_id": headers.get("parent_id"),
+            "taken_over": self.taken_over,
+            "reason": self.found.reason if self.found.state in ("held", "dead") else None,
+            "bytes": len(self.found.body),
+            "item": self.found.id,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which tasks are meant; all conditions must hold.
+
+    Args:
+        ids: of tasks. Defaults to any.
+        name: of the task, `*` and `?` match. Defaults to any.
+        queue: the queue they go to. Defaults to any.
+        since_ms: due then or later. Defaults to any.
+        until_ms: due before that. Defaults to any.
+        states: where they lie. Defaults to waiting and held; "dead" are those that could not be published.
+    """
+
+    ids: tuple[str, ...] = ()
+    name: str | None = None
+    queue: str | None = None
+    since_ms: int | None = None
+    until_ms: int | None = None
+    states: tuple[State, ...] = ("due", "held")
+
+    @property
+    def narrow(self) -> bool:
+        """Whether anything but the states was said."""
+        return bool(self.ids) or any(
+            value is not None for value in (self.name, self.queue, self.since_ms, self.until_ms)
+        )
+
+    def matches(self, waiting: WaitingTask) -> bool:
+        """Whether a task is meant."""
+        eta_ms = waiting.eta_ms
+        return (
+            waiting.found.state in self.states
+            and (not self.ids or waiting.id in self.ids or waiting.found.id in self.ids)
+            and (self.name is None or fnmatchcase(waiting.name, self.name))
+            and (self.queue is None or waiting.queue == self.queue)
+            and (self.since_ms is None or (eta_ms is not None and eta_ms >= self.since_ms))
+            and (self.until_ms is None or (eta_ms is not None and eta_ms < self.until_ms))
+        )
+
+
+def read(found: Found) -> WaitingTask:
+    """An item, read; what cannot be read is shown all the same."""
+    try:
+        return WaitingTask(found, decode(found.body))
+    except Rejected:
+        return WaitingTask(found, None)
+
+
+def _iso(at_ms: int) -> str:
+    text = datetime.fromtimestamp(at_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    return f"{text}.{at_ms % 1000:03d}Z"

@@ -1,0 +1,167 @@
+"""Settings of the integration: arguments of `install`, else `app.conf.wheel_*`, else defaults.
+
+Pure but for reading `app.conf`, which is done late: an app may be configured after `install`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from datetime import timedelta
+from difflib import get_close_matches
+from typing import Any, Final
+
+from wheel_sched.duration import parse_duration
+from wheel_sched.errors import ConfigError
+
+PREFIX = "wheel_"
+HORIZON_MS: Final = 2_000
+LEAD_MS: Final = 1_000  # of a burst, so much is fetched before it falls due
+ON_OUTAGE = ("stock", "refuse")
+_DURATIONS = ("horizon", "lead", "timeout", "drain_timeout")
+
+
+class _Unset:
+    """Nothing was given; None means something else."""
+
+    def __repr__(self) -> str:
+        return "UNSET"
+
+
+UNSET: Final[Any] = _Unset()
+
+
+@dataclass(frozen=True, slots=True)
+class WheelSettings:
+    """How held tasks are kept and released. Durations are whole milliseconds here; texts, seconds or timedelta outside.
+
+    Args:
+        url: of the delay store (redis://, rediss://, unix://, embedded:FOLDER or a redis-py client); None = no store:
+            only the timer in the worker is replaced. Defaults to the broker's URL when that is a Redis.
+        horizon: a task due later than this waits in the store; None = nothing is held, stock behaviour; what is held
+            already is still released. Defaults to 2 s.
+        namespace: prefix of the store's keys. Defaults to "celery".
+        shards: of the namespace, fixed at its creation. Defaults to 1.
+        durability: "memory", "everysec", "fsync" or "replicated". Defaults to "everysec".
+        on_outage: when the store is away, "stock" sends as Celery would without us, "refuse" raises `HoldRefused` in
+            the producer. Workers keep to stock in either case. Defaults to "stock".
+        lead: how long before its due time a task goes to its queue; the worker's timer does the rest. The work of
+            fetching it is then done when it falls due. A worker killed within that time leaves it to the broker's
+            redelivery. Defaults to half of the horizon, at most 1 s.
+        dispatch: whether workers of this app release held tasks. Defaults to True.
+        takeover: whether workers move ETA messages that reach them into the store. Defaults to True.
+        timeout: of one call on the store, in producers and in the consumer's loop. Defaults to 5 s.
+        drain_timeout: how long a stopping worker waits for what its dispatcher is publishing. Defaults to 10 s.
+    """
+
+    url: Any = None
+    horizon: int | None = HORIZON_MS
+    namespace: str = "celery"
+    shards: int = 1
+    durability: str = "everysec"
+    on_outage: str = "stock"
+    lead: int = LEAD_MS
+    dispatch: bool = True
+    takeover: bool = True
+    timeout: int = 5_000
+    drain_timeout: int = 10_000
+
+    @property
+    def holds(self) -> bool:
+        """Whether tasks are put into the store."""
+        return self.url is not None and self.horizon is not None
+
+
+NAMES = tuple(spec.name for spec in fields(WheelSettings))
+
+
+def load_settings(given: Mapping[str, Any], conf: Mapping[str, Any], broker_url: str | None) -> WheelSettings:
+    """Settings from what `install` was given and from the app's configuration.
+
+    Args:
+        given: arguments of `install`; UNSET ones are looked for in `conf`.
+        conf: the app's configuration.
+        broker_url: of the app.
+
+    Raises:
+        ConfigError: with everything that is wrong.
+    """
+    problems: list[str] = []
+    values: dict[str, Any] = {}
+    for key in conf:
+        name = key.lower().removeprefix("celery_").removeprefix(PREFIX) if isinstance(key, str) else ""
+        if PREFIX + name in str(key).lower() and name not in NAMES:
+            close = get_close_matches(name, NAMES, 1)
+            hint = f"did you mean {PREFIX}{close[0]}?" if close else f"known are {', '.join(PREFIX + n for n in NAMES)}"
+            problems.append(f"unknown setting {key}; {hint}")
+    for name in NAMES:
+        place = name if given.get(name, UNSET) is not UNSET else PREFIX + name
+        value = given[name] if place == name else conf.get(place, UNSET)
+        if value is not UNSET:
+            values[name] = _checked(name, value, place, problems)
+    if "url" not in values:
+        values["url"] = url_of_broker(broker_url)
+        if values["url"] is None and values.get("horizon", HORIZON_MS) is not None:
+            problems.append(
+                "the broker is no Redis, so the delay store needs an address: install(app, url='redis://...') or "
+                "app.conf.wheel_url; url=None works without a store"
+            )
+    if problems:
+        raise ConfigError(problems)
+    horizon_ms = values.get("horizon", HORIZON_MS)
+    if "lead" not in values and horizon_ms is not None:
+        values["lead"] = min(LEAD_MS, horizon_ms // 2)
+    settings = WheelSettings(**values)
+    if settings.horizon is not None and settings.lead >= settings.horizon:
+        raise ConfigError(f"expected lead to be shorter than horizon ({settings.horizon} ms), got: {settings.lead} ms")
+    return settings
+
+
+def url_of_broker(broker_url: str | None) -> str | None:
+    """The store's URL for a Redis broker's URL, None for any other broker."""
+    if not broker_url or ";" in broker_url:
+        return None
+    scheme, mark, rest = broker_url.partition("://")
+    if scheme in ("redis", "rediss") and mark:
+        return broker_url if rest else f"{scheme}://localhost:6379/0"
+    if scheme in ("redis+socket", "socket"):
+        path, _, query = rest.partition("?")
+        number = re.search(r"virtual_host=/?([0-9]+)", query)
+        return f"unix://{path}?db={number[1] if number else 0}"
+    return None
+
+
+def _checked(name: str, value: Any, place: str, problems: list[str]) -> Any:
+    if name in _DURATIONS:
+        if value is None and name == "horizon":
+            return None
+        length_ms = duration_ms(value)
+        if length_ms is None or (length_ms <= 0 and name != "lead"):
+            problems.append(f'expected {place} to be a duration such as "2s", "500ms" or seconds, got: {value!r}')
+        return length_ms
+    if name in ("dispatch", "takeover"):
+        if not isinstance(value, bool):
+            problems.append(f"expected {place} to be True or False, got: {value!r}")
+    elif name == "on_outage":
+        if value not in ON_OUTAGE:
+            problems.append(f'expected {place} to be "stock" or "refuse", got: {value!r}')
+    elif name == "url" and value == "memory:":
+        problems.append(
+            f"expected {place} to be a store that producers and workers share; {value!r} lives in one process"
+        )
+    return value
+
+
+def duration_ms(value: Any) -> int | None:
+    """Whole milliseconds, rounded up; None when `value` is no duration."""
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    if isinstance(value, str):
+        try:
+            return parse_duration(value)
+        except ConfigError:
+            return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e12:
+        return None
+    return -int(-value * 1000 // 1)

@@ -1,0 +1,258 @@
+"""The integration of one app: its settings, its store in this process, and putting tasks on hold.
+
+The store is opened at the first hold, once per process: a forked pool child opens its own and never touches what its
+parent had open. `app.wheel` is this object.
+
+Threads: any.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import time
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from wheel_sched.errors import Rejected, StoreError, StoreUnavailable, WheelSchedError
+from wheel_sched.store.connect import open_store
+from wheel_sched.store.delay_store import DelayStore
+from wheel_sched.store.items import Item
+from wheel_sched_celery.errors import HoldRefused
+from wheel_sched_celery.held_task import HeldTask, encode_neutral
+from wheel_sched_celery.redis_queue import RedisQueue
+from wheel_sched_celery.settings import WheelSettings, load_settings
+
+logger = logging.getLogger("wheel_sched.celery")
+
+AWAY_S = 2.0  # after a failure callers go the stock way at once for so long, instead of each waiting for a timeout
+
+
+class Wheel:
+    """Holds tasks of one app.
+
+    Args:
+        app: the Celery app.
+        given: arguments of `install`.
+    """
+
+    def __init__(self, app: Any, given: Mapping[str, Any]) -> None:
+        self.app = app
+        self._given = dict(given)
+        self._settings: WheelSettings | None = None
+        self._forget()
+        if hasattr(os, "register_at_fork"):
+            me = weakref.ref(self)
+            os.register_at_fork(after_in_child=lambda: _start_anew(me()))
+
+    def _forget(self) -> None:
+        """Start anew in a forked child: a lock may have been held, and sockets are the parent's."""
+        self._lock = threading.Lock()
+        self._store: DelayStore | None = None
+        self._client: Any = None
+        self._queue: RedisQueue | None = None
+        self._queue_known = False
+        self._ask_again_s = 0.0
+        self._away_until_s = 0.0
+        self._collected = threading.local()
+
+    @property
+    def settings(self) -> WheelSettings:
+        """Settings, read from the app's configuration when they are first asked for.
+
+        Raises:
+            ConfigError: with everything that is wrong.
+        """
+        if self._settings is None:
+            conf = self.app.conf
+            self._settings = load_settings(self._given, conf, conf.broker_write_url)
+        return self._settings
+
+    @property
+    def store(self) -> DelayStore:
+        """The store of this process.
+
+        Raises:
+            StoreError: it is away, or another schema, shard count or clock is there.
+            ConfigError: the app has none.
+        """
+        with self._lock:
+            if self._store is None:
+                self._store = self.open_store(self.settings.timeout)
+            return self._store
+
+    def open_store(self, timeout_ms: int | None = None) -> DelayStore:
+        """Another handle on the store, which the caller closes.
+
+        Args:
+            timeout_ms: of one call. Defaults to what the store's client does.
+        """
+        settings = self.settings
+        target = settings.url
+        if isinstance(target, str) and timeout_ms is not None and not target.startswith("embedded:"):
+            seconds = timeout_ms / 1000
+            joint = "&" if "?" in target else "?"
+            connect = "" if target.startswith("unix:") else f"&socket_connect_timeout={seconds:g}"
+            target = f"{target}{joint}socket_timeout={seconds:g}{connect}"
+        return open_store(target, namespace=settings.namespace, shards=settings.shards, durability=settings.durability)
+
+    def store_now_ms(self) -> int:
+        """The store's time.
+
+        Raises:
+            StoreError: it is away, or was a moment ago.
+        """
+        self._check_near()
+        try:
+            return self.store.now_ms()
+        except StoreError as error:
+            self._gone(error)
+            raise
+
+    def _check_near(self) -> None:
+        if time.monotonic() < self._away_until_s:
+            raise StoreUnavailable("the delay store was away a moment ago: nothing was sent to it")
+
+    def _gone(self, error: StoreError) -> None:
+        self._away_until_s = time.monotonic() + AWAY_S
+        logger.warning("celery.store_away: %s", error)
+
+    def close(self) -> None:
+        """Close this process's store; the next hold opens it again. Idempotent."""
+        with self._lock:
+            store, self._store = self._store, None
+        if store is not None:
+            store.close()
+
+    # -- holding
+
+    def hold(self, tasks: Sequence[HeldTask]) -> list[bool]:
+        """Put tasks into the store in one call; durable when this returns.
+
+        Returns:
+            For each whether it is held; False: it cannot be (too large, no name), send it the stock way.
+
+        Raises:
+            StoreError: the store is away or refuses; what was stored is unknown, and the same tasks may be held again.
+        """
+        items: list[Item | None] = [self.item_of(task) for task in tasks]
+        wanted = [item for item in items if item is not None]
+        if wanted:
+            self.schedule(wanted)
+        return [item is not None for item in items]
+
+    def schedule(self, items: Sequence[Item]) -> None:
+        """Store what `item_of` made.
+
+        Raises:
+            StoreError: as of `hold`.
+        """
+        self._check_near()
+        try:
+            self.store.schedule(items, token="")  # stored by an earlier try is as good as stored by this one
+        except StoreError as error:
+            self._gone(error)
+            raise
+
+    @contextlib.contextmanager
+    def collecting(self) -> Iterator[list[HeldTask]]:
+        """Within, this thread's sends that would be held are put into the list instead; the caller holds them."""
+        tasks: list[HeldTask] = []
+        self._collected.tasks = tasks
+        try:
+            yield tasks
+        finally:
+            self._collected.tasks = None
+
+    def item_of(self, task: HeldTask) -> Item | None:
+        """What would be stored for a task; None when the store cannot take it."""
+        lead_ms = self.settings.lead
+        try:
+            queue = self.redis_queue
+            body = None if queue is None else queue.push_form(task, max(0, task.eta_ms - lead_ms))
+            item = task.item(encode_neutral(task) if body is None else body, lead_ms)
+            item.check()
+        except (Rejected, TypeError, ValueError) as error:
+            logger.warning("celery.not_held: task %s goes the stock way: %s", task.task_id, error)
+            return None
+        return item
+
+    def hold_or_fall_back(self, task: HeldTask) -> bool:
+        """Hold one task; False: send it the stock way.
+
+        Raises:
+            HoldRefused: the store is away and the app wants that said.
+        """
+        collected: list[HeldTask] | None = getattr(self._collected, "tasks", None)
+        if collected is not None:
+            collected.append(task)
+            return True
+        try:
+            return self.hold([task])[0]
+        except WheelSchedError as error:
+            if self.settings.on_outage == "refuse" and isinstance(error, StoreError):
+                raise HoldRefused(f"task {task.task_id} was not sent: {error}") from error
+            return False
+
+    # -- broker and store on one server
+
+    @property
+    def redis_queue(self) -> RedisQueue | None:
+        """Makes push forms when the broker's queues lie in the store's own database, else None.
+
+        Asked once per process; while one of the two cannot answer, the neutral form serves as well.
+        """
+        if not self._queue_known and time.monotonic() >= self._ask_again_s:
+            self._ask_again_s = time.monotonic() + AWAY_S
+            connection = self.app.connection_for_write()
+            if RedisQueue.serves(connection):  # a server that does not answer must not hold up the caller
+                seconds = self.settings.timeout / 1000
+                limits = {"socket_timeout": seconds, "socket_connect_timeout": seconds}
+                connection.transport_options = {**limits, **connection.transport_options}
+            try:
+                if not RedisQueue.serves(connection):
+                    self._queue_known = True
+                elif (same := self._same_server(connection)) is not None:
+                    self._queue = RedisQueue(connection) if same else None
+                    self._queue_known = True
+            finally:
+                connection.release()
+        return self._queue
+
+    def knows_server(self) -> bool:
+        """Whether it is known if broker and store are one server; asks when it is not."""
+        self._ask_again_s = 0.0
+        _ = self.redis_queue
+        return self._queue_known
+
+    def _same_server(self, connection: Any) -> bool | None:
+        """Whether store and broker are one database of one server; None: it cannot be known now."""
+        mine: tuple[str, int] | None = None
+        with contextlib.suppress(StoreError, OSError):
+            mine = self.store.backend.identity()
+            if mine is None:
+                return False
+        if mine is None:
+            return None
+        try:
+            connection.ensure_connection(max_retries=1, timeout=self.settings.timeout / 1000)
+            with connection.channel() as channel:
+                info = channel.client.info()
+                database = channel.client.connection_pool.connection_kwargs.get("db") or 0
+        except (*connection.connection_errors, *connection.channel_errors):
+            return None
+        return mine == (str(info.get("run_id")), int(database))
+
+
+def _start_anew(wheel: Wheel | None) -> None:
+    if wheel is not None:
+        wheel._forget()
+
+
+def wheel_of(app: Any) -> Wheel | None:
+    """The integration of an app, None where it is not installed."""
+    wheel = app.__dict__.get("wheel")
+    return wheel if isinstance(wheel, Wheel) else None

@@ -1,0 +1,19 @@
+"""The wheel in the worker's memory: everything due within the horizon, or everything at all without a store.
+
+`install(app)` is the whole set-up; it needs no Redis.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from wheel_sched_celery.worker_timer.step import WheelTimerStep
+from wheel_sched_celery.worker_timer.threaded import ThreadedWheelTimer
+from wheel_sched_celery.worker_timer.timer import WheelEntry, WheelTimer
+
+__all__ = ["ThreadedWheelTimer", "WheelEntry", "WheelTimer", "WheelTimerStep", "install"]
+
+
+def install(app: Any) -> None:
+    """Let the workers of `app` keep their timers in a wheel. Idempotent; before the worker is made."""
+    app.steps["worker"].add(WheelTimerStep)

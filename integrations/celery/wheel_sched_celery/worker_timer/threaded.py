@@ -1,0 +1,83 @@
+"""`ThreadedWheelTimer`: the timer of workers without an event loop (gevent, eventlet, and transports that only block).
+
+celery's `timer2.Timer` over the wheel: a thread of its own, under gevent and eventlet a greenlet. Two differences:
+
+- It waits on a condition instead of sleeping, so that an entry due earlier than what it waits for is on time; stock
+  sleeps on, for up to `worker_timer_precision`.
+- In the green pools one greenlet stands for all that waits; stock keeps a greenlet for each entry. What is due still
+  runs in a greenlet of its own, because a full pool blocks whoever hands it a task, and heartbeats must go on.
+
+Threads: every method from any thread; callbacks run in the timer's thread, or in greenlets.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+from celery.utils import timer2
+
+from wheel_sched_celery.worker_timer.timer import AT_ONCE_S, WheelTimer
+
+GREEN_SPAWN: Final = {"gevent": "gevent:spawn", "eventlet": "eventlet:spawn_n"}  # by the pool's module
+
+
+class ThreadedWheelTimer(timer2.Timer):
+    """celery's threaded timer over a `WheelTimer`.
+
+    Args:
+        spawn: starts a function with one argument concurrently, for green pools. Defaults to None: entries run in
+            the timer's own thread, one after the other.
+        options: those of `celery.utils.timer2.Timer`.
+    """
+
+    Schedule = WheelTimer
+
+    def __init__(self, *, spawn: Callable[..., Any] | None = None, **options: Any) -> None:
+        super().__init__(**options)
+        self._spawn = spawn
+        self._ending = threading.Event()
+
+    def run(self) -> None:
+        """The thread's loop."""
+        self.running = True
+        try:
+            while not self._ending.is_set():
+                entry = self.schedule.next_due(batch=self._spawn is None)
+                if entry is None:
+                    self._wait()
+                elif self._spawn is None:
+                    self.schedule.apply_entry(entry)
+                else:
+                    self._spawn(self.schedule.apply_entry, entry)
+        finally:
+            self.running = False
+
+    def _next_entry(self) -> float | None:
+        """Run what is due now; the seconds to wait when nothing is."""
+        entry: Any = self.schedule.next_due()
+        if entry is None:
+            delay_s: float | None = self.schedule.wait_s()
+            return delay_s
+        self.schedule.apply_entry(entry)
+        return None
+
+    __next__ = next = _next_entry
+
+    def stop(self) -> None:
+        """End the thread and wait for it; what waits stays unrun. Idempotent, also before the start."""
+        self._ending.set()
+        with self.not_empty:
+            self.not_empty.notify_all()
+        if self.is_alive() and threading.current_thread() is not self:
+            self.join()
+
+    def _wait(self) -> None:
+        with self.not_empty:  # entering takes it too, so nothing can slip in between the look and the wait
+            delay_s = self.schedule.wait_s()
+            if self._ending.is_set() or (delay_s is not None and delay_s <= AT_ONCE_S):
+                return
+            if delay_s is not None and self.on_tick:
+                self.on_tick(delay_s)
+            self.not_empty.wait(delay_s)

@@ -1,0 +1,262 @@
+"""`WheelTimer`: kombu's timer over the timing wheel, for the event loop of a Celery worker.
+
+A drop-in for `kombu.asynchronous.timer.Timer`: the same calls, the same iterator, the same order (eta, then priority,
+then first come first served). What differs is what hurts:
+
+- A cancelled entry leaves at once, with everything it keeps alive; kombu's stays in the heap until it is due.
+- All that is due is handed to the hub as one batch entry. The hub calls ten entries a turn and then polls for up to
+  a second, which holds the solo pool at some twenty tasks a second.
+- A batch ends after `SLICE_S`, and the hub is told to come back at once: sockets are served in between.
+
+Invariant: nothing runs before its eta. The wheel counts milliseconds of the monotonic clock; an eta rounds up, now
+rounds down. An error in an entry leaves the batch as it would leave the entry alone, and the rest follows with the
+next turn.
+
+Threads: any thread may enter, cancel and look; entries run in the thread that iterates, never under the lock.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from time import monotonic
+from typing import Any, Final
+
+from kombu.asynchronous.timer import Entry as KombuEntry
+from kombu.asynchronous.timer import Timer, scheduled
+
+from wheel_sched.wheel import TimerTaskEntry, TimingWheel
+
+SLICE_S: Final = 0.005  # of entries run between two looks at the sockets
+BATCH: Final = 500  # entries taken from the wheel at once
+TURN: Final = 9  # entries between two waits; the hub forgets the wait after its tenth
+AT_ONCE_S: Final = 1e-6  # the hub takes a wait of 0 for "nothing to do" and polls for a second
+FAR_MS: Final = 1 << 53  # 285,000 years: for an eta beyond any clock, and the last exact float
+
+
+class WheelEntry(KombuEntry):
+    """kombu's `Entry`, whose `cancel` takes it out of the wheel."""
+
+    __slots__ = ("place", "timer")
+
+    def __init__(self, fun: Callable[..., Any], args: Any = None, kwargs: Any = None) -> None:
+        super().__init__(fun, args, kwargs)
+        self.timer: WheelTimer | None = None
+        self.place: TimerTaskEntry[Any] | None = None
+
+    def cancel(self) -> None:
+        """Never run (again), and let go of the arguments' wheel slot. Idempotent, from any thread."""
+        super().cancel()
+        if self.timer is not None:
+            self.timer.discard(self)
+
+
+class _Waiting:
+    """What the hub keeps as `timer._queue` for the timer's life: true while anything waits."""
+
+    __slots__ = ("_timer",)
+
+    def __init__(self, timer: WheelTimer) -> None:
+        self._timer = timer
+
+    def __len__(self) -> int:
+        return len(self._timer)
+
+
+class WheelTimer(Timer):
+    """kombu's `Timer` over a wheel.
+
+    Args:
+        max_interval: the longest wait the iterator asks for, in seconds. Defaults to kombu's 2.
+        on_error: called with what an entry raised in `apply_entry`. Defaults to None: it is logged.
+        slice_s: how long a batch may run before the sockets are looked at. Defaults to `SLICE_S`.
+        clock: seconds of a clock that never goes back. Defaults to `time.monotonic`.
+    """
+
+    Entry = WheelEntry
+
+    def __init__(
+        self,
+        max_interval: float | None = None,
+        on_error: Callable[[Exception], None] | None = None,
+        *,
+        slice_s: float = SLICE_S,
+        clock: Callable[[], float] = monotonic,
+        **_: Any,
+    ) -> None:
+        super().__init__(max_interval=max_interval, on_error=on_error)
+        self._clock = clock
+        self._slice_s = slice_s
+        self._lock = threading.RLock()  # reentrant: a finalizer or signal handler may cancel in the middle of a call
+        self._wheel: TimingWheel[scheduled] = TimingWheel(_floor_ms(clock()))
+        self._ready: deque[scheduled] = deque()  # due, taken from the wheel, not yet run
+        self._queue = _Waiting(self)
+        self._batch = WheelEntry(self._run_ready)
+
+    def enter_at(
+        self, entry: KombuEntry, eta: Any = None, priority: int | None = 0, time: Callable[[], float] | None = None
+    ) -> KombuEntry:
+        """Run `entry` at `eta`, in seconds of the monotonic clock or as a datetime; None is now."""
+        if eta is None:
+            eta = (time or self._clock)()
+        return super().enter_at(entry, eta, 0 if priority is None else priority)
+
+    def enter_after(
+        self, secs: float, entry: KombuEntry, priority: int | None = 0, time: Callable[[], float] | None = None
+    ) -> KombuEntry:
+        """Run `entry` in `secs` seconds."""
+        return self.enter_at(entry, (time or self._clock)() + float(secs), priority)
+
+    def _enter(self, eta: float, priority: int, entry: KombuEntry, **_: Any) -> KombuEntry:
+        # What is due already is due at once, and not with the next millisecond.
+        deadline_ms = 0 if eta <= self._clock() else _deadline_ms(eta)
+        with self._lock:
+            if not self._wheel:
+                self._wheel.advance(self._now_ms())  # an idle wheel's clock stands: choose levels by now
+            place = self._wheel.schedule(scheduled(eta, priority, entry), deadline_ms)
+            if isinstance(entry, WheelEntry):
+                entry.timer = self
+                entry.place = place
+        return entry
+
+    def discard(self, entry: WheelEntry) -> None:
+        """Take an entry out of the wheel; nothing happens when it is not there."""
+        with self._lock:
+            place, entry.place = entry.place, None
+            if place is not None:
+                place.cancel()
+
+    def cancel(self, tref: Any) -> None:
+        """Never run `tref` (again)."""
+        tref.cancel()
+
+    def clear(self) -> None:
+        """Forget all that waits."""
+        with self._lock:
+            self._ready.clear()
+            self._wheel.clear()
+
+    def adopt(self, other: Any) -> int:
+        """Take over all that waits in another timer of kombu's kind, in its order; how many there were."""
+        waiting = sorted(other.queue, key=_order)
+        other.clear()
+        for eta, priority, entry in waiting:
+            if not entry.canceled:
+                self._enter(eta, priority or 0, entry)
+        return len(waiting)
+
+    def __iter__(self) -> Iterator[tuple[float | None, KombuEntry | None]]:
+        """(None, entry) for what is to be run now; (seconds, None) for how long to wait; (None, None) when empty.
+
+        Each wait ends a turn: a new slice of time begins when the iterator is asked again.
+        """
+        while True:
+            ends = self._clock() + self._slice_s
+            for _ in range(TURN):
+                entry = self.next_due()
+                if entry is None:
+                    break
+                yield None, entry
+                if self._clock() >= ends:
+                    break
+            yield self.wait_s(), None
+
+    def __len__(self) -> int:
+        return len(self._wheel) + len(self._ready)
+
+    @property
+    def queue(self) -> list[Any]:
+        """All that waits as (eta, priority, entry), in the order it will run."""
+        with self._lock:
+            waiting = [*self._ready, *(task for _, task in self._wheel.snapshot())]
+        return sorted((each for each in waiting if not each.entry.canceled), key=_order)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} pending={len(self)} ready={len(self._ready)} {self._wheel!r}>"
+
+    def next_due(self, *, batch: bool = True) -> KombuEntry | None:
+        """What is to be run now: the one entry that is due, or the batch of all that are; None when nothing is due.
+
+        Without `batch` one entry after the other.
+        """
+        with self._lock:
+            ready = self._ready
+            self._take()
+            while ready and ready[0].entry.canceled:
+                ready.popleft()
+            if batch and len(ready) > 1:
+                return self._batch
+            return self._taken(ready.popleft()) if ready else None
+
+    def wait_s(self) -> float | None:
+        """Seconds until something is due, at most `max_interval`; None when nothing waits."""
+        with self._lock:
+            if self._ready:
+                return AT_ONCE_S
+            expiry_ms = self._wheel.next_expiry()
+        if expiry_ms is None:
+            return None
+        longest_s: float = self.max_interval
+        return min(max(expiry_ms / 1000 - self._clock(), AT_ONCE_S), longest_s)
+
+    def _run_ready(self) -> None:
+        """Run what is due until the slice is over. What an entry raises goes to the caller; the rest stays due."""
+        ends = self._clock() + self._slice_s
+        while True:
+            with self._lock:
+                if not self._ready:
+                    self._take()
+                if not self._ready:
+                    return
+                entry = self._taken(self._ready.popleft())
+            if not entry.canceled:
+                entry()
+            if self._clock() >= ends:
+                return
+
+    def _now_ms(self) -> int:
+        return _floor_ms(self._clock())
+
+    def _take(self) -> None:
+        """Move a batch of what is due from the wheel to `_ready`, unless some is left there. Under the lock."""
+        if self._ready or not self._wheel:
+            return
+        due = self._wheel.advance(self._now_ms(), BATCH)
+        if len(due) > 1:
+            due.sort(key=_place_order)
+        for place in due:
+            self._ready.append(place.task)  # handed out, so not None
+            place.finish()
+
+    def _taken(self, task: scheduled) -> KombuEntry:
+        """The entry of `task`, which is about to be run: its handle in the wheel is let go of."""
+        entry = task.entry
+        if isinstance(entry, WheelEntry):
+            entry.place = None
+        return entry
+
+
+def _order(task: Any) -> tuple[float, int]:
+    return task.eta, task.priority or 0
+
+
+def _place_order(place: TimerTaskEntry[Any]) -> tuple[float, int]:
+    return _order(place.task)
+
+
+def _floor_ms(seconds: float) -> int:
+    """Whole milliseconds, never more than `seconds`: the product may round up to the next."""
+    now_ms = int(seconds * 1000)
+    return now_ms - 1 if now_ms / 1000 > seconds else now_ms
+
+
+def _deadline_ms(eta: float) -> int:
+    """`eta` in whole milliseconds, rounded up. Not a number is due at once and infinity never, as with kombu's heap."""
+    if math.isnan(eta):
+        return 0
+    if abs(eta) >= FAR_MS / 1000:
+        return FAR_MS if eta > 0 else 0
+    deadline_ms = max(math.ceil(eta * 1000), 0)
+    return deadline_ms + 1 if deadline_ms / 1000 < eta else deadline_ms

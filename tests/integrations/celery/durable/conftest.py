@@ -1,0 +1,259 @@
+"""Real Celery workers in real processes over servers of their own, and a receiver that judges what ran, and when.
+
+Each run is written to a Redis list by the task itself, with its ETA and the time; so early, late, lost and doubled are
+never taken from our own word.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import redis
+from celery import Celery
+from kombu import Exchange, Queue
+from wheel_sched_celery import install
+
+from wheel_sched.store.connect import open_store
+from wheel_sched.store.delay_store import DelayStore
+from wheel_sched.testing.servers import TemporaryServer, temporary_server
+
+FOLDER = Path(__file__).parent / "processes"
+PATIENCE_S = 60.0
+
+
+def wait_until(condition: Callable[[], object], what: str, patience_s: float = PATIENCE_S) -> None:
+    """Wait for what other processes do."""
+    until_s = time.monotonic() + patience_s
+    while not condition():
+        assert time.monotonic() < until_s, f"waited in vain until {what}"
+        time.sleep(0.02)  # another process's doing; there is nothing to wait on
+
+
+class Run(NamedTuple):
+    """One execution of a task."""
+
+    name: Any
+    eta_s: float | None
+    at_s: float
+    retries: int
+    pid: int
+
+
+class Worker:
+    """A `celery worker` process."""
+
+    def __init__(self, name: str, log: Path, env: dict[str, str], arguments: list[str]) -> None:
+        self.name = name
+        self._log = log
+        command = [sys.executable, "-m", "celery", "-A", "wheel_tasks", "worker", "-n", f"{name}@test"]
+        command += ["-l", "INFO", "--without-mingle", *arguments]
+        with log.open("wb") as out:
+            self.process = subprocess.Popen(
+                command,
+                env={**os.environ, **env, "PYTHONPATH": str(FOLDER), "PYTHONWARNINGS": "ignore"},
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # a kill reaches the pool's processes too
+            )
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text(errors="replace")
+
+    def wait_ready(self) -> Worker:
+        """Wait until it consumes."""
+        wait_until(lambda: " ready." in self.log or self.process.poll() is not None, f"{self.name} was ready")
+        assert self.process.poll() is None, self.log
+        return self
+
+    def send(self, number: signal.Signals) -> None:
+        """Signal the main process."""
+        self.process.send_signal(number)
+
+    def send_all(self, number: signal.Signals) -> None:
+        """Signal main process and pool."""
+        os.killpg(self.process.pid, number)
+
+    def wait_ended(self) -> int:
+        return self.process.wait(PATIENCE_S)
+
+    def kill(self) -> None:
+        """Kill it with its pool as a crash would, and wait. Idempotent."""
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(PATIENCE_S)
+
+
+class Stage:
+    """Servers, workers and a producing app of one test.
+
+    Args:
+        folder: for logs.
+        broker_url: of the app; the server's unless another broker is tested.
+        server: of results and runs, and of the store unless another one is given.
+        store_url: of the delay store. Defaults to the server's.
+    """
+
+    def __init__(
+        self, folder: Path, server: TemporaryServer, broker_url: str | None = None, store_url: str | None = None
+    ) -> None:
+        self.server = server
+        self.folder = folder
+        self.broker_url = broker_url or server.tcp_url
+        self.store_url = store_url or server.tcp_url
+        self.list = f"runs-{uuid.uuid4().hex}"
+        self._workers: list[Worker] = []
+        self._apps: list[Celery] = []
+        self.app = self.producer()
+        self.stock = self.producer(installed=False)
+        self.client: Any = redis.Redis.from_url(server.tcp_url)
+        self._store: DelayStore | None = None
+
+    @property
+    def store(self) -> DelayStore:
+        if self._store is None:
+            self._store = open_store(self.store_url, namespace="celery")
+        return self._store
+
+    def producer(self, *, installed: bool = True, **settings: Any) -> Celery:
+        """An app that sends."""
+        app = Celery("producer", broker=self.broker_url, backend=self.server.tcp_url, set_as_current=False)
+        app.conf.update(
+            broker_connection_retry_on_startup=True,
+            task_queues=[
+                Queue("celery", Exchange("celery"), routing_key="celery"),
+                Queue("left", Exchange("wide", type="topic"), routing_key="a.*"),
+                Queue("right", Exchange("wide", type="topic"), routing_key="#"),
+            ],
+        )
+        if installed:
+            install(app, self.store_url, **settings)
+        self._apps.append(app)
+        return app
+
+    def worker(self, *arguments: str, installed: bool = True, pool: str = "threads", **env: str) -> Worker:
+        """Start a worker; `wait_ready` waits for it."""
+        name = f"w{len(self._workers)}-{uuid.uuid4().hex[:6]}"
+        env = {
+            "BROKER": self.broker_url,
+            "BACKEND": self.server.tcp_url,
+            "STORE": self.store_url,
+            "RUNS": self.list,
+            "INSTALLED": "yes" if installed else "no",
+            **env,
+        }
+        options = [*arguments, "-P", pool] + ([] if "-c" in arguments else ["-c", "2"])
+        worker = Worker(name, self.folder / f"{name}.log", env, options)
+        self._workers.append(worker)
+        return worker
+
+    wait_until = staticmethod(wait_until)
+
+    def runs(self) -> list[Run]:
+        """What ran so far, in order."""
+        rows = [json.loads(row) for row in self.client.lrange(self.list, 0, -1)]
+        return [
+            Run(
+                row["name"],
+                datetime.fromisoformat(row["eta"]).timestamp() if row["eta"] else None,
+                row["at"],
+                row["retries"],
+                row["pid"],
+            )
+            for row in rows
+        ]
+
+    def wait_runs(self, count: int) -> list[Run]:
+        """Wait for so many runs."""
+        wait_until(lambda: self.client.llen(self.list) >= count, f"{count} tasks ran")
+        return self.runs()
+
+    def assert_once(self, names: list[Any]) -> list[Run]:
+        """Wait until each name ran; each once, none early, and nothing else."""
+        runs = self.wait_runs(len(names))
+        assert Counter(run.name for run in runs) == Counter(names)
+        assert [run for run in runs if run.eta_s is not None and run.at_s < run.eta_s] == []
+        return runs
+
+    def held(self) -> int:
+        """How many tasks wait in the store."""
+        return self.store.counts().total("due")
+
+    def queued(self, queue: str = "celery") -> int:
+        return int(self.client.llen(queue))
+
+    def fresh(self) -> None:
+        """Forget what ran; the next test starts with an empty list."""
+        self.client.delete(self.list)
+
+    def logs(self) -> str:
+        return "\n".join(f"--- {worker.name}\n{worker.log[-6000:]}" for worker in self._workers)
+
+    def close(self) -> None:
+        for worker in self._workers:
+            worker.kill()
+        if self._store is not None:
+            self._store.close()
+        for app in self._apps:
+            # results that somebody still holds (pytest does, of a failed test) ask a server that is about to go
+            app.backend.remove_pending_result = lambda result: result
+            wheel = getattr(app, "wheel", None)
+            if wheel is not None:
+                wheel.close()
+            app.close()
+        self.client.close()
+
+
+class Stages:
+    """Servers and stages of a test or module; stages are closed before any server goes."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self._folder = folder
+        self._stack = stack
+        self._stages: list[Stage] = []
+        stack.callback(self._close)
+
+    def server(self) -> TemporaryServer:
+        """Another server, with a port."""
+        with ExitStack() as fresh:
+            server = fresh.enter_context(temporary_server(tcp=True))
+            rest = fresh.pop_all()
+        self._stack.callback(rest.close)
+        self._stack.callback(self._close)  # runs first
+        return server
+
+    def stage(self, **options: Any) -> Stage:
+        """A stage, over a server of its own unless one is given."""
+        stage = Stage(self._folder, options.pop("server", None) or self.server(), **options)
+        self._stages.append(stage)
+        return stage
+
+    def _close(self) -> None:
+        while self._stages:
+            self._stages.pop().close()
+
+
+@pytest.fixture
+def stages(tmp_path: Path) -> Iterator[Stages]:
+    """Servers and stages of this test."""
+    with ExitStack() as stack:
+        yield Stages(tmp_path, stack)
+
+
+@pytest.fixture
+def stage(stages: Stages) -> Stage:
+    """A stage over one server for everything."""
+    return stages.stage()

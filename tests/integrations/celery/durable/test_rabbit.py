@@ -1,0 +1,187 @@
+"""RabbitMQ as the broker, the store elsewhere: claim, publish, confirm, settle."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from kombu import Connection, Exchange, Queue
+from wheel_sched_celery.broker_line import BrokerLine
+from wheel_sched_celery.entities import values_of
+from wheel_sched_celery.held_task import HeldTask
+
+from wheel_sched.testing.rabbit import TemporaryRabbit, temporary_rabbit
+
+if TYPE_CHECKING:
+    from conftest import Stage, Stages
+
+pytestmark = [pytest.mark.rabbit, pytest.mark.slow, pytest.mark.timeout(240)]
+
+
+@pytest.fixture(scope="module")
+def rabbit() -> Iterator[TemporaryRabbit]:
+    with temporary_rabbit() as node:
+        yield node
+
+
+@pytest.fixture
+def stage(stages: Stages, rabbit: TemporaryRabbit) -> Stage:
+    """Celery over RabbitMQ; store, results and runs on a server of their own."""
+    stage = stages.stage(broker_url=rabbit.url)
+    with Connection(rabbit.url) as connection, connection.channel() as channel:
+        for name in ("celery", "left", "right"):
+            channel.queue_delete(name)
+    return stage
+
+
+@pytest.fixture
+def line(stage: Stage) -> Iterator[BrokerLine]:
+    line = BrokerLine(stage.app)
+    yield line
+    line.close()
+
+
+def held(number: int, queue: str = "", declare: tuple[Any, ...] = (), **changes: Any) -> HeldTask:
+    values: dict[str, Any] = {
+        "task_id": f"id-{number}",
+        "name": "note",
+        "retries": 0,
+        "eta_ms": 1_800_000_000_000,
+        "exchange": "",
+        "routing_key": queue,
+        "queue": queue,
+        "body": f"body {number}".encode(),
+        "content_type": "application/data",
+        "content_encoding": "binary",
+        "headers": {"task": "note", "id": f"id-{number}"},
+        "properties": {"correlation_id": f"id-{number}", "delivery_mode": 2},
+        "declare": values_of(declare),
+    }
+    return HeldTask(**{**values, **changes})
+
+
+def bodies(stage: Stage, queue: str) -> list[bytes]:
+    """Everything that lies in a queue, taken out."""
+    with Connection(stage.broker_url) as connection, connection.channel() as channel:
+        found = []
+        while (message := channel.basic_get(queue, no_ack=True)) is not None:
+            found.append(bytes(message.body))
+        return found
+
+
+@pytest.mark.parametrize("pool", ["prefork", "solo"])
+def test_held_and_foreign_tasks_run_once_and_none_early(stage: Stage, pool: str) -> None:
+    """Ours wait in the store from the start, a stock producer's are taken over; retries are held as well."""
+    stage.worker(pool=pool).wait_ready()
+    ours, theirs = [f"ours {i}" for i in range(50)], [f"theirs {i}" for i in range(50)]
+    for i in range(50):
+        stage.app.send_task("note", (ours[i],), countdown=3 + i * 0.01)
+        stage.stock.send_task("note", (theirs[i],), countdown=4 + i * 0.01)
+    stage.app.send_task("again", ("again", 3, 1))
+    stage.assert_once([*ours, *theirs, "again", "again"])
+    (answer,) = stage.app.control.broadcast("wheel_stats", reply=True, timeout=30, limit=1)
+    (stats,) = answer.values()
+    assert (stats["dispatcher"]["mode"], stats["dispatcher"]["failed"]) == ("publish", 0)
+
+
+def test_copies_of_a_topic_exchange_return_to_their_own_queues(stage: Stage) -> None:
+    """The consumer tag says where each came from; each copy runs once."""
+    stage.worker("-Q", "left,right").wait_ready()
+    stage.stock.send_task("note", ("wide",), queue="left", routing_key="a.b", countdown=4)
+    stage.wait_until(lambda: stage.held() == 2, "both copies were taken over")
+    stage.assert_once(["wide", "wide"])
+
+
+def test_a_killed_worker_takes_no_held_task_with_it(stage: Stage) -> None:
+    """SIGKILL for one of two workers while everything is held."""
+    first, second = stage.worker(), stage.worker()
+    first.wait_ready()
+    second.wait_ready()
+    names = [f"task {i}" for i in range(100)]
+    for i, name in enumerate(names):
+        stage.app.send_task("note", (name,), countdown=5 + i * 0.01)
+    first.kill()
+    stage.assert_once(names)
+
+
+def test_confirmed_messages_are_in_their_queues_in_order(stage: Stage, line: BrokerLine) -> None:
+    """A batch goes out as a whole; its queue is declared on the way."""
+    queue = Queue("confirmed", Exchange("confirmed"), routing_key="confirmed")
+    assert line.send([held(i, "confirmed", (queue,)) for i in range(300)]) == [None] * 300
+    assert bodies(stage, "confirmed") == [f"body {i}".encode() for i in range(300)]
+
+
+def test_a_queue_that_was_deleted_meanwhile_is_made_again(stage: Stage, line: BrokerLine) -> None:
+    """RabbitMQ sends the message back; with its declaration known, nothing is lost."""
+    queue = Queue("short-lived", Exchange("short-lived"), routing_key="short-lived")
+    assert line.send([held(1, "short-lived", (queue,))]) == [None]
+    with Connection(stage.broker_url) as connection, connection.channel() as channel:
+        channel.queue_delete("short-lived")
+    assert line.send([held(2, "short-lived", (queue,))]) == [None]
+    assert bodies(stage, "short-lived") == [b"body 2"]
+
+
+def test_an_unknown_queue_or_exchange_is_said_and_holds_up_nobody(stage: Stage, line: BrokerLine) -> None:
+    """Unroutable: not sent, not worth another try, and the neighbours in the batch are sent."""
+    queue = Queue("known", Exchange("known"), routing_key="known")
+    answers = line.send([held(1, "known", (queue,)), held(2, "nowhere"), held(3, "known", (queue,))])
+    assert (answers[0], answers[2]) == (None, None)
+    assert answers[1] is not None
+    assert not answers[1].transient
+    assert "'nowhere'" in answers[1].reason
+    (answer,) = line.send([held(4, "key", exchange="no such exchange")])
+    assert answer is not None
+    assert not answer.transient
+    assert "no such exchange" in answer.reason
+    assert line.send([held(5, "known", (queue,))]) == [None]
+    assert bodies(stage, "known") == [b"body 1", b"body 3", b"body 5"]
+
+
+def test_a_message_that_the_broker_refuses_stays_with_us(stage: Stage, line: BrokerLine) -> None:
+    """A full queue that rejects: a nack, to be tried again."""
+    full = Queue("full", queue_arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
+    answers = [line.send([held(i, "full", (full,))])[0] for i in range(3)]
+    assert answers[0] is None
+    assert [answer.transient for answer in answers[1:] if answer is not None] == [True, True]
+    assert bodies(stage, "full") == [b"body 0"]
+
+
+def test_what_waits_longer_than_its_ttl_still_reaches_a_worker(stage: Stage, line: BrokerLine) -> None:
+    """Without its TTL, so that a worker can mark it as revoked; with time left, the rest of it."""
+    queue = Queue("ttl", Exchange("ttl"), routing_key="ttl")
+    gone = held(1, "ttl", (queue,), properties={"expiration": "50"}, ttl_until_ms=1)
+    left = held(2, "ttl", (queue,), properties={"expiration": "50"}, ttl_until_ms=4_000_000_000_000)
+    assert line.send([gone, left]) == [None, None]
+    with Connection(stage.broker_url) as connection, connection.channel() as channel:
+        first, second = (channel.basic_get("ttl", no_ack=True) for _ in range(2))
+    assert "expiration" not in first.properties
+    assert int(second.properties["expiration"]) == 2**32 - 1
+
+
+def test_one_bad_message_of_a_batch_is_found_and_the_others_are_sent(stage: Stage, line: BrokerLine) -> None:
+    """RabbitMQ closes the channel over it, and says nothing of its neighbours."""
+    queue = Queue("neighbours", Exchange("neighbours"), routing_key="neighbours")
+    bad = held(2, "neighbours", (queue,), properties={"expiration": "no number", "correlation_id": "id-2"})
+    answers = line.send([held(1, "neighbours", (queue,)), bad, held(3, "neighbours", (queue,))])
+    assert (answers[0], answers[2]) == (None, None)
+    assert answers[1] is not None
+    assert not answers[1].transient
+    assert set(bodies(stage, "neighbours")) == {b"body 1", b"body 3"}
+
+
+def test_a_broker_that_dies_over_the_due_times_loses_nothing(stage: Stage, rabbit: TemporaryRabbit) -> None:
+    """SIGKILL of the node, and a start over the same folder: all run, at least once, none early."""
+    stage.worker().wait_ready()
+    names = [f"task {i}" for i in range(100)]
+    for i, name in enumerate(names):
+        stage.app.send_task("note", (name,), countdown=3 + i * 0.02)
+    stage.wait_runs(5)
+    rabbit.sigkill()
+    rabbit.restart()
+    stage.wait_until(lambda: {run.name for run in stage.runs()} == set(names), "all ran")
+    counts = Counter(run.name for run in stage.runs())
+    doubled = [name for name, count in counts.items() if count > 1]
+    assert len(doubled) <= 25, doubled  # what was unconfirmed or unacknowledged when it died
+    assert [run for run in stage.runs() if run.eta_s is not None and run.at_s < run.eta_s] == []

@@ -1,0 +1,108 @@
+"""What monitors and brokers see: events, who answers for held tasks, and nothing for a visibility timeout to repeat."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from conftest import Stage
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(150)]
+
+
+class Events:
+    """Every event of an app, as Flower gets them, and the state it makes of them."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.seen: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        self.state = stage.app.events.State()
+        self.ready = threading.Event()
+        self._over = threading.Event()
+        self._stage = stage
+        self._thread = threading.Thread(target=self._receive)
+        self._thread.start()
+
+    def _receive(self) -> None:
+        with self._stage.app.connection_for_read() as connection:
+            receiver = self._stage.app.events.Receiver(connection, handlers={"*": self._take})
+            with receiver.consumer_context() as (listening, _, _):
+                self.ready.set()
+                while not self._over.is_set():
+                    try:
+                        listening.drain_events(timeout=0.2)
+                    except TimeoutError:
+                        continue
+
+    def _take(self, event: dict[str, Any]) -> None:
+        self.state.event(event)
+        if "uuid" in event:
+            self.seen[event["uuid"]].append(event)
+
+    def types(self, task_id: str) -> list[str]:
+        return [event["type"] for event in list(self.seen[task_id])]
+
+    def close(self) -> None:
+        self._over.set()
+        self._thread.join()
+
+
+def test_events_tell_of_held_tasks_and_their_state_ends_as_in_stock(stage: Stage) -> None:
+    """Sent at once, received when due; a taken-over one is scheduled in between."""
+    stage.app.conf.task_send_sent_event = stage.stock.conf.task_send_sent_event = True
+    stage.worker("-E").wait_ready()
+    events = Events(stage)
+    try:
+        stage.wait_until(events.ready.is_set, "the receiver listens")
+        ours = stage.app.send_task("note", ("ours",), countdown=3)
+        theirs = stage.stock.send_task("note", ("theirs",), countdown=3)
+        stage.assert_once(["ours", "theirs"])
+        for task_id in (ours.id, theirs.id):
+            stage.wait_until(lambda t=task_id: "task-succeeded" in events.types(t), "success was told")
+    finally:
+        events.close()
+    assert events.types(ours.id) == ["task-sent", "task-received", "task-started", "task-succeeded"]
+    assert events.types(theirs.id) == [
+        "task-sent", "task-scheduled", "task-received", "task-started", "task-succeeded"
+    ]  # fmt: skip
+    for task_id in (ours.id, theirs.id):
+        received = next(event for event in events.seen[task_id] if event["type"] == "task-received")
+        assert received["eta"] is not None
+        assert events.state.tasks[task_id].state == "SUCCESS"
+    scheduled = next(event for event in events.seen[theirs.id] if event["type"] == "task-scheduled")
+    assert (scheduled["name"], scheduled["queue"]) == ("note", "celery")
+
+
+def test_one_of_several_workers_lists_what_is_held(stage: Stage) -> None:
+    """The first by name of those that know of each other; all of them remove what is revoked."""
+    for worker in [stage.worker(), stage.worker()]:
+        worker.wait_ready()
+    task = stage.app.send_task("note", ("far",), countdown=600)
+    stage.wait_until(lambda: len(_rows(stage)) == 2 and sum(_rows(stage).values()) == 1, "one worker answered for all")
+    stage.app.control.revoke(task.id)
+    stage.wait_until(lambda: stage.held() == 0, "it was removed")
+    stage.app.control.revoke("no such task")
+    stage.wait_until(lambda: len(_rows(stage)) == 2, "both workers are well")
+
+
+def _rows(stage: Stage) -> dict[str, int]:
+    replies = stage.app.control.inspect(timeout=2).scheduled() or {}
+    return {name: len(rows) for name, rows in replies.items()}
+
+
+def test_an_eta_longer_than_the_visibility_timeout_runs_once(stage: Stage) -> None:
+    """Stock would run it again on each restore; what is held is acknowledged and cannot be restored."""
+    transport = json.dumps({"visibility_timeout": 1, "unacked_restore_interval": 0.5, "unacked_restore_throttle": 1})
+    for worker in [stage.worker(TRANSPORT=transport), stage.worker(TRANSPORT=transport)]:
+        worker.wait_ready()
+    names = [f"task {i}" for i in range(20)]
+    for name in names:
+        stage.stock.send_task("note", (name,), countdown=5)
+    stage.wait_until(lambda: stage.held() == len(names), "all were taken over")
+    stage.assert_once(names)
+    stage.app.send_task("note", ("last",), countdown=2.5)
+    stage.assert_once([*names, "last"])

@@ -1,0 +1,89 @@
+"""Stock and installed producers and workers in one system, and taking the integration out again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from kombu import Exchange
+from wheel_sched_celery import drain
+
+if TYPE_CHECKING:
+    from conftest import Stage, Stages
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(150)]
+
+
+@pytest.mark.parametrize("workers", [("installed",), ("installed", "stock"), ("stock",)], ids="+".join)
+def test_every_pairing_runs_each_task_once(stage: Stage, workers: tuple[str, ...]) -> None:
+    """Installed and stock producers; with stock workers alone, what is held waits for the first installed one."""
+    for kind in workers:
+        stage.worker(installed=kind == "installed").wait_ready()
+    ours, theirs = [f"ours {i}" for i in range(30)], [f"theirs {i}" for i in range(30)]
+    for i in range(30):
+        stage.app.send_task("note", (ours[i],), countdown=3 + i * 0.02)
+        stage.stock.send_task("note", (theirs[i],), countdown=3 + i * 0.02)
+    if workers == ("stock",):
+        stage.wait_runs(len(theirs))
+        assert stage.held() == len(ours)
+        stage.worker(installed=True).wait_ready()
+    stage.assert_once([*ours, *theirs])
+
+
+def test_a_message_of_a_topic_exchange_returns_to_its_own_queue_alone(stage: Stage) -> None:
+    """Two queues are bound to it; the message that each got runs once from each, and not four times."""
+    stage.worker("-Q", "left").wait_ready()
+    stage.worker("-Q", "right").wait_ready()
+    stage.stock.send_task("note", ("wide",), queue="left", routing_key="a.b", countdown=3)
+    stage.wait_until(lambda: stage.held() + stage.queued("left") + stage.queued("right") >= 1, "it was taken over")
+    stage.wait_runs(2)
+    stage.app.send_task("note", ("last",), queue="left", countdown=2.5)
+    stage.assert_once(["wide", "wide", "last", "last"])
+
+
+def test_a_broadcast_reaches_every_worker_once_and_is_never_held(stage: Stage) -> None:
+    """Each worker has a copy of its own, which stays in its timer."""
+    for worker in [stage.worker(), stage.worker()]:
+        worker.wait_ready()
+    everybody = Exchange("everybody", type="fanout")
+    for app in (stage.stock, stage.app):
+        app.send_task(
+            "note",
+            ("all",),
+            exchange="everybody",
+            exchange_type="fanout",
+            routing_key="celery",
+            declare=[everybody],
+            countdown=3,
+        )
+    assert stage.held() == 0
+    stage.wait_runs(4)
+    assert stage.held() == 0
+    stage.assert_once(["all"] * 4)
+
+
+def test_without_a_horizon_everything_is_stock(stages: Stages) -> None:
+    """`horizon=None`: nothing is held, and what is held already is still released."""
+    stage = stages.stage()
+    stage.app.send_task("note", ("held before",), countdown=2.5)
+    plain = stage.producer(horizon=None)
+    plain.send_task("note", ("plain",), countdown=3)
+    assert (stage.held(), stage.queued()) == (1, 1)
+    stage.worker(SETTINGS='{"wheel_horizon": null}').wait_ready()
+    stage.assert_once(["held before", "plain"])
+
+
+def test_a_drain_leaves_everything_to_stock_workers(stage: Stage) -> None:
+    """All that waits goes to the broker with its ETA, also what is far from due."""
+    names = [f"task {i}" for i in range(250)]
+    for name in names[:-1]:
+        stage.app.send_task("note", (name,), countdown=5)
+    stage.app.send_task("note", (names[-1],), countdown=5, queue="left", routing_key="a.b")
+    stage.app.send_task("note", ("far",), countdown=86_400)
+    told: list[int] = []
+    drained = drain(stage.app, progress=told.append)
+    assert (drained.published, drained.kept, told[-1]) == (len(names) + 1, {}, len(names) + 1)
+    assert stage.held() == 0
+    stage.worker("-Q", "celery,left", installed=False).wait_ready()
+    stage.assert_once(names)
+    assert drain(stage.app).published == 0

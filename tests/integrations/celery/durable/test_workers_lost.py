@@ -1,0 +1,88 @@
+"""Workers that are killed, stopped and raced: what is held runs once, by whoever is alive."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from kombu.utils.json import loads
+from wheel_sched_celery.due import iso_of
+from wheel_sched_celery.recording import record
+
+if TYPE_CHECKING:
+    from conftest import Stage
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(150)]
+
+
+def test_a_killed_worker_takes_no_held_task_with_it(stage: Stage) -> None:
+    """SIGKILL for one of two workers, main process and pool, while everything is still held."""
+    first, second = stage.worker(pool="prefork"), stage.worker(pool="prefork")
+    first.wait_ready()
+    second.wait_ready()
+    names = [f"task {i}" for i in range(200)]
+    for i, name in enumerate(names):
+        stage.app.send_task("note", (name,), countdown=5 + i * 0.005)
+    assert stage.held() == len(names)
+    first.kill()
+    stage.assert_once(names)
+
+
+def test_a_stopped_worker_neither_keeps_nor_doubles_what_is_held(stage: Stage) -> None:
+    """SIGSTOP over the due times, then SIGCONT: the other one did everything."""
+    stopped = stage.worker("-Q", "elsewhere").wait_ready()  # it dispatches and consumes nothing that matters here
+    names = [f"task {i}" for i in range(100)]
+    for i, name in enumerate(names):
+        stage.app.send_task("note", (name,), countdown=3.5 + i * 0.01)
+    stopped.send_all(signal.SIGSTOP)
+    stage.worker().wait_ready()
+    stage.assert_once(names)
+    stopped.send_all(signal.SIGCONT)
+    stage.wait_until(lambda: len(_stats(stage)) == 2, "both workers answered")
+    stage.assert_once(names)
+
+
+def test_dispatchers_racing_hand_over_each_task_once(stage: Stage) -> None:
+    """20,000 tasks due at once, two workers: the queue holds each of them once, and both did their share."""
+    count = 20_000
+    start_ms = stage.store.now_ms() + 6_000
+    wheel: Any = stage.app.wheel
+    with stage.app.producer_pool.acquire(block=True) as producer:
+        message = stage.app.amqp.create_task_message("id", "note", eta=iso_of(start_ms))
+        options = {"headers": message.headers, "exchange": "", "routing_key": "parked", "serializer": "json"}
+        model = record(producer, message.body, {**options, **message.properties}, start_ms)
+    tasks = [replace(model, task_id=f"id-{i}", headers={**model.headers, "id": f"id-{i}"}) for i in range(count)]
+    for at in range(0, count, 500):
+        assert all(wheel.hold(tasks[at : at + 500]))
+    for worker in [stage.worker(), stage.worker()]:
+        worker.wait_ready()
+    stage.wait_until(lambda: stage.queued("parked") >= count, "all were handed over")
+    rows = stage.client.lrange("parked", 0, -1)
+    assert Counter(json.loads(row)["headers"]["id"] for row in rows) == Counter(f"id-{i}" for i in range(count))
+    assert loads(rows[0])["headers"]["task"] == "note"
+    stage.wait_until(lambda: sum(_published(stage)) == count, "both have counted")
+    assert stage.held() == 0
+
+
+def test_children_forked_beside_a_busy_dispatcher_never_hang(stage: Stage) -> None:
+    """A child per task: each is forked while the dispatcher's threads are at work, and each sends a retry itself."""
+    stage.worker("--max-tasks-per-child", "1", pool="prefork").wait_ready()
+    names = [f"task {i}" for i in range(8)]
+    for i, name in enumerate(names):
+        stage.app.send_task("again", (name, 2.5, 1), countdown=2.2 + i * 0.02)
+    runs = stage.wait_runs(2 * len(names))
+    assert Counter((run.name, run.retries) for run in runs) == Counter((name, n) for name in names for n in (0, 1))
+    assert len({run.pid for run in runs}) > len(names)
+
+
+def _stats(stage: Stage) -> dict[str, Any]:
+    replies = stage.app.control.broadcast("wheel_stats", reply=True, timeout=2)
+    return {name: reply for answer in replies or [] for name, reply in answer.items()}
+
+
+def _published(stage: Stage) -> list[int]:
+    return [reply["dispatcher"].get("published", 0) for reply in _stats(stage).values()]

@@ -1,0 +1,62 @@
+"""An app whose broker and store live in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from celery import Celery
+from kombu.transport import memory
+from wheel_sched_celery import HeldTask, Wheel, install
+from wheel_sched_celery.held_task import decode
+
+from wheel_sched.store.connect import open_store
+from wheel_sched.store.delay_store import DelayStore
+
+
+class House:
+    """An app with its integration, its broker's queues and its store."""
+
+    def __init__(self, settings: dict[str, Any], conf: dict[str, Any]) -> None:
+        self.app = Celery("house", broker="memory://", backend="cache+memory://", set_as_current=False)
+        self.app.conf.update(**conf)
+        self.wheel: Wheel = install(self.app, "redis://nowhere.invalid", **settings)
+        self.store: DelayStore = open_store("memory:")
+        self.wheel._store = self.store
+
+    def held(self) -> list[HeldTask]:
+        return [decode(found.body) for found in self.store.list_items("due").found]
+
+    def published(self, queue: str = "celery") -> list[Any]:
+        """What a broker has got, taken out."""
+        with self.app.connection_for_read() as connection, connection.channel() as channel:
+            found = []
+            while (message := channel.basic_get(queue, no_ack=True)) is not None:
+                found.append(message)
+            return found
+
+    def send(self, name: str = "note", *arguments: Any, **options: Any) -> Any:
+        return self.app.send_task(name, arguments, **options)
+
+
+@pytest.fixture
+def house_of() -> Iterator[Callable[..., House]]:
+    """Makes a house: settings of `install` as keywords, `conf` for the app's."""
+    houses: list[House] = []
+    memory.Transport.global_state.clear()
+    memory.Channel.queues.clear()
+
+    def make(conf: dict[str, Any] | None = None, **settings: Any) -> House:
+        houses.append(House(settings, conf or {}))
+        return houses[-1]
+
+    yield make
+    for house in houses:
+        house.wheel.close()
+        house.app.close()
+
+
+@pytest.fixture
+def house(house_of: Callable[..., House]) -> House:
+    return house_of()

@@ -1,0 +1,133 @@
+"""A held task in both of its forms."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kombu import Connection, Exchange, Queue
+from wheel_sched_celery.due import instant_ms, iso_of
+from wheel_sched_celery.entities import entity_of, values_of
+from wheel_sched_celery.held_task import HeldTask, bounded, decode, encode_neutral
+from wheel_sched_celery.redis_queue import RedisQueue
+
+from wheel_sched.errors import Rejected
+
+ETA_MS = 1_800_000_000_123
+
+
+def task(**changes: Any) -> HeldTask:
+    values: dict[str, Any] = {
+        "task_id": "an-id",
+        "name": "note",
+        "retries": 2,
+        "eta_ms": ETA_MS,
+        "exchange": "",
+        "routing_key": "work",
+        "queue": "work",
+        "body": b'[[1], {}, {"chain": null}]',
+        "content_type": "application/json",
+        "content_encoding": "utf-8",
+        "headers": {"task": "note", "id": "an-id", "eta": iso_of(ETA_MS), "retries": 2},
+        "properties": {"correlation_id": "an-id", "delivery_mode": 2},
+        "priority": 0,
+    }
+    return HeldTask(**{**values, **changes})
+
+
+@settings(max_examples=25)
+@given(
+    st.binary(max_size=40) | st.text(max_size=40),
+    st.dictionaries(
+        st.text(max_size=8),
+        st.none()
+        | st.integers()
+        | st.text(max_size=20)
+        | st.binary(max_size=9)
+        | st.just(datetime(2030, 1, 1, tzinfo=UTC)),
+        max_size=4,
+    ),
+    st.text(min_size=1, max_size=20) | st.just("é" * 600),
+)
+def test_the_neutral_form_gives_back_what_went_in(body: bytes | str, headers: dict[str, Any], task_id: str) -> None:
+    """Bodies of any bytes, headers of any type that a broker carries, ids of any length."""
+    before = task(body=body, headers=headers, task_id=task_id, ttl_until_ms=5, declare=({"kind": "exchange"},))
+    assert decode(encode_neutral(before)) == before
+    before.item(b"", 50).check()
+
+
+def test_the_push_form_is_read_like_the_neutral_one() -> None:
+    """For whoever lists, shows or publishes; the queue's declaration is not in it."""
+    queue = RedisQueue(Connection("redis://"))
+    before = task(priority=6)
+    form = queue.push_form(before, 0)
+    assert form is not None
+    assert form.startswith(b"L1[7,")
+    assert decode(form) == before
+    steps = RedisQueue(Connection("redis://", transport_options={"priority_steps": [0, 5], "global_keyprefix": "p:"}))
+    prefixed = steps.push_form(before, 0)
+    assert prefixed is not None
+    assert b"]p:work\x06\x165{" in prefixed
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"exchange": "wide"},
+        {"headers": {}},
+        {"headers": {"task": "note", "id": "an-id", "eta": "2030-01-01T00:00:00"}},
+        {"declare": values_of([Queue("work", Exchange("work"), routing_key="work", expires=60)])},
+    ],
+    ids=["exchange", "protocol 1", "naive eta", "queue with a lifetime"],
+)
+def test_what_a_list_cannot_carry_has_no_push_form(changes: dict[str, Any]) -> None:
+    """A publisher sends it."""
+    assert RedisQueue(Connection("redis://")).push_form(task(**changes), 0) is None
+
+
+def test_an_id_tells_retries_etas_and_copies_apart() -> None:
+    """The same message is the same item each time it is seen."""
+    one = task()
+    others = [replace(one, retries=3), replace(one, eta_ms=ETA_MS + 1), replace(one, one_of_many=True)]
+    copies = [replace(one, one_of_many=True, queue=name) for name in ("left", "right")]
+    assert len({each.item_id for each in [one, *others, *copies]}) == 6
+    assert one.item_id == replace(one, body=b"", headers={}).item_id == f"an-id:2:{ETA_MS}"
+
+
+def test_another_eta_stands_in_the_message_too() -> None:
+    """In the header, or in a JSON body of protocol 1; other bodies are left alone and said so."""
+    later = task().with_eta(ETA_MS + 60_000)
+    assert instant_ms(later.headers["eta"], None) == later.eta_ms == ETA_MS + 60_000
+    old = task(headers={}, body='{"task": "note", "eta": null}').with_eta(ETA_MS)
+    assert iso_of(ETA_MS) in str(old.body)
+    with pytest.raises(Rejected, match="left as it is"):
+        task(headers={}, content_type="application/x-python-serialize").with_eta(ETA_MS)
+
+
+@pytest.mark.parametrize("body", [b"", b"C1{", b"C1[]", b"C1{}", b"L1[1,2]aab", b"L1[1,2]a{}", b"\xff"])
+def test_a_body_of_something_else_is_refused(body: bytes) -> None:
+    """And nothing in it is executed."""
+    with pytest.raises(Rejected, match=r"left as it is"):
+        decode(body)
+
+
+def test_names_that_the_store_could_not_take_become_digests() -> None:
+    """Short ones stay what they are."""
+    assert bounded("plain") == "plain"
+    assert bounded("x" * 500) != bounded("x" * 501)
+    assert bounded("two\nlines").startswith("sha256-")
+
+
+def test_queues_and_exchanges_are_declared_as_they_were() -> None:
+    """But exclusive ones, which belong to a connection."""
+    queue = Queue("q", Exchange("e", type="topic"), routing_key="a.*", queue_arguments={"x-queue-type": "quorum"})
+    mine = Queue("mine", exclusive=True)
+    values = values_of([queue, Exchange("alone", type="fanout"), mine])
+    assert [value["name"] for value in values] == ["q", "alone"]
+    again = entity_of(values[0])
+    assert (again, again.exchange, again.queue_arguments) == (queue, queue.exchange, queue.queue_arguments)
+    assert entity_of(values[1]).type == "fanout"

@@ -1,0 +1,173 @@
+"""What a producer holds, what it sends the stock way, and bad input on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta, timezone
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from celery import signals
+from kombu import Exchange, Queue
+from kombu.common import Broadcast
+from kombu.exceptions import OperationalError
+from wheel_sched_celery import HoldRefused
+from wheel_sched_celery.producing import HoldingProducer
+
+from wheel_sched.errors import StoreUnavailable
+
+if TYPE_CHECKING:
+    from conftest import House
+
+FAR = datetime(2100, 6, 1, 12, tzinfo=UTC)
+
+
+def test_what_is_due_beyond_the_horizon_is_held_and_the_rest_is_sent(house: House) -> None:
+    """At once, within two seconds, and in the past are stock's."""
+    house.send()
+    house.send(eta=datetime(2001, 1, 1, tzinfo=UTC))
+    for countdown in (1.5, 0.5, -5):
+        house.send(countdown=countdown)
+    assert (len(house.held()), len(house.published())) == (0, 5)
+    house.send(countdown=2.5)
+    house.send(eta=FAR)
+    assert (len(house.held()), len(house.published())) == (2, 0)
+
+
+@pytest.mark.parametrize(
+    ("eta", "zone", "due"),
+    [
+        (FAR, "UTC", FAR),
+        (FAR.astimezone(timezone(timedelta(hours=5, minutes=45))), "UTC", FAR),
+        (datetime(2100, 6, 1, 12), "Europe/Berlin", FAR),  # naive is UTC to a worker, whatever its zone
+        ("2100-06-01T12:00:00+00:00", "UTC", FAR),
+        (datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC), "UTC", datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)),
+    ],
+    ids=["utc", "odd zone", "naive", "text", "year 9999"],
+)
+def test_an_eta_means_what_a_worker_makes_of_it(
+    house_of: Callable[..., House], eta: Any, zone: str, due: datetime
+) -> None:
+    """The instant is held; the header is as it was."""
+    house = house_of(conf={"timezone": zone})
+    house.send(eta=eta)
+    (task,) = house.held()
+    assert task.eta_ms == int(due.timestamp() * 1000)
+    assert task.headers["eta"] == (eta if isinstance(eta, str) else eta.isoformat())
+
+
+def test_an_eta_that_nobody_can_read_goes_the_stock_way(house: House) -> None:
+    """A worker says what is wrong with it."""
+    house.send(eta="the day after tomorrow")
+    assert (len(house.held()), len(house.published())) == (0, 1)
+
+
+def test_protocol_1_is_held_too(house_of: Callable[..., House]) -> None:
+    """Its ETA stands in the body."""
+    house = house_of(conf={"task_protocol": 1})
+    result = house.send("old", 1, countdown=60)
+    (task,) = house.held()
+    assert (task.task_id, task.name, task.headers) == (result.id, "old", {})
+
+
+def test_a_task_can_be_found_by_its_id_and_is_counted_under_its_queue(house: House) -> None:
+    """As far as the store is concerned."""
+    result = house.send(countdown=60, queue="slow")
+    (found,) = house.store.get(house.store.find(f"task:{result.id}"), route=result.id)
+    assert found is not None
+    assert (found.topic, found.id.split(":")[:2]) == ("slow", [result.id, "0"])
+
+
+def test_signals_are_sent_as_ever_and_what_they_change_is_held(house: House) -> None:
+    """`before_task_publish` may write headers; `after_task_publish` follows the hold."""
+    seen: list[int] = []
+
+    def before(headers: dict[str, Any], **_: Any) -> None:
+        headers["tenant"] = "t1"
+
+    def after(**_: Any) -> None:
+        seen.append(len(house.held()))
+
+    signals.before_task_publish.connect(before)
+    signals.after_task_publish.connect(after)
+    try:
+        house.send(countdown=60)
+    finally:
+        signals.before_task_publish.disconnect(before)
+        signals.after_task_publish.disconnect(after)
+    assert seen == [1]
+    assert house.held()[0].headers["tenant"] == "t1"
+
+
+def test_a_message_over_the_limit_goes_the_stock_way(house: House, caplog: pytest.LogCaptureFixture) -> None:
+    """With a warning that names the task."""
+    result = house.send("large", "x" * (17 * 1024 * 1024), countdown=60)
+    assert (house.held(), len(house.published())) == ([], 1)
+    assert result.id in caplog.text
+
+
+def test_broadcasts_are_never_held(house_of: Callable[..., House]) -> None:
+    """Held once, they would have to become many when due."""
+    house = house_of(conf={"task_queues": [Queue("celery"), Broadcast("all")]})
+    house.send(exchange="all", exchange_type="fanout", routing_key="celery", countdown=60)
+    house.send(exchange="x", exchange_type="fanout", routing_key="k", declare=[Exchange("x", "fanout")], countdown=60)
+    assert house.held() == []
+
+
+def test_native_delayed_delivery_is_undone(house: House, house_of: Callable[..., House]) -> None:
+    """Celery puts the delay into the routing key for quorum queues; held, the message goes to its own exchange."""
+    house = house_of(conf={"task_queues": [Queue("q", Exchange("e", type="topic"), routing_key="a.b")]})
+    key = ".".join("0" * 25 + "111") + ".a.b"
+    house.send(exchange=Exchange("celery_delayed_27", type="topic"), routing_key=key, countdown=60)
+    (task,) = house.held()
+    assert (task.exchange, task.routing_key, task.queue) == ("e", "a.b", "q")
+
+
+def _away(*_: Any, **__: Any) -> Any:
+    raise StoreUnavailable("gone")
+
+
+def test_with_the_store_away_a_task_is_sent_the_stock_way(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the next one at once, without asking the store again for a while."""
+    asked: list[int] = []
+    monkeypatch.setattr(house.store, "schedule", lambda *_, **__: asked.append(1) or _away())
+    house.send(countdown=60)
+    house.send(countdown=60)
+    assert (len(house.published()), len(asked)) == (2, 1)
+
+
+def test_an_app_may_refuse_instead(house_of: Callable[..., House], monkeypatch: pytest.MonkeyPatch) -> None:
+    """With an error that says what happened, and nothing sent."""
+    house = house_of(on_outage="refuse")
+    monkeypatch.setattr(house.store, "schedule", _away)
+    with pytest.raises(HoldRefused, match="was not sent: gone"):
+        house.send(countdown=60)
+    assert house.published() == []
+
+
+def test_holding_needs_no_broker(house_of: Callable[..., House]) -> None:
+    """A retry sent while the broker is away is not lost."""
+    house = house_of(conf={"broker_url": "redis://127.0.0.1:1/0"})
+    house.wheel._queue_known = True
+    house.app.send_task("note", countdown=60, ignore_result=True)
+    assert [task.name for task in house.held()] == ["note"]
+
+
+def test_a_task_sent_event_that_cannot_be_sent_fails_nobody(house: House) -> None:
+    """The task is safe by then."""
+
+    class Broken:
+        """A producer whose broker goes away after the first publish."""
+
+        connection = SimpleNamespace(recoverable_connection_errors=())
+        exchange, routing_key, serializer, compression = Exchange(""), "celery", "json", None
+
+        def publish(self, *_: Any, **__: Any) -> None:
+            raise OperationalError("gone")
+
+    producer = HoldingProducer(Broken(), house.wheel)
+    message = house.app.amqp.create_task_message("an-id", "note", countdown=60)
+    producer.publish(message.body, headers=message.headers, exchange="", **message.properties)
+    assert producer.publish({"type": "task-sent"}) is None
+    assert [task.task_id for task in house.held()] == ["an-id"]

@@ -1,0 +1,98 @@
+"""Settings: where they come from, what is refused, and what `install` insists on."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from celery import Celery
+from wheel_sched_celery import install, wheel_of
+from wheel_sched_celery.settings import duration_ms, load_settings, url_of_broker
+
+from wheel_sched.errors import ConfigError
+
+
+def test_the_store_is_the_broker_when_that_is_a_redis() -> None:
+    """Two lines are the whole set-up."""
+    settings = load_settings({}, {}, "redis://host:6380/2")
+    assert (settings.url, settings.horizon, settings.namespace) == ("redis://host:6380/2", 2_000, "celery")
+    assert settings.holds
+
+
+@pytest.mark.parametrize(
+    ("broker", "store"),
+    [
+        ("redis+socket:///tmp/a.sock?virtual_host=3", "unix:///tmp/a.sock?db=3"),
+        ("rediss://", "rediss://localhost:6379/0"),
+        ("amqp://localhost", None),
+        ("sentinel://a;sentinel://b", None),
+        (None, None),
+    ],
+)
+def test_a_store_is_derived_from_plain_redis_urls_alone(broker: str | None, store: str | None) -> None:
+    """For everything else somebody has to say where it is."""
+    assert url_of_broker(broker) == store
+
+
+def test_an_argument_wins_over_the_configuration() -> None:
+    """And None is a value: no store, no horizon."""
+    conf = {"wheel_url": "redis://conf", "wheel_horizon": 5, "wheel_lead": "20ms"}
+    assert load_settings({"horizon": "1m"}, conf, None).horizon == 60_000
+    assert load_settings({}, conf, None).lead == 20
+    assert load_settings({"url": None}, conf, None).holds is False
+    assert load_settings({"horizon": None}, conf, None).holds is False
+
+
+def test_everything_that_is_wrong_is_told_at_once() -> None:
+    """With the name that was meant."""
+    given: dict[str, Any] = {"horizon": "soon", "on_outage": "hope", "dispatch": "yes"}
+    with pytest.raises(ConfigError) as caught:
+        load_settings(given, {"wheel_horizn": 1}, "amqp://x")
+    text = str(caught.value)
+    for part in ("wheel_horizon?", '"2s"', '"refuse"', "True or False"):
+        assert part in text
+    with pytest.raises(ConfigError, match="needs an address"):
+        load_settings({}, {}, "amqp://x")
+    with pytest.raises(ConfigError, match="lives in one process"):
+        load_settings({"url": "memory:"}, {}, None)
+    with pytest.raises(ConfigError, match="shorter than horizon"):
+        load_settings({"url": "redis://x", "horizon": "50ms", "lead": "50ms"}, {}, None)
+
+
+@pytest.mark.parametrize(("horizon", "lead_ms"), [("2s", 1_000), ("1m", 1_000), ("50ms", 25), (None, 1_000)])
+def test_the_lead_follows_a_short_horizon(horizon: str | None, lead_ms: int) -> None:
+    """Half of it, at most a second; so a short horizon alone is no contradiction."""
+    assert load_settings({"url": "redis://x", "horizon": horizon}, {}, None).lead == lead_ms
+
+
+@pytest.mark.parametrize(
+    ("value", "ms"),
+    [("2s", 2_000), (1.5, 1_500), (timedelta(minutes=1), 60_000), (True, None), (-1, None), ("x", None)],
+)
+def test_durations_are_texts_seconds_or_timedeltas(value: Any, ms: int | None) -> None:
+    """Rounded up to whole milliseconds."""
+    assert duration_ms(value) == ms
+
+
+def test_settings_are_read_late_and_with_the_apps_own_prefix() -> None:
+    """An app may be configured after `install`."""
+    app = Celery("late", set_as_current=False)
+    wheel = install(app)
+    app.config_from_object({"CELERY_BROKER_URL": "redis://h/1", "CELERY_WHEEL_HORIZON": "10s"}, namespace="CELERY")
+    assert (wheel.settings.url, wheel.settings.horizon) == ("redis://h/1", 10_000)
+
+
+def test_install_refuses_what_would_go_past_it() -> None:
+    """Twice, after the first send, and with settings nobody knows."""
+    app = Celery("twice", broker="memory://", set_as_current=False)
+    with pytest.raises(ConfigError, match="unknown settings horizont"):
+        install(app, None, horizont=1)
+    install(app, None)
+    with pytest.raises(ConfigError, match="already"):
+        install(app, None)
+    used = Celery("used", broker="memory://", set_as_current=False)
+    assert used.amqp is not None
+    with pytest.raises(ConfigError, match="right after"):
+        install(used, None)
+    assert wheel_of(used) is None

@@ -1,0 +1,208 @@
+"""Takeover's decisions: by which clock, from which queue, and what stays with stock Celery."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from celery.worker import state as worker_state
+from kombu import Exchange, Queue
+from kombu.common import Broadcast
+from wheel_sched_celery.due import iso_of
+from wheel_sched_celery.own_queue import own_queue
+from wheel_sched_celery.takeover import StoreClock, Takeover
+
+from wheel_sched.errors import StoreUnavailable
+
+if TYPE_CHECKING:
+    from conftest import House
+
+HOUR_US = 3_600_000_000
+QUEUES = [
+    Queue("celery", Exchange("celery"), routing_key="celery"),
+    Queue("left", Exchange("wide", type="topic"), routing_key="a.*"),
+    Queue("deep", Exchange("wide", type="topic"), routing_key="b.#"),
+    Broadcast("all"),
+]
+
+
+class Consumer:
+    """As much of Celery's consumer, and of kombu's, as takeover looks at."""
+
+    def __init__(self, queues: list[Any] = QUEUES) -> None:
+        self.hub = SimpleNamespace(call_soon=self._call_soon)
+        self.soon: list[Callable[[], None]] = []
+        self.connection_errors = (OSError,)
+        self.event_dispatcher = None
+        self.task_consumer = self
+        self.queues = queues
+        self._active_tags = {queue.name: f"tag of {queue.name}" for queue in queues}
+
+    def _call_soon(self, call: Callable[[], None]) -> None:
+        self.soon.append(call)
+
+    def consuming_from(self, name: str) -> bool:
+        return name in self._active_tags
+
+    def turn(self) -> None:
+        """The end of the event loop's turn."""
+        soon, self.soon = self.soon, []
+        for call in soon:
+            call()
+
+
+class Scene:
+    """One worker's takeover, with a clock of its own."""
+
+    def __init__(self, house: House, wall_us: Callable[[], int] = lambda: time.time_ns() // 1000) -> None:
+        self.house = house
+        self.consumer = Consumer()
+        self.takeover = Takeover(house.wheel, self.consumer, StoreClock(house.wheel), wall_us)
+        self.stock: list[dict[str, Any]] = []
+        self.acked: list[str] = []
+        self.strategy = self.takeover.wrap(self._stock)
+
+    def _stock(self, message: Any, body: Any, ack: Any, reject: Any, callbacks: Any, to_timestamp: Any = None) -> None:
+        self.stock.append({"id": message.headers["id"], "to_timestamp": to_timestamp})
+
+    def receive(self, task_id: str, in_s: float, errors: Any = None, **headers: Any) -> None:
+        eta = iso_of(self.house.store.now_ms() + int(in_s * 1000))
+        message = SimpleNamespace(
+            headers={"task": "note", "id": task_id, "eta": eta, "retries": 0, **headers},
+            properties={"correlation_id": task_id, "delivery_tag": 1, "priority": 3},
+            delivery_info={"exchange": "", "routing_key": "celery"},
+            body=b"[]",
+            content_type="application/json",
+            content_encoding="utf-8",
+            errors=errors,
+        )
+        self.strategy(message, None, lambda *_: self.acked.append(task_id), None, [])
+
+    @property
+    def left_to_stock(self) -> list[str]:
+        return [each["id"] for each in self.stock]
+
+
+def test_a_turns_messages_are_stored_in_one_call_and_then_acknowledged(house: House, monkeypatch: Any) -> None:
+    """Not before: until then they are the broker's."""
+    scene = Scene(house)
+    calls: list[int] = []
+    schedule = house.store.schedule
+    monkeypatch.setattr(
+        house.store, "schedule", lambda items, **more: calls.append(len(items)) or schedule(items, **more)
+    )
+    for i in range(5):
+        scene.receive(f"id-{i}", 60)
+    assert (scene.acked, len(scene.consumer.soon)) == ([], 1)
+    scene.consumer.turn()
+    assert (calls, len(scene.acked), scene.stock) == ([5], 5, [])
+    assert {(task.queue, task.priority) for task in house.held()} == {("celery", 3)}
+    scene.receive("id-0", 60)
+    scene.consumer.turn()
+    assert len(scene.acked) == 6
+
+
+@pytest.mark.parametrize("offset_us", [-HOUR_US, 0, HOUR_US], ids=["behind", "right", "ahead"])
+def test_a_workers_wrong_clock_moves_nothing(house: House, offset_us: int) -> None:
+    """What is due by the store's clock goes to stock, the timer's instant corrected, and is not taken over again."""
+    scene = Scene(house, lambda: time.time_ns() // 1000 + offset_us)
+    scene.receive("due", -0.01)
+    scene.receive("soon", 1.5)
+    scene.receive("later", 3)
+    scene.consumer.turn()
+    assert (scene.left_to_stock, scene.acked) == (["due", "soon"], ["later"])
+    instant = scene.stock[1]["to_timestamp"](10_000.0)
+    assert instant == pytest.approx(10_000.0 + offset_us / 1e6, abs=5)
+
+
+def test_the_stores_clock_never_goes_back_for_a_worker(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else dispatched messages would be taken over again."""
+    now_us = [1_000_000]
+    clock = StoreClock(house.wheel, lambda: now_us[0] * 1000)
+    times = iter([5_000_000, 1_000])
+    monkeypatch.setattr(house.wheel, "store_now_ms", lambda: next(times))
+    first = clock.now_us()
+    now_us[0] += 120_000_000
+    assert first is not None
+    assert clock.now_us() == first
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{"eta": None}, {"eta": "rubbish"}, {"eta": 5}, {"expires": iso_of(1_000)}, {"id": None}],
+    ids=["no eta", "no date", "a number", "expired", "no id"],
+)
+def test_what_is_odd_stays_with_stock(house: House, headers: dict[str, Any]) -> None:
+    """Celery says what is wrong with it, or does not mind."""
+    scene = Scene(house)
+    scene.receive("odd", 60, **headers)
+    scene.consumer.turn()
+    assert (len(scene.stock), house.held()) == (1, [])
+
+
+def test_revoked_and_undecodable_ones_stay_with_stock(house: House) -> None:
+    """Stock drops the first and reports the second."""
+    scene = Scene(house)
+    worker_state.revoked.add("revoked")
+    try:
+        scene.receive("revoked", 60)
+        scene.receive("undecodable", 60, errors=[ValueError()])
+    finally:
+        worker_state.revoked.discard("revoked")
+    assert scene.left_to_stock == ["revoked", "undecodable"]
+
+
+def test_with_the_store_away_they_stay_in_the_worker(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unacknowledged, in its timer, as ever."""
+    scene = Scene(house)
+
+    def away(_: Any, **_more: Any) -> Any:
+        raise StoreUnavailable("gone")
+
+    scene.receive("early", 60)
+    monkeypatch.setattr(house.store, "schedule", away)
+    scene.consumer.turn()
+    assert (scene.left_to_stock, scene.acked) == (["early"], [])
+
+
+def test_after_a_lost_connection_nothing_of_it_is_stored(house: House) -> None:
+    """The broker sends those messages again."""
+    scene = Scene(house)
+    scene.receive("lost", 60)
+    scene.takeover.end()
+    scene.consumer.turn()
+    assert (house.held(), scene.acked, scene.stock) == ([], [], [])
+
+
+@pytest.mark.parametrize(
+    ("exchange", "key", "tag", "queue"),
+    [
+        ("", "celery", None, "celery"),
+        ("", "unknown", None, None),
+        ("celery", "celery", None, "celery"),
+        ("celery", "other", None, None),
+        ("wide", "a.b", None, "left"),
+        ("wide", "a.b.c", None, None),
+        ("wide", "b", None, "deep"),
+        ("wide", "b.c.d", None, "deep"),
+        ("wide", "anything", "tag of deep", "deep"),
+        ("all", "", None, None),
+    ],
+)
+def test_a_message_goes_back_to_the_queue_it_came_from(
+    exchange: str, key: str, tag: str | None, queue: str | None
+) -> None:
+    """Or nowhere, when that is not certain or it was a broadcast."""
+    delivery = {"exchange": exchange, "routing_key": key, "consumer_tag": tag}
+    found = own_queue(SimpleNamespace(delivery_info=delivery), Consumer())
+    assert (None if found is None else found.name) == queue
+
+
+def test_two_queues_that_match_are_no_certainty() -> None:
+    """Without a consumer tag."""
+    both = [Queue("one", Exchange("w", type="topic"), "#"), Queue("two", Exchange("w", type="topic"), "a")]
+    message = SimpleNamespace(delivery_info={"exchange": "w", "routing_key": "a"})
+    assert own_queue(message, Consumer(both)) is None

@@ -1,0 +1,62 @@
+"""An app with tasks on hold and nobody else: no worker is up."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from celery import Celery
+from wheel_sched_celery import install
+from wheel_sched_celery.management import HeldTasks
+
+_numbers = itertools.count()
+
+
+def broker_of(url: str) -> str:
+    """Kombu's name for a Redis server's socket."""
+    return url.replace("unix://", "redis+socket://").replace("?db=", "?virtual_host=")
+
+
+def make_app(url: str, namespace: str, **settings: Any) -> Celery:
+    """An app whose broker, results and store lie in one server."""
+    app = Celery("managed", broker=broker_of(url), backend=broker_of(url), set_as_current=False)
+    install(app, url, namespace=namespace, **settings)
+    app.conf.task_default_queue = f"queue-{namespace}"
+
+    @app.task(name="mail.send", shared=False)
+    def send(number: int) -> int:
+        return number
+
+    @app.task(name="bill.write", shared=False)
+    def write(number: int) -> int:
+        return number
+
+    return app
+
+
+@pytest.fixture(params=[1, 3], ids=["one-shard", "three-shards"])
+def app(request: pytest.FixtureRequest, redis_url: str) -> Iterator[Celery]:
+    app = make_app(redis_url, f"m{next(_numbers)}", shards=request.param)
+    yield app
+    app.wheel.close()
+    app.close()
+
+
+@pytest.fixture
+def tasks(app: Celery) -> HeldTasks:
+    return HeldTasks(app)
+
+
+@pytest.fixture
+def ids(app: Celery) -> dict[str, str]:
+    """Four tasks on hold: mail in one and two hours, to a queue of its own in three, a bill in a day."""
+    mail, bill = app.tasks["mail.send"], app.tasks["bill.write"]
+    return {
+        "one": mail.apply_async((1,), countdown=3600).id,
+        "two": mail.apply_async((2,), eta=datetime.now(UTC) + timedelta(hours=2)).id,
+        "three": mail.apply_async((3,), countdown=3 * 3600, queue="other", priority=7, expires=86_400).id,
+        "bill": bill.apply_async((4,), {}, countdown=86_400).id,
+    }

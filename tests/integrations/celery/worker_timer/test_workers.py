@@ -1,0 +1,75 @@
+"""The wheel in real workers of every pool, without any store."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(180)]
+
+TIMERS = {
+    "solo": "WheelTimer",
+    "threads": "WheelTimer",
+    "prefork": "WheelTimer",
+    "gevent": "ThreadedWheelTimer",
+    "eventlet": "ThreadedWheelTimer",
+}
+
+
+@pytest.mark.parametrize("pool", TIMERS)
+def test_eta_tasks_run_once_and_never_early_in_every_pool(pool: str, timed_worker: Callable[..., Any]) -> None:
+    """Fifty at one instant and fifty spread, entered before their time, through the worker's own strategy."""
+    worker = timed_worker(pool)
+    assert worker.timers() == {TIMERS[pool]}
+    start_s = time.time() + 1.5
+    worker.send_all([(number, start_s if number < 50 else start_s + 0.01 * number) for number in range(100)])
+    worker.wait_for("100 tasks", lambda: len(worker.ran()) >= 100)
+    ran = worker.ran()
+    assert sorted(number for number, _ in ran) == list(range(100))
+    assert min(late_s for _, late_s in ran) >= 0
+
+
+def test_a_burst_does_not_put_the_solo_pool_to_sleep(timed_worker: Callable[..., Any]) -> None:
+    """Kombu's timer runs ten of them and polls for a second: 400 would take 20 s or more (stock: about 20 a second)."""
+    worker = timed_worker("solo")
+    worker.timers()
+    start_s = time.time() + 2
+    worker.send_all([(number, start_s) for number in range(400)])
+    worker.wait_for("400 tasks", lambda: len(worker.ran()) >= 400)
+    assert max(late_s for _, late_s in worker.ran()) < 15
+
+
+def test_a_transport_without_an_event_loop_gets_the_threaded_timer(
+    timed_worker: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Filesystem queues only block; ETA tasks are on time there too."""
+    folder = tmp_path / "queues"
+    folder.mkdir()
+    worker = timed_worker("solo", folder=folder)
+    assert worker.timers() == {"ThreadedWheelTimer"}
+    start_s = time.time() + 1
+    worker.send_all([(number, start_s) for number in range(5)])
+    worker.wait_for("5 tasks", lambda: len(worker.ran()) >= 5)
+    ran = worker.ran()
+    assert sorted(number for number, _ in ran) == list(range(5))
+    assert min(late_s for _, late_s in ran) >= 0
+
+
+def test_inspect_scheduled_shows_what_waits_in_the_wheel(timed_worker: Callable[..., Any]) -> None:
+    """In stock's shape: it reads the timer's queue."""
+    worker = timed_worker("threads")
+    worker.timers()
+    worker.send(1, time.time() + 3600)
+    inspect = worker.app.control.inspect(timeout=5, destination=[f"{worker.queue}@here"])
+    shown = worker.wait_for(
+        "the scheduled task", lambda: [row for rows in (inspect.scheduled() or {}).values() for row in rows]
+    )
+    assert shown[0]["priority"] == 6
+    assert shown[0]["request"]["name"] == "note"
+    worker.send(2, time.time() + 0.2)
+    worker.wait_for("the task that is due", worker.ran)
+    assert [number for number, _ in worker.ran()] == [2]
