@@ -33,7 +33,7 @@ class Open:
 
 @dataclass(slots=True)
 class Schedule:
-    """Store new items; what exists already, anywhere in the shard, is left alone, and so is what the fence let in before."""
+    """Store new items; what exists anywhere in the shard is left alone, and so is what the fence let in before."""
 
     script: ClassVar[str] = "schedule"
     writes: ClassVar[bool] = True
