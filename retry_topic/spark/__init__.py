@@ -1,4 +1,4 @@
-"""The data pipeline on Spark: the delay store as a data source, and jobs over dead letters, history and the store itself.
+"""The data pipeline on Spark: the delay store as a data source, and jobs over dead letters, history and the store.
 
     spark = spark_session()                    # or: register(your_spark)
     dead = spark.read.format("wheelsched").options(store=url, states="dead").load()

@@ -29,6 +29,7 @@ COMMANDS = {
     "restore": Lazy("wheel_sched.cli.maintenance:restore", "Put a backup into an empty namespace."),
     "reshard": Lazy("wheel_sched.cli.maintenance:reshard", "Give a namespace another number of shards, offline."),
     "policy": Lazy("retry_topic.cli.policy:policy", "Explain and simulate retry policies."),
+    "spark": Lazy("retry_topic.spark.cli:spark", "Jobs on Spark: dead letters, history and the store in bulk."),
     "config": Lazy("wheel_sched.cli.settings:config", "Show the settings and where they are from."),
 }
 

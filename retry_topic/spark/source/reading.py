@@ -61,7 +61,7 @@ class StoreReader(DataSourceReader):
         self._form = form
         self._schema = schema
 
-    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:
+    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802  # PySpark's name
         """Take what the store or the reader can do by itself; the rest goes back to Spark."""
         for given in filters:
             narrowed = narrow(self._scope, given)

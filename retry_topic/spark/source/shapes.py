@@ -87,7 +87,9 @@ def check_read(columns: dict[str, str], form: str) -> None:
     """
     shape = SHAPES[form]
     problems = [
-        f"there is no column {name} {kind} in form {form!r}" for name, kind in columns.items() if shape.get(name) != kind
+        f"there is no column {name} {kind} in form {form!r}"
+        for name, kind in columns.items()
+        if shape.get(name) != kind
     ]
     if problems:
         raise ConfigError([*problems, f"expected some of: {ddl(shape)}"])

@@ -57,7 +57,7 @@ class WheelSchedSource(DataSource):
         check_written({field.name: field.dataType.simpleString() for field in schema})
         return BatchWriter(read_place(self.options), self.options.get("job_id") or uuid.uuid4().hex)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802  # PySpark's name
         from retry_topic.spark.source.writing import StreamWriter
 
         check_written({field.name: field.dataType.simpleString() for field in schema})

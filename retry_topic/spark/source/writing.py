@@ -67,13 +67,13 @@ class StreamWriter(DataSourceStreamArrowWriter):
         written = store_batches(self._place, Fence(f"query:{query_id}", epoch), iterator)
         return StreamWritten(written.rows, written.stored, query_id)
 
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # PySpark's name
         writers = {message.query_id for message in messages if isinstance(message, StreamWritten)}
         with self._place.opened() as store:
             for query_id in writers:
                 store.close_epoch(Fence(f"query:{query_id}", batchId))
 
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # PySpark's name
         """What was stored stays known to the epoch; its next run brings the rest."""
 
 
@@ -133,7 +133,7 @@ def items_of(batch: pa.RecordBatch) -> list[Item]:
     columns: dict[str, list[Any]] = {}
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         columns[name] = (_instants(column) if name == "due" else column).to_pylist()
-    nothing = [None] * batch.num_rows
+    nothing: list[Any] = [None] * batch.num_rows
     ids = columns["id"]
     if None in ids:
         raise Rejected(f"{ids.count(None)} rows have no id: none of these {len(ids)} rows was stored; drop them first")

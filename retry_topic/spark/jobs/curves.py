@@ -1,0 +1,179 @@
+"""Recovery curves: how likely a message still fails t after its first failure, from attempts that look now and then.
+
+A message that failed at L and went through at S has recovered somewhere in between: interval-censored; one that was
+given up at L recovers after it, or never. The curve is Turnbull's (1976) non-parametric maximum likelihood by
+self-consistency, on a grid of times; beyond the last attempt anybody made it is not known, and stays flat.
+
+Pure numbers, no Spark: history comes in as counts of intervals, a few thousand at most.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from retry_topic.policy.delays import Delay
+
+Floats: TypeAlias = Any  # an array of float64: types are checked without numpy too
+
+STEPS = 6  # grid lines for each doubling of the time
+LEAST_MS = 50  # recoveries are not told apart below
+LINES = STEPS * 24 + 1  # up to ten days
+GRID_MS: tuple[int, ...] = (0, *(round(LEAST_MS * 2 ** (n / STEPS)) for n in range(LINES)))
+_ROUNDS = 400
+_DRAWS = 48  # schedules drawn from a policy with jitter
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """So many messages still failed at grid line `failed` and had recovered at line `recovered` (None: never seen)."""
+
+    failed: int
+    recovered: int | None
+    messages: int
+
+
+def line_before(at_ms: float) -> int:
+    """The last grid line at or before a time."""
+    return int(np.searchsorted(np.asarray(GRID_MS), at_ms, side="right")) - 1
+
+
+@dataclass(slots=True)
+class Curve:
+    """Share of messages that still fail, at each line of the grid.
+
+    Args:
+        failing: by grid line, from 1 down.
+        horizon_ms: up to where somebody looked; behind it nothing is known.
+        messages: how many it was made of.
+    """
+
+    failing: Floats
+    horizon_ms: int
+    messages: int
+    _grid: Floats = field(default_factory=lambda: np.asarray(GRID_MS, dtype=np.float64), repr=False)
+
+    def at(self, times_ms: Floats) -> Floats:
+        """Share still failing at these times; between grid lines a straight line."""
+        known = np.minimum(times_ms, self.horizon_ms)
+        return np.interp(known, self._grid, self.failing)
+
+
+def fit(intervals: Sequence[Interval]) -> Curve:
+    """The curve that makes what was seen most likely."""
+    counts = np.asarray([interval.messages for interval in intervals], dtype=np.float64)
+    return _fit(_cover(intervals), counts, _horizon(intervals))
+
+
+def _horizon(intervals: Sequence[Interval]) -> int:
+    looked = [interval.failed for interval in intervals] + [i.recovered for i in intervals if i.recovered is not None]
+    return GRID_MS[min(max(looked, default=0), len(GRID_MS) - 1)]
+
+
+def _cover(intervals: Sequence[Interval]) -> Floats:
+    """Which stretches of the grid each interval covers; the last stretch is "later or never"."""
+    cover = np.zeros((len(intervals), len(GRID_MS)))
+    for row, interval in zip(cover, intervals, strict=True):
+        row[interval.failed : interval.recovered if interval.recovered is not None else None] = 1.0
+    return cover
+
+
+def _fit(cover: Floats, counts: Floats, horizon_ms: int) -> Curve:
+    total = counts.sum()
+    # mass behind the horizon is "later or never", wherever it is put: all of it to the last stretch
+    cover = cover.copy()
+    last = line_before(horizon_ms)
+    cover[:, last:-1] = 0.0
+    mass = np.full(len(GRID_MS), 1.0 / len(GRID_MS))
+    for _ in range(_ROUNDS):
+        likely = cover @ mass
+        step = mass * (cover.T @ (counts / np.maximum(likely, 1e-300))) / total
+        moved = float(np.abs(step - mass).max())
+        mass = step
+        if moved < 1e-9:
+            break
+    failing = 1.0 - np.concatenate(([0.0], np.cumsum(mass[:-1])))
+    return Curve(np.clip(failing, 0.0, 1.0), horizon_ms, int(total))
+
+
+def resample(intervals: Sequence[Interval], rounds: int, seed: int) -> list[Curve]:
+    """Curves of as many messages drawn anew from what was seen: how far chance alone may move the curve."""
+    rng = np.random.default_rng(seed)
+    counts = np.asarray([interval.messages for interval in intervals], dtype=np.float64)
+    cover, horizon_ms = _cover(intervals), _horizon(intervals)
+    total = int(counts.sum())
+    draws = rng.multinomial(total, counts / total, size=rounds)
+    return [_fit(cover, np.asarray(draw, dtype=np.float64), horizon_ms) for draw in draws]
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """What a policy would have done to messages that failed once.
+
+    Args:
+        success: share that goes through in the end.
+        tries: deliveries a message, the first one included.
+        wait_ms: p50, p90 and p99 of the time from the first failure to success, of those that succeed.
+        beyond: the policy goes on longer than anybody looked; its success is a lower bound.
+    """
+
+    success: float
+    tries: float
+    wait_ms: dict[str, int]
+    beyond: bool = False
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "success": round(self.success, 5),
+            "tries": round(self.tries, 3),
+            "wait_ms": self.wait_ms,
+            "beyond": self.beyond,
+        }
+
+
+def schedules(delay: Delay, attempts: int, seed: int = 0) -> Floats:
+    """When the retries of a policy run, in ms after the first failure: one row for each schedule that was drawn."""
+    rng = random.Random(seed)
+    steady = getattr(delay, "jitter", "") == "none" or type(delay).__name__ == "Fixed"
+    rows = []
+    for _ in range(1 if steady else _DRAWS):
+        at_ms, previous, row = 0, None, []
+        for failure in range(1, attempts):
+            previous = delay.draw(failure, previous, rng).delay_ms
+            at_ms += previous
+            row.append(at_ms)
+        rows.append(row)
+    return np.asarray(rows, dtype=np.float64).reshape(len(rows), attempts - 1)
+
+
+def score(curve: Curve, times_ms: Floats) -> Score:
+    """What these schedules would have done."""
+    if times_ms.shape[1] == 0:
+        return Score(0.0, 1.0, {"p50": 0, "p90": 0, "p99": 0})
+    failing = curve.at(times_ms)
+    before = np.concatenate((np.ones((len(failing), 1)), failing[:, :-1]), axis=1)
+    success = float(1.0 - failing[:, -1].mean())
+    tries = 1.0 + float(before.sum(axis=1).mean())
+    return Score(success, tries, _waits(times_ms, before - failing), bool(times_ms[:, -1].mean() > curve.horizon_ms))
+
+
+def _waits(times_ms: Floats, gained: Floats) -> dict[str, int]:
+    order = np.argsort(times_ms, axis=None)
+    times, weights = times_ms.ravel()[order], gained.ravel()[order]
+    reached = np.cumsum(weights)
+    if reached[-1] <= 0:
+        return {"p50": 0, "p90": 0, "p99": 0}
+    found = {}
+    for name, share in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99)):
+        found[name] = int(times[min(int(np.searchsorted(reached, share * reached[-1])), len(times) - 1)])
+    return found
+
+
+def spread(values: Iterable[float], share: float = 0.95) -> tuple[float, float]:
+    """The middle `share` of some values."""
+    ordered = np.asarray(sorted(values))
+    return float(np.quantile(ordered, (1 - share) / 2)), float(np.quantile(ordered, (1 + share) / 2))
