@@ -42,13 +42,16 @@ def spark() -> None:
 @contextlib.contextmanager
 def running(master: str | None) -> Iterator[SparkSession]:
     """A session that ends with the block, unless it was there before."""
-    from retry_topic.spark.session import spark_session
-
-    note("starting Spark")
     try:
-        session = spark_session(master)
+        from retry_topic.spark.session import running_session, spark_session
     except ImportError as error:
         raise ConfigError('the jobs need Spark: pip install "wheel-sched[spark]"; nothing was started') from error
+    session = running_session()
+    if session is not None:
+        yield session
+        return
+    note("starting Spark")
+    session = spark_session(master)
     session.sparkContext.setLogLevel("ERROR")
     try:
         yield session

@@ -64,9 +64,9 @@ def spark_session(
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise ConfigError("Spark needs `pip install wheel-sched[spark]`; nothing was started") from error
-    running = SparkSession.getActiveSession()
+    running = running_session()
     if running is not None:
-        return register(running)
+        return running
     python = os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", python)
     if "SPARK_LOCAL_IP" not in os.environ and (master is None or master.startswith("local")):
@@ -80,6 +80,14 @@ def spark_session(
             conf.set(name, value)
     conf.setMaster(chosen).setAppName(app)
     return register(SparkSession.builder.config(conf=conf).getOrCreate())
+
+
+def running_session() -> SparkSession | None:
+    """The session of this thread that is there already, with the source registered in it."""
+    from pyspark.sql import SparkSession
+
+    running = SparkSession.getActiveSession()
+    return None if running is None else register(running)
 
 
 def register(spark: SparkSession) -> SparkSession:

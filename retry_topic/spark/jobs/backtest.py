@@ -14,13 +14,13 @@ from retry_topic.policy import PolicySet, RetryPolicy
 from retry_topic.policy.checks import check_name, check_pattern
 from retry_topic.policy.failure import Failure
 from retry_topic.policy.rules import Rule, first_match
-from retry_topic.spark.jobs.curves import GRID_MS, Interval, fit, resample, schedules, score, spread
+from retry_topic.spark.jobs.curves import GRID_MS, LEAST_MS, STEPS, Interval, fit, resample, schedules, score, spread
 from retry_topic.spark.jobs.history import check_history, sound
 from retry_topic.spark.jobs.search import Candidate, search
 from wheel_sched.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 LEAST_MESSAGES = 30  # a group of fewer says nothing
 
@@ -148,14 +148,11 @@ def _reduce(history: DataFrame, report: Backtest) -> tuple[dict[Any, list[Interv
         )
         .where(f.col("first").isNotNull())
     )
-    grid = f.array(*(f.lit(ms).cast("bigint") for ms in GRID_MS))
-    last = f.lit(len(GRID_MS) - 1)
     wait, until = f.col("went") - f.col("first"), f.col("failed") - f.col("first")
     binned = messages.withColumns(
         {
-            # a failure counts up to the line before it, a success from the line behind it
-            "low": f.least(last, f.size(f.filter(grid, lambda line: line <= until)) - 1),
-            "high": f.when(f.col("went").isNotNull(), f.least(last, f.size(f.filter(grid, lambda line: line < wait)))),
+            "low": _nearest_line(until),
+            "high": f.when(f.col("went").isNotNull(), _nearest_line(wait)),
             "wait": wait,
         }
     )
@@ -183,6 +180,15 @@ def _reduce(history: DataFrame, report: Backtest) -> tuple[dict[Any, list[Interv
     for intervals in cells.values():
         intervals.sort(key=lambda interval: (interval.failed, interval.recovered or len(GRID_MS)))
     return cells, sums
+
+
+def _nearest_line(at_ms: Column) -> Column:
+    """Number of the grid line nearest to a time."""
+    from pyspark.sql import functions as f
+
+    line = f.round(f.log2(f.greatest(at_ms, f.lit(1)) / f.lit(LEAST_MS)) * STEPS) + 1
+    bounded = f.least(f.lit(len(GRID_MS) - 1), f.greatest(f.lit(1), line))
+    return f.when(at_ms < LEAST_MS // 2, f.lit(0)).otherwise(bounded).cast("int")
 
 
 def _todays(policies: PolicySet, topic: str, error_class: str, seed: int) -> Any:

@@ -20,26 +20,26 @@ from retry_topic.policy.delays import Delay
 
 Floats: TypeAlias = Any  # an array of float64: types are checked without numpy too
 
-STEPS = 6  # grid lines for each doubling of the time
+STEPS = 12  # grid lines for each doubling of the time: a time is off by 3 % at most
 LEAST_MS = 50  # recoveries are not told apart below
 LINES = STEPS * 24 + 1  # up to ten days
 GRID_MS: tuple[int, ...] = (0, *(round(LEAST_MS * 2 ** (n / STEPS)) for n in range(LINES)))
 _ROUNDS = 400
+_REDRAWN_ROUNDS = 80  # from the curve found before, which is near
 _DRAWS = 48  # schedules drawn from a policy with jitter
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """So many messages still failed at grid line `failed` and had recovered at line `recovered` (None: never seen)."""
+    """So many messages still failed at grid line `failed` and had recovered at line `recovered` (None: never seen).
+
+    Lines are the nearest ones. Were failures moved down and successes up instead, both would cover the stretch around
+    each attempt, and those that never recover would be taken for recovered in it.
+    """
 
     failed: int
     recovered: int | None
     messages: int
-
-
-def line_before(at_ms: float) -> int:
-    """The last grid line at or before a time."""
-    return int(np.searchsorted(np.asarray(GRID_MS), at_ms, side="right")) - 1
 
 
 @dataclass(slots=True)
@@ -65,49 +65,58 @@ class Curve:
 
 def fit(intervals: Sequence[Interval]) -> Curve:
     """The curve that makes what was seen most likely."""
-    counts = np.asarray([interval.messages for interval in intervals], dtype=np.float64)
-    return _fit(_cover(intervals), counts, _horizon(intervals))
+    seen = _Seen(intervals)
+    return _curve(seen.mass(seen.counts, _ROUNDS), seen)
 
 
-def _horizon(intervals: Sequence[Interval]) -> int:
-    looked = [interval.failed for interval in intervals] + [i.recovered for i in intervals if i.recovered is not None]
-    return GRID_MS[min(max(looked, default=0), len(GRID_MS) - 1)]
+class _Seen:
+    """Intervals as stretches of the grid: stretch n lies behind line n, the last one is "later or never".
+
+    What recovers behind the horizon is "later or never" too, wherever on the grid it is put.
+    """
+
+    def __init__(self, intervals: Sequence[Interval]) -> None:
+        looked = [i.failed for i in intervals] + [i.recovered for i in intervals if i.recovered is not None]
+        self.horizon = min(max(looked, default=0), len(GRID_MS) - 1)
+        self.counts = np.asarray([i.messages for i in intervals], dtype=np.float64)
+        self._open = np.asarray([i.recovered is None for i in intervals])
+        self._low = np.asarray([min(i.failed, self.horizon) for i in intervals])
+        self._high = np.asarray([self.horizon if i.recovered is None else i.recovered for i in intervals])
+
+    def mass(self, counts: Floats, rounds: int, begin: Floats | None = None) -> Floats:
+        """Share of messages that recover in each stretch, when each interval was seen `counts` times."""
+        size, total = len(GRID_MS), counts.sum()
+        mass = np.full(size, 1.0 / size) if begin is None else begin
+        for _ in range(rounds):
+            reached = np.concatenate(([0.0], np.cumsum(mass)))
+            likely = reached[self._high] - reached[self._low] + self._open * mass[-1]
+            weights = counts / np.maximum(likely, 1e-300)
+            edges = np.bincount(self._low, weights, size + 1) - np.bincount(self._high, weights, size + 1)
+            covered = np.cumsum(edges)[:-1]
+            covered[-1] += weights[self._open].sum()
+            step = mass * np.maximum(covered, 0.0) / total
+            moved = float(np.abs(step - mass).max())
+            mass = step
+            if moved < 1e-8:
+                break
+        return mass
 
 
-def _cover(intervals: Sequence[Interval]) -> Floats:
-    """Which stretches of the grid each interval covers; the last stretch is "later or never"."""
-    cover = np.zeros((len(intervals), len(GRID_MS)))
-    for row, interval in zip(cover, intervals, strict=True):
-        row[interval.failed : interval.recovered if interval.recovered is not None else None] = 1.0
-    return cover
-
-
-def _fit(cover: Floats, counts: Floats, horizon_ms: int) -> Curve:
-    total = counts.sum()
-    # mass behind the horizon is "later or never", wherever it is put: all of it to the last stretch
-    cover = cover.copy()
-    last = line_before(horizon_ms)
-    cover[:, last:-1] = 0.0
-    mass = np.full(len(GRID_MS), 1.0 / len(GRID_MS))
-    for _ in range(_ROUNDS):
-        likely = cover @ mass
-        step = mass * (cover.T @ (counts / np.maximum(likely, 1e-300))) / total
-        moved = float(np.abs(step - mass).max())
-        mass = step
-        if moved < 1e-9:
-            break
+def _curve(mass: Floats, seen: _Seen) -> Curve:
     failing = 1.0 - np.concatenate(([0.0], np.cumsum(mass[:-1])))
-    return Curve(np.clip(failing, 0.0, 1.0), horizon_ms, int(total))
+    return Curve(np.clip(failing, 0.0, 1.0), GRID_MS[seen.horizon], int(seen.counts.sum()))
 
 
 def resample(intervals: Sequence[Interval], rounds: int, seed: int) -> list[Curve]:
     """Curves of as many messages drawn anew from what was seen: how far chance alone may move the curve."""
     rng = np.random.default_rng(seed)
-    counts = np.asarray([interval.messages for interval in intervals], dtype=np.float64)
-    cover, horizon_ms = _cover(intervals), _horizon(intervals)
-    total = int(counts.sum())
-    draws = rng.multinomial(total, counts / total, size=rounds)
-    return [_fit(cover, np.asarray(draw, dtype=np.float64), horizon_ms) for draw in draws]
+    seen = _Seen(intervals)
+    total = int(seen.counts.sum())
+    found = seen.mass(seen.counts, _ROUNDS)
+    # a little everywhere, or what the curve holds for impossible could not come back
+    begin = 0.95 * found + 0.05 / len(found)
+    draws = rng.multinomial(total, seen.counts / total, size=rounds)
+    return [_curve(seen.mass(np.asarray(draw, float), _REDRAWN_ROUNDS, begin), seen) for draw in draws]
 
 
 @dataclass(frozen=True, slots=True)

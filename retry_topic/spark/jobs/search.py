@@ -54,7 +54,8 @@ def search(curve: Curve, *, success: float, wait_p90_ms: int, seed: int = 0) -> 
         short = max(0.0, wanted - found.success)
         late = max(0.0, math.log2((found.wait_ms["p90"] + 1) / (wait_p90_ms * 1.1 + 1))) if wait_p90_ms else 0.0
         # success first, then the wait, then tries; of equals the one that is done sooner
-        cost = short * 10_000 + late * 20 + found.tries + found.wait_ms["p90"] / (100 * longest_ms)
+        unknown = 50.0 if found.beyond else 0.0  # nobody looked that far
+        cost = short * 10_000 + unknown + late * 20 + found.tries + found.wait_ms["p90"] / (100 * longest_ms)
         return cost, Candidate(delay, count, found)
 
     def drawn() -> tuple[float, float, float, float]:
