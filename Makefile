@@ -12,7 +12,7 @@ WORKERS ?= 2
 # An empty layer is a failure, unless the caller has narrowed the run and the other layer holds what was asked for.
 pytest = $(PY) -m pytest $(1) $(ARGS) || { code=$$?; [ $$code -eq 5 ] && [ -n "$$ARGS" ]; }
 
-.PHONY: help demo test test-unit test-real check lint types mypy pyright imports built-wheel bench clean distclean venv-demo venv-test venv-dev
+.PHONY: help demo test test-unit test-real spark-test check lint types mypy pyright imports built-wheel bench clean distclean venv-demo venv-test venv-spark venv-dev
 
 help: ## show this
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -25,11 +25,16 @@ test: test-unit test-real ## every test: the unit layer, then real servers and r
 
 test-unit: venv-test ## the unit layer alone: seconds, no server
 	@printf '==> unit layer\n'
-	@$(call pytest,-m "not real and not slow and not built" -n $(WORKERS))
+	@$(call pytest,-m "not real and not slow and not built and not spark" -n $(WORKERS))
 
 test-real: venv-test ## the real-server layer alone: embedded servers, real kills
 	@printf '==> real-server layer\n'
-	@$(call pytest,-m "(real or slow) and not built" -n $(WORKERS))
+	@$(call pytest,-m "(real or slow) and not built and not spark" -n $(WORKERS))
+
+spark-test: venv-spark ## the jobs on Spark; needs Java 17 and half a gigabyte of packages
+	@printf '==> Spark\n'
+	@$(PY) -c 'from retry_topic.spark.session import check_java; print("Java", check_java())'
+	@$(PY) -m pytest -m spark tests/spark $(ARGS)
 
 check: lint types imports built-wheel ## linter, types, direction of imports, the built wheel
 	@printf '==> all checks passed\n'
@@ -70,5 +75,5 @@ clean: ## remove caches and build results
 distclean: clean ## clean, and remove .venv
 	rm -rf .venv
 
-venv-demo venv-test venv-dev: venv-%:
+venv-demo venv-test venv-spark venv-dev: venv-%:
 	@.ci/venv $*

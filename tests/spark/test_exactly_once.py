@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -37,6 +38,16 @@ def source(tmp_path: Path) -> str:
     return str(folder)
 
 
+@pytest.fixture(autouse=True)
+def _small_batches(spark: SparkSession) -> Iterator[None]:
+    """So that much of an epoch has reached the store when a row further on fails."""
+    name = "spark.sql.execution.arrow.maxRecordsPerBatch"
+    before = spark.conf.get(name)
+    spark.conf.set(name, "100")
+    yield
+    spark.conf.set(name, str(before))
+
+
 EVERYTHING = {f"e{epoch}-{row}": 1 for epoch in range(EPOCHS) for row in range(ROWS)}
 
 
@@ -56,7 +67,7 @@ def failing_at(epoch: int, row: int, should_fail: Callable[[], bool]) -> Any:
 
 def start(spark: SparkSession, source: str, checkpoint: Path, options: dict[str, str], step: Any) -> Any:
     frame = spark.readStream.schema("id string").option("maxFilesPerTrigger", "1").json(source)
-    rows = frame.mapInArrow(step, "id string").selectExpr("id", "1L due_ms", "'t' topic", "id value")
+    rows = frame.mapInArrow(step, "id string").selectExpr("id", "1L due_ms", "'t' topic", "rpad(id, 900, 'x') value")
     writer = rows.writeStream.format("wheelsched").options(**options).trigger(availableNow=True)
     return writer.option("checkpointLocation", str(checkpoint)).start()
 
@@ -146,10 +157,8 @@ def _kill_session(process: subprocess.Popen[bytes]) -> None:
         int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit() and _session(entry) == process.pid
     ]
     for pid in members:
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
     process.wait(30)
 
 

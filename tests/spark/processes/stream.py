@@ -1,4 +1,4 @@
-"""A streaming query in a process of its own, to be killed: URL, source, checkpoint, id to stop at, file to say so in."""
+"""A streaming query in a process of its own, to be killed: URL, source, checkpoint, id to stop at, file to say so."""
 
 from __future__ import annotations
 
@@ -24,9 +24,11 @@ def main(url: str, source: str, checkpoint: str, stop_at: str, reached: str) -> 
                     time.sleep(600)  # until it is killed
                 yield part
 
-    spark = spark_session("local[2]", app="to be killed")
+    spark = spark_session("local[2]", settings={"spark.sql.execution.arrow.maxRecordsPerBatch": "100"})
     frame = spark.readStream.schema("id string").option("maxFilesPerTrigger", "1").json(source)
-    rows = frame.mapInArrow(stopping, "id string").selectExpr("id", "1L due_ms", "'t' topic", "id value")
+    rows = frame.mapInArrow(stopping, "id string").selectExpr(
+        "id", "1L due_ms", "'t' topic", "rpad(id, 900, 'x') value"
+    )
     writer = rows.writeStream.format("wheelsched").option("store", url).trigger(availableNow=True)
     query = writer.option("checkpointLocation", checkpoint).start()
     query.awaitTermination()
