@@ -33,7 +33,7 @@ test-real: venv-test ## the real-server layer alone: embedded servers, real kill
 
 spark-test: venv-spark ## the jobs on Spark; needs Java 17 and half a gigabyte of packages
 	@printf '==> Spark\n'
-	@$(PY) -c 'from retry_topic.spark.session import check_java; print("Java", check_java())'
+	@java -version >/dev/null 2>&1 || [ -n "$$JAVA_HOME" ] || { printf 'error: Spark needs Java 17: apt-get install openjdk-17-jre-headless (macOS: brew install openjdk@17), or set JAVA_HOME; nothing was run\n' >&2; exit 1; }
 	@$(PY) -m pytest -m spark tests/spark $(ARGS)
 
 check: lint types imports built-wheel ## linter, types, direction of imports, the built wheel

@@ -23,6 +23,10 @@ def main(argv: list[str] | None = None) -> int:
     result: dict[str, Any]
     if options.benchmark == "store":
         figures, result = store.FIGURES, store.run(store.QUICK if options.quick else store.FULL)
+    elif options.benchmark == "spark":
+        from benchmarks import spark  # needs wheel-sched[spark] only when it is meant
+
+        figures, result = spark.FIGURES, spark.run(spark.QUICK if options.quick else spark.FULL)
     else:
         figures, result = dispatch.FIGURES, dispatch.run(dispatch.QUICK if options.quick else dispatch.FULL)
     problems = missed(figures, result)
@@ -43,7 +47,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="What the store and the dispatcher do.")
-    parser.add_argument("benchmark", choices=("store", "dispatch"))
+    parser.add_argument("benchmark", choices=("store", "dispatch", "spark"))
     parser.add_argument("--quick", action="store_true", help="smaller numbers, an answer within 40 seconds")
     parser.add_argument("--check", action="store_true", help="exit 1 when a gate is missed, and say which")
     shape = parser.add_mutually_exclusive_group()

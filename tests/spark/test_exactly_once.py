@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(420)]
 
 EPOCHS, ROWS = 3, 2_000
+PAYLOAD = "x" * 900  # so that rows don't wait in the buffers between Spark's processes
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def source(tmp_path: Path) -> str:
     folder = tmp_path / "in"
     folder.mkdir()
     for epoch in range(EPOCHS):
-        lines = (f'{{"id": "e{epoch}-{row}"}}\n' for row in range(ROWS))
+        lines = (f'{{"id": "e{epoch}-{row}", "value": "{PAYLOAD}"}}\n' for row in range(ROWS))
         (folder / f"{epoch}.json").write_text("".join(lines), "utf-8")
         os.utime(folder / f"{epoch}.json", (1_700_000_000 + epoch, 1_700_000_000 + epoch))
     return str(folder)
@@ -51,14 +51,28 @@ def _small_batches(spark: SparkSession) -> Iterator[None]:
 EVERYTHING = {f"e{epoch}-{row}": 1 for epoch in range(EPOCHS) for row in range(ROWS)}
 
 
-def failing_at(epoch: int, row: int, should_fail: Callable[[], bool]) -> Any:
-    """A step in the stream that lets rows through and fails at one of them, as long as it is told to."""
+def failing_at(epoch: int, row: int, url: str, should_fail: Callable[[], bool]) -> Any:
+    """A step in the stream that lets rows through and fails at one of them, as long as it is told to: each time after
+    some rows of the epoch have reached the store."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import time
+
+        import redis
+
+        def partly_stored() -> bool:
+            with redis.Redis.from_url(url) as client:
+                return any(client.scan_iter(match=f"*:seen:{epoch}:*", count=1000))
+
         for batch in batches:
             for at in range(0, batch.num_rows, 100):
                 part = batch.slice(at, 100)
                 if f"e{epoch}-{row}" in part.column("id").to_pylist() and should_fail():
+                    deadline = time.monotonic() + 60
+                    while not partly_stored():
+                        if time.monotonic() > deadline:
+                            raise RuntimeError("nothing of the epoch was stored within 60 s")
+                        time.sleep(0.05)  # looked at again and again until the deadline
                     raise RuntimeError("planted failure")
                 yield part
 
@@ -66,8 +80,8 @@ def failing_at(epoch: int, row: int, should_fail: Callable[[], bool]) -> Any:
 
 
 def start(spark: SparkSession, source: str, checkpoint: Path, options: dict[str, str], step: Any) -> Any:
-    frame = spark.readStream.schema("id string").option("maxFilesPerTrigger", "1").json(source)
-    rows = frame.mapInArrow(step, "id string").selectExpr("id", "1L due_ms", "'t' topic", "rpad(id, 900, 'x') value")
+    frame = spark.readStream.schema("id string, value string").option("maxFilesPerTrigger", "1").json(source)
+    rows = frame.mapInArrow(step, "id string, value string").selectExpr("id", "1L due_ms", "'t' topic", "value")
     writer = rows.writeStream.format("wheelsched").options(**options).trigger(availableNow=True)
     return writer.option("checkpointLocation", str(checkpoint)).start()
 
@@ -89,10 +103,9 @@ def test_a_task_that_fails_half_way_brings_the_rest_when_it_is_repeated(
             once.touch(exist_ok=False)
         except FileExistsError:
             return False
-        time.sleep(0.5)  # what was stored before goes out meanwhile; nothing depends on how much does
         return True
 
-    query = start(spark, source, tmp_path / "checkpoint", options, failing_at(1, 1_500, fail_once))
+    query = start(spark, source, tmp_path / "checkpoint", options, failing_at(1, 1_500, options["store"], fail_once))
     query.awaitTermination(120)
     assert query.exception() is None
     assert once.exists()
@@ -107,7 +120,7 @@ def test_an_epoch_that_failed_for_good_is_made_good_from_the_checkpoint(
     """All four attempts fail, the query ends, and a later start from the same checkpoint brings what is missing."""
     broken = tmp_path / "broken"
     broken.touch()
-    step = failing_at(1, 1_500, broken.exists)
+    step = failing_at(1, 1_500, options["store"], broken.exists)
     query = start(spark, source, tmp_path / "checkpoint", options, step)
     with pytest.raises(StreamingQueryException, match="planted failure"):
         query.awaitTermination(240)

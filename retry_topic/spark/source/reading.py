@@ -24,7 +24,7 @@ from pyspark.sql.datasource import (
 
 from retry_topic.dead_letters import read_dead
 from retry_topic.spark.source.options import Place, Scope
-from retry_topic.spark.source.shapes import LIGHT
+from retry_topic.spark.source.shapes import LETTERS, LIGHT
 from wheel_sched.store.items import MAX_BATCH, MAX_DUE_MS, STATES, Found, State
 from wheel_sched.store.operations import Call, Inspect, Scan, Scanned
 from wheel_sched.store.plans import shard_of
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from wheel_sched.store import DelayStore
+
+Columns = dict[str, Any]  # name -> values, one for each row
 
 _PAGES = 10  # of 500 rows in one Arrow batch
 
@@ -82,38 +84,45 @@ class StoreReader(DataSourceReader):
         names = self._schema.fieldNames()
         schema = to_arrow_schema(self._schema)
         with self._place.opened() as store:
-            for rows in self._rows(store, partition.shard, set(names)):
-                columns = [pa.array([row[name] for row in rows], schema.field(name).type) for name in names]
-                yield pa.RecordBatch.from_arrays(columns, schema=schema)
+            for columns in self._columns(store, partition.shard, set(names)):
+                arrays = [pa.array(columns[name], schema.field(name).type) for name in names]
+                yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
-    def _rows(self, store: DelayStore, shard: int, names: set[str]) -> Iterator[list[dict[str, Any]]]:
+    def _columns(self, store: DelayStore, shard: int, names: set[str]) -> Iterator[Columns]:
         scope = self._scope
         records = not names <= LIGHT or scope.topic is not None or self._form == "damage"
+        shown = {"items": _items, "letters": _letters, "damage": self._flaws}[self._form]
         for state in scope.states:
-            if self._form == "letters" and state != "dead":
-                shown = _letter
-            else:
-                shown = {"items": _item, "letters": _letter, "damage": self._flaw}[self._form]
-            rows: list[dict[str, Any]] = []
+            gathered: list[Scanned] = []
             for page in pages(store, shard, state, scope, records):
-                made = [shown(shard, state, item) for item in page]
-                rows += [row for row in made if scope.topic is None or row["topic"] == scope.topic]
-                if len(rows) >= _PAGES * MAX_BATCH:
-                    yield rows
-                    rows = []
-            if rows:
-                yield rows
+                gathered += page
+                if len(gathered) >= _PAGES * MAX_BATCH:
+                    yield self._kept(shown(shard, state, gathered))
+                    gathered = []
+            if gathered:
+                yield self._kept(shown(shard, state, gathered))
         if self._form == "damage":
             yield from _without_place(store, shard)
 
-    def _flaw(self, shard: int, state: State, item: Scanned) -> dict[str, Any]:
-        route = item.record.route if item.record else None
-        flaw = ""
+    def _kept(self, columns: Columns) -> Columns:
+        """The rows of the topic that is wanted."""
+        topic = self._scope.topic
+        if topic is None:
+            return columns
+        places = [place for place, found in enumerate(columns["topic"]) if found == topic]
+        return {name: [column[place] for place in places] for name, column in columns.items()}
+
+    def _flaws(self, shard: int, state: State, found: list[Scanned]) -> Columns:
+        return {
+            **_places(shard, state, found),
+            "route": [item.record.route if item.record else None for item in found],
+            "flaw": [self._flaw(shard, item) for item in found],
+        }
+
+    def _flaw(self, shard: int, item: Scanned) -> str:
         if item.record is None:
-            flaw = "no record" if item.reason == "no record" else "unreadable record"
-        elif shard_of(route or item.id, self._place.shards) != shard:
-            flaw = "wrong shard"
-        return {"id": item.id, "state": state, "shard": shard, "at_ms": item.score_ms, "route": route, "flaw": flaw}
+            return "no record" if item.reason == "no record" else "unreadable record"
+        return "" if shard_of(item.record.route or item.id, self._place.shards) == shard else "wrong shard"
 
 
 def pages(store: DelayStore, shard: int, state: State, scope: Scope, records: bool) -> Iterator[list[Scanned]]:
@@ -135,32 +144,45 @@ def pages(store: DelayStore, shard: int, state: State, scope: Scope, records: bo
         last = (page[-1].id, page[-1].score_ms)
 
 
-def _item(shard: int, state: State, item: Scanned) -> dict[str, Any]:
-    record = item.record
+def _places(shard: int, state: State, found: list[Scanned]) -> Columns:
+    count = len(found)
     return {
-        "id": item.id,
-        "state": state,
-        "shard": shard,
-        "at_ms": item.score_ms,
-        "topic": record.topic if record else None,
-        "version": record.version if record else None,
-        "reason": item.reason or None,
-        "route": record.route if record else None,
-        "refs": list(record.refs) if record else None,
-        "body": record.body if record else None,
+        "id": [item.id for item in found],
+        "state": [state] * count,
+        "shard": [shard] * count,
+        "at_ms": [item.score_ms for item in found],
     }
 
 
-def _letter(shard: int, state: State, item: Scanned) -> dict[str, Any]:
+def _items(shard: int, state: State, found: list[Scanned]) -> Columns:
+    columns = _places(shard, state, found)
+    records = [item.record for item in found]
+    if None in records:
+        columns["topic"] = [record and record.topic for record in records]
+        columns["version"] = [record and record.version for record in records]
+        columns["route"] = [record and record.route for record in records]
+        columns["refs"] = [record and list(record.refs) for record in records]
+        columns["body"] = [record and record.body for record in records]
+    else:  # the usual case, in one go
+        parts: Any = zip(*records, strict=True)
+        columns["version"], columns["topic"], columns["route"], columns["refs"], columns["body"] = parts
+    columns["reason"] = [item.reason or None for item in found]
+    return columns
+
+
+def _letters(shard: int, state: State, found: list[Scanned]) -> Columns:
+    rows = [_letter(state, item) for item in found]
+    columns = _places(shard, state, found)
+    columns.update({name: [row[name] for row in rows] for name in LETTERS if name not in columns})
+    return columns
+
+
+def _letter(state: State, item: Scanned) -> dict[str, Any]:
     record = item.record
     topic, body = (record.topic, record.body) if record else ("", b"")
     letter = read_dead(Found(item.id, state, item.score_ms, 0, topic, body, item.reason))
     found, message = letter.state, letter.message
     return {
-        "id": item.id,
-        "state": state,
-        "shard": shard,
-        "at_ms": item.score_ms,
         "topic": letter.topic,
         "target": message.topic if message else None,
         "reason": item.reason or None,
@@ -179,7 +201,7 @@ def _letter(shard: int, state: State, item: Scanned) -> dict[str, Any]:
     }
 
 
-def _without_place(store: DelayStore, shard: int) -> Iterator[list[dict[str, Any]]]:
+def _without_place(store: DelayStore, shard: int) -> Iterator[Columns]:
     """Records that lie in no place, which no listing shows."""
     for name in ("body", "deadbody"):
         cursor = "0"
@@ -189,8 +211,14 @@ def _without_place(store: DelayStore, shard: int) -> Iterator[list[dict[str, Any
                 raise answer
             cursor, lost = answer
             if lost:
-                empty = {"state": "", "shard": shard, "at_ms": None, "route": None, "flaw": "no place"}
-                yield [{"id": item_id, **empty} for item_id in lost]
+                unknown: dict[str, Any] = {
+                    "state": "",
+                    "shard": shard,
+                    "at_ms": None,
+                    "route": None,
+                    "flaw": "no place",
+                }
+                yield {"id": lost, **{name: [value] * len(lost) for name, value in unknown.items()}}
             if cursor == "0":
                 break
 

@@ -44,7 +44,12 @@ class WheelSchedSource(DataSource):
         form = read_form(self.options)
         check_read({field.name: field.dataType.simpleString() for field in schema}, form)
         place = read_place(self.options)
-        return StoreReader(place, read_scope(self.options, place.shards), form, schema)
+        scope = read_scope(self.options, place.shards)
+        if scope.topic is not None and form == "damage":
+            raise ConfigError(
+                "expected no option topic with form damage: what has no record has no topic; nothing was read"
+            )
+        return StoreReader(place, scope, form, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         from retry_topic.spark.source.writing import BatchWriter

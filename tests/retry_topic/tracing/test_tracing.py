@@ -116,7 +116,12 @@ def test_async_handlers_stay_async(exporter: InMemorySpanExporter, provider: Tra
 
 @pytest.mark.parametrize(
     "header",
-    [("traceparent", b"\xff\xfe"), ("traceparent", b"00-zz-11-01"), ("traceparent", b"x" * 100_000), ("tracestate", b"=,,")],
+    [
+        ("traceparent", b"\xff\xfe"),
+        ("traceparent", b"00-zz-11-01"),
+        ("traceparent", b"x" * 100_000),
+        ("tracestate", b"=,,"),
+    ],
 )
 def test_broken_headers_make_a_trace_of_its_own(
     exporter: InMemorySpanExporter, provider: TracerProvider, header: tuple[str, bytes]

@@ -25,10 +25,9 @@ def main(url: str, source: str, checkpoint: str, stop_at: str, reached: str) -> 
                 yield part
 
     spark = spark_session("local[2]", settings={"spark.sql.execution.arrow.maxRecordsPerBatch": "100"})
-    frame = spark.readStream.schema("id string").option("maxFilesPerTrigger", "1").json(source)
-    rows = frame.mapInArrow(stopping, "id string").selectExpr(
-        "id", "1L due_ms", "'t' topic", "rpad(id, 900, 'x') value"
-    )
+    frame = spark.readStream.schema("id string, value string").option("maxFilesPerTrigger", "1").json(source)
+    stepped = frame.mapInArrow(stopping, "id string, value string")
+    rows = stepped.selectExpr("id", "1L due_ms", "'t' topic", "value")
     writer = rows.writeStream.format("wheelsched").option("store", url).trigger(availableNow=True)
     query = writer.option("checkpointLocation", checkpoint).start()
     query.awaitTermination()
