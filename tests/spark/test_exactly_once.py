@@ -133,12 +133,12 @@ def test_an_epoch_that_failed_for_good_is_made_good_from_the_checkpoint(
     assert left_behind(store) == []
 
 
-def test_drivers_that_are_killed_leave_nothing_out_and_nothing_twice(
+def test_a_driver_that_is_killed_leaves_nothing_out_and_nothing_twice(
     store: DelayStore, redis_url: str, source: str, tmp_path: Path, consumer: Any
 ) -> None:
-    """SIGKILL of driver, JVM and workers, twice, each in the middle of an epoch that is partly stored."""
+    """SIGKILL of driver, JVM and workers in the middle of an epoch that is partly stored, and has partly gone out."""
     program = Path(__file__).parent / "processes" / "stream.py"
-    for epoch in (0, 1, None):
+    for epoch in (1, None):
         stop_at = "" if epoch is None else f"e{epoch}-1500"
         reached = tmp_path / f"reached-{epoch}"
         process = subprocess.Popen(
@@ -155,7 +155,7 @@ def test_drivers_that_are_killed_leave_nothing_out_and_nothing_twice(
                 consumer.wait_until(
                     lambda: reached.exists() and any(i.startswith(f"e{epoch}-") for i in consumer.seen),  # noqa: B023
                     f"the kill point in epoch {epoch}",
-                    150,
+                    200,
                 )
                 assert process.poll() is None
         finally:

@@ -119,7 +119,7 @@ def read_scope(options: Mapping[str, str], shards: int) -> Scope:
     """
     problems: list[str] = []
     states = tuple(part.strip() for part in options.get("states", ",".join(STATES)).split(",") if part.strip())
-    known = tuple(state for state in STATES if state in states)
+    known: tuple[State, ...] = tuple(state for state in STATES if state in states)
     if not states or len(known) != len(set(states)):
         problems.append(f"expected option states to be some of {', '.join(STATES)}, got: {options.get('states')!r}")
     chosen: frozenset[int] | None = None
