@@ -46,6 +46,7 @@ def load_table(spark: SparkSession, path: str, schema: str | None = None) -> Dat
     Raises:
         ConfigError: it cannot be read; nothing was changed.
     """
+    from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
     is_json = path.removesuffix(".gz").endswith((".json", ".jsonl"))
@@ -58,6 +59,9 @@ def load_table(spark: SparkSession, path: str, schema: str | None = None) -> Dat
         return (reader.schema(schema) if schema else reader).json(path)
     except PySparkException as error:
         raise ConfigError(f"{path} cannot be read: {str(error).splitlines()[0]}; nothing was read") from error
+    except Py4JJavaError as error:  # a broken file is none of the errors that PySpark translates
+        told = str(error.java_exception.getMessage()).splitlines()[0]
+        raise ConfigError(f"{path} cannot be read: {told}; nothing was read") from error
 
 
 def load_history(spark: SparkSession, path: str) -> DataFrame:
