@@ -27,7 +27,18 @@ from typing import Protocol, TypeVar
 
 from retry_topic.brokers.protocol import BrokerConsumer, Delivery
 from retry_topic.fingerprint import fingerprint
-from retry_topic.headers import HEADER_NAMES, MAX_COUNT, RetryState, read, retry_id, sign, verify, write
+from retry_topic.headers import (
+    HEADER_NAMES,
+    MAX_COUNT,
+    SPRING_NAMES,
+    RetryState,
+    read,
+    retry_id,
+    sign,
+    verify,
+    with_spring,
+    write,
+)
 from retry_topic.home import Home
 from retry_topic.message import Message
 from retry_topic.names import dead_topic_of, redelivery_topic_of
@@ -118,6 +129,7 @@ class Intake:
         policies: who decides.
         redelivery: "group": due messages come back on the group's own redelivery topic; "origin": on the topic they
             first failed on, seen by every group there.
+        spring: tell Spring Kafka's headers beside ours. Defaults to False.
         secrets: to verify signatures with; the first one signs. Defaults to none: headers are not signed.
         seen: called with each `Taken`; what it raises is logged. Defaults to nothing.
         rng: randomness of the delays.
@@ -130,6 +142,7 @@ class Intake:
         policies: PolicySet,
         *,
         redelivery: str = "group",
+        spring: bool = False,
         secrets: Sequence[bytes] = (),
         seen: Callable[[Taken], None] | None = None,
         rng: random.Random | None = None,
@@ -138,6 +151,7 @@ class Intake:
         self._group = group
         self.policies = policies
         self._redelivery = redelivery
+        self._spring = spring
         self._secrets = secrets
         self._seen = seen
         self._rng = rng or random.Random()
@@ -262,7 +276,10 @@ class Intake:
             case.state = sign(case.state, self._secrets[0])
         to_group = self._redelivery == "group" or case.topic == case.delivery.message.topic  # the origin is not known
         target = redelivery_topic_of(self._group) if to_group else case.topic
-        case.message = case.delivery.message.to(target, write(case.delivery.message.headers, case.state))
+        headers = write(case.delivery.message.headers, case.state)
+        if self._spring:
+            headers = with_spring(headers, case.state, dead=case.dead is not None)
+        case.message = case.delivery.message.to(target, headers)
         case.item, problem = _item(case, case.message)
         if case.dead is None and problem:
             case.due_ms, case.dead = None, problem
@@ -346,7 +363,7 @@ def _refused(consumer: BrokerConsumer, pairs: Sequence[tuple[Delivery, Message]]
 
 
 def _others(message: Message) -> tuple[tuple[str, bytes], ...]:
-    return tuple(pair for pair in message.headers if pair[0] not in HEADER_NAMES)
+    return tuple(pair for pair in message.headers if pair[0] not in HEADER_NAMES | SPRING_NAMES)
 
 
 def _item(case: Case, message: Message) -> tuple[Item, str | None]:

@@ -41,6 +41,7 @@ class ServiceConfig:
     Args:
         redelivery: "group" brings due messages back on the group's own topic; "origin" on the one they failed on,
             where every group sees them. Defaults to "group".
+        headers: "spring" tells Spring Kafka's headers beside ours, for consumers in Java. Defaults to "own".
         batch: failed messages taken in at once. Defaults to 250.
         idle_ms: after this another service takes over what a dead one had read. Defaults to 30 s.
         secrets: for signed headers, the first one signs, any verifies. Defaults to none.
@@ -50,6 +51,7 @@ class ServiceConfig:
     """
 
     redelivery: Literal["group", "origin"] = "group"
+    headers: Literal["own", "spring"] = "own"
     batch: int = 250
     idle_ms: int = 30_000
     secrets: tuple[bytes, ...] = ()
@@ -60,6 +62,8 @@ class ServiceConfig:
         problems = []
         if self.redelivery not in ("group", "origin"):
             problems.append(f"expected redelivery to be 'group' or 'origin', got: {self.redelivery!r}")
+        if self.headers not in ("own", "spring"):
+            problems.append(f"expected headers to be 'own' or 'spring', got: {self.headers!r}")
         if self.hand_over not in ("auto", "settle"):
             problems.append(f"expected hand_over to be 'auto' or 'settle', got: {self.hand_over!r}")
         if type(self.batch) is not int or not 1 <= self.batch <= 500:
@@ -100,6 +104,7 @@ class RetryService:
             group,
             policy_set,
             redelivery=self.config.redelivery,
+            spring=self.config.headers == "spring",
             secrets=self.config.secrets,
             seen=seen,
         )

@@ -80,6 +80,13 @@ def _runs(pid: int) -> bool:
     help="Due messages go to the group's own topic, or to where they first failed.",
 )
 @click.option(
+    "--headers",
+    type=click.Choice(["own", "spring"]),
+    default="own",
+    show_default=True,
+    help="Retry headers told: ours alone, or Spring Kafka's beside them.",
+)
+@click.option(
     "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
 )
 @click.option("--http", metavar="[HOST:]PORT", help="Serve /metrics, /livez and /readyz there (loopback by default).")
@@ -90,6 +97,7 @@ def serve(
     groups: tuple[str, ...],
     policies: str | None,
     redelivery: str,
+    headers: str,
     log_level: str,
     http: str | None,
     as_json: bool,
@@ -108,7 +116,10 @@ def serve(
     settings = session.settings
     policy_set = policies_of(settings, policies)
     address = None if http is None else parse_address(http)
-    config = ServiceConfig(redelivery="origin" if redelivery == "origin" else "group")
+    config = ServiceConfig(
+        redelivery="origin" if redelivery == "origin" else "group",
+        headers="spring" if headers == "spring" else "own",
+    )
     stopping = threading.Event()
     received: list[int] = []
 

@@ -4,17 +4,20 @@ from retry_topic.headers.codec import read, write
 from retry_topic.headers.identity import member_id, retry_id
 from retry_topic.headers.names import HEADER_NAMES, MAX_TOTAL_BYTES
 from retry_topic.headers.signature import sign, verify
+from retry_topic.headers.spring import SPRING_NAMES, with_spring
 from retry_topic.headers.state import MAX_COUNT, RetryState
 
 __all__ = [
     "HEADER_NAMES",
     "MAX_COUNT",
     "MAX_TOTAL_BYTES",
+    "SPRING_NAMES",
     "RetryState",
     "member_id",
     "read",
     "retry_id",
     "sign",
     "verify",
+    "with_spring",
     "write",
 ]

@@ -20,10 +20,12 @@ class Watched(Protocol):
     @property
     def turn_s(self) -> float | None:
         """Seconds the present turn has lasted, 0 while there is nothing to do; None: its thread has ended."""
+        ...
 
     @property
     def ready(self) -> bool:
         """It has begun, and its last call on the store was answered."""
+        ...
 
 
 def dead_parts(parts: Mapping[str, Watched], *, stuck_after_s: float = STUCK_AFTER_S) -> list[str]:
