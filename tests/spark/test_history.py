@@ -117,7 +117,8 @@ def test_a_backtest_proposes_fewer_tries_for_the_same_success(spark: SparkSessio
         ("mail", "smtplib.Down", 1_000),
     ]
     orders = found.verdicts[0]
-    assert abs(orders.today["success"] - 0.83) < 0.04
+    went = sum(row[5] == "ok" for row in attempts(random.Random(7), "orders", "shop.Timeout", 3_000))
+    assert orders.today["success"] == pytest.approx(went / 3_000, abs=1e-5)
     assert orders.proposed["success"] >= orders.today["success"] - 0.006
     assert orders.proposed["tries"] < orders.today["tries"] - 1
     low, high = orders.interval["success"]
@@ -141,7 +142,7 @@ def test_lateness_is_counted_exactly(spark: SparkSession) -> None:
     frame: Any = spark.createDataFrame(rows, COLUMNS + ", shard int")
     found = slo(frame, target_ms=1_000, objective=0.99)
     assert (found.deliveries, found.late, found.early, found.burn, found.met) == (1_000, 3, 0, 0.3, True)
-    assert found.lateness_ms == {"p50": 4, "p90": 8, "p99": 9, "p999": 2_000, "max": 2_000}
+    assert found.lateness_ms == {"p50": 5, "p90": 9, "p99": 9, "p999": 2_000, "max": 2_000}
     assert [(row["topic"], row["deliveries"], row["late"]) for row in found.topics] == [("a", 600, 3), ("b", 400, 0)]
     assert [(row["shard"], row["deliveries"], row["late"]) for row in found.shards] == [(0, 500, 2), (1, 500, 1)]
     assert sum(row["deliveries"] for row in found.hours) == 1_000

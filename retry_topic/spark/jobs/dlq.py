@@ -86,10 +86,8 @@ def triage(letters: DataFrame) -> DataFrame:
 def _fingerprints(error_class: Column, message: Column) -> Column:
     from pyspark.sql import functions as f
 
-    @f.udf("string")
-    def of(name: str | None, text: str | None) -> str:
-        return fingerprint(name or "", text or "")
-
+    # without annotations: PySpark takes those for hints of its own kinds of functions, and warns about others
+    of = f.udf(lambda name, text: fingerprint(name or "", text or ""), "string")
     return of(error_class, message)
 
 
