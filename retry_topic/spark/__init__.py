@@ -8,6 +8,5 @@ machine a plain loop is as fast. Needs `wheel-sched[spark]` and Java 17 or newer
 """
 
 from retry_topic.spark.session import JavaMissing, register, spark_session
-from retry_topic.spark.source import WheelSchedSource
 
-__all__ = ["JavaMissing", "WheelSchedSource", "register", "spark_session"]
+__all__ = ["JavaMissing", "register", "spark_session"]

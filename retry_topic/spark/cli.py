@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -36,16 +37,15 @@ master_option = click.option(
 
 @click.group(name="spark", help="Jobs on Spark: dead letters, history and the store in bulk.")
 def spark() -> None:
-    """Group of the jobs."""
+    if find_spec("pyspark") is None:
+        raise ConfigError('the jobs need Spark: pip install "wheel-sched[spark]"; nothing was started')
 
 
 @contextlib.contextmanager
 def running(master: str | None) -> Iterator[SparkSession]:
     """A session that ends with the block, unless it was there before."""
-    try:
-        from retry_topic.spark.session import running_session, spark_session
-    except ImportError as error:
-        raise ConfigError('the jobs need Spark: pip install "wheel-sched[spark]"; nothing was started') from error
+    from retry_topic.spark.session import running_session, spark_session
+
     session = running_session()
     if session is not None:
         yield session

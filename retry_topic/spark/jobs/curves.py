@@ -110,8 +110,8 @@ def _curve(mass: Floats, seen: _Seen) -> Curve:
 def resample(intervals: Sequence[Interval], rounds: int, seed: int) -> list[Curve]:
     """Curves of messages drawn anew from what was seen: how far chance alone may move the curve.
 
-    A third as many are drawn as there are: for times known by intervals alone, drawing all of them is known to claim too
-    much (Sen, Banerjee and Woodroofe, 2010), and drawing fewer is the remedy.
+    A third as many are drawn as there are: for times known by intervals alone, drawing all of them is known to claim
+    too much (Sen, Banerjee and Woodroofe, 2010), and drawing fewer is the remedy.
     """
     rng = np.random.default_rng(seed)
     seen = _Seen(intervals)
