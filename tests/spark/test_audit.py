@@ -15,7 +15,7 @@ from wheel_sched.store.redis.library import KEY_NAMES, shard_keys
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 LATER_MS = 4_000_000_000_000
 

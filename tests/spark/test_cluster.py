@@ -20,7 +20,7 @@ from retry_topic.wire import encode_body
 from wheel_sched.store import DelayStore, Item
 from wheel_sched.testing.servers import free_port
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
 PROGRAM = Path(__file__).parent / "processes" / "cluster_jobs.py"
@@ -75,7 +75,7 @@ def test_backfill_and_dlq_on_a_cluster_do_what_they_do_on_one_machine(
         env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_DIRS": str(tmp_path / "driver")},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr[-3_000:]
     told = json.loads(done.stdout.splitlines()[-1])

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 EPOCHS, ROWS = 3, 2_000
 PAYLOAD = "x" * 900  # so that rows don't wait in the buffers between Spark's processes

@@ -22,7 +22,7 @@ from wheel_sched.errors import ConfigError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 COLUMNS = "id string, topic string, attempt int, due_ms long, started_ms long, outcome string, error_class string"
 T0 = 1_700_000_000_000

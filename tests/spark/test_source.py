@@ -17,7 +17,7 @@ from wheel_sched.store.items import Item
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 DUE_MS = 4_000_000_000_000
 
