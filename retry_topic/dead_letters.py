@@ -80,6 +80,21 @@ class Selection:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One dead letter to be replayed, by somebody who has chosen it elsewhere.
+
+    Args:
+        id: of the letter.
+        due_ms: when it is to be sent. Defaults to now.
+        value: its payload from now on. Defaults to the one it has.
+    """
+
+    id: str
+    due_ms: int | None = None
+    value: bytes | None = None
+
+
 @dataclass(slots=True)
 class Group:
     """Dead letters of one topic with one error fingerprint."""
@@ -193,6 +208,13 @@ class DeadLetters:
             self._home.check_topic(target)
         result = Replayed()
         now_ms = self._home.store.now_ms()
+
+        def due_of(letter: DeadLetterInfo, place: int) -> int:
+            return now_ms + (int(place * 1000 / rate) if rate else 0)
+
+        def edited(letter: DeadLetterInfo, message: Message) -> Message:
+            return message if edit is None else edit(message)
+
         batch: list[DeadLetterInfo] = []
         # a letter that dies again during the replay is not selected twice
         selection = selection or Selection()
@@ -206,13 +228,48 @@ class DeadLetters:
                 result.samples.append(letter)
             batch.append(letter)
             if len(batch) == _PAGE:
-                self._replay_batch(batch, result, now_ms, rate, target, edit, max_replays, dry_run)
+                self._replay_batch(batch, result, now_ms, due_of, target, edited, max_replays, dry_run)
                 batch = []
                 if progress is not None:
                     progress(result.matched)
-        self._replay_batch(batch, result, now_ms, rate, target, edit, max_replays, dry_run)
+        self._replay_batch(batch, result, now_ms, due_of, target, edited, max_replays, dry_run)
         if progress is not None:
             progress(result.matched)
+        return result
+
+    def replay_orders(
+        self, orders: Sequence[Order], *, dry_run: bool = False, max_replays: int = MAX_REPLAYS
+    ) -> Replayed:
+        """Let exactly these wait again, each at its due; what is not dead (any more) is passed over.
+
+        So a second run of the same orders does nothing.
+
+        Args:
+            orders: which.
+            dry_run: change nothing, count and give five samples. Defaults to False.
+            max_replays: the loop guard. Defaults to 3.
+
+        Raises:
+            Rejected: a new payload cannot be sent; its batch was not replayed.
+        """
+        result = Replayed()
+        now_ms = self._home.store.now_ms()
+        wanted = {order.id: order for order in orders}
+
+        def due_of(letter: DeadLetterInfo, place: int) -> int:
+            due_ms = wanted[letter.id].due_ms
+            return now_ms if due_ms is None else due_ms
+
+        def edited(letter: DeadLetterInfo, message: Message) -> Message:
+            value = wanted[letter.id].value
+            return message if value is None else replace(message, value=value)
+
+        ids = sorted(wanted)
+        for at in range(0, len(ids), _PAGE):
+            letters = [*self.select(Selection(ids=frozenset(ids[at : at + _PAGE])))]
+            result.matched += len(letters)
+            result.samples += letters[: 5 - len(result.samples)]
+            self._replay_batch(letters, result, now_ms, due_of, None, edited, max_replays, dry_run)
         return result
 
     def _replay_batch(
@@ -220,9 +277,9 @@ class DeadLetters:
         letters: list[DeadLetterInfo],
         result: Replayed,
         now_ms: int,
-        rate: float | None,
+        due_of: Callable[[DeadLetterInfo, int], int],
         target: str | None,
-        edit: Callable[[Message], Message] | None,
+        edit: Callable[[DeadLetterInfo, Message], Message],
         max_replays: int,
         dry_run: bool,
     ) -> None:
@@ -239,11 +296,10 @@ class DeadLetters:
             if replays >= max_replays:
                 result.guarded += 1
                 continue
-            place = result.replayed + len(moves)
-            due_ms = now_ms + (int(place * 1000 / rate) if rate else 0)
+            due_ms = due_of(letter, result.replayed + len(moves))
             moves.append((letter.id, due_ms, self._reborn(letter, letter.message, replays + 1, target, edit)))
             tries.append((f"{_root(letter)}!", replays + 1, now_ms + _REMEMBER_MS))
-            result.last_due_ms = due_ms
+            result.last_due_ms = max(due_ms, result.last_due_ms or 0)
         if dry_run:
             result.replayed += len(moves)
             return
@@ -258,7 +314,7 @@ class DeadLetters:
         message: Message,
         replays: int,
         target: str | None,
-        edit: Callable[[Message], Message] | None,
+        edit: Callable[[DeadLetterInfo, Message], Message],
     ) -> Item:
         state = replace(
             letter.state,
@@ -277,10 +333,9 @@ class DeadLetters:
             state = replace(state, original_topic=target)  # or its new consumer would take it for a stray copy
         if self._secrets and state.id is not None:
             state = sign(state, self._secrets[0])
-        if edit is not None:
-            message = edit(message)
-            if not isinstance(message, Message):
-                raise Rejected(f"expected edit to return a Message, got: {message!r:.200}; {letter.id} stays dead")
+        message = edit(letter, message)
+        if not isinstance(message, Message):
+            raise Rejected(f"expected edit to return a Message, got: {message!r:.200}; {letter.id} stays dead")
         message = message.to(goes_to, write(message.headers, state))
         return Item(letter.id, None, encode_body(message), letter.topic)
 

@@ -11,8 +11,8 @@ import pytest
 from wheel_sched.errors import ConfigError, NamespaceMismatch, StoreError, StoreTooOld, StoreUnavailable
 from wheel_sched.store import open_store
 from wheel_sched.store.delay_store import DelayStore
-from wheel_sched.store.items import Item, Outcome
-from wheel_sched.store.operations import Call, Count, Find
+from wheel_sched.store.items import Fence, Item, Outcome
+from wheel_sched.store.operations import Call, Count, Find, Inspect, Mend
 from wheel_sched.store.redis.backend import RedisBackend, check_version
 from wheel_sched.store.redis.conversation import Dialect, Send, Sleep, ensure_durable
 from wheel_sched.store.redis.library import library, shard_keys
@@ -258,3 +258,35 @@ def test_a_namespace_that_would_break_the_keys_is_refused(namespace: str) -> Non
     """Braces and colons belong to the hash tag."""
     with pytest.raises(ConfigError):
         open_store(fakeredis.FakeRedis(), namespace=namespace)
+
+
+def test_records_without_a_place_are_found_and_held(bench: Bench, client: Any, namespace: str) -> None:
+    """Nothing that has a record is lost; what has none leaves its place; what is sound is left alone."""
+    keys = shard_keys(namespace, 0)
+    due, body, held, dead = keys[1], keys[3], keys[5], keys[7]
+    bench.put("sound", "lost", "empty", "twice", in_ms=50, topic="t")
+    bench.bury("grave", topic="t")
+    client.zrem(due, "lost")
+    client.hdel(body, "empty")
+    client.zadd(held, {"twice": 0})
+    client.zrem(dead, "grave")
+    for name, ids in (("body", ["lost"]), ("deadbody", ["grave"])):
+        assert bench.store.execute([Call(0, Inspect(name))]) == [("0", ids)]
+    (outcomes,) = bench.store.execute([Call(0, Mend(["sound", "lost", "empty", "twice", "grave", "unknown"]))])
+    wrong, done = Outcome.WRONG_STATE, Outcome.DONE
+    assert outcomes == [wrong, done, done, done, done, wrong]
+    assert bench.states("sound", "lost", "empty", "twice", "grave") == ["due", "held", None, "due", "dead"]
+    assert bench.one("lost").reason.startswith("quarantine")
+    assert bench.store.execute([Call(0, Inspect("body"))]) == [("0", [])]
+    assert bench.store.release(["lost"], bench.now_ms) == [done]
+    assert [item.body for item in bench.claim().items] == [b"lost"]
+
+
+def test_the_ids_of_an_open_epoch_are_forgotten_after_a_week(bench: Bench, client: Any, namespace: str) -> None:
+    """And at once when the epoch is closed: what is left of it is one number."""
+    bench.store.schedule([Item("a", bench.now_ms, b"")], fence=Fence("query", 2))
+    seen = f"{{{namespace}:0}}:seen:2:query".encode()
+    assert 0 < client.ttl(seen) <= 7 * 86_400
+    bench.store.close_epoch(Fence("query", 2))
+    assert client.exists(seen) == 0
+    assert client.hgetall(f"{{{namespace}:0}}:fences") == {b"query": b"2"}

@@ -30,6 +30,7 @@ COMMANDS = {
     "reshard": Lazy("wheel_sched.cli.maintenance:reshard", "Give a namespace another number of shards, offline."),
     "policy": Lazy("retry_topic.cli.policy:policy", "Explain and simulate retry policies."),
     "aps": Lazy("wheel_sched_apscheduler.cli:aps", "APScheduler jobs in a shared store.", "apscheduler"),
+    "spark": Lazy("retry_topic.spark.cli:spark", "Jobs on Spark: dead letters, history and the store in bulk."),
     "config": Lazy("wheel_sched.cli.settings:config", "Show the settings and where they are from."),
 }
 

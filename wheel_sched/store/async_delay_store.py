@@ -13,6 +13,7 @@ from wheel_sched.store.items import (
     MAX_DUE_MS,
     Claim,
     Counts,
+    Fence,
     Found,
     Item,
     Outcome,
@@ -81,8 +82,11 @@ class AsyncDelayStore:
         await self._run(self.plans.open("server" if self._test_clock is None else "test"))
         return self
 
-    async def schedule(self, items: Sequence[Item], *, token: str | None = None) -> Stored:
-        return await self._run(self.plans.schedule(items, token))
+    async def schedule(self, items: Sequence[Item], *, token: str | None = None, fence: Fence | None = None) -> Stored:
+        return await self._run(self.plans.schedule(items, token, fence))
+
+    async def close_epoch(self, fence: Fence) -> None:
+        await self._run(self.plans.close_epoch(fence))
 
     async def claim(
         self,

@@ -14,6 +14,7 @@ from wheel_sched.store.items import (
     MAX_DUE_MS,
     Claim,
     Counts,
+    Fence,
     Found,
     Item,
     Mark,
@@ -140,16 +141,22 @@ class DelayStore:
         self._run(self.plans.open("server" if self._test_clock is None else "test"))
         return self
 
-    def schedule(self, items: Sequence[Item], *, token: str | None = None) -> Stored:
+    def schedule(self, items: Sequence[Item], *, token: str | None = None, fence: Fence | None = None) -> Stored:
         """Store new items; ids that exist anywhere are left alone (DUPLICATE).
 
         With the token "" nothing is kept for repeats, which saves two commands: a repeat then answers DUPLICATE for
         what the first call stored.
 
+        With a `fence` also those that its epoch has brought before, even when they have long gone out.
+
         Raises:
             Rejected: one of the items is malformed; none was stored.
         """
-        return self._run(self.plans.schedule(items, token))
+        return self._run(self.plans.schedule(items, token, fence))
+
+    def close_epoch(self, fence: Fence) -> None:
+        """Let nothing more in for an epoch of a writer, or for one before it; its memory of ids is freed."""
+        self._run(self.plans.close_epoch(fence))
 
     def claim(
         self,

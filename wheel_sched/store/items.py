@@ -86,6 +86,30 @@ class Item:
             _check_text(self.route, "a route")
 
 
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """Who stores, and in which of its epochs: so that a repeat of the epoch, whole or in part, stores nothing twice.
+
+    Args:
+        writer: a name of its own for ever, at most 249 characters: an id of a streaming query, of a job.
+        epoch: 0 and up; an epoch that was closed stores nothing any more, nor does one before it.
+
+    Raises:
+        Rejected: from `check`.
+    """
+
+    writer: str
+    epoch: int = 0
+
+    def check(self) -> None:
+        check_name(self.writer, "writer")
+        if not self.writer or type(self.epoch) is not int or not 0 <= self.epoch < 2**53:
+            raise Rejected(f"expected a writer with a name and an epoch from 0 up, got: {self!r}; nothing was stored")
+
+    def text(self) -> str:
+        return f"{self.epoch}:{self.writer}"
+
+
 def check_id(item_id: str) -> None:
     """Raise `Rejected` unless `item_id` can be an id."""
     if not item_id:

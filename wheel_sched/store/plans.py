@@ -18,6 +18,7 @@ from wheel_sched.store.items import (
     Claim,
     Counts,
     Done,
+    Fence,
     Found,
     Item,
     Outcome,
@@ -39,6 +40,7 @@ from wheel_sched.store.operations import (
     Alteration,
     Call,
     Change,
+    CloseEpoch,
     Count,
     Extend,
     Find,
@@ -119,11 +121,16 @@ class Plans:
         if problems:
             raise NamespaceMismatch(f"the namespace's shard {shard} has {' and '.join(problems)}; nothing was changed")
 
-    def schedule(self, items: Sequence[Item], token: str | None) -> Plan[Stored]:
+    def schedule(self, items: Sequence[Item], token: str | None, fence: Fence | None) -> Plan[Stored]:
         for item in items:
             item.check()
+        if fence is not None:
+            fence.check()
         calls, members = self._batched(
-            items, lambda item: item.route or item.id, Schedule, new_token() if token is None else token
+            items,
+            lambda item: item.route or item.id,
+            lambda part, part_token: Schedule(part, part_token, fence),
+            new_token() if token is None else token,
         )
         outcomes = [Outcome.DUPLICATE] * len(items)
         now_us = 0
@@ -133,6 +140,11 @@ class Plans:
             for i, outcome in zip(indices, stored.outcomes, strict=True):
                 outcomes[i] = outcome
         return Stored(outcomes, now_us)
+
+    def close_epoch(self, fence: Fence) -> Plan[None]:
+        """Let nothing more in for it, in any shard."""
+        fence.check()
+        yield self._everywhere(lambda: CloseEpoch(fence))
 
     def one(self, shard: int, operation: Operation[T]) -> Plan[T]:
         """One call on one shard."""

@@ -15,7 +15,8 @@
 --   KEYS[11] tries  ZSET    key -> expiry (s) * 1000 + attempts, see remember.lua
 --   KEYS[12] lapsed HASH    id -> how often its lease ran out
 -- and, with the same hash tag: op:<token> (the first answer of a call, for repeats), ref:<ref> (SET of ids),
--- held:<reason code>:<topic> (ZSET id -> due).
+-- held:<reason code>:<topic> (ZSET id -> due), fences (HASH writer -> last closed epoch) and seen:<epoch>:<writer> (SET
+-- of the ids that a writer has brought in an epoch that is not closed yet).
 -- ARGV[1] -> [<now (ms)>]@<shards>: now only in a test-clock namespace; the caller's number of shards, 0 = any
 -- ARGV[2] -> token of the call, "" = not repeatable
 --
@@ -27,6 +28,7 @@ local DEAD, DEADBODY, MARK, TRIES, LAPSED = 8, 9, 10, 11, 12
 local MAX_BATCH = 500        -- a larger batch gains little and blocks the server more than 1.3 ms
 local CLAMP_MS = 5000        -- a backward step up to this is taken for jitter and clamped
 local REPLY_TTL_MS = 60000   -- how long the first answer of a call is kept for its repeats
+local SEEN_TTL_S = 604800    -- how long the ids of an epoch that nobody closes are known: a week
 
 -- Longer than any server packs: a set or hash that starts with it is a table from the start. Packed ones are searched
 -- from end to end, which for a batch of 125 costs more than all the rest of a claim.
@@ -283,4 +285,34 @@ local function tally_of(list)
   local counts = {}
   for _, name in ipairs(list) do counts[name] = (counts[name] or 0) + 1 end
   return counts
+end
+
+local function behind(a, b)            -- by bytes: Lua's own < goes by the server's locale
+  for i = 1, math.min(#a, #b) do
+    local x, y = string.byte(a, i), string.byte(b, i)
+    if x ~= y then return x > y end
+  end
+  return #a > #b
+end
+
+-- Up to `limit` ids with their scores, in order, behind the id `last` ("" = from the start) that had `last_score`.
+local function page_behind(key, least, greatest, last, last_score, limit)
+  local offset = 0
+  if last ~= '' then
+    -- everything above its score, and of its equals those that sort behind it
+    least = last_score
+    local rank = redis.call('ZRANK', key, last)
+    if rank and tonumber(redis.call('ZSCORE', key, last)) == tonumber(least) then
+      offset = rank - redis.call('ZCOUNT', key, '-inf', '(' .. least) + 1
+    else
+      while true do                    -- it has left: skip its equals that sort before it, a page at a time
+        local equals = redis.call('ZRANGEBYSCORE', key, least, least, 'LIMIT', offset, MAX_BATCH)
+        local skipped = 0
+        for _, id in ipairs(equals) do if not behind(id, last) then skipped = skipped + 1 end end
+        offset = offset + skipped
+        if skipped < MAX_BATCH then break end
+      end
+    end
+  end
+  return redis.call('ZRANGEBYSCORE', key, least, greatest, 'WITHSCORES', 'LIMIT', offset, math.min(limit, MAX_BATCH))
 end

@@ -1,23 +1,34 @@
 -- Stores new items; an id that exists anywhere in the shard is left alone.
--- ARGV[3..] -> triples: id, due (ms, "" = parked), tail of the record (all behind its version)
+-- ARGV[3] -> fence: "" or <epoch>:<writer>. The ids a writer brings in an epoch are remembered until the epoch is closed
+--            (fence.lua), also when they have long gone out: a repeat stores none of them. A closed epoch stores nothing.
+-- ARGV[4..] -> triples: id, due (ms, "" = parked), tail of the record (all behind its version)
 -- Answers {codes, now (us), head of due, head of fly}; a code per item: s stored, h stored and held, d duplicate.
 local s = begin(KEYS, ARGV)
 if s.err then return s end
 local said = recall(s)
 if said then return {said, s.us, first_score(KEYS[DUE]), first_score(KEYS[FLY])} end
-local n = (#ARGV - 2) / 3
+local n = (#ARGV - 3) / 3
 if n > MAX_BATCH then return {err = 'WSBATCH at most ' .. MAX_BATCH .. ' items a call'} end
 local ids = {}
-for i = 1, n do ids[i] = ARGV[3 * i] end
+for i = 1, n do ids[i] = ARGV[3 * i + 1] end
 local have = n > 0 and redis.call('HMGET', KEYS[BODY], unpack(ids)) or {}
 local buried = n > 0 and redis.call('ZCARD', KEYS[DEAD]) > 0 and redis.call('ZMSCORE', KEYS[DEAD], unpack(ids)) or {}
+local brought, seen_key, closed = {}, nil, false
+if ARGV[3] ~= '' then
+  local epoch, writer = string.match(ARGV[3], '^(%d+):(.+)$')
+  if not epoch then return {err = 'WSBATCH a fence must be <epoch>:<writer>'} end
+  local last = redis.call('HGET', s.base .. 'fences', writer)
+  closed = last and tonumber(epoch) <= tonumber(last)
+  seen_key = s.base .. 'seen:' .. epoch .. ':' .. writer
+  brought = n > 0 and not closed and redis.call('SMISMEMBER', seen_key, unpack(ids)) or {}
+end
 local prefix = '1:' .. redis.call('HINCRBY', KEYS[META], 'seq', 1) .. ':'
 local codes, bodies, seen, topics = {}, {}, {}, {}
 local fresh, known = 0, nil
 local head, topic, refs                -- a batch mostly holds one topic: parse only when the start differs
 for i = 1, n do
-  local id, tail = ids[i], ARGV[3 * i + 2]
-  if have[i] or buried[i] or seen[id] then
+  local id, tail = ids[i], ARGV[3 * i + 3]
+  if closed or brought[i] == 1 or have[i] or buried[i] or seen[id] then
     codes[i] = 'd'
   else
     seen[id] = true
@@ -29,7 +40,7 @@ for i = 1, n do
       known = (rl == '0' and kl == '0') and string.sub(tail, 1, at + tl - 1) or nil
     end
     bodies[2 * fresh + 1], bodies[2 * fresh + 2] = id, prefix .. tail
-    local due = ARGV[3 * i + 1]
+    local due = ARGV[3 * i + 2]
     fresh = fresh + 1
     topics[fresh] = topic
     if due == '' then
@@ -47,6 +58,10 @@ for name, count in pairs(tally_of(topics)) do
   event(s, 'accepted', name, count)
 end
 if fresh > 0 then redis.call('HSET', KEYS[BODY], unpack(bodies)) end
+if seen_key and n > 0 and not closed then
+  redis.call('SADD', seen_key, unpack(ids))
+  redis.call('EXPIRE', seen_key, SEEN_TTL_S)
+end
 local text = table.concat(codes)
 record_answer(s, text)
 local due_head, fly_head = finish(s)

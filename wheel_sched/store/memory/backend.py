@@ -24,6 +24,7 @@ READS: Mapping[str, Callable[[MemoryShard, Any], Any]] = MappingProxyType(
         "window": reads.look,
         "get": reads.get,
         "list": reads.list_ids,
+        "scan": reads.scan,
         "counts": reads.count,
         "find": reads.find,
         "tries": reads.list_tries,
@@ -41,6 +42,7 @@ WRITES: Mapping[str, Callable[[MemoryShard, Any], Any]] = MappingProxyType(
         "remember": writes.remember,
         "jump": writes.report_jump,
         "restore": writes.restore,
+        "fence": writes.close_epoch,
     }
 )
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from wheel_sched.store.freezing import ListTries, Tried
 from wheel_sched.store.items import MAX_BATCH, Counts, Found, Window
 from wheel_sched.store.memory.shard import MemoryShard, Stored
-from wheel_sched.store.operations import Count, Find, Get, ListIds, Look
-from wheel_sched.store.record import decode_text, encode_text
+from wheel_sched.store.operations import Count, Find, Get, ListIds, Look, Scan, Scanned
+from wheel_sched.store.record import Record, decode_text, encode_text
 
 
 def look(shard: MemoryShard, call: Look) -> Window:
@@ -39,7 +39,7 @@ def _reason(item: Stored) -> str:
     return item.reason.decode("utf-8", "replace")
 
 
-def list_ids(shard: MemoryShard, call: ListIds) -> list[tuple[str, int]]:
+def list_ids(shard: MemoryShard, call: ListIds | Scan) -> list[tuple[str, int]]:
     place = shard.places[call.state]
     limit = min(call.limit, MAX_BATCH)
     if call.last is None or not call.last[0]:
@@ -48,6 +48,18 @@ def list_ids(shard: MemoryShard, call: ListIds) -> list[tuple[str, int]]:
         last_id, last_ms = call.last
         page = place.behind(last_ms, encode_text(last_id), call.greatest_ms, limit)
     return [(shard.items[key].id, score_ms) for score_ms, key in page]
+
+
+def scan(shard: MemoryShard, call: Scan) -> list[Scanned]:
+    page = list_ids(shard, call)
+    if not call.records:
+        return [Scanned(item_id, score_ms, None, "") for item_id, score_ms in page]
+    scanned = []
+    for item_id, score_ms in page:
+        item = shard.items[encode_text(item_id)]
+        record = Record(item.version, item.topic, item.route, item.refs, item.body)
+        scanned.append(Scanned(item_id, score_ms, record, _reason(item)))
+    return scanned
 
 
 def count(shard: MemoryShard, call: Count) -> Counts:

@@ -81,6 +81,8 @@ class MemoryShard:
         self.ever: dict[tuple[str, str], int] = {}
         self.epoch, self.jumps, self.last_jump_ms = 1, 0, 0
         self.seq = self.claims = 0
+        self.fences: dict[str, int] = {}  # writer -> last closed epoch
+        self.brought: dict[tuple[str, int], set[bytes]] = {}  # of open epochs
         self.frozen: str | None = None
         self.mark = Mark(b"0-0", -1)
         self.now_ms = self.now_us = 0

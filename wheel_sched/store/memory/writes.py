@@ -27,6 +27,7 @@ from wheel_sched.store.memory import shard as place
 from wheel_sched.store.memory.shard import MemoryShard, plain
 from wheel_sched.store.operations import (
     ClaimDue,
+    CloseEpoch,
     Extend,
     Pause,
     Remember,
@@ -59,9 +60,16 @@ def schedule(shard: MemoryShard, call: Schedule) -> Stored:
     check_batch(len(call.items))
     shard.seq += 1
     outcomes = []
+    fence = call.fence
+    closed = fence is not None and fence.epoch <= shard.fences.get(fence.writer, -1)
+    brought: set[bytes] = set()
+    if fence is not None and not closed:
+        brought = shard.brought.setdefault((fence.writer, fence.epoch), brought)
     for given in call.items:
         key = encode_text(given.id)
-        if key in shard.items:
+        known = closed or key in brought or key in shard.items
+        brought.add(key)
+        if known:
             outcomes.append(Outcome.DUPLICATE)
             continue
         route = plain(given.route) if given.route else None
@@ -77,6 +85,14 @@ def schedule(shard: MemoryShard, call: Schedule) -> Stored:
         outcomes.append(Outcome.STORED if state == "due" else Outcome.HELD)
     shard.record_answer(call.token, tuple(outcomes))
     return Stored(outcomes, shard.now_us)
+
+
+def close_epoch(shard: MemoryShard, call: CloseEpoch) -> int:
+    fence = call.fence
+    last = max(fence.epoch, shard.fences.get(fence.writer, -1))
+    shard.fences[fence.writer] = last
+    shard.brought.pop((fence.writer, fence.epoch), None)
+    return last
 
 
 def claim(shard: MemoryShard, call: ClaimDue) -> Claim:

@@ -14,6 +14,8 @@ from wheel_sched.store.operations.keeping import (
     SCHEMA,
     Alteration,
     Change,
+    CloseEpoch,
+    Mend,
     Open,
     Pause,
     Remember,
@@ -22,7 +24,7 @@ from wheel_sched.store.operations.keeping import (
     Schedule,
     Sweep,
 )
-from wheel_sched.store.operations.reading import Count, Find, Get, ListIds, Look, counts_of
+from wheel_sched.store.operations.reading import Count, Find, Get, Inspect, ListIds, Look, Scan, Scanned, counts_of
 from wheel_sched.store.operations.releasing import ClaimDue, Extend, PushDue, Settle
 
 __all__ = [
@@ -32,12 +34,15 @@ __all__ = [
     "Call",
     "Change",
     "ClaimDue",
+    "CloseEpoch",
     "Count",
     "Extend",
     "Find",
     "Get",
+    "Inspect",
     "ListIds",
     "Look",
+    "Mend",
     "Open",
     "Operation",
     "Pause",
@@ -45,6 +50,8 @@ __all__ = [
     "Remember",
     "ReportJump",
     "Restore",
+    "Scan",
+    "Scanned",
     "Schedule",
     "Settle",
     "Sweep",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from wheel_sched.store.items import Found, Item, Outcome, Stored, Swept
+from wheel_sched.store.items import Fence, Found, Item, Outcome, Stored, Swept
 from wheel_sched.store.operations.call import Argument, bounded_reason, head_of, new_token, outcomes_of
 from wheel_sched.store.record import decode_text, encode_text, make_tail
 
@@ -33,15 +33,16 @@ class Open:
 
 @dataclass(slots=True)
 class Schedule:
-    """Store new items; what exists already, anywhere in the shard, is left alone."""
+    """Store new items; what exists anywhere in the shard is left alone, and so is what the fence let in before."""
 
     script: ClassVar[str] = "schedule"
     writes: ClassVar[bool] = True
     items: Sequence[Item]
     token: str = field(default_factory=new_token)
+    fence: Fence | None = None
 
     def argv(self) -> list[Argument]:
-        args: list[Argument] = []
+        args: list[Argument] = ["" if self.fence is None else encode_text(self.fence.text())]
         for item in self.items:
             args.append(encode_text(item.id))
             args.append("" if item.due_ms is None else item.due_ms)
@@ -50,6 +51,38 @@ class Schedule:
 
     def parse(self, reply: Any, shard: int) -> Stored:
         return Stored(outcomes_of(reply[0]), reply[1])
+
+
+@dataclass(slots=True)
+class CloseEpoch:
+    """Let nothing more in for an epoch of a writer or for one before it; answers the last closed epoch."""
+
+    script: ClassVar[str] = "fence"
+    writes: ClassVar[bool] = True
+    fence: Fence
+    token: str = ""
+
+    def argv(self) -> list[Argument]:
+        return [self.fence.epoch, encode_text(self.fence.writer)]
+
+    def parse(self, reply: Any, shard: int) -> int:
+        return int(reply)
+
+
+@dataclass(slots=True)
+class Mend:
+    """Bring damaged ids into one place each (see mend.lua); DONE, WRONG_STATE (sound) or OTHER_VERSION (left)."""
+
+    script: ClassVar[str] = "mend"
+    writes: ClassVar[bool] = True
+    ids: Sequence[str]
+    token: str = ""
+
+    def argv(self) -> list[Argument]:
+        return [*map(encode_text, self.ids)]
+
+    def parse(self, reply: Any, shard: int) -> list[Outcome]:
+        return outcomes_of(reply)
 
 
 @dataclass(slots=True)

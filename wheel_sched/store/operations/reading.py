@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from wheel_sched.errors import StoreError
 from wheel_sched.store.items import Counts, Found, State, Window
 from wheel_sched.store.operations.call import Argument, head_of
-from wheel_sched.store.record import decode_text, encode_text, read_record
+from wheel_sched.store.record import Record, decode_text, encode_text, read_record
 
 
 @dataclass(slots=True)
@@ -80,6 +80,78 @@ class ListIds:
 
     def parse(self, reply: Any, shard: int) -> list[tuple[str, int]]:
         return [(decode_text(reply[at]), reply[at + 1]) for at in range(1, len(reply), 2)]
+
+
+class Scanned(NamedTuple):
+    """An item as a scan sees it: `record` is None when it was not asked for, is missing or cannot be read."""
+
+    id: str
+    score_ms: int
+    record: Record | None
+    reason: str
+
+
+@dataclass(slots=True)
+class Scan:
+    """One page of a state with its records, in order of score, behind `last`: for readers of everything."""
+
+    script: ClassVar[str] = "scan"
+    writes: ClassVar[bool] = False
+    state: State
+    least_ms: int
+    greatest_ms: int
+    last: tuple[str, int] | None
+    limit: int
+    records: bool = True
+    token: str = ""
+
+    def argv(self) -> list[Argument]:
+        last_id, last_score = self.last or ("", 0)
+        place: list[Argument] = [self.state, self.least_ms, self.greatest_ms, encode_text(last_id), last_score]
+        return [*place, self.limit, int(self.records)]
+
+    def parse(self, reply: Any, shard: int) -> list[Scanned]:
+        _, ids, scores, records, reasons = reply
+        if not self.records:
+            return [Scanned(decode_text(i), int(float(score)), None, "") for i, score in zip(ids, scores, strict=True)]
+        reasons = reasons or [b""] * len(ids)
+        return [
+            Scanned(decode_text(raw_id), int(float(score)), *self._record(record, reason))
+            for raw_id, score, record, reason in zip(ids, scores, records, reasons, strict=True)
+        ]
+
+    def _record(self, raw: bytes | None, raw_reason: bytes | None) -> tuple[Record | None, str]:
+        if raw is None:
+            return None, "no record"
+        reason = raw_reason or b""
+        if self.state == "dead":
+            length, _, rest = raw.partition(b":")
+            end = int(length) if length.isdigit() else 0
+            reason, raw = rest[:end], rest[end:]
+        elif self.state == "held":
+            reason = reason.partition(b"\n")[0]
+        try:
+            return read_record(raw), reason.decode("utf-8", "replace")
+        except StoreError:
+            return None, reason.decode("utf-8", "replace") or "unreadable record"
+
+
+@dataclass(slots=True)
+class Inspect:
+    """One step of a search for records without a place: (next cursor, "0" = that was all; their ids)."""
+
+    script: ClassVar[str] = "inspect"
+    writes: ClassVar[bool] = False
+    hash: str  # "body" or "deadbody"
+    cursor: str = "0"
+    count: int = 500
+    token: str = ""
+
+    def argv(self) -> list[Argument]:
+        return [self.hash, self.cursor, self.count]
+
+    def parse(self, reply: Any, shard: int) -> tuple[str, list[str]]:
+        return decode_text(reply[0]), [decode_text(raw) for raw in reply[1]]
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 KEY_NAMES = ("meta", "due", "fly", "body", "claim", "held", "why", "dead", "deadbody", "mark", "tries", "lapsed")
 
-_READERS = ("window", "get", "list", "counts", "find", "tries")
+_READERS = ("window", "get", "list", "scan", "inspect", "counts", "find", "tries")
 _GROWING = ("schedule", "open", "restore")
 SCRIPTS = (
     *_READERS,
@@ -30,6 +30,8 @@ SCRIPTS = (
     "jump",
     "freeze",
     "move",
+    "fence",
+    "mend",
 )
 
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 import pytest
 
 from wheel_sched.errors import Rejected
-from wheel_sched.store.items import STATES, Dead, Done, Held, Item, Next, Settlement
+from wheel_sched.store.items import MAX_DUE_MS, STATES, Dead, Done, Held, Item, Next, Settlement, State
+from wheel_sched.store.operations import Call, Scan, Scanned
 from wheel_sched.store.record import encode_text
 from wheel_sched.testing.store_conformance.bench import Bench
 
@@ -131,3 +132,32 @@ class ListingCases:
         bench.store.schedule([Item("a", bench.now_ms, body)])
         assert bench.one("a").body == body
         assert bench.claim().items[0].body == body
+
+    @pytest.mark.parametrize("limit", [1, 7, 500])
+    def test_a_scan_gives_every_item_of_a_state_with_its_record(self, bench: Bench, limit: int) -> None:
+        """Page by page, in the order of the listing, with topic, body and, for the dead, the reason."""
+        bench.bury("d", reason="broken: badly", topic="t")
+        bench.put(*(f"i{n:02}" for n in range(20)), in_ms=5, topic="t", refs=("r",))
+        expected: list[tuple[State, list[str]]] = [
+            ("due", [f"i{n:02}" for n in range(20)]),
+            ("dead", ["d"]),
+        ]
+        for state, ids in expected:
+            seen: list[Scanned] = []
+            while True:
+                last = (seen[-1].id, seen[-1].score_ms) if seen else None
+                (page,) = bench.store.execute([Call(0, Scan(state, 0, MAX_DUE_MS, last, limit))])
+                seen += page
+                if len(page) < limit:
+                    break
+            assert [item.id for item in seen] == ids
+            for item in seen:
+                assert item.record is not None
+                assert (item.record.topic, item.record.body) == ("t", item.id.encode())
+                assert item.reason == ("broken: badly" if state == "dead" else "")
+
+    def test_a_scan_without_records_gives_ids_and_scores(self, bench: Bench) -> None:
+        """For counting and planning, at a fraction of the cost."""
+        bench.put("a", in_ms=5)
+        (page,) = bench.store.execute([Call(0, Scan("due", 0, MAX_DUE_MS, None, 500, records=False))])
+        assert page == [Scanned("a", bench.now_ms + 5, None, "")]

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from wheel_sched.errors import Rejected
-from wheel_sched.store.items import MAX_BATCH, MAX_DUE_MS, Dead, Item, Outcome
+from wheel_sched.store.items import MAX_BATCH, MAX_DUE_MS, Dead, Fence, Item, Outcome
 from wheel_sched.store.operations import Call, Schedule
 from wheel_sched.testing.store_conformance.bench import Bench
 
@@ -171,3 +171,31 @@ class SchedulingCases:
         claim = bench.claim()
         bench.store.settle(claim, [Dead("x", "no")])
         assert bench.put("x", "z") == [Outcome.DUPLICATE, Outcome.STORED]
+
+    def test_an_epoch_lets_an_id_in_once_however_often_it_is_repeated(self, wide: Bench) -> None:
+        """Also when the item has gone out in between, which a plain schedule would store again."""
+        fence = Fence("query", 3)
+        items = [Item(f"i{n}", wide.now_ms, b"") for n in range(20)]
+        assert wide.store.schedule(items[:12], fence=fence).accepted == 12
+        for shard in range(wide.store.shards):
+            wide.settle_all(wide.claim(shard=shard))
+        assert wide.store.schedule(items, fence=fence).accepted == 8
+        assert wide.store.schedule(items, fence=fence).accepted == 0
+        assert wide.store.schedule(items[:1], fence=Fence("other", 3)).accepted == 1
+
+    def test_a_closed_epoch_lets_nothing_in(self, wide: Bench) -> None:
+        """Nor does one before it; the next one does, and an epoch may be closed twice."""
+        assert wide.store.schedule([Item("a", wide.now_ms, b"")], fence=Fence("query", 3)).accepted == 1
+        for _ in range(2):
+            wide.store.close_epoch(Fence("query", 3))
+        for epoch in (2, 3):
+            late = wide.store.schedule([Item("b", wide.now_ms, b"")], fence=Fence("query", epoch))
+            assert late.outcomes == [Outcome.DUPLICATE]
+        assert wide.store.schedule([Item("b", wide.now_ms, b"")], fence=Fence("query", 4)).accepted == 1
+
+    @pytest.mark.parametrize("fence", [Fence(""), Fence("x" * 250), Fence("x", -1), Fence("a\nb")])
+    def test_a_fence_needs_a_name_and_an_epoch(self, bench: Bench, fence: Fence) -> None:
+        """Refused before anything is stored."""
+        with pytest.raises(Rejected):
+            bench.store.schedule([Item("a", bench.now_ms, b"")], fence=fence)
+        assert bench.states("a") == [None]

@@ -1,0 +1,228 @@
+"""`python -m benchmarks spark`: the data source against a plain loop with the same calls, the jobs on a million rows.
+
+`writer_vs_plain` is the Arrow stream writer's rate (the sink's own time, as Spark's progress tells it) divided by that
+of a loop in one Python process that reads the same Parquet files and makes the same calls; the two run next to each
+other. The reader is judged against that loop too. Nothing here says that Spark is faster on one machine: the workers,
+the JVM and the server share its processors. The start of the session is left out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.figures import Figure
+from benchmarks.narration import Narration
+from benchmarks.rounds import interleaved
+from benchmarks.server import NAMESPACE, BenchServer, bench_server, surroundings
+from wheel_sched.store import Fence, open_store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FIGURES = (
+    Figure("writer_vs_plain", "x", "rate of the stream writer divided by that of a plain loop", at_least=0.9),
+    Figure("reader_vs_plain_write", "x", "rate of the reader divided by that of the plain write loop", at_least=2.5),
+    Figure("backtest_s", "s", "backtest of the history of attempts", at_most=60),
+    Figure("slo_s", "s", "lateness report of the same history", at_most=20),
+    Figure("dlq_s", "s", "triage of as many dead letters, from Parquet", at_most=20),
+    Figure("writer_rows_per_s", "rows/s", "the stream writer"),
+    Figure("reader_rows_per_s", "rows/s", "the reader, every column"),
+    Figure("baseline.plain_rows_per_s", "rows/s", "baseline: the plain write loop"),
+)
+_SHARDS = 8
+_PAYLOAD = "x" * 150
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much is measured.
+
+    Args:
+        rounds: of the rates. Defaults to 5.
+        rows: written and read in a round. Defaults to 200,000.
+        attempts: in the history, about, and dead letters. Defaults to 1 M.
+    """
+
+    rounds: int = 5
+    rows: int = 200_000
+    attempts: int = 1_000_000
+
+
+FULL = Sizes()
+QUICK = Sizes(rounds=3, rows=60_000, attempts=200_000)
+
+
+def run(sizes: Sizes) -> dict[str, Any]:
+    """Measure; the figures by key."""
+    narration = Narration(3 * sizes.rounds + 5)
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="wheel-sched-bench-")))
+        server = stack.enter_context(bench_server())
+        narration.step("starting Spark")
+        spark = stack.enter_context(session(folder))
+        files = write_rows(spark, folder / "rows", sizes.rows)
+        stream_rate(spark, server, files, sizes.rows, folder)  # workers and JIT are warm from here on
+        runs = {
+            "plain": partial(plain_rate, server, files, sizes.rows),
+            "stream": partial(stream_rate, spark, server, files, sizes.rows, folder),
+            "read": partial(read_rate, spark, server, files, sizes.rows),
+        }
+        rates = interleaved(sizes.rounds, runs, narration)
+        narration.step(f"a history of {sizes.attempts:,} attempts")
+        seconds = job_seconds(spark, folder, sizes.attempts, narration)
+        around = surroundings(server, sizes.rounds)
+    narration.close()
+    pairs = zip(rates["stream"], rates["read"], rates["plain"], strict=True)
+    ratios = [(stream / plain, read / plain) for stream, read, plain in pairs]
+    return {
+        "writer_vs_plain": round(median(stream for stream, _ in ratios), 3),
+        "reader_vs_plain_write": round(median(read for _, read in ratios), 3),
+        **seconds,
+        "writer_rows_per_s": round(median(rates["stream"])),
+        "reader_rows_per_s": round(median(rates["read"])),
+        "rows": sizes.rows,
+        "attempts": sizes.attempts,
+        **around,
+        "baseline": {"plain_rows_per_s": round(median(rates["plain"]))},
+    }
+
+
+@contextlib.contextmanager
+def session(folder: Path) -> Iterator[SparkSession]:
+    """A local session on two cores."""
+    from retry_topic.spark import spark_session
+
+    logging.getLogger("py4j").setLevel(logging.ERROR)
+    spark = spark_session("local[2]", settings={"spark.local.dir": str(folder), "spark.sql.shuffle.partitions": "2"})
+    spark.sparkContext.setLogLevel("OFF")
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def write_rows(spark: SparkSession, folder: Path, count: int) -> Path:
+    """Messages due in the year 2096, in two Parquet files."""
+    rows = spark.range(0, count, 1, 2).selectExpr(
+        "concat('message-', id) id", "4000000000000 + id due_ms", "'orders' topic", f"'{_PAYLOAD}' value"
+    )
+    rows.write.parquet(str(folder))
+    return folder
+
+
+def emptied(server: BenchServer) -> None:
+    server.client.flushall()
+    open_store(server.url, namespace=NAMESPACE, shards=_SHARDS).close()
+
+
+def plain_rate(server: BenchServer, files: Path, count: int) -> float:
+    """Rows per second of one process that makes the same calls."""
+    import pyarrow.parquet as parquet
+
+    from retry_topic.spark.source.writing import items_of
+
+    emptied(server)
+    begun = time.perf_counter()
+    stored = 0
+    with open_store(server.url, namespace=NAMESPACE, shards=_SHARDS) as store:
+        fence = Fence("plain")
+        for file in sorted(files.glob("*.parquet")):
+            for batch in parquet.ParquetFile(file).iter_batches(4_000):
+                stored += store.schedule(items_of(batch), fence=fence).accepted
+        store.close_epoch(fence)
+    took_s = time.perf_counter() - begun
+    assert stored == count, f"{stored} of {count} were stored"
+    return count / took_s
+
+
+def stream_rate(spark: SparkSession, server: BenchServer, files: Path, count: int, folder: Path) -> float:
+    """Rows per second of a stream's one batch, by the time that Spark gave the sink."""
+    emptied(server)
+    frame = spark.readStream.schema("id string, due_ms bigint, topic string, value string").parquet(str(files))
+    with tempfile.TemporaryDirectory(dir=folder) as checkpoint:
+        writer = frame.writeStream.format("wheelsched").options(store=server.url, namespace=NAMESPACE)
+        query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+        query.awaitTermination()
+        progress = [dict(one["durationMs"]) for one in query.recentProgress if one["numInputRows"]]
+    with open_store(server.url, namespace=NAMESPACE, shards=_SHARDS) as store:
+        stored = store.counts().total("due")
+    assert stored == count, f"{stored} of {count} were stored"
+    return count / (sum(one["addBatch"] for one in progress) / 1000)
+
+
+def read_rate(spark: SparkSession, server: BenchServer, files: Path, count: int) -> float:
+    """Rows per second of reading everything there is; filled first, which is not measured."""
+    plain_rate(server, files, count)
+    frame = spark.read.format("wheelsched").options(store=server.url, namespace=NAMESPACE).load()
+    begun = time.perf_counter()
+    frame.write.format("noop").mode("overwrite").save()
+    return count / (time.perf_counter() - begun)
+
+
+def job_seconds(spark: SparkSession, folder: Path, attempts: int, narration: Narration) -> dict[str, float]:
+    """Seconds of the jobs over Parquet."""
+    from retry_topic.spark.jobs import backtest, slo, triage
+    from retry_topic.spark.jobs.history import load_history
+
+    history, letters = str(folder / "history.parquet"), str(folder / "letters.parquet")
+    write_history(spark, history, attempts)
+    write_letters(spark, letters, attempts)
+    seconds = {}
+    for name, job in (
+        ("backtest_s", lambda: backtest(load_history(spark, history))),
+        ("slo_s", lambda: slo(load_history(spark, history))),
+        ("dlq_s", lambda: triage(spark.read.parquet(letters)).collect()),
+    ):
+        narration.step(name)
+        begun = time.perf_counter()
+        job()
+        seconds[name] = round(time.perf_counter() - begun, 2)
+    return seconds
+
+
+def write_history(spark: SparkSession, path: str, attempts: int) -> None:
+    """Three topics and error classes, each with a law of its own, looked at by doubling delays with jitter."""
+    laws = [("orders", "shop.Timeout", 0.95, 20), ("mail", "smtplib.Down", 0.8, 120), ("stock", "http.Limited", 0.9, 5)]
+    messages = attempts // 5
+    cases = ", ".join(f"named_struct('t', '{t}', 'e', '{e}', 'p', {p}D, 'm', {m}000D)" for t, e, p, m in laws)
+    spark.range(0, messages, 1, 4).createOrReplaceTempView("bench_messages")
+    looked = spark.sql(
+        f"""
+        with laws as (select id, array({cases})[id % 3] l, rand(5) u, rand(7) v from bench_messages),
+        drawn as (select id, l.t topic, l.e error, 1000000 + id * 50 first,
+                         if(u < l.p, -ln(1 - v) * l.m, 1e15D) recovers from laws),
+        tries as (select *, explode(sequence(1, 8)) attempt from drawn),
+        timed as (select *, if(attempt = 1, 0L, bigint(2000 * pow(2, attempt - 2) * (0.7 + 0.6 * rand(3)))) wait
+                  from tries)
+        select 'm' || id id, topic, attempt,
+               if(attempt = 1, null, bigint(first + wait)) due_ms, bigint(first + wait + id % 4) started_ms,
+               case when attempt > 1 and wait >= recovers then 'ok'
+                    when attempt = 8 then 'dead' else 'failed' end outcome,
+               if(attempt > 1 and wait >= recovers, null, error) error_class,
+               min(if(attempt > 1 and wait >= recovers, attempt, 99)) over (partition by id) last
+        from timed
+        """  # noqa: S608  # of the constants above
+    )
+    looked.where("attempt <= last").drop("last").write.parquet(path)
+
+
+def write_letters(spark: SparkSession, path: str, count: int) -> None:
+    """Forty kinds of errors."""
+    spark.range(0, count, 1, 4).selectExpr(
+        "'d' || id id",
+        "concat('topic-', id % 5) topic",
+        "concat('shop.Error', id % 40) error_class",
+        "concat('no answer after ', id, ' ms') error_message",
+        "lower(hex(id % 40)) fingerprint",
+        "1700000000000 + id at_ms",
+        "int(8) attempt",
+    ).write.parquet(path)

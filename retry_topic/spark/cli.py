@@ -1,0 +1,457 @@
+"""`wheel-sched spark JOB`: the jobs from the command line, or under spark-submit.
+
+A session is started for the one job and ends with it; `--master` says where. Spark's own log goes to stderr from
+warnings up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from retry_topic.cli.instants import DURATION
+from retry_topic.cli.opening import policies_of
+from wheel_sched.cli.failing import CommandFailed
+from wheel_sched.cli.opening import server_url
+from wheel_sched.cli.options import Session, confirm, dry_run_option, json_option, pass_session, yes_option
+from wheel_sched.cli.output import amount, emit, instant, note, one_line, say, span, table
+from wheel_sched.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from retry_topic.spark.source.options import Place
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+master_option = click.option(
+    "--master", metavar="URL", help="Spark's: local[2], spark://host:7077 (default: local[*])."
+)
+
+
+@click.group(name="spark", help="Jobs on Spark: dead letters, history and the store in bulk.")
+def spark() -> None:
+    if find_spec("pyspark") is None:
+        raise ConfigError('the jobs need Spark: pip install "wheel-sched[spark]"; nothing was started')
+
+
+@contextlib.contextmanager
+def running(master: str | None) -> Iterator[SparkSession]:
+    """A session that ends with the block, unless it was there before."""
+    from retry_topic.spark.session import running_session, spark_session
+
+    session = running_session()
+    if session is not None:
+        yield session
+        return
+    note("starting Spark")
+    session = spark_session(master)
+    session.sparkContext.setLogLevel("ERROR")
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """A session and the store of the settings."""
+
+    spark: SparkSession
+    place: Place
+
+
+@contextlib.contextmanager
+def with_store(settings: Session, master: str | None) -> Iterator[Bench]:
+    """A session and the store; an embedded server runs as long as the block."""
+    with server_url(settings.settings) as url:
+        from retry_topic.spark.jobs.store import place_of
+
+        place = place_of(url, settings.settings.namespace, settings.settings.durability)
+        with running(master) as session:
+            yield Bench(session, place)
+
+
+@spark.command()
+@click.option("--where", metavar="SQL", help="Which letters, e.g. \"topic = 'orders' and attempt > 3\".")
+@click.option("--group", metavar="FINGERPRINT", help="The letters of one group; its start is enough.")
+@click.option("--replay", "replaying", is_flag=True, help="Let them be tried again; without it they are only sorted.")
+@click.option("--all", "everything", is_flag=True, help="With --replay: all of them.")
+@click.option("--repair", metavar="SQL", help="The new payload, e.g. \"replace(text, 'EURO', 'EUR')\".")
+@click.option("--rate", type=click.FloatRange(0, 1e6, min_open=True), metavar="N", help="So many a second.")
+@click.option(
+    "--max-replays", type=click.IntRange(min=1), default=3, show_default=True, help="Loop guard, per message."
+)
+@click.option("--from", "archive", metavar="PATH", help="Sort an archive (Parquet, JSON Lines) instead of the store.")
+@master_option
+@dry_run_option
+@yes_option
+@json_option
+@pass_session
+def dlq(
+    session: Session,
+    where: str | None,
+    group: str | None,
+    replaying: bool,
+    everything: bool,
+    repair: str | None,
+    rate: float | None,
+    max_replays: int,
+    archive: str | None,
+    master: str | None,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> int:
+    """Dead letters in bulk: sort them by error, select by SQL, repair, replay.
+
+    \b
+    Examples:
+      wheel-sched spark dlq
+      wheel-sched spark dlq --group 3f2a --replay --dry-run
+      wheel-sched spark dlq --where "status = 503" --replay --rate 200 --yes
+    """
+    from retry_topic.spark.jobs import dead_letters, triage
+    from retry_topic.spark.jobs import replay as replay_letters
+    from retry_topic.spark.jobs.dlq import select
+    from retry_topic.spark.jobs.history import load_table
+
+    if replaying and archive:
+        raise click.UsageError("An archive is sorted only; what lies in the store is replayed.")
+    if replaying and not (where or group or everything):
+        raise click.UsageError("Which dead letters? Give --where, --group or --all.")
+    if not replaying and (repair or rate):
+        raise click.UsageError("--repair and --rate go with --replay.")
+    if archive:
+        with running(master) as alone:
+            _tell_groups(triage(select(load_table(alone, archive), where, group)), as_json)
+        return 0
+    with with_store(session, master) as bench:
+        chosen = select(dead_letters(bench.spark, bench.place), where, group)
+        if not replaying:
+            _tell_groups(triage(chosen), as_json)
+            return 0
+        if not dry_run:
+            confirm(f"Replay {amount(chosen.count(), 'dead letter')}?", yes)
+        done = replay_letters(chosen, bench.place, repair=repair, rate=rate, max_replays=max_replays, dry_run=dry_run)
+    if as_json:
+        emit(done.as_dict())
+    else:
+        say(f"{'would replay' if dry_run else 'replayed'} {amount(done.replayed, 'dead letter')} of {done.selected:,}")
+        for count, why in (
+            (done.guarded, "held back by the loop guard"),
+            (done.unreadable, "cannot be read"),
+            (done.gone, "gone meanwhile"),
+        ):
+            if count:
+                say(f"{amount(count, 'dead letter')} {why}")
+        for sample in done.samples:
+            say("  " + "  ".join(one_line(str(value), 60) for value in sample.values()))
+    return 0 if done.replayed == done.selected else 1
+
+
+def _tell_groups(groups: DataFrame, as_json: bool) -> None:
+    rows = [row.asDict() for row in groups.limit(1_000).collect()]
+    if as_json:
+        emit({"groups": rows, "letters": sum(row["letters"] for row in rows)})
+        return
+    table(
+        ("letters", "fingerprint", "topic", "error", "last", "sample"),
+        [
+            (
+                f"{row['letters']:,}",
+                row["fingerprint"] or "-",
+                row["topic"] or "-",
+                row["error_class"] or "-",
+                instant(row["last_ms"])[:19],
+                one_line(row["sample"] or "", 60),
+            )
+            for row in rows
+        ],
+        right=(0,),
+    )
+
+
+@spark.command()
+@click.argument("history")
+@click.option("--policies", metavar="FILE", help="Today's policies (default: those of the settings).")
+@click.option("--out", metavar="FILE", help="Write the proposal as a policy file.")
+@click.option("--groups", type=click.IntRange(1, 1_000), default=50, show_default=True, help="Topic and error pairs.")
+@click.option("--seed", type=int, default=0, show_default=True, help="The same seed gives the same proposal.")
+@master_option
+@dry_run_option
+@json_option
+@pass_session
+def backtest(
+    session: Session,
+    history: str,
+    policies: str | None,
+    out: str | None,
+    groups: int,
+    seed: int,
+    master: str | None,
+    dry_run: bool,
+    as_json: bool,
+) -> int:
+    """Score today's retry policies and better ones on HISTORY (Parquet or JSON Lines of attempts).
+
+    \b
+    Examples:
+      wheel-sched spark backtest attempts.parquet
+      wheel-sched spark backtest attempts.jsonl --policies retry.toml --out proposed.toml
+    """
+    from retry_topic.policy.dumping import dump_policies
+    from retry_topic.spark.jobs import backtest as run
+    from retry_topic.spark.jobs.history import load_history
+
+    today = policies_of(session.settings, policies)
+    with running(master) as alone:
+        found = run(load_history(alone, history), today, groups=groups, seed=seed)
+    if out and not dry_run:
+        Path(out).write_text(dump_policies(found.policies), "utf-8")
+    if as_json:
+        emit(found.as_dict() | {"out": out if not dry_run else None})
+        return 0
+    say(
+        f"{found.attempts:,} attempts, {found.messages:,} messages that failed at least once; {found.left_out:,} rows "
+        f"and {found.inconsistent:,} messages left out, {found.small_groups:,} groups too small"
+    )
+    rows = []
+    for verdict in found.verdicts:
+        policy = verdict.policy
+        rows.append(
+            (
+                verdict.topic,
+                verdict.error_class or "-",
+                f"{verdict.messages:,}",
+                f"{verdict.today['success']:.1%} / {verdict.today['tries']:.2f}",
+                f"{verdict.proposed['success']:.1%} / {verdict.proposed['tries']:.2f}",
+                f"{verdict.interval['success'][0]:.1%} to {verdict.interval['success'][1]:.1%}",
+                f"{span(verdict.proposed['wait_ms']['p50'])} / {span(verdict.proposed['wait_ms']['p90'])}",
+                f"{span(policy['base_ms'])} x{policy['factor']:g} up to {span(policy['cap_ms'])}, "
+                f"{policy['max_attempts']} attempts",
+            )
+        )
+    head = ("topic", "error", "messages", "today: success / tries", "proposed", "95 %", "wait p50 / p90", "policy")
+    table(head, rows, right=(2, 3, 4))
+    if out:
+        note(f"nothing was written to {out}" if dry_run else f"the proposal is in {out}; read it before you use it")
+    return 0
+
+
+@spark.command()
+@click.argument("source")
+@click.option("--job-id", required=True, metavar="NAME", help="Of this set of rows; run again, it stores what is left.")
+@click.option(
+    "--column", "columns", multiple=True, metavar="NAME=SQL", help="id, due_ms, topic, value, key, ... of a row."
+)
+@click.option("--spread", "spread_ms", type=DURATION, default=0, metavar="DURATION", help="Spread the dues over this.")
+@click.option("--rejects", metavar="FOLDER", help="For the rows that cannot be stored; without it one stops the job.")
+@master_option
+@dry_run_option
+@json_option
+@pass_session
+def backfill(
+    session: Session,
+    source: str,
+    job_id: str,
+    columns: tuple[str, ...],
+    spread_ms: int,
+    rejects: str | None,
+    master: str | None,
+    dry_run: bool,
+    as_json: bool,
+) -> int:
+    """Schedule the rows of SOURCE (Parquet or JSON Lines), each once however often this is run.
+
+    \b
+    Example:
+      wheel-sched spark backfill reminders.parquet --job-id reminders-2026 --column "id=concat('r', id)" \\
+        --column due_ms=remind_at_ms --column "topic='reminders'" --column "value=to_json(struct(*))"
+    """
+    from retry_topic.spark.jobs import backfill as run
+    from retry_topic.spark.jobs.history import load_table
+
+    parts = [column.partition("=") for column in columns]
+    if wrong := [column for column, (_, sign, text) in zip(columns, parts, strict=True) if not sign or not text]:
+        raise click.UsageError(f"Expected --column NAME=SQL, got: {wrong[0]}")
+    with with_store(session, master) as bench:
+        done = run(
+            load_table(bench.spark, source),
+            bench.place,
+            job_id=job_id,
+            columns={name.strip(): text for name, _, text in parts},
+            spread_ms=spread_ms,
+            rejects=rejects,
+            dry_run=dry_run,
+        )
+    if as_json:
+        emit(done.as_dict())
+        return 0
+    good = done.rows - sum(done.bad.values())
+    say(f"{done.rows:,} rows, {good:,} of them good, about {done.bytes_needed / 1e6:,.1f} MB")
+    for why, count in done.bad.items():
+        say(f"{amount(count, 'row')}: {why}")
+    say("nothing was stored" if dry_run else f"{amount(done.stored, 'message')} stored")
+    return 0
+
+
+@spark.command()
+@click.argument("history")
+@click.option("--target", "target_ms", type=DURATION, default="1s", show_default=True, help="Later than this is late.")
+@click.option(
+    "--objective", type=click.FloatRange(0, 1, min_open=True, max_open=True), default=0.999, show_default=True
+)
+@click.option("--html", metavar="FILE", help="Write the report as a page with plots.")
+@master_option
+@dry_run_option
+@json_option
+def slo(
+    history: str,
+    target_ms: int,
+    objective: float,
+    html: str | None,
+    master: str | None,
+    dry_run: bool,
+    as_json: bool,
+) -> int:
+    """How late deliveries were, from HISTORY (Parquet or JSON Lines of attempts). Exit code 1: objective missed.
+
+    \b
+    Example:
+      wheel-sched spark slo attempts.parquet --target 500ms --objective 0.99 --html lateness.html
+    """
+    from retry_topic.spark.jobs import slo as run
+    from retry_topic.spark.jobs.history import load_history
+    from retry_topic.spark.jobs.page import page
+
+    with running(master) as alone:
+        found = run(load_history(alone, history), target_ms=target_ms, objective=objective)
+    if html and not dry_run:
+        Path(html).write_text(page(found), "utf-8")
+    if as_json:
+        emit(found.as_dict())
+    else:
+        names = ("deliveries", "late", "p50", "p99", "max")
+        say(f"{found.deliveries:,} deliveries, {found.late:,} late, {found.early:,} early")
+        say(f"{found.burn:.0%} of the error budget is used")
+        table(
+            ("topic", *names),
+            [(row["topic"], *(f"{row[name]:,}" for name in names)) for row in found.topics],
+            right=(1, 2, 3, 4, 5),
+        )
+        if html:
+            note(f"nothing was written to {html}" if dry_run else f"the page is {html}")
+    return 0 if found.met else 1
+
+
+@spark.command()
+@click.option("--from", "arrivals", metavar="PATH", help="Arrivals (id, created_ms, due_ms) instead of what waits now.")
+@click.option("--precision", "precision_ms", type=DURATION, default="1ms", show_default=True, help="The coarsest tick.")
+@click.option("--sample", type=click.IntRange(1, 1_000_000), default=50_000, show_default=True, help="Messages to run.")
+@master_option
+@dry_run_option
+@json_option
+@pass_session
+def capacity(
+    session: Session,
+    arrivals: str | None,
+    precision_ms: int,
+    sample: int,
+    master: str | None,
+    dry_run: bool,
+    as_json: bool,
+) -> int:
+    """Tick, wheel size, shards and memory for a load, by running the wheel on a sample of it. Changes nothing.
+
+    \b
+    Examples:
+      wheel-sched spark capacity
+      wheel-sched spark capacity --from arrivals.parquet --precision 10ms
+    """
+    from retry_topic.spark.jobs import capacity as run
+    from retry_topic.spark.jobs.capacity import waiting
+    from retry_topic.spark.jobs.history import load_table
+
+    if arrivals:
+        with running(master) as alone:
+            found = run(load_table(alone, arrivals), precision_ms=precision_ms, sample=sample)
+    else:
+        with with_store(session, master) as bench:
+            rows = waiting(bench.spark, bench.place)
+            found = run(rows, shards=bench.place.shards, precision_ms=precision_ms, sample=sample)
+    if not found.messages:
+        raise CommandFailed("there are no messages to size for; nothing was changed")
+    if as_json:
+        emit(found.as_dict())
+        return 0
+    peak = f" at {instant(found.peak_at_ms)}" if found.peak_at_ms is not None else ""
+    say(f"{amount(found.messages, 'message')}, {found.peak_due_per_s:,} due in the busiest second{peak}")
+    say(f"delay p50 {span(found.delay_ms['p50'])}, p99 {span(found.delay_ms['p99'])}")
+    say(f"the fullest shard holds {found.shard_skew:g} times its share")
+    table(
+        ("tick", "size", "levels", "most at once", "cascades", "wake-ups"),
+        [
+            (
+                span(one.tick_ms),
+                str(one.wheel_size),
+                str(one.levels),
+                f"{one.most_pending:,}",
+                f"{one.cascades:,}",
+                f"{one.wakeups:,}",
+            )
+            for one in found.candidates
+        ],
+        right=(0, 1, 2, 3, 4, 5),
+    )
+    best = found.suggested
+    say(
+        f"suggested: tick {span(best['tick_ms'])}, size {best['wheel_size']} ({amount(best['levels'], 'level')}), "
+        f"{amount(best['shards'], 'shard')}, {best['memory_bytes'] / 1e6:,.0f} MB"
+    )
+    return 0
+
+
+@spark.command()
+@click.option("--grace", "grace_ms", type=DURATION, default="1m", show_default=True, help="How long over is over.")
+@click.option("--repair", is_flag=True, help="Mend what can be mended, let items whose lease is over wait again.")
+@master_option
+@dry_run_option
+@yes_option
+@json_option
+@pass_session
+def audit(
+    session: Session, grace_ms: int, repair: bool, master: str | None, dry_run: bool, yes: bool, as_json: bool
+) -> int:
+    """Look at every item of the store for what should never be. Exit code 1 when something is left.
+
+    \b
+    Examples:
+      wheel-sched spark audit
+      wheel-sched spark audit --repair --yes
+    """
+    from retry_topic.spark.jobs import audit as run
+
+    if repair and not dry_run:
+        confirm("Mend what is damaged?", yes)
+    with with_store(session, master) as bench:
+        found = run(bench.spark, bench.place, grace_ms=grace_ms, repair=repair and not dry_run)
+    if as_json:
+        emit(found.as_dict())
+    else:
+        say(f"{amount(found.items, 'item')} looked at")
+        for flaw, count in sorted(found.found.items()):
+            say(f"{count:,} {flaw}: {', '.join(f.id for f in found.findings if f.flaw == flaw)[:200]}")
+        for line in found.drifted:
+            say(line)
+        if found.repair:
+            say(f"{found.mended:,} mended, {found.recovered:,} leases recovered, {found.left:,} left")
+        elif found.healthy:
+            say("nothing is wrong")
+    return 0 if (found.repair and not found.left) or found.healthy else 1

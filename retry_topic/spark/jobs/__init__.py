@@ -1,0 +1,10 @@
+"""Jobs on Spark: each takes DataFrames, answers a report, and changes nothing when it is told to try only."""
+
+from retry_topic.spark.jobs.audit import audit
+from retry_topic.spark.jobs.backfill import backfill
+from retry_topic.spark.jobs.backtest import backtest
+from retry_topic.spark.jobs.capacity import capacity
+from retry_topic.spark.jobs.dlq import dead_letters, replay, triage
+from retry_topic.spark.jobs.slo import slo
+
+__all__ = ["audit", "backfill", "backtest", "capacity", "dead_letters", "replay", "slo", "triage"]

@@ -1,0 +1,141 @@
+"""audit: what should never be in a store, found by looking at everything, and mended where that is safe.
+
+A live store moves while it is read, so what looks damaged is looked at a second time, and only what is damaged both
+times is told. A repair looks a third time, in the script that mends (`mend.lua`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from retry_topic.spark.jobs.store import read
+from retry_topic.spark.source.options import Place
+from wheel_sched.store import MAX_BATCH, Counts, DelayStore, Outcome
+from wheel_sched.store.operations import Call, Mend
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+MENDABLE = frozenset({"no record", "no place", "two places"})
+_AT_MOST = 10_000  # findings of one kind that are looked at twice and told; the rest is counted in the next run
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Finding:
+    """One thing that should not be.
+
+    Args:
+        flaw: `no record`, `no place`, `unreadable record`, `wrong shard`, `two places`, `two shards`, `expired lease`
+            or `overdue`.
+        id: of the item.
+        shard: where it lies.
+        state: the place it lies in; "" = none.
+    """
+
+    flaw: str
+    id: str
+    shard: int
+    state: str
+
+
+@dataclass(slots=True)
+class Audit:
+    """What was found and done."""
+
+    repair: bool
+    items: int = 0
+    found: dict[str, int] = field(default_factory=dict)
+    drifted: list[str] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    mended: int = 0
+    recovered: int = 0
+    left: int = 0
+
+    @property
+    def healthy(self) -> bool:
+        return not self.found and not self.drifted
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"healthy": self.healthy}
+
+
+def audit(spark: SparkSession, place: Place, *, grace_ms: int = 60_000, repair: bool = False) -> Audit:
+    """Look at every item of a store.
+
+    Args:
+        spark: the session.
+        place: the store.
+        grace_ms: how long a due or a lease may be over before it is told. Defaults to 60,000.
+        repair: mend what can be mended, and let items whose lease is over wait again. Defaults to False.
+
+    Raises:
+        StoreError: a shard could not be reached: nothing was told or mended, for half an audit is none.
+    """
+    report = Audit(repair)
+    with place.opened() as store:
+        first = _suspects(spark, place, store.now_ms() - grace_ms)
+        again = set(_suspects(spark, place, store.now_ms() - grace_ms)) if first else set()
+        report.findings = sorted(finding for finding in first if finding in again)
+        for finding in report.findings:
+            report.found[finding.flaw] = report.found.get(finding.flaw, 0) + 1
+        counts = store.counts_by_shard()
+        report.items = sum(sum(part.sizes[state] for state in ("due", "fly", "held", "dead")) for part in counts)
+        report.drifted = [line for shard, part in enumerate(counts) for line in drift(shard, part)]
+        if repair:
+            _repair(store, report)
+    return report
+
+
+def _suspects(spark: SparkSession, place: Place, before_ms: int) -> list[Finding]:
+    from pyspark.sql import functions as f
+
+    seen = read(spark, place, form="damage")
+    flawed = seen.where("flaw <> ''").select("flaw", "id", "shard", "state")
+    late = seen.where(f.col("state").isin("due", "fly") & (f.col("at_ms") < before_ms) & (f.col("flaw") == ""))
+    overdue = late.select(
+        f.when(f.col("state") == "fly", "expired lease").otherwise("overdue").alias("flaw"), "id", "shard", "state"
+    )
+    placed = seen.where("state <> ''").groupBy("id")
+    spread = placed.agg(
+        f.count_distinct("shard").alias("shards"),
+        f.count("*").alias("places"),
+        f.min("shard").alias("shard"),
+        f.concat_ws("+", f.array_sort(f.collect_set("state"))).alias("state"),
+    )
+    doubled = spread.where("places > 1").select(
+        f.when(f.col("shards") > 1, "two shards").otherwise("two places").alias("flaw"), "id", "shard", "state"
+    )
+    return [finding for part in (flawed, overdue, doubled) for finding in _collected(part)]
+
+
+def _collected(part: DataFrame) -> list[Finding]:
+    return [Finding(r["flaw"], r["id"], r["shard"], r["state"]) for r in part.limit(_AT_MOST).collect()]
+
+
+def drift(shard: int, counts: Counts) -> list[str]:
+    """Where the counters of a shard differ from what is there."""
+    return [
+        f"shard {shard}: {counts.total(state):,} {state} by the counters, {counts.sizes[state]:,} there"
+        for state in ("due", "fly", "held", "dead")
+        if counts.total(state) != counts.sizes[state]
+    ]
+
+
+def _repair(store: DelayStore, report: Audit) -> None:
+    by_shard: dict[int, list[str]] = {}
+    for finding in report.findings:
+        if finding.flaw in MENDABLE:
+            by_shard.setdefault(finding.shard, []).append(finding.id)
+    for shard, ids in by_shard.items():
+        unique = list(dict.fromkeys(ids))
+        for at in range(0, len(unique), MAX_BATCH):
+            (outcomes,) = store.execute([Call(shard, Mend(unique[at : at + MAX_BATCH]))])
+            if isinstance(outcomes, Exception):
+                raise outcomes
+            report.mended += outcomes.count(Outcome.DONE)
+    if "expired lease" in report.found:
+        while recovered := sum(swept.recovered for swept in store.sweep()):
+            report.recovered += recovered
+    fixed = report.mended + min(report.recovered, report.found.get("expired lease", 0))
+    report.left = max(0, len(report.findings) - fixed)

@@ -1,0 +1,197 @@
+"""capacity: which tick, wheel size and shards a load needs, by running the wheel itself on a sample of it.
+
+The input is either a history of arrivals (`created_ms`, `due_ms`) or what waits in a store right now. Nothing is
+modelled that can be run: each candidate wheel is given the sample and its own counters are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from retry_topic.spark.jobs.history import check_columns
+from retry_topic.spark.jobs.store import read
+from retry_topic.spark.source.options import Place
+from wheel_sched.errors import ConfigError
+from wheel_sched.wheel import TimingWheel
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+ARRIVALS = MappingProxyType({"id": "string", "created_ms": "bigint", "due_ms": "bigint"})
+TICKS_MS = (1, 10, 100)
+SIZES = (64, 256, 1024, 4096)
+SHARD_PER_S = 20_000  # messages a second through one shard that leave its server room for everything else
+BYTES_A_MESSAGE = 200  # beside the body
+
+
+@dataclass(slots=True)
+class Candidate:
+    """What one wheel did with the sample.
+
+    Args:
+        tick_ms: of the wheel; what it adds to the lateness of a message is below it.
+        wheel_size: slots of a level.
+        levels: how many it made.
+        most_pending: entries at once.
+        occupancy: most entries at once by level, lowest first.
+        cascades: moves of an entry to a lower level.
+        wakeups: how often there was something to hand out.
+    """
+
+    tick_ms: int
+    wheel_size: int
+    levels: int
+    most_pending: int
+    occupancy: list[int]
+    cascades: int
+    wakeups: int
+
+
+@dataclass(slots=True)
+class Capacity:
+    """What was found, and what follows from it."""
+
+    messages: int = 0
+    sampled: int = 0
+    delay_ms: dict[str, int] = field(default_factory=dict)
+    peak_due_per_s: int = 0
+    peak_at_ms: int | None = None
+    shard_skew: float = 1.0
+    memory_bytes: int = 0
+    candidates: list[Candidate] = field(default_factory=list)
+    suggested: dict[str, Any] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def capacity(
+    arrivals: DataFrame,
+    *,
+    shards: int = 1,
+    precision_ms: int = 1,
+    sample: int = 50_000,
+    body_bytes: int = 200,
+) -> Capacity:
+    """Size a wheel and a store for these arrivals.
+
+    Args:
+        arrivals: columns id, created_ms, due_ms.
+        shards: of the store as it is, for the skew. Defaults to 1.
+        precision_ms: the coarsest tick that is good enough. Defaults to 1.
+        sample: how many messages each candidate is run on, the whole of a stretch of time. Defaults to 50,000.
+        body_bytes: mean size of a body. Defaults to 200.
+
+    Raises:
+        ConfigError: an argument is wrong, or a column is missing.
+    """
+    from pyspark.sql import functions as f
+
+    if shards < 1 or precision_ms < 1 or sample < 1:
+        raise ConfigError(
+            f"expected shards, precision_ms and sample to be at least 1, got: {shards}, {precision_ms}, {sample}"
+        )
+    found = check_columns(arrivals, ARRIVALS).where("id is not null and created_ms >= 0 and due_ms >= 0")
+    delay = f.greatest(f.lit(0), f.col("due_ms") - f.col("created_ms"))
+    whole = found.agg(
+        f.count("*").alias("n"), f.percentile_approx(delay, [0.5, 0.9, 0.99, 1.0], 10_000).alias("d")
+    ).first()
+    report = Capacity()
+    if whole is None or not whole["n"]:
+        return report
+    report.messages = whole["n"]
+    report.delay_ms = dict(zip(("p50", "p90", "p99", "max"), map(int, whole["d"]), strict=True))
+    per_second = found.groupBy((f.floor(f.col("due_ms") / 1000) * 1000).cast("bigint").alias("s")).count()
+    peak = per_second.orderBy(f.desc("count"), "s").first()
+    if peak is not None:
+        report.peak_due_per_s, report.peak_at_ms = peak["count"], peak["s"]
+    # the store's own rule for where an id lies
+    per_shard = found.groupBy(f.pmod(f.crc32(f.encode("id", "UTF-8")), f.lit(shards)).alias("s")).count()
+    most = per_shard.agg(f.max("count")).first()
+    report.shard_skew = round((most[0] if most else 0) * shards / report.messages, 3)
+    report.memory_bytes = report.messages * (BYTES_A_MESSAGE + body_bytes)
+    pairs = [(r["created_ms"], r["due_ms"]) for r in found.orderBy("created_ms", "id").limit(sample).collect()]
+    report.sampled = len(pairs)
+    report.candidates = _run(found.sparkSession, pairs)
+    report.suggested = _suggest(report, precision_ms)
+    return report
+
+
+def waiting(spark: SparkSession, place: Place) -> DataFrame:
+    """What waits in a store now, as arrivals of this moment."""
+    from pyspark.sql import functions as f
+
+    with place.opened() as store:
+        now_ms = store.now_ms()
+    seen = read(spark, place, states="due").select("id", "at_ms")
+    return seen.select("id", f.lit(now_ms).cast("bigint").alias("created_ms"), f.col("at_ms").alias("due_ms"))
+
+
+def _run(spark: SparkSession, pairs: list[tuple[int, int]]) -> list[Candidate]:
+    """Each candidate as a task of its own."""
+    wheels = [(tick, size) for tick in TICKS_MS for size in SIZES]
+
+    def simulated(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow
+
+        for batch in batches:
+            rows = [asdict(simulate(row["tick_ms"], row["wheel_size"], pairs)) for row in batch.to_pylist()]
+            yield pyarrow.RecordBatch.from_pylist(rows)
+
+    asked = spark.createDataFrame(wheels, "tick_ms bigint, wheel_size bigint").repartition(len(wheels))
+    told = (
+        "tick_ms bigint, wheel_size bigint, levels bigint, most_pending bigint, occupancy array<bigint>, "
+        "cascades bigint, wakeups bigint"
+    )
+    rows = asked.mapInArrow(simulated, told).orderBy("tick_ms", "wheel_size").collect()
+    return [Candidate(**row.asDict()) for row in rows]
+
+
+def simulate(tick_ms: int, wheel_size: int, pairs: list[tuple[int, int]]) -> Candidate:
+    """Run a wheel on (created, due) in ms, in order of creation, and read its counters."""
+    wheel: TimingWheel[None] = TimingWheel(pairs[0][0] if pairs else 0, tick_ms=tick_ms, wheel_size=wheel_size)
+    occupancy: list[int] = []
+    most = 0
+    for number, (created_ms, due_ms) in enumerate(pairs):
+        _advance(wheel, created_ms)
+        wheel.schedule(None, due_ms)
+        most = max(most, len(wheel))
+        if number % 256 == 0:
+            occupancy = _highest(occupancy, wheel.counters.levels)
+    occupancy = _highest(occupancy, wheel.counters.levels)
+    while (armed := wheel.next_expiry()) is not None:
+        wheel.advance(armed)
+    counters = wheel.counters
+    levels = max(len(occupancy), len(counters.levels))
+    return Candidate(tick_ms, wheel_size, levels, most, occupancy, counters.cascades, counters.productive_wakeups)
+
+
+def _advance(wheel: TimingWheel[None], now_ms: int) -> None:
+    """As its owner would: from one armed deadline to the next."""
+    while (armed := wheel.next_expiry()) is not None and armed <= now_ms:
+        wheel.advance(armed)
+    if wheel.now_ms < now_ms:
+        wheel.advance(now_ms)
+
+
+def _highest(one: list[int], other: tuple[int, ...]) -> list[int]:
+    size = max(len(one), len(other))
+    padded = [*one, *[0] * (size - len(one))], [*other, *[0] * (size - len(other))]
+    return [max(a, b) for a, b in zip(*padded, strict=True)]
+
+
+def _suggest(report: Capacity, precision_ms: int) -> dict[str, Any]:
+    fitting = [c for c in report.candidates if c.tick_ms <= precision_ms] or report.candidates
+    # a cascade and a wake-up each cost about as much as one schedule
+    best = min(fitting, key=lambda c: (c.cascades + c.wakeups, c.wheel_size))
+    return {
+        "tick_ms": best.tick_ms,
+        "wheel_size": best.wheel_size,
+        "levels": best.levels,
+        "shards": max(1, -(-report.peak_due_per_s // SHARD_PER_S)),
+        "memory_bytes": int(report.memory_bytes * 1.5),  # room for the server's copy-on-write and for growth
+    }

@@ -1,0 +1,192 @@
+"""Recovery curves: how likely a message still fails t after its first failure, from attempts that look now and then.
+
+A message that failed at L and went through at S has recovered somewhere in between: interval-censored; one that was
+given up at L recovers after it, or never. The curve is Turnbull's (1976) non-parametric maximum likelihood by
+self-consistency, on a grid of times; beyond the last attempt anybody made it is not known, and stays flat.
+
+Pure numbers, no Spark: history comes in as counts of intervals, a few thousand at most.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from retry_topic.policy.delays import Delay
+
+Floats: TypeAlias = Any  # an array of float64: types are checked without numpy too
+
+STEPS = 12  # grid lines for each doubling of the time: a time is off by 3 % at most
+LEAST_MS = 50  # recoveries are not told apart below
+LINES = STEPS * 24 + 1  # up to ten days
+GRID_MS: tuple[int, ...] = (0, *(round(LEAST_MS * 2 ** (n / STEPS)) for n in range(LINES)))
+_ROUNDS = 400
+_REDRAWN_ROUNDS = 80  # from the curve found before, which is near
+_DRAWS = 48  # schedules drawn from a policy with jitter
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """So many messages still failed at grid line `failed` and had recovered at line `recovered` (None: never seen).
+
+    Lines are the nearest ones. Were failures moved down and successes up instead, both would cover the stretch around
+    each attempt, and those that never recover would be taken for recovered in it.
+    """
+
+    failed: int
+    recovered: int | None
+    messages: int
+
+
+@dataclass(slots=True)
+class Curve:
+    """Share of messages that still fail, at each line of the grid.
+
+    Args:
+        failing: by grid line, from 1 down.
+        horizon_ms: up to where somebody looked; behind it nothing is known.
+        messages: how many it was made of.
+    """
+
+    failing: Floats
+    horizon_ms: int
+    messages: int
+    _grid: Floats = field(default_factory=lambda: np.asarray(GRID_MS, dtype=np.float64), repr=False)
+
+    def at(self, times_ms: Floats) -> Floats:
+        """Share still failing at these times; between grid lines a straight line."""
+        known = np.minimum(times_ms, self.horizon_ms)
+        return np.interp(known, self._grid, self.failing)
+
+
+def fit(intervals: Sequence[Interval]) -> Curve:
+    """The curve that makes what was seen most likely."""
+    seen = _Seen(intervals)
+    return _curve(seen.mass(seen.counts, _ROUNDS), seen)
+
+
+class _Seen:
+    """Intervals as stretches of the grid: stretch n lies behind line n, the last one is "later or never".
+
+    What recovers behind the horizon is "later or never" too, wherever on the grid it is put.
+    """
+
+    def __init__(self, intervals: Sequence[Interval]) -> None:
+        looked = [i.failed for i in intervals] + [i.recovered for i in intervals if i.recovered is not None]
+        self.horizon = min(max(looked, default=0), len(GRID_MS) - 1)
+        self.counts = np.asarray([i.messages for i in intervals], dtype=np.float64)
+        self._open = np.asarray([i.recovered is None for i in intervals])
+        self._low = np.asarray([min(i.failed, self.horizon) for i in intervals])
+        self._high = np.asarray([self.horizon if i.recovered is None else i.recovered for i in intervals])
+
+    def mass(self, counts: Floats, rounds: int, begin: Floats | None = None) -> Floats:
+        """Share of messages that recover in each stretch, when each interval was seen `counts` times."""
+        size, total = len(GRID_MS), counts.sum()
+        mass = np.full(size, 1.0 / size) if begin is None else begin
+        for _ in range(rounds):
+            reached = np.concatenate(([0.0], np.cumsum(mass)))
+            likely = reached[self._high] - reached[self._low] + self._open * mass[-1]
+            weights = counts / np.maximum(likely, 1e-300)
+            edges = np.bincount(self._low, weights, size + 1) - np.bincount(self._high, weights, size + 1)
+            covered = np.cumsum(edges)[:-1]
+            covered[-1] += weights[self._open].sum()
+            step = mass * np.maximum(covered, 0.0) / total
+            moved = float(np.abs(step - mass).max())
+            mass = step
+            if moved < 1e-8:
+                break
+        return mass
+
+
+def _curve(mass: Floats, seen: _Seen) -> Curve:
+    failing = 1.0 - np.concatenate(([0.0], np.cumsum(mass[:-1])))
+    return Curve(np.clip(failing, 0.0, 1.0), GRID_MS[seen.horizon], int(seen.counts.sum()))
+
+
+def resample(intervals: Sequence[Interval], rounds: int, seed: int) -> list[Curve]:
+    """Curves of messages drawn anew from what was seen: how far chance alone may move the curve.
+
+    A third as many are drawn as there are: for times known by intervals alone, drawing all of them is known to claim
+    too much (Sen, Banerjee and Woodroofe, 2010), and drawing fewer is the remedy.
+    """
+    rng = np.random.default_rng(seed)
+    seen = _Seen(intervals)
+    total = int(seen.counts.sum())
+    found = seen.mass(seen.counts, _ROUNDS)
+    # a little everywhere, or what the curve holds for impossible could not come back
+    begin = 0.95 * found + 0.05 / len(found)
+    draws = rng.multinomial(max(1, total // 3), seen.counts / total, size=rounds)
+    return [_curve(seen.mass(np.asarray(draw, float), _REDRAWN_ROUNDS, begin), seen) for draw in draws]
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """What a policy would have done to messages that failed once.
+
+    Args:
+        success: share that goes through in the end.
+        tries: deliveries a message, the first one included.
+        wait_ms: p50, p90 and p99 of the time from the first failure to success, of those that succeed.
+        beyond: the policy goes on longer than anybody looked; its success is a lower bound.
+    """
+
+    success: float
+    tries: float
+    wait_ms: dict[str, int]
+    beyond: bool = False
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "success": round(self.success, 5),
+            "tries": round(self.tries, 3),
+            "wait_ms": self.wait_ms,
+            "beyond": self.beyond,
+        }
+
+
+def schedules(delay: Delay, attempts: int, seed: int = 0) -> Floats:
+    """When the retries of a policy run, in ms after the first failure: one row for each schedule that was drawn."""
+    rng = random.Random(seed)
+    steady = getattr(delay, "jitter", "") == "none" or type(delay).__name__ == "Fixed"
+    rows = []
+    for _ in range(1 if steady else _DRAWS):
+        at_ms, previous, row = 0, None, []
+        for failure in range(1, attempts):
+            previous = delay.draw(failure, previous, rng).delay_ms
+            at_ms += previous
+            row.append(at_ms)
+        rows.append(row)
+    return np.asarray(rows, dtype=np.float64).reshape(len(rows), attempts - 1)
+
+
+def score(curve: Curve, times_ms: Floats) -> Score:
+    """What these schedules would have done."""
+    if times_ms.shape[1] == 0:
+        return Score(0.0, 1.0, {"p50": 0, "p90": 0, "p99": 0})
+    failing = curve.at(times_ms)
+    before = np.concatenate((np.ones((len(failing), 1)), failing[:, :-1]), axis=1)
+    success = float(1.0 - failing[:, -1].mean())
+    tries = 1.0 + float(before.sum(axis=1).mean())
+    return Score(success, tries, _waits(times_ms, before - failing), bool(times_ms[:, -1].mean() > curve.horizon_ms))
+
+
+def _waits(times_ms: Floats, gained: Floats) -> dict[str, int]:
+    order = np.argsort(times_ms, axis=None)
+    times, weights = times_ms.ravel()[order], gained.ravel()[order]
+    reached = np.cumsum(weights)
+    if reached[-1] <= 0:
+        return {"p50": 0, "p90": 0, "p99": 0}
+    found = {}
+    for name, share in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99)):
+        found[name] = int(times[min(int(np.searchsorted(reached, share * reached[-1])), len(times) - 1)])
+    return found
+
+
+def spread(values: Iterable[float], share: float = 0.95) -> tuple[float, float]:
+    """The middle `share` of some values."""
+    ordered = np.asarray(sorted(values))
+    return float(np.quantile(ordered, (1 - share) / 2)), float(np.quantile(ordered, (1 + share) / 2))

@@ -1,0 +1,92 @@
+"""Searching a better policy on a recovery curve: the fewest tries that lose nothing of what today's policy reaches.
+
+Random search over exponential policies, then smaller and smaller steps around the best one: scoring a policy is a
+look-up on the curve, so some hundred of them take a moment. The same seed gives the same policy.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass
+
+from retry_topic.policy.delays import Exponential
+from retry_topic.spark.jobs.curves import Curve, Score, schedules, score
+
+_TRIALS = 150
+_STEPS = 90
+SLACK = 0.005  # of today's success that may be given up for fewer tries
+_DAY_MS = 86_400_000
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A policy and what it would have done."""
+
+    delay: Exponential
+    attempts: int
+    score: Score
+
+
+def search(curve: Curve, *, success: float, wait_p90_ms: int, seed: int = 0) -> Candidate:
+    """The policy with the fewest tries among those that reach `success` and keep to the wait.
+
+    Args:
+        curve: of the messages concerned.
+        success: to be reached, less `SLACK`; never more than the curve lets anybody reach.
+        wait_p90_ms: the longest p90 of the wait, 0 = any.
+        seed: of the search.
+    """
+    rng = random.Random(seed)
+    wanted = min(success, 1.0 - float(curve.failing[-1])) - SLACK
+    longest_ms = max(1_000, min(curve.horizon_ms, _DAY_MS))
+
+    def judged(base_ms: float, factor: float, cap_ms: float, attempts: float) -> tuple[float, Candidate]:
+        base = int(min(max(base_ms, 100), longest_ms))
+        delay = Exponential(
+            _rounded(base),
+            round(min(max(factor, 1.0), 5.0), 2),
+            _rounded(int(min(max(cap_ms, base), longest_ms))) if cap_ms > base else _rounded(base),
+            jitter="equal",
+        )
+        count = int(min(max(round(attempts), 1), 25))
+        found = score(curve, schedules(delay, count, seed))
+        short = max(0.0, wanted - found.success)
+        late = max(0.0, math.log2((found.wait_ms["p90"] + 1) / (wait_p90_ms * 1.1 + 1))) if wait_p90_ms else 0.0
+        # success first, then the wait, then tries; of equals the one that is done sooner
+        unknown = 50.0 if found.beyond else 0.0  # nobody looked that far
+        cost = short * 10_000 + unknown + late * 20 + found.tries + found.wait_ms["p90"] / (100 * longest_ms)
+        return cost, Candidate(delay, count, found)
+
+    def drawn() -> tuple[float, float, float, float]:
+        base = 100 * (longest_ms / 100) ** rng.random()
+        return base, rng.uniform(1.0, 4.0), base * (longest_ms / base) ** rng.random(), rng.uniform(1, 20)
+
+    best_at = drawn()
+    best = judged(*best_at)
+    for _ in range(_TRIALS):
+        at = drawn()
+        found = judged(*at)
+        if found[0] < best[0]:
+            best, best_at = found, at
+    for step in range(_STEPS):
+        width = 1.0 - step / _STEPS
+        base, factor, cap, attempts = best_at
+        at = (
+            base * math.exp(rng.gauss(0, width)),
+            factor + rng.gauss(0, width),
+            cap * math.exp(rng.gauss(0, width)),
+            attempts + rng.gauss(0, 3 * width),
+        )
+        found = judged(*at)
+        if found[0] < best[0]:
+            best, best_at = found, at
+    return best[1]
+
+
+def _rounded(delay_ms: int) -> int:
+    """Two significant digits: a policy is read by people."""
+    if delay_ms < 100:
+        return delay_ms
+    size = 10 ** (len(str(delay_ms)) - 2)
+    return int(max(size, round(delay_ms / size) * size))

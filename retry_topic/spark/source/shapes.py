@@ -1,0 +1,124 @@
+"""Columns: what reading gives and what writing takes. Versioned by name; a column is added, never changed."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+from wheel_sched.errors import ConfigError
+
+ITEMS = MappingProxyType(
+    {
+        "id": "string",
+        "state": "string",
+        "shard": "int",
+        "at_ms": "bigint",  # due, end of the lease or time of death
+        "topic": "string",
+        "version": "bigint",
+        "reason": "string",
+        "route": "string",
+        "refs": "array<string>",
+        "body": "binary",
+    }
+)
+LETTERS = MappingProxyType(
+    {
+        "id": "string",
+        "state": "string",
+        "shard": "int",
+        "at_ms": "bigint",
+        "topic": "string",  # where it first failed
+        "target": "string",  # where it is to go
+        "reason": "string",
+        "attempt": "int",
+        "replays": "int",
+        "first_failed_ms": "bigint",
+        "last_failed_ms": "bigint",
+        "due_ms": "bigint",
+        "error_class": "string",
+        "error_message": "string",
+        "fingerprint": "string",
+        "status": "int",
+        "consumer_group": "string",
+        "key": "binary",
+        "value": "binary",
+    }
+)
+DAMAGE = MappingProxyType(
+    {
+        "id": "string",
+        "state": "string",  # the place it lies in; "" = a record without a place
+        "shard": "int",
+        "at_ms": "bigint",
+        "route": "string",
+        "flaw": "string",  # "", "no record", "unreadable record", "no place" or "wrong shard"
+    }
+)
+SHAPES = MappingProxyType({"items": ITEMS, "letters": LETTERS, "damage": DAMAGE})
+LIGHT = frozenset({"id", "state", "shard", "at_ms"})  # told without reading a record
+
+REQUIRED = ("id",)
+BODIES = ("body", "value")
+TAKEN = MappingProxyType(
+    {
+        "id": ("string",),
+        "due_ms": ("bigint", "int"),
+        "due": ("timestamp",),
+        "topic": ("string",),
+        "body": ("binary", "string"),
+        "value": ("binary", "string"),
+        "key": ("binary", "string"),
+        "headers": ("map<string,string>", "map<string,binary>"),
+        "route": ("string",),
+        "refs": ("array<string>",),
+    }
+)
+
+
+def ddl(columns: MappingProxyType[str, str]) -> str:
+    """A schema as Spark reads it."""
+    return ", ".join(f"`{name}` {kind}" for name, kind in columns.items())
+
+
+def check_read(columns: dict[str, str], form: str) -> None:
+    """Refuse columns that the form does not have.
+
+    Raises:
+        ConfigError: with every such column.
+    """
+    shape = SHAPES[form]
+    problems = [
+        f"there is no column {name} {kind} in form {form!r}"
+        for name, kind in columns.items()
+        if shape.get(name) != kind
+    ]
+    if problems:
+        raise ConfigError([*problems, f"expected some of: {ddl(shape)}"])
+
+
+def check_written(columns: dict[str, str]) -> None:
+    """Refuse a DataFrame that cannot be written, before a row of it is looked at.
+
+    Raises:
+        ConfigError: with every mistake; nothing was written.
+    """
+    problems = [f"expected a column {name}, got: {', '.join(columns)}" for name in REQUIRED if name not in columns]
+    problems += [
+        f"expected column {name} to be {' or '.join(TAKEN[name])}, got: {kind}"
+        for name, kind in columns.items()
+        if name in TAKEN and kind not in TAKEN[name]
+    ]
+    problems += [
+        f"there is no use for column {name!r}; drop it, or name it one of {', '.join(TAKEN)}"
+        for name in columns
+        if name not in TAKEN
+    ]
+    if sum(name in columns for name in BODIES) != 1:
+        problems.append("expected a column body (bytes as they are) or a column value (a message's payload), not both")
+    if "due_ms" in columns and "due" in columns:
+        problems.append("expected a column due_ms or a column due, got both")
+    if "value" in columns and "topic" not in columns:
+        problems.append("expected a column topic beside value: it says where the message goes")
+    if "body" in columns and (extra := [name for name in ("key", "headers") if name in columns]):
+        problems.append(f"expected {' and '.join(extra)} beside value, not beside body, which holds them already")
+    if problems:
+        raise ConfigError([*problems, "nothing was written"])

@@ -1,0 +1,122 @@
+"""One Spark session for the whole folder (it takes seconds to start), and stores for it.
+
+Without Spark nothing here can be imported; `make spark-test` brings it, and fails when it finds no tests.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from wheel_sched.errors import StoreError
+from wheel_sched.store import DelayStore, Done, open_store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+if importlib.util.find_spec("pyspark") is None:
+    collect_ignore_glob = ["test_*.py"]
+
+SHARDS = 3
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Two cores; a task is tried four times, as on a cluster."""
+    from retry_topic.spark import spark_session
+
+    folder = tmp_path_factory.mktemp("spark")
+    settings = {
+        "spark.local.dir": str(folder / "local"),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.sql.shuffle.partitions": "2",
+        # queries this small are over before their code is compiled or their plan revised; the cluster's have both
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.sql.adaptive.enabled": "false",
+    }
+    session = spark_session("local[2,4]", app="tests", settings=settings)
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def store(redis_url: str) -> Iterator[DelayStore]:
+    """An empty store of three shards on the session's server."""
+    with open_store(redis_url, shards=SHARDS) as opened:
+        yield opened
+
+
+@pytest.fixture
+def options(redis_url: str, store: DelayStore) -> dict[str, str]:
+    """Of the data source, for `store`."""
+    return {"store": redis_url}
+
+
+class Consumer:
+    """Takes due items out of a store all the time, as a dispatcher does, and counts how often each came."""
+
+    def __init__(self, store: DelayStore) -> None:
+        self.seen: Counter[str] = Counter()
+        self.failure: BaseException | None = None
+        self._store = store
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            while not self._ending.is_set():
+                taken = 0
+                for shard in range(self._store.shards):
+                    claim = self._store.claim(500, shard=shard)
+                    if claim.items:
+                        self._store.settle(claim, [Done(item.id) for item in claim.items])
+                        self.seen.update(item.id for item in claim.items)
+                        taken += len(claim.items)
+                if not taken:
+                    self._ending.wait(0.005)  # nothing was due: leave the server to the others for a moment
+        except StoreError as error:
+            self.failure = error
+
+    def wait_until(self, condition: Callable[[], bool], what: str, seconds: float = 60) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert self.failure is None, self.failure
+            assert time.monotonic() < deadline, f"waited {seconds} s for {what}; {len(self.seen):,} ids so far"
+            time.sleep(0.02)  # looked at again and again until the deadline
+
+    def drain(self) -> None:
+        """Until nothing waits and nothing is in flight."""
+        self.wait_until(lambda: not any(self._store.counts().now.values()), "the store to be empty")
+
+    def end(self) -> None:
+        self._ending.set()
+        self._thread.join(30)
+        assert not self._thread.is_alive()
+
+
+@pytest.fixture
+def consumer(store: DelayStore, redis_url: str) -> Iterator[Consumer]:
+    """Somebody who takes everything out as soon as it is due."""
+    with open_store(redis_url, shards=SHARDS) as own:
+        running = Consumer(own)
+        yield running
+        running.end()
+
+
+@pytest.fixture
+def write(options: dict[str, str]) -> Callable[..., None]:
+    """Write a batch to `store`: (DataFrame, options)."""
+
+    def written(frame: Any, **more: str) -> None:
+        frame.write.format("wheelsched").mode("append").options(**options, **more).save()
+
+    return written

@@ -1,0 +1,85 @@
+"""A standalone cluster: a master and two workers as processes on loopback; backfill and dlq give the same results."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from retry_topic.message import Message
+from retry_topic.wire import encode_body
+from wheel_sched.store import DelayStore, Item
+from wheel_sched.testing.servers import free_port
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+
+SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
+PROGRAM = Path(__file__).parent / "processes" / "cluster_jobs.py"
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[str]:
+    """The master's address, once both workers have joined it."""
+    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_DIRS": str(tmp_path / "local")}
+    with contextlib.ExitStack() as stack:
+        port = free_port()
+        log = tmp_path / "master.log"
+        _start(stack, ["master.Master", "--host", "127.0.0.1", "--port", str(port)], log, environment)
+        url = f"spark://127.0.0.1:{port}"
+        _wait_for(log, "I have been elected leader", 1)
+        for number in range(2):
+            work = ["--work-dir", str(tmp_path / f"work{number}"), "--cores", "1", "--memory", "1g"]
+            arguments = ["worker.Worker", "--host", "127.0.0.1", *work, url]
+            _start(stack, arguments, tmp_path / f"worker{number}.log", environment)
+        _wait_for(log, "Registering worker", 2)
+        yield url
+
+
+def _start(stack: contextlib.ExitStack, arguments: list[str], log: Path, environment: dict[str, str]) -> None:
+    command = [str(SPARK_CLASS), f"org.apache.spark.deploy.{arguments[0]}", "--webui-port", "0", *arguments[1:]]
+    out = stack.enter_context(log.open("wb"))
+    process = subprocess.Popen(command, stdout=out, stderr=out, env=environment, start_new_session=True)
+    stack.callback(_end, process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait(30)
+
+
+def _wait_for(log: Path, words: str, times: int) -> None:
+    deadline = time.monotonic() + 120
+    while log.read_text("utf-8", "replace").count(words) < times:
+        assert time.monotonic() < deadline, log.read_text("utf-8", "replace")[-2_000:]
+        time.sleep(0.1)  # looked at again and again until the deadline
+
+
+def test_backfill_and_dlq_on_a_cluster_do_what_they_do_on_one_machine(
+    cluster: str, store: DelayStore, redis_url: str, tmp_path: Path
+) -> None:
+    """Both workers took part; every row is stored once, every dead letter replayed once, repeats do nothing."""
+    graves = [(Item(f"d{n}", 5, encode_body(Message("t", b"x")), "t"), "broken: badly") for n in range(200)]
+    store.bury(graves)
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM), cluster, redis_url],
+        env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_DIRS": str(tmp_path / "driver")},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr[-3_000:]
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert told["executors"] == 2
+    assert (told["stored"], told["stored_again"]) == (3_000, 0)
+    assert (told["letters"], told["replayed"], told["replayed_again"]) == (200, 200, 0)
+    assert store.counts().now == {("due", "reminders"): 3_000, ("due", "t"): 200}

@@ -1,0 +1,182 @@
+"""A stream into a store whose messages are taken out all the while: each comes once, whatever breaks on the way."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+
+from wheel_sched.store import DelayStore
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+EPOCHS, ROWS = 3, 2_000
+PAYLOAD = "x" * 900  # so that rows don't wait in the buffers between Spark's processes
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> str:
+    """Three files, one to be each epoch."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for epoch in range(EPOCHS):
+        lines = (f'{{"id": "e{epoch}-{row}", "value": "{PAYLOAD}"}}\n' for row in range(ROWS))
+        (folder / f"{epoch}.json").write_text("".join(lines), "utf-8")
+        os.utime(folder / f"{epoch}.json", (1_700_000_000 + epoch, 1_700_000_000 + epoch))
+    return str(folder)
+
+
+@pytest.fixture(autouse=True)
+def _small_batches(spark: SparkSession) -> Iterator[None]:
+    """So that much of an epoch has reached the store when a row further on fails."""
+    name = "spark.sql.execution.arrow.maxRecordsPerBatch"
+    before = spark.conf.get(name)
+    spark.conf.set(name, "100")
+    yield
+    spark.conf.set(name, str(before))
+
+
+EVERYTHING = {f"e{epoch}-{row}": 1 for epoch in range(EPOCHS) for row in range(ROWS)}
+
+
+def failing_at(epoch: int, row: int, url: str, should_fail: Callable[[], bool]) -> Any:
+    """A step in the stream that lets rows through and fails at one of them, as long as it is told to: each time after
+    some rows of the epoch have reached the store."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import time
+
+        import redis
+
+        def partly_stored() -> bool:
+            with redis.Redis.from_url(url) as client:
+                return any(client.scan_iter(match=f"*:seen:{epoch}:*", count=1000))
+
+        for batch in batches:
+            for at in range(0, batch.num_rows, 100):
+                part = batch.slice(at, 100)
+                if f"e{epoch}-{row}" in part.column("id").to_pylist() and should_fail():
+                    deadline = time.monotonic() + 60
+                    while not partly_stored():
+                        if time.monotonic() > deadline:
+                            raise RuntimeError("nothing of the epoch was stored within 60 s")
+                        time.sleep(0.05)  # looked at again and again until the deadline
+                    raise RuntimeError("planted failure")
+                yield part
+
+    return run
+
+
+def start(spark: SparkSession, source: str, checkpoint: Path, options: dict[str, str], step: Any) -> Any:
+    frame = spark.readStream.schema("id string, value string").option("maxFilesPerTrigger", "1").json(source)
+    rows = frame.mapInArrow(step, "id string, value string").selectExpr("id", "1L due_ms", "'t' topic", "value")
+    writer = rows.writeStream.format("wheelsched").options(**options).trigger(availableNow=True)
+    return writer.option("checkpointLocation", str(checkpoint)).start()
+
+
+def left_behind(store: DelayStore) -> list[bytes]:
+    """Sets of ids that no epoch has freed."""
+    client: Any = getattr(store.backend, "client")  # noqa: B009  # of the kind of backend that a URL gives
+    return list(client.scan_iter(match="*:seen:*", count=1000))
+
+
+def test_a_task_that_fails_half_way_brings_the_rest_when_it_is_repeated(
+    spark: SparkSession, store: DelayStore, options: dict[str, str], source: str, tmp_path: Path, consumer: Any
+) -> None:
+    """The first attempt has stored part of the epoch, and it has gone out, when Spark repeats the task."""
+    once = tmp_path / "failed"
+
+    def fail_once() -> bool:
+        try:
+            once.touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        return True
+
+    query = start(spark, source, tmp_path / "checkpoint", options, failing_at(1, 1_500, options["store"], fail_once))
+    query.awaitTermination(120)
+    assert query.exception() is None
+    assert once.exists()
+    consumer.drain()
+    assert consumer.seen == EVERYTHING
+    assert left_behind(store) == []
+
+
+def test_an_epoch_that_failed_for_good_is_made_good_from_the_checkpoint(
+    spark: SparkSession, store: DelayStore, options: dict[str, str], source: str, tmp_path: Path, consumer: Any
+) -> None:
+    """All four attempts fail, the query ends, and a later start from the same checkpoint brings what is missing."""
+    broken = tmp_path / "broken"
+    broken.touch()
+    step = failing_at(1, 1_500, options["store"], broken.exists)
+    query = start(spark, source, tmp_path / "checkpoint", options, step)
+    with pytest.raises(StreamingQueryException, match="planted failure"):
+        query.awaitTermination(240)
+    broken.unlink()
+    again = start(spark, source, tmp_path / "checkpoint", options, step)
+    again.awaitTermination(120)
+    assert again.exception() is None
+    consumer.drain()
+    assert consumer.seen == EVERYTHING
+    assert left_behind(store) == []
+
+
+def test_a_driver_that_is_killed_leaves_nothing_out_and_nothing_twice(
+    store: DelayStore, redis_url: str, source: str, tmp_path: Path, consumer: Any
+) -> None:
+    """SIGKILL of driver, JVM and workers in the middle of an epoch that is partly stored, and has partly gone out."""
+    program = Path(__file__).parent / "processes" / "stream.py"
+    for epoch in (1, None):
+        stop_at = "" if epoch is None else f"e{epoch}-1500"
+        reached = tmp_path / f"reached-{epoch}"
+        process = subprocess.Popen(
+            [sys.executable, str(program), redis_url, source, str(tmp_path / "checkpoint"), stop_at, str(reached)],
+            start_new_session=True,
+            env={**os.environ, "SPARK_LOCAL_DIRS": str(tmp_path / "local")},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            if epoch is None:
+                assert process.wait(150) == 0
+            else:
+                consumer.wait_until(
+                    lambda: reached.exists() and any(i.startswith(f"e{epoch}-") for i in consumer.seen),  # noqa: B023
+                    f"the kill point in epoch {epoch}",
+                    200,
+                )
+                assert process.poll() is None
+        finally:
+            _kill_session(process)
+    consumer.drain()
+    assert consumer.seen == EVERYTHING
+
+
+def _kill_session(process: subprocess.Popen[bytes]) -> None:
+    """Driver, JVM and workers: all of the process group, and Spark's daemon, which makes a group of its own."""
+    members = [
+        int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit() and _session(entry) == process.pid
+    ]
+    for pid in members:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    process.wait(30)
+
+
+def _session(entry: Path) -> int:
+    try:
+        return int((entry / "stat").read_text().rpartition(")")[2].split()[3])
+    except (OSError, ValueError, IndexError):
+        return -1

@@ -1,0 +1,205 @@
+"""slo and backtest over an attempt history: exact on small ones, true on generated ones, strict about bad ones."""
+
+from __future__ import annotations
+
+import math
+import random
+import xml.etree.ElementTree as ET  # of a page made here
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from retry_topic.policy import Exponential, load_policies
+from retry_topic.policy.dumping import dump_policies
+from retry_topic.spark.jobs import backtest, slo
+from retry_topic.spark.jobs.curves import GRID_MS, LEAST_MS, STEPS, Interval, fit, resample, schedules, score, spread
+from retry_topic.spark.jobs.history import load_history
+from retry_topic.spark.jobs.page import page
+from wheel_sched.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+
+COLUMNS = "id string, topic string, attempt int, due_ms long, started_ms long, outcome string, error_class string"
+T0 = 1_700_000_000_000
+RECOVERS, MEAN_MS = 0.85, 30_000
+
+
+def attempts(rng: random.Random, topic: str, error: str, count: int) -> list[tuple[Any, ...]]:
+    """Messages that recover after an exponential time, or never; looked at by exponential backoff with full jitter."""
+    delay = Exponential(2_000, 2, 60_000)
+    rows: list[tuple[Any, ...]] = []
+    for n in range(count):
+        recovery = rng.expovariate(1 / MEAN_MS) if rng.random() < RECOVERS else math.inf
+        first = at = T0 + n * 100
+        due: int | None = None
+        for attempt in range(1, 9):
+            ok = attempt > 1 and at - first >= recovery
+            outcome = "ok" if ok else "dead" if attempt == 8 else "failed"
+            rows.append((f"{topic}{n}", topic, attempt, due, at, outcome, None if ok else error))
+            if ok:
+                break
+            due = at + delay.draw(attempt, None, rng).delay_ms
+            at = due + 3
+    return rows
+
+
+def still_failing(at_ms: float) -> float:
+    return 1 - RECOVERS * (1 - math.exp(-at_ms / MEAN_MS))
+
+
+@pytest.fixture(scope="module")
+def history(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> str:
+    rng = random.Random(7)
+    rows = attempts(rng, "orders", "shop.Timeout", 3_000) + attempts(rng, "mail", "smtplib.Down", 1_000)
+    rows += attempts(rng, "rare", "shop.Odd", 5)
+    rows += [(None, "orders", 1, None, T0, "failed", "x.Y"), ("z", "orders", 0, None, T0, "odd", None)]
+    path = str(tmp_path_factory.mktemp("history") / "attempts.parquet")
+    frame: Any = spark.createDataFrame(rows, COLUMNS)
+    frame.write.parquet(path)
+    return path
+
+
+def lines(rows: list[tuple[Any, ...]]) -> list[Interval]:
+    """The same reduction as the job's, by hand."""
+
+    def nearest(at_ms: float) -> int:
+        if at_ms < LEAST_MS // 2:
+            return 0
+        return min(len(GRID_MS) - 1, max(1, round(math.log2(max(at_ms, 1) / LEAST_MS) * STEPS) + 1))
+
+    messages: dict[str, list[tuple[Any, ...]]] = {}
+    for row in rows:
+        messages.setdefault(row[0], []).append(row)
+    cells: Counter[tuple[int, int | None]] = Counter()
+    for own in messages.values():
+        failed = [row[4] for row in own if row[5] != "ok"]
+        went = [row[4] for row in own if row[5] == "ok"]
+        low = nearest(failed[-1] - failed[0])
+        cells[low, max(nearest(went[0] - failed[0]), low + 1) if went else None] += 1
+    return [Interval(low, high, count) for (low, high), count in sorted(cells.items(), key=str)]
+
+
+def test_the_truth_lies_within_the_stated_interval_as_often_as_it_should() -> None:
+    """Of 20 histories with a known law, at least 17 intervals of 95 % hold the true success, and the true tries."""
+    times = schedules(Exponential(20_000, 1.5, 40_000, "none"), 4)
+    success = 1 - still_failing(times[0, -1])
+    tries = 2 + still_failing(times[0, 0]) + still_failing(times[0, 1])
+    held = Counter[str]()
+    for seed in range(20):
+        seen = lines(attempts(random.Random(seed), "t", "e", 1_500))
+        found = [score(curve, times) for curve in resample(seen, 40, seed)]
+        low, high = spread(one.success for one in found)
+        held["success"] += low <= success <= high
+        low, high = spread(one.tries for one in found)
+        held["tries"] += low <= tries <= high
+    assert held["success"] >= 17
+    assert held["tries"] >= 17
+
+
+def test_a_curve_follows_the_law_behind_the_history() -> None:
+    """Within 3 % of all messages at any time that was looked at."""
+    curve = fit(lines(attempts(random.Random(3), "t", "e", 6_000)))
+    for at_ms in (2_000, 5_000, 10_000, 30_000, 60_000, 120_000):
+        assert abs(float(curve.at(at_ms)) - still_failing(at_ms)) < 0.03, at_ms
+
+
+def test_a_backtest_proposes_fewer_tries_for_the_same_success(spark: SparkSession, history: str) -> None:
+    """Today's figures are what happened; the proposal is a policy file that loads and decides so."""
+    found = backtest(load_history(spark, history), resamples=20)
+    assert (found.left_out, found.small_groups, found.messages) == (2, 1, 4_005)
+    assert [(v.topic, v.error_class, v.messages) for v in found.verdicts] == [
+        ("orders", "shop.Timeout", 3_000),
+        ("mail", "smtplib.Down", 1_000),
+    ]
+    orders = found.verdicts[0]
+    went = sum(row[5] == "ok" for row in attempts(random.Random(7), "orders", "shop.Timeout", 3_000))
+    assert orders.today["success"] == pytest.approx(went / 3_000, abs=1e-5)
+    assert orders.proposed["success"] >= orders.today["success"] - 0.006
+    assert orders.proposed["tries"] < orders.today["tries"] - 1
+    low, high = orders.interval["success"]
+    assert low <= orders.proposed["success"] <= high
+    policies = load_policies(dump_policies(found.policies))
+    rule = policies.for_topic("orders").rules[0]
+    assert rule.errors == ("shop.Timeout",)
+    assert isinstance(rule.delay, Exponential)
+    assert (rule.delay.base_ms, rule.max_attempts) == (orders.policy["base_ms"], orders.policy["max_attempts"])
+    assert policies.for_topic("orders").version == 2
+
+
+def test_lateness_is_counted_exactly(spark: SparkSession) -> None:
+    """Shares, early and late ones, worst minutes and the budget of a history that can be counted by hand."""
+    rows: list[tuple[Any, ...]] = []
+    for n in range(1_000):
+        late_ms = 2_000 if n in (7, 8, 500) else n % 10
+        due = T0 + n * 1_000
+        rows.append((f"m{n}", "a" if n < 600 else "b", 2, due, due + late_ms, "ok", None, n % 2))
+    rows.append(("first", "a", 1, None, T0, "failed", "x.Y", 0))
+    frame: Any = spark.createDataFrame(rows, COLUMNS + ", shard int")
+    found = slo(frame, target_ms=1_000, objective=0.99)
+    assert (found.deliveries, found.late, found.early, found.burn, found.met) == (1_000, 3, 0, 0.3, True)
+    assert found.lateness_ms == {"p50": 5, "p90": 9, "p99": 9, "p999": 2_000, "max": 2_000}
+    assert [(row["topic"], row["deliveries"], row["late"]) for row in found.topics] == [("a", 600, 3), ("b", 400, 0)]
+    assert [(row["shard"], row["deliveries"], row["late"]) for row in found.shards] == [(0, 500, 2), (1, 500, 1)]
+    assert sum(row["deliveries"] for row in found.hours) == 1_000
+    assert [row["late"] for row in found.worst] == [2, 1]
+    strict = slo(frame, target_ms=1_000, objective=0.999)
+    assert (strict.burn, strict.met) == (3.0, False)
+    text = page(found, "Lateness <of> orders")
+    assert "Lateness &lt;of&gt; orders" in text
+    body = text.partition("</style>")[2].removesuffix("</html>\n")
+    tree = ET.fromstring(body)  # noqa: S314  # made here
+    assert len([*tree.iter("polyline")]) == 3
+    assert "http" not in text.replace("<html", "")
+
+
+def test_an_early_delivery_misses_every_objective(spark: SparkSession) -> None:
+    """Early is a defect, not a share of a budget."""
+    frame: Any = spark.createDataFrame([("m", "t", 2, T0, T0 - 1, "ok", None)], COLUMNS)
+    found = slo(frame)
+    assert (found.early, found.late, found.met) == (1, 0, False)
+
+
+def test_an_empty_history_says_so(spark: SparkSession) -> None:
+    """No deliveries, no groups, no error."""
+    frame: DataFrame = spark.createDataFrame([], COLUMNS)
+    assert slo(frame).deliveries == 0
+    assert backtest(frame).verdicts == []
+
+
+def test_a_history_with_other_columns_is_refused(spark: SparkSession) -> None:
+    """Missing ones and wrong types, all at once."""
+    frame: Any = spark.createDataFrame([("m", "t", "two")], "id string, topic string, attempt string")
+    with pytest.raises(ConfigError) as refused:
+        backtest(frame)
+    text = str(refused.value)
+    assert "expected column attempt to be int, got: string" in text
+    assert "expected a column started_ms bigint, got none" in text
+
+
+@pytest.mark.parametrize("damage", ["truncated", "no parquet"])
+def test_a_corrupt_file_is_refused(spark: SparkSession, history: str, tmp_path: Path, damage: str) -> None:
+    """Named, never read in part."""
+    whole = next(Path(history).glob("*.parquet")).read_bytes()
+    broken = tmp_path / "broken.parquet"
+    broken.write_bytes(whole[: len(whole) // 2] if damage == "truncated" else b"hello")
+    with pytest.raises(ConfigError, match=r"broken\.parquet cannot be read"):
+        load_history(spark, str(broken))
+    with pytest.raises(ConfigError, match="there is no file or folder"):
+        load_history(spark, str(tmp_path / "absent.parquet"))
+
+
+def test_json_lines_are_read_as_they_are_described(spark: SparkSession, tmp_path: Path) -> None:
+    """By the documented types; rows that cannot be are counted."""
+    file = tmp_path / "attempts.jsonl"
+    file.write_text(
+        '{"id": "a", "topic": "t", "attempt": 2, "due_ms": 1000, "started_ms": 1005, "outcome": "ok"}\n'
+        '{"id": "b", "topic": "t", "attempt": 2, "due_ms": 1000, "started_ms": 1005, "outcome": "perhaps"}\n',
+        "utf-8",
+    )
+    found = slo(load_history(spark, str(file)))
+    assert (found.deliveries, found.left_out, found.lateness_ms["max"]) == (1, 1, 5)
