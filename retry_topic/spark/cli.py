@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from retry_topic.cli.instants import DURATION
 from retry_topic.cli.opening import policies_of
 from wheel_sched.cli.failing import CommandFailed
+from wheel_sched.cli.instants import DURATION
 from wheel_sched.cli.opening import server_url
 from wheel_sched.cli.options import Session, confirm, dry_run_option, json_option, pass_session, yes_option
 from wheel_sched.cli.output import amount, emit, instant, note, one_line, say, span, table

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
