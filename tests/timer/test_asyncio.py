@@ -21,7 +21,7 @@ def test_a_coroutine_function_is_awaited(loops: Any) -> None:
 
     async def run(argument: str) -> None:
         steps.append((argument, name.get()))
-        await asyncio.sleep(0.002)
+        await asyncio.sleep(0.002)  # so that it spans turns of the loop
         steps.append(handle.state)
 
     token = name.set("caller")
@@ -79,7 +79,7 @@ def test_close_leaves_running_coroutines_to_wait_closed(loop_face: Any) -> None:
     timer, steps = loop_face.timer(), []
 
     async def run() -> None:
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.1)  # the face's own time
         steps.append("ended")
 
     timer.schedule(1, run)
@@ -109,7 +109,7 @@ def test_it_is_an_async_context_manager() -> None:
     steps: list[str] = []
 
     async def run() -> None:
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.01)  # still runs when the block ends
         steps.append("ended")
 
     async def main() -> None:

@@ -121,7 +121,7 @@ def test_cancel_and_wait_waits_for_the_coroutine(loop_face: Any) -> None:
 
     async def run() -> None:
         steps.append(await timer.cancel_and_wait(handle))
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(0.5)  # the face's own time
         steps.append("ended")
 
     handle = timer.schedule(1, run)

@@ -97,7 +97,7 @@ def test_the_exception_of_a_coroutine_is_reported(loop_face: Any) -> None:
     timer = loop_face.timer()
 
     async def fail() -> None:
-        await asyncio.sleep(0.001)
+        await asyncio.sleep(0.001)  # the face's own time
         raise ValueError("late")
 
     async def give_up() -> None:

@@ -104,7 +104,7 @@ def test_a_coroutine_recurs_without_overlapping_itself(loop_face: Any) -> None:
 
     async def run() -> None:
         began = loop_face.now_ms()
-        await asyncio.sleep(0.025)
+        await asyncio.sleep(0.025)  # the face's own time
         spans.append((began, loop_face.now_ms()))
 
     timer.every(10, run)

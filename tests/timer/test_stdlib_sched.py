@@ -148,7 +148,7 @@ def test_an_action_that_raises_leaves_the_others_in_the_queue(make: Make) -> Non
 def test_other_threads_may_enter_and_cancel_while_it_runs(make: Make) -> None:
     """As the standard library has it since 3.3."""
     time, ran = Time(), []
-    scheduler = make(time.read, lambda seconds: (time.sleep(seconds), entered.wait(0)))
+    scheduler = make(time.read, lambda seconds: (time.sleep(seconds), entered.wait(0)))  # `Time`'s own, not the clock's
     entered = threading.Event()
 
     def enter() -> None:

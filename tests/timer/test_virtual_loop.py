@@ -59,7 +59,7 @@ def test_sums_of_float_seconds_leave_no_crumbs() -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualEventLoop)
         for _ in range(100):
-            await asyncio.sleep(0.07)
+            await asyncio.sleep(0.07)  # virtual
         return loop.clock.monotonic_ns()
 
     assert run(main()) == 7_000_000_000

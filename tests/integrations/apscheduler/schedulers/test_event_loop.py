@@ -176,7 +176,7 @@ def test_a_slow_store_does_not_hold_up_the_event_loop() -> None:
         turns = 0
         async with asyncio.timeout(PATIENCE_S):
             while not heard.of(EVENT_JOB_EXECUTED):
-                await asyncio.sleep(0.001)
+                await asyncio.sleep(0.001)  # gives the loop a turn
                 turns += 1
                 if turns == 5:
                     await asyncio.to_thread(scheduler.add_job, lambda: None, "date", run_date=soon(0))
