@@ -54,7 +54,7 @@ def test_the_page_has_the_jvms_figures_and_the_plots_it_shows() -> None:
     section = text.partition("<!-- figures: wheel, jvm -->")[2].partition("<!-- end of")[0]
     assert without_values(section) == without_values(markdown(wheel.JVM_FIGURES, None))
     shown = re.findall(r"\((images/[^)]+)\)", text)
-    assert len(shown) == 5
+    assert len(shown) == 6
     assert all((PAGE.parent / image).exists() for image in shown)
 
 
