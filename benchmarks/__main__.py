@@ -64,7 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("benchmark", choices=BENCHMARKS)
     parser.add_argument("--quick", action="store_true", help="smaller numbers, an answer in about a minute")
     parser.add_argument("--jvm", action="store_true", help="wheel: Kafka's and Netty's timers too (Java 17, Maven)")
-    parser.add_argument("--plots", metavar="DIR", help="SVG files into DIR")
+    parser.add_argument("--plots", nargs="?", const=".", metavar="DIR", help="SVG files into DIR, or into this folder")
     parser.add_argument("--check", action="store_true", help="exit 1 when a gate is missed, and say which")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
     parser.add_argument(
