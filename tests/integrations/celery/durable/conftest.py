@@ -213,7 +213,9 @@ class Stage:
             wheel = getattr(app, "wheel", None)
             if wheel is not None:
                 wheel.close()
-            app.close()
+            app.close()  # which leaves the connections of the result backend to the garbage collector
+            app.backend.result_consumer.stop()
+            app.backend.client.connection_pool.disconnect()
         self.client.close()
 
 
