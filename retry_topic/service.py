@@ -18,13 +18,14 @@ from typing import Literal, TypeVar
 
 from retry_topic.brokers.protocol import BrokerConsumer, Delivery
 from retry_topic.consumer.config import secrets_problems
+from retry_topic.flow import FlowPublisher, is_limited
 from retry_topic.home import Home
 from retry_topic.intake import Intake, Taken
 from retry_topic.lingering import LingeringPublisher
 from retry_topic.names import check_group, dead_topic_of, redelivery_topic_of, retry_topic_of
 from retry_topic.policy import PolicySet, RetryPolicy
 from retry_topic.publisher import BrokerPublisher
-from wheel_sched.dispatcher import Dispatcher, DispatcherConfig, DispatcherStats
+from wheel_sched.dispatcher import Dispatcher, DispatcherConfig, DispatcherStats, Publisher
 from wheel_sched.errors import BrokerError, ConfigError, StoreError, WheelSchedError
 
 logger = logging.getLogger("retry_topic.service")
@@ -50,8 +51,8 @@ class ServiceConfig:
         linger_ms: how long what is due waits for company, so that the broker is called less often: pays with several
             of `dispatcher.workers`, and makes messages so much later at most. Defaults to 0: it does not.
         linger_messages: so many go without waiting. Defaults to 500.
-        hand_over: "auto" takes the one-script way (exactly once) where it is possible; "settle" never. Defaults to
-            "auto".
+        hand_over: "auto" takes the one-script way (exactly once) where it is possible and no policy limits releases;
+            "settle" never. Defaults to "auto".
     """
 
     redelivery: Literal["group", "origin"] = "group"
@@ -120,14 +121,19 @@ class RetryService:
             secrets=self.config.secrets,
             seen=seen,
         )
-        push = home.push_target() if self.config.hand_over == "auto" else None
+        limited = is_limited(policy_set)
+        # what the server pushes by itself nobody can hold back
+        push = home.push_target() if self.config.hand_over == "auto" and not limited else None
         publisher = BrokerPublisher(home.broker)
         self._lingering: LingeringPublisher | None = None
         if self.config.linger_ms and push is None:
             self._lingering = LingeringPublisher(
                 publisher, linger_ms=self.config.linger_ms, messages=self.config.linger_messages
             )
-        self.dispatcher = Dispatcher(home.store, self._lingering or publisher, push=push, config=self.config.dispatcher)
+        sender: Publisher = self._lingering or publisher
+        if limited:
+            sender = FlowPublisher(sender, home.store, policy_set)
+        self.dispatcher = Dispatcher(home.store, sender, push=push, config=self.config.dispatcher)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._take_in, name=f"retry-intake-{group}", daemon=True)
         self._state = "new"
@@ -135,8 +141,7 @@ class RetryService:
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
-        hand_over = "one script" if self.dispatcher.push else "claim, publish, settle"
-        return f"<RetryService {self.group} {self._state} {hand_over} {self.dispatcher!r}>"
+        return f"<RetryService {self.group} {self._state} {self.hand_over} {self.dispatcher!r}>"
 
     def __enter__(self) -> RetryService:
         self.start()
@@ -144,6 +149,11 @@ class RetryService:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+    @property
+    def hand_over(self) -> str:
+        """How due messages get to their topic, as `Home.hand_over`; limits of a policy need a settling dispatcher."""
+        return "one script" if self.dispatcher.push else "claim, publish, settle"
 
     @property
     def stats(self) -> DispatcherStats:

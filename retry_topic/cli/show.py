@@ -58,10 +58,10 @@ def find_message(home: Home, message_id: str) -> Entry:
     Raises:
         CommandFailed: there is none.
     """
-    (found,) = home.store.get([message_id])
+    (found,) = home.store.get([message_id], anywhere=True)
     if found is None:
         attempts = [f"{message_id}.{number}" for number in range(1, _ATTEMPTS_TRIED + 1)]
-        found = next((item for item in reversed(home.store.get(attempts)) if item is not None), None)
+        found = next((item for item in reversed(home.store.get(attempts, anywhere=True)) if item is not None), None)
     if found is None:
         raise CommandFailed(
             f"there is no message {message_id}: it was delivered or deleted, or never stored here; see `wheel-sched ls`"

@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 from retry_topic.brokers.protocol import Broker, BrokerConsumer, Delivery
 from retry_topic.consumer.config import ConsumerStats
@@ -37,9 +37,17 @@ class Outcome:
     """What is to become of a delivery: settled as it is, or forwarded."""
 
     delivery: Delivery
-    ended: Literal["acknowledged", "retried", "dead"]
+    ended: Literal["acknowledged", "retried", "dead", "parked"]
     forward: Message | None = None
     refusals: int = 0
+
+
+class Sink(Protocol):
+    """Where outcomes go: to be settled, or to whom the order of keys matters first."""
+
+    def put(self, outcome: Outcome) -> None:
+        """Have an outcome settled. Any thread."""
+        ...
 
 
 class InFlight:
@@ -74,6 +82,12 @@ class InFlight:
             self._held[key] = delivery
             self._holds.add(key)
             return fresh
+
+    def drop_all(self) -> None:
+        """Forget all of them: they are handed to others."""
+        with self._changed:
+            left = list(self._held.values())
+        self.remove(left)
 
     def current(self, delivery: Delivery) -> Delivery:
         """The delivery with the handle that was given last."""

@@ -265,9 +265,12 @@ class DelayStore:
         """Changes of different kinds, or with a due each, in as few calls as the batches need."""
         return self._run(self.plans.change(alterations, route, token))
 
-    def get(self, ids: Sequence[str], *, route: str | None = None) -> list[Found | None]:
-        """Items wherever they lie, None where there is none."""
-        return self._run(self.plans.get(ids, route))
+    def get(self, ids: Sequence[str], *, route: str | None = None, anywhere: bool = False) -> list[Found | None]:
+        """Items wherever they lie, None where there is none.
+
+        With `anywhere` those not found in their shard are looked for in every other, where a route may have put them.
+        """
+        return self._run(self.plans.get(ids, route, anywhere))
 
     def find(self, ref: str, *, limit: int = 1000) -> list[str]:
         """Ids that carry `ref`, in no order."""

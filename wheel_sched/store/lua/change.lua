@@ -94,7 +94,7 @@ local function change(id, verb, argument, version, tail)
     forget_waiting(id, state)
     redis.call('HDEL', KEYS[BODY], id)
     redis.call('HDEL', KEYS[LAPSED], id)
-    if refs then refs_of(s, refs, id, 'SREM') end
+    if refs then cancelled(s, id, rec) end
     moves(s, topic, state, nil)
     event(s, 'cancelled', topic)
     return 'o'

@@ -59,6 +59,7 @@ elseif verb == 'drop' then
   end
   local shards = tonumber(redis.call('HGET', KEYS[META], 'shards'))
   redis.call('DEL', unpack(KEYS))
+  redis.call('DEL', s.base .. 'gates', s.base .. 'owners', s.base .. 'done', s.base .. 'flows')
   return {0, '', shards}
 end
 return answer()

@@ -16,7 +16,8 @@
 --   KEYS[12] lapsed HASH    id -> how often its lease ran out
 -- and, with the same hash tag: op:<token> (the first answer of a call, for repeats), ref:<ref> (SET of ids),
 -- held:<reason code>:<topic> (ZSET id -> due), fences (HASH writer -> last closed epoch) and seen:<epoch>:<writer> (SET
--- of the ids that a writer has brought in an epoch that is not closed yet).
+-- of the ids that a writer has brought in an epoch that is not closed yet); ordering keys: see gate.lua; release rates
+-- and circuits: see flow.lua.
 -- ARGV[1] -> [<now (ms)>]@<shards>: now only in a test-clock namespace; the caller's number of shards, 0 = any
 -- ARGV[2] -> token of the call, "" = not repeatable
 --
@@ -154,10 +155,61 @@ local function drop_held(s, id)
   return reason
 end
 
+-- Ordering keys, see gate.lua: the next parked id of a key becomes its head, due at once; without one the key opens.
+local function next_of_key(s, gate, label)
+  local queue = s.base .. 'key:' .. gate
+  while true do
+    local id = redis.call('ZRANGE', queue, 0, 0)[1]
+    if not id then
+      redis.call('HDEL', s.base .. 'gates', gate)
+      return
+    end
+    redis.call('ZREM', queue, id)
+    local why = redis.call('HGET', s.K[WHY], id)
+    local reason, topic = string.match(why or '', '^(.-)\n(.*)$')
+    if reason == 'ordered: key ' .. gate then   -- else somebody has moved it by hand: it no longer stands in line
+      drop_held(s, id)
+      moves(s, topic, 'held', put_waiting(s, id, s.now, topic))
+      local stem = string.match(id, '^(.*)%.%d+$') or id
+      redis.call('HSET', s.base .. 'gates', gate, 'r:' .. ms(s.now) .. ':' .. #label .. ':' .. label .. stem)
+      return
+    end
+  end
+end
+
+-- The parts of a gate's value: kind (c closed by a failure, r released from the line), since (ms), label, head's stem.
+local function gate_parts(value)
+  local kind, since, length, at = string.match(value, '^(%a):(%d+):(%d+):()')
+  length = tonumber(length)
+  return kind, tonumber(since), string.sub(value, at, at + length - 1), string.sub(value, at + length)
+end
+
+-- An item with refs is given up (dead or cancelled): when it is the head of its ordering key, the next one follows.
+local function give_way(s, id, refs)
+  local gate = refs and string.match('\n' .. refs, '\ngate:([^\n]+)')
+  if not gate then return end
+  redis.call('ZREM', s.base .. 'key:' .. gate, id)
+  local value = redis.call('HGET', s.base .. 'gates', gate)
+  if not value then return end
+  local _, _, label, stem = gate_parts(value)
+  if string.sub(id, 1, #stem + 1) == stem .. '.' then next_of_key(s, gate, label) end
+end
+
+-- An item leaves because somebody cancelled it.
+local function cancelled(s, id, rec)
+  local _, refs = parse(rec)
+  if refs then
+    refs_of(s, refs, id, 'SREM')
+    give_way(s, id, refs)
+  end
+end
+
 local function put_dead(s, id, rec, topic, reason)
   redis.call('ZADD', s.K[DEAD], s.now, id)
   redis.call('HSET', s.K[DEADBODY], id, #reason .. ':' .. reason .. rec)
   event(s, 'died', topic)
+  local _, refs = parse(rec)
+  if refs then give_way(s, id, refs) end
 end
 
 -- The oldest dead letters above `cap` go, at most MAX_BATCH a call; cap 0 = unlimited.
@@ -224,7 +276,7 @@ local function recover(s, limit, cap)
     local cut, due, topic = string.match(claims[i] or '', '^(!?)%d+:(%d+):[r-]:(.*)$')
     if cut == '!' then
       local rec = redis.call('HGET', s.K[BODY], id)
-      if rec then unref(s, id, rec) end
+      if rec then cancelled(s, id, rec) end
       redis.call('HDEL', s.K[BODY], id)
       redis.call('HDEL', s.K[LAPSED], id)
       moves(s, topic, 'fly', nil)

@@ -21,6 +21,11 @@ for at = 3, #ARGV, 5 do
       redis.call('HSET', KEYS[BODY], id, rec)
       if state == 'held' then
         put_held(s, id, score, topic, reason)
+        local gate = string.match(reason, '^ordered: key (.+)$')
+        if gate then                   -- stands in line again, behind a head that is not known any more
+          redis.call('ZADD', s.base .. 'key:' .. gate, score, id)
+          redis.call('HSETNX', s.base .. 'gates', gate, 'r:' .. ms(s.now) .. ':0:?')
+        end
       else
         table.insert(s.due, score) table.insert(s.due, id)
         if not s.least or score < s.least then s.least = score end

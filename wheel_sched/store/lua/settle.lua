@@ -49,10 +49,11 @@ if #ids > 0 then
       end
       if verb == 'o' or verb == 'c' then
         gone[#gone + 1] = id
-        if refs == 'r' then unref(s, id, rec) end
+        if refs == 'r' and verb == 'o' then unref(s, id, rec) end
         if verb == 'o' then
           done[#done + 1] = topic
         else
+          if refs == 'r' then cancelled(s, id, rec) end
           moves(s, topic, 'fly', nil)
           event(s, 'cancelled', topic)
         end

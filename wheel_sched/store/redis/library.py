@@ -32,6 +32,8 @@ SCRIPTS = (
     "move",
     "fence",
     "mend",
+    "gate",
+    "flow",
 )
 
 
