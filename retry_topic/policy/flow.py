@@ -115,7 +115,7 @@ def describe(
     lines = []
     if spread_ms:
         lines.append(
-            f"spread: each due is later by up to {format_duration(spread_ms)}, evenly, so that equal dues part"
+            f"spread: each due is later by up to {format_duration(spread_ms)}, evenly: equal dues part"
         )
     if rate:
         at_once = f"{burst} at once" if burst else "a second's worth at once"
