@@ -29,6 +29,7 @@ from wheel_sched.store.operations.ordering import Owner
 
 logger = logging.getLogger("retry_topic.consumer")
 
+_STAND_BY_S = 1.0  # how soon a topic that was given up is taken over; one small command a look
 _READ_AHEAD = 16  # messages read per handler, so that a busy key leaves something to do for the others
 
 
@@ -87,7 +88,7 @@ class OrderedTopic:
                 if owned.epoch:
                     self._read(Owner(self._scope, self._holder, owned.epoch), asked)
                 else:
-                    self._stopping.wait(min(owned.for_ms / 1000 + 0.01, self._lease_s / 8))
+                    self._stopping.wait(min(owned.for_ms / 1000 + 0.01, self._lease_s / 8, _STAND_BY_S))
             except Exception as error:  # whatever it is, somebody has to read the topic
                 if not isinstance(error, StoreError | BrokerError):
                     logger.exception("consumer.reading_failed")
@@ -101,7 +102,9 @@ class OrderedTopic:
         closed = [key.gate for key in self._gates.closed(self._scope)]
         consumer = self._home.broker.consumer([self.topic], self._group, idle_ms=self._config.idle_ms)
         in_flight = InFlight(self._config.idle_ms)
-        settler = Settler(self._home.broker, consumer, in_flight, self._stats, self._config.idle_ms)
+        settler = Settler(
+            self._home.broker, consumer, in_flight, self._stats, self._config.idle_ms, in_order=True
+        )
         lost = threading.Event()
         lanes = Lanes(
             self._gates,

@@ -141,11 +141,21 @@ class Settler:
         in_flight: what was read.
         stats: where it counts.
         idle_ms: as `in_flight` has it.
+        in_order: what could not be settled keeps back what came after it, or a crash would let an earlier message of
+            a key be handled again behind a later one. Defaults to False.
     """
 
     def __init__(
-        self, broker: Broker, consumer: BrokerConsumer, in_flight: InFlight, stats: ConsumerStats, idle_ms: int
+        self,
+        broker: Broker,
+        consumer: BrokerConsumer,
+        in_flight: InFlight,
+        stats: ConsumerStats,
+        idle_ms: int,
+        *,
+        in_order: bool = False,
     ) -> None:
+        self._in_order = in_order
         self._broker = broker
         self._consumer = consumer
         self._in_flight = in_flight
@@ -175,6 +185,8 @@ class Settler:
             ready = self._collect(min(until, self._again_at) if self._again else until)
             if self._again and (time.monotonic() >= self._again_at or self._finishing.is_set()):
                 ready, self._again = self._again + ready, []
+            elif self._again and self._in_order:
+                ready, self._again = [], self._again + ready
             if ready:
                 self._settle(ready)
             self._beat()

@@ -63,7 +63,7 @@ def item(stem: str, attempt: int, gate: str = GATE, due_ms: int | None = None) -
 
 
 @pytest.fixture(
-    params=[("memory", 1), ("memory", 3), ("fake", 1), ("fake", 3), pytest.param(("real", 3), marks=pytest.mark.real)],
+    params=[("memory", 3), ("fake", 1), pytest.param(("real", 3), marks=pytest.mark.real)],
     ids=lambda pair: f"{pair[0]}-{pair[1]}",
 )
 def line(request: pytest.FixtureRequest) -> Iterator[Line]:
