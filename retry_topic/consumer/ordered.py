@@ -102,9 +102,7 @@ class OrderedTopic:
         closed = [key.gate for key in self._gates.closed(self._scope)]
         consumer = self._home.broker.consumer([self.topic], self._group, idle_ms=self._config.idle_ms)
         in_flight = InFlight(self._config.idle_ms)
-        settler = Settler(
-            self._home.broker, consumer, in_flight, self._stats, self._config.idle_ms, in_order=True
-        )
+        settler = Settler(self._home.broker, consumer, in_flight, self._stats, self._config.idle_ms, in_order=True)
         lost = threading.Event()
         lanes = Lanes(
             self._gates,

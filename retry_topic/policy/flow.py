@@ -114,9 +114,7 @@ def describe(
     """What the settings do, in words, a line each."""
     lines = []
     if spread_ms:
-        lines.append(
-            f"spread: each due is later by up to {format_duration(spread_ms)}, evenly: equal dues part"
-        )
+        lines.append(f"spread: each due is later by up to {format_duration(spread_ms)}, evenly: equal dues part")
     if rate:
         at_once = f"{burst} at once" if burst else "a second's worth at once"
         lines.append(f"rate: at most {rate} are released, after a pause {at_once}; the rest waits in line")

@@ -174,9 +174,7 @@ def test_messages_without_a_key_have_no_order(bench: Bench, policy: Callable[...
     assert (closed(bench), consumer.stats.parked) == (0, 0)
 
 
-def test_one_consumer_of_a_group_reads_and_another_takes_over(
-    bench: Bench, policy: Callable[..., RetryPolicy]
-) -> None:
+def test_one_consumer_of_a_group_reads_and_another_takes_over(bench: Bench, policy: Callable[..., RetryPolicy]) -> None:
     """The one that stands by begins as soon as the owner has stopped with empty hands."""
     first, second = Journal(), Journal()
     bench.serve(policy())
