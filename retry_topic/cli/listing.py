@@ -70,7 +70,7 @@ def _entries(home: Home, chosen: Filter, now_ms: int, as_json: bool) -> None:
             rows.append(_parked_row(entry, now_ms) if chosen.parked else _row(entry, now_ms, len(states) > 1))
     if as_json:
         return
-    head = ("died" if states == ("dead",) else "due", "at", "attempt", "topic", "id", "error")
+    head: tuple[str, ...] = ("died" if states == ("dead",) else "due", "at", "attempt", "topic", "id", "error")
     if chosen.parked:
         head = ("parked", "at", "key", "topic", "id")
     if rows:
