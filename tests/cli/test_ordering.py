@@ -93,7 +93,7 @@ def test_a_filter_lets_nobody_out_of_the_line(cli: Any, line: tuple[str, list[st
 def test_stats_tell_of_closed_keys_and_reshard_is_refused(cli: Any, line: tuple[str, list[str]]) -> None:
     """What a reshard would tear apart it leaves alone."""
     assert cli.json("--shards", "3", "stats")["ordered"] == {"closed_keys": 1, "parked": {"orders": 2}}
-    assert "1 keys are closed" in cli("--shards", "3", "stats").stdout
+    assert "1 key closed, 2 messages parked" in cli("--shards", "3", "stats").stdout
     assert "ordering keys are closed" in cli("--shards", "3", "reshard", "2", "--yes", code=1).output
 
 

@@ -164,6 +164,7 @@ def quick_poll(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("retry_topic.service._POLL_MS", 10)
     monkeypatch.setattr("retry_topic.consumer.ordered._STAND_BY_S", 0.02)
     monkeypatch.setattr("retry_topic.consumer.reporting._EVERY_S", 0.11)
+    monkeypatch.setattr("retry_topic.consumer.lanes._FULL_S", 0.05)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import click
 
 from wheel_sched.cli.opening import opened
 from wheel_sched.cli.options import Session, json_option, pass_session
-from wheel_sched.cli.output import emit, relative, say, table, when
+from wheel_sched.cli.output import amount, emit, relative, say, table, when
 from wheel_sched.store import Counts
 from wheel_sched.store.flow_control import FlowControl
 from wheel_sched.store.items import STATES
@@ -60,7 +60,9 @@ def stats(session: Session, as_json: bool) -> None:
     ever = [f"{counts.happened(event):,} {event}" for event in _EVENTS if counts.happened(event)]
     say(f"ever       {', '.join(ever) or 'nothing happened yet'}")
     if closed:
-        say(f"ordered    {closed:,} keys are closed, {sum(parked.values()):,} messages are parked behind their heads")
+        say(
+            f"ordered    {amount(closed, 'key')} closed, {amount(sum(parked.values()), 'message')} parked behind their heads"
+        )
     for flow in flows:
         if flow.destination is not None and flow.state == "":
             continue  # results are reported for it, and no policy has a breaker

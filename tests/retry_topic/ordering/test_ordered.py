@@ -9,9 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from retry_topic import DeadLetter, DeadLetters, Message, Retry, RetryPolicy
+from retry_topic import (
+    Consumer,
+    ConsumerConfig,
+    DeadLetter,
+    DeadLetters,
+    Message,
+    Retry,
+    RetryPolicy,
+    RetryService,
+    connect,
+)
+from retry_topic.consumer.failing import ordered_state
+from retry_topic.headers import RetryState
 from retry_topic.names import redelivery_topic_of
-from wheel_sched.store.key_gates import KeyGates
+from wheel_sched.store.key_gates import KeyGates, gate_of, scope_of
+from wheel_sched.store.operations.ordering import Owner
 
 if TYPE_CHECKING:
     from ..conftest import Bench
@@ -212,3 +225,62 @@ def test_signed_headers_keep_the_order(bench: Bench, policy: Callable[..., Retry
     bench.until(lambda: journal.count() == 5)
     assert journal.seen[b"a"] == [b"a1", b"a1", b"a2", b"a2", b"a3"]
     bench.until(lambda: closed(bench) == 0)
+
+
+def test_a_head_whose_consumer_died_before_telling_its_failure_is_handled_again(
+    bench: Bench, policy: Callable[..., RetryPolicy]
+) -> None:
+    """Closed, but still unsettled at its topic: the next reader knows it as the head, and parks the others."""
+    bench.publish(b"a1", b"a2", b"a3", key=b"a")
+    dead = bench.home.broker.consumer(["orders"], "crashed")
+    (delivery,) = dead.poll(1, 10_000)
+    dead.close()
+    scope = scope_of(bench.group, "orders")
+    gate = gate_of(scope, b"a")
+    stem = ordered_state(bench.group, delivery.message, RetryState(), gate).stem
+    gates = KeyGates(bench.home.store)
+    epoch = gates.own(scope, "crashed", 60_000).epoch
+    gates.close(Owner(scope, "crashed", epoch), [(gate, stem, "a")])
+    gates.leave(scope, "crashed")
+    journal = Journal()
+    bench.serve(policy())
+    bench.consume(journal, ordering="key", idle_ms=IDLE_MS)
+    bench.until(lambda: journal.seen[b"a"] == [b"a1", b"a2", b"a3"])
+    bench.until(lambda: closed(bench) == 0)
+
+
+def test_a_parked_message_that_has_expired_is_given_up_when_its_turn_comes(
+    bench: Bench, policy: Callable[..., RetryPolicy]
+) -> None:
+    """And its key goes on; retries of an ordered message come back to the group, whatever the service is told."""
+    journal = Journal(a1=1)
+    bench.serve(policy(), redelivery="origin")
+    bench.publish(b"a1", key=b"a")
+    bench.publish(b"a2", key=b"a", headers=(("expires-at", b"1000"),))
+    bench.publish(b"a3", key=b"a")
+    bench.consume(journal, ordering="key", idle_ms=IDLE_MS)
+    bench.until(lambda: journal.seen[b"a"] == [b"a1", b"a1", b"a3"])
+    assert bench.dead(1)[0].state.error_class == "expired"
+    bench.until(lambda: closed(bench) == 0)
+
+
+def test_the_order_holds_on_a_namespace_of_several_shards(quick_poll: None, policy: Callable[..., RetryPolicy]) -> None:
+    """Gates, heads and lines of a topic lie together, whatever the ids say."""
+    journal = Journal(a1=2, b2=1)
+    with connect("memory:", shards=4) as home:
+        home.broker.create_topic("orders")
+        home.broker.publish([Message("orders", b"a%d" % n, b"a") for n in range(1, 6)])
+        home.broker.publish([Message("orders", b"b%d" % n, b"b") for n in range(1, 6)])
+        done = threading.Event()
+
+        def handle(message: Message) -> Any:
+            answer = journal(message)
+            if journal.seen[b"a"][-1:] == [b"a5"] and journal.seen[b"b"][-1:] == [b"b5"]:
+                done.set()
+            return answer
+
+        config = ConsumerConfig(ordering="key", idle_ms=IDLE_MS)
+        with RetryService(home, "g", policy()), Consumer(home, "orders", handle, group="g", config=config):
+            assert done.wait(30)
+    assert journal.seen[b"a"] == [b"a1", b"a1", b"a1", b"a2", b"a3", b"a4", b"a5"]
+    assert journal.seen[b"b"] == [b"b1", b"b2", b"b2", b"b3", b"b4", b"b5"]
