@@ -158,7 +158,7 @@ def run(store: DelayStore, history: list[tuple[str, int, int]]) -> None:
         played.check()
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(history=steps)
 def test_memory_follows_the_model(history: list[tuple[str, int, int]]) -> None:
     """One head, a line in order, nothing lost."""
@@ -177,7 +177,7 @@ def served(request: pytest.FixtureRequest) -> Callable[[], DelayStore]:
 
 
 @pytest.mark.parametrize("served", ["shared_fake"], indirect=True)
-@settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@settings(max_examples=4, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(history=steps)
 def test_the_script_follows_the_model(served: Callable[[], DelayStore], history: list[tuple[str, int, int]]) -> None:
     """The same on the imitation of a server."""

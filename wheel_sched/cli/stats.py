@@ -60,9 +60,7 @@ def stats(session: Session, as_json: bool) -> None:
     ever = [f"{counts.happened(event):,} {event}" for event in _EVENTS if counts.happened(event)]
     say(f"ever       {', '.join(ever) or 'nothing happened yet'}")
     if closed:
-        say(
-            f"ordered    {amount(closed, 'key')} closed, {amount(sum(parked.values()), 'message')} parked behind their heads"
-        )
+        say(f"ordered    {amount(closed, 'key')} closed, {amount(sum(parked.values()), 'message')} parked")
     for flow in flows:
         if flow.destination is not None and flow.state == "":
             continue  # results are reported for it, and no policy has a breaker

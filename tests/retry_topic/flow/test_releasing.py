@@ -66,8 +66,8 @@ def test_a_rate_holds_releases_back_and_loses_none(bench: Bench, policy: Policy)
 def test_an_open_circuit_keeps_retries_in_the_store_until_a_probe_succeeds(bench: Bench, policy: Policy) -> None:
     """While the destination is down only probes reach it; none of the others burns its attempts."""
     remote = Remote()
-    breaker = Breaker(percent=50, of=5, within_ms=60_000, open_ms=300, by="x-host")
-    bench.serve(policy(base_ms=150, max_attempts=None, breaker=breaker))
+    breaker = Breaker(percent=50, of=5, within_ms=60_000, open_ms=100, by="x-host")
+    bench.serve(policy(base_ms=60, max_attempts=None, breaker=breaker))
     control = FlowControl(bench.home.store)
 
     def circuit() -> Any:

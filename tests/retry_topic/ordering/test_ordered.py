@@ -61,7 +61,7 @@ def closed(bench: Bench) -> int:
 def test_a_failed_message_keeps_back_its_key_and_no_other(bench: Bench, policy: Callable[..., RetryPolicy]) -> None:
     """Of the key that failed the order holds through two retries; the other key does not wait for it."""
     journal = Journal(a1=2)
-    bench.serve(policy(base_ms=200))
+    bench.serve(policy(base_ms=60))
     bench.publish(b"a1", b"a2", b"a3", key=b"a")
     bench.publish(b"b1", b"b2", key=b"b")
     consumer = bench.consume(journal, ordering="key", idle_ms=IDLE_MS)
