@@ -9,9 +9,10 @@ one, so a key that is open costs no call at all.
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from retry_topic.brokers.protocol import Delivery
@@ -58,7 +59,7 @@ class Lanes(Keeper):
         parked_cap: how many may stand behind one head.
         give: has a delivery handled.
         sink: settles.
-        lost: called when the topic turns out to be another's.
+        lost: set when the topic is another's, by us or by who renews the lease.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class Lanes(Keeper):
         parked_cap: int,
         give: Give,
         sink: Sink,
-        lost: Callable[[], None],
+        lost: threading.Event,
     ) -> None:
         super().__init__(gates, sink)
         self._owner = owner
@@ -82,7 +83,6 @@ class Lanes(Keeper):
         self._cap = parked_cap
         self._give = give
         self._lost = lost
-        self._is_lost = False
         self._lanes: dict[str, Lane] = {}
         self._dirty: dict[str, None] = {}
         self._failing: list[tuple[Lane, RetryState, Outcome]] = []
@@ -103,7 +103,7 @@ class Lanes(Keeper):
         self._dirty[gate] = None
 
     def _ended(self, outcome: Outcome) -> None:
-        if self._is_lost:
+        if self._lost.is_set():
             return  # it comes to whoever owns the topic now
         key = outcome.delivery.message.key
         lane = self._lanes[gate_of(self._owner.scope, key or b"")]
@@ -127,17 +127,18 @@ class Lanes(Keeper):
     # -- turns
 
     def _turn(self) -> None:
-        if self._is_lost:
+        if self._lost.is_set():
+            self._lose()
             return
         self._close()
         self._pass_on()  # before parking, or what is next would stand behind what is through
         self._start_or_park()
 
     def _left(self) -> bool:
-        return not self._is_lost and bool(self._passing or self._failing)
+        return not self._lost.is_set() and bool(self._passing or self._failing)
 
     def _close(self) -> None:
-        while self._failing and not self._is_lost:
+        while self._failing and not self._lost.is_set():
             part = self._failing[:200]
             rows = [(lane.gate, state.stem, _label(one.delivery.message)) for lane, state, one in part]
             fates = self._gates.close(self._owner, rows)
@@ -154,6 +155,8 @@ class Lanes(Keeper):
         now = time.monotonic()
         for gate in list(self._dirty):  # one stays in it until it is done: the store may not answer
             lane = self._lanes.get(gate)
+            if self._lost.is_set():
+                return
             if lane is None or lane.running is not None or not lane.waiting:
                 self._dirty.pop(gate, None)
             elif gate not in self._closed:
@@ -220,12 +223,11 @@ class Lanes(Keeper):
 
     def _lose(self) -> None:
         """Another reader owns the topic: nothing of ours is settled any more."""
-        self._is_lost = True
+        self._lost.set()
         self._passing.clear()
         self._failing.clear()
         self._lanes.clear()
         self._dirty.clear()
-        self._lost()
 
 
 def _label(message: Message) -> str:

@@ -1,10 +1,10 @@
 """OrderedTopic: reads one topic for a group, in the order of each key; of all consumers of the group one reads.
 
 Competing readers could not keep an order: two messages of a key would be handled side by side. So a topic has an
-owner, under a lease in the store, and the others stand by. The lease is twice `idle_ms`, and is renewed before each
-read when a quarter of it has passed: when it runs out, everything that its holder had read and not settled has been
-silent for longer than `idle_ms`, and so is handed out before anything new. An owner that stops with empty hands gives
-the topic up at once.
+owner, under a lease in the store, and the others stand by. The lease is three times `idle_ms` and is renewed twice in
+each; an owner that could not renew it for one and a half lets go of what it has. So when a lease runs out, everything
+that its holder had read and not settled has been silent for longer than `idle_ms`, and is handed out before anything
+new. An owner that stops with empty hands gives the topic up at once.
 
 What comes back on the redelivery topic is read by all consumers: of each key one message is out at a time (`heads`).
 """
@@ -33,6 +33,15 @@ _STAND_BY_S = 1.0  # how soon a topic that was given up is taken over; one small
 _READ_AHEAD = 16  # messages read per handler, so that a busy key leaves something to do for the others
 
 
+class _Tenure:
+    """One term as a topic's owner: when its lease was renewed (`time.monotonic`), whether it was lost or is over."""
+
+    def __init__(self, renewed: float) -> None:
+        self.renewed = renewed
+        self.lost = threading.Event()
+        self.over = threading.Event()
+
+
 class OrderedTopic:
     """One ordered topic of a consumer.
 
@@ -57,7 +66,8 @@ class OrderedTopic:
         self._gates = KeyGates(home.store)
         self._scope = scope_of(group, topic)
         self._holder = f"{socket.gethostname()[:60]}-{random_bytes.token_hex(8)}"
-        self._lease_s = 2 * config.idle_ms / 1000
+        self._idle_s = config.idle_ms / 1000
+        self._lease_s = 3 * self._idle_s
         self._stopping = threading.Event()
         self._until = 0.0
         self._thread = threading.Thread(target=self._run, name=f"{group}-read-{topic}", daemon=True)
@@ -103,7 +113,7 @@ class OrderedTopic:
         consumer = self._home.broker.consumer([self.topic], self._group, idle_ms=self._config.idle_ms)
         in_flight = InFlight(self._config.idle_ms)
         settler = Settler(self._home.broker, consumer, in_flight, self._stats, self._config.idle_ms, in_order=True)
-        lost = threading.Event()
+        tenure = _Tenure(asked)
         lanes = Lanes(
             self._gates,
             owner,
@@ -113,54 +123,57 @@ class OrderedTopic:
             parked_cap=self._config.parked_cap,
             give=self._give,
             sink=settler,
-            lost=lost.set,
+            lost=tenure.lost,
         )
         settling = threading.Thread(target=settler.run, name=f"{self._group}-settle-{self.topic}", daemon=True)
+        holding = threading.Thread(
+            target=self._hold, args=(owner, tenure, in_flight), name=f"{self._group}-hold-{self.topic}", daemon=True
+        )
         settling.start()
+        holding.start()
         lanes.start(f"{self._group}-lanes-{self.topic}")
         try:
-            self._poll(consumer, in_flight, lanes, owner, asked, lost)
+            self._poll(consumer, in_flight, lanes, tenure)
         finally:
+            in_flight.wait_until_at_most(0, max(0.0, self._until - time.monotonic()))
             left_s = max(0.0, self._until - time.monotonic())
-            if lost.is_set():
-                in_flight.drop_all()
-                left_s = 0.0
-            in_flight.wait_until_at_most(0, left_s)
             lanes.finish(left_s + 1)
             settler.finish()
             settling.join(left_s + 5)
-            empty = len(in_flight) == 0 and not lost.is_set()
+            empty = len(in_flight) == 0 and not tenure.lost.is_set()
+            tenure.over.set()
             in_flight.drop_all()
+            holding.join(5)
             consumer.close()
         if empty:
             self._gates.leave(self._scope, self._holder)
 
-    def _poll(
-        self,
-        consumer: BrokerConsumer,
-        in_flight: InFlight,
-        lanes: Lanes,
-        owner: Owner,
-        renewed: float,
-        lost: threading.Event,
-    ) -> None:
+    def _hold(self, owner: Owner, tenure: _Tenure, in_flight: InFlight) -> None:
+        """Renew the lease, whatever else takes its time; when it cannot be, let go of everything."""
+        while not tenure.over.wait(self._idle_s / 2):
+            asked = time.monotonic()
+            ours = True
+            try:
+                ours = self._gates.own(self._scope, self._holder, int(self._lease_s * 1000)).epoch == owner.epoch
+                tenure.renewed = asked if ours else tenure.renewed
+            except Exception as error:  # a server that is away, or anything else: time decides
+                logger.warning("consumer.cannot_renew: %s", error)
+            if not ours or time.monotonic() - tenure.renewed > 1.5 * self._idle_s:
+                tenure.lost.set()
+                in_flight.drop_all()  # they are kept alive no longer
+                return
+
+    def _poll(self, consumer: BrokerConsumer, in_flight: InFlight, lanes: Lanes, tenure: _Tenure) -> None:
         from retry_topic.consumer import runtime  # the patience of all readers stands there
 
         careful = True  # as in `Consumer`: what killed the process before this one comes alone
         failures = 0
         limit = self._config.concurrency * _READ_AHEAD
         wait_ms = min(runtime._POLL_MS, max(1, self._config.idle_ms // 4))
-        while not self._stopping.is_set() and not lost.is_set():
-            if time.monotonic() - renewed > self._lease_s / 4:
-                asked = time.monotonic()
-                if self._renew(owner):
-                    renewed = asked
-                elif time.monotonic() - renewed > self._lease_s / 2:
-                    lost.set()
-                    return
-                else:
-                    self._stopping.wait(self._lease_s / 40)
-                    continue
+        while not self._stopping.is_set() and not tenure.lost.is_set():
+            if time.monotonic() - tenure.renewed > self._idle_s:
+                tenure.lost.wait(wait_ms / 1000)  # until it is renewed, or lost
+                continue
             room = in_flight.room(1 if careful else limit, timeout_s=wait_ms / 1000)
             if room == 0:
                 continue
@@ -170,11 +183,12 @@ class OrderedTopic:
             except BrokerError as error:
                 if failures == 0 and not self._stopping.is_set():
                     logger.warning("consumer.away: %s", error)
-                self._stopping.wait(min(AWAY_S[min(failures, len(AWAY_S) - 1)], self._lease_s / 8))
+                self._stopping.wait(AWAY_S[min(failures, len(AWAY_S) - 1)])
                 failures += 1
                 continue
-            if time.monotonic() - renewed > self._lease_s:
-                lost.set()  # we were stopped for so long that another may have begun
+            if time.monotonic() - tenure.renewed > 2 * self._idle_s:
+                tenure.lost.set()  # we were stopped for so long that another may have begun
+                in_flight.drop_all()
                 return
             self._stats.delivered += len(deliveries)
             for delivery in deliveries:
@@ -182,11 +196,3 @@ class OrderedTopic:
                     lanes.arrived(delivery)
             if deliveries:
                 careful = careful and any(runtime.is_suspect(one, self._config.crash_cap) for one in deliveries)
-
-    def _renew(self, owner: Owner) -> bool:
-        try:
-            owned = self._gates.own(self._scope, self._holder, int(self._lease_s * 1000))
-        except StoreError as error:
-            logger.warning("consumer.cannot_renew: %s", error)
-            return False
-        return owned.epoch == owner.epoch

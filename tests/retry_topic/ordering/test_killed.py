@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
-KEYS, EACH, BLOWS = 12, 40, 9
+KEYS, EACH, BLOWS = 12, 32, 7
 PATIENCE_S = 100.0
 
 # Fails a third of the messages once or twice; what it does is told to the server before it answers.
@@ -133,7 +133,7 @@ def test_order_is_kept_per_key_through_kills_and_stops_and_nothing_is_lost(
         for number in range(EACH):
             if number % (EACH // BLOWS + 1) == 2:
                 if rng.random() < 0.25:
-                    fleet.suspend(rng.choice((0, 1)), 3.0)
+                    fleet.suspend(rng.choice((0, 1)), 4.5)
                 else:
                     fleet.kill(rng.choice((0, 1, 2)))
             home.broker.publish([Message("orders", b"%d:%d" % (key, number), b"%d" % key) for key in range(KEYS)])
