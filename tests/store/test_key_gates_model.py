@@ -28,7 +28,20 @@ _numbers = itertools.count()
 # arrive: the next message of the key is read; again: an earlier one is read a second time, after a crash
 steps = st.lists(
     st.tuples(
-        st.sampled_from(["arrive", "again", "succeed", "give up", "die in the store", "cancel", "let out", "pause"]),
+        st.sampled_from(
+            [
+                "arrive",
+                "arrive",
+                "arrive",
+                "again",
+                "succeed",
+                "give up",
+                "die in the store",
+                "cancel",
+                "let out",
+                "pause",
+            ]
+        ),
         st.integers(0, 1),  # which key
         st.integers(0, 5),  # which message
     ),
@@ -96,6 +109,7 @@ class History:
             (self.store.pause if self.paused else self.store.resume)("t")
 
     def arrive(self, key: Key, place: int, stem: str) -> None:
+        full = self.length(place) >= CAP
         answer = self.park(place, stem)
         if stem in key.done:
             assert answer is Outcome.DUPLICATE
@@ -110,7 +124,7 @@ class History:
             self.store.schedule([self.item(place, stem, 0)])
             key.head, key.kind = stem, "c"
             key.known.add(stem)
-        elif self.length(place) >= CAP:
+        elif full:
             assert answer is Outcome.WRONG_STATE
         else:
             assert answer is Outcome.HELD
