@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
-KEYS, EACH, BLOWS = 12, 32, 7
+KEYS, EACH, BLOWS = 12, 24, 5
 PATIENCE_S = 100.0
 
 # Fails a third of the messages once or twice; what it does is told to the server before it answers.
