@@ -21,7 +21,7 @@ from retry_topic.names import dead_topic_of, retry_topic_of
 if TYPE_CHECKING:
     from conftest import Bench, Handler
 
-pytestmark = [pytest.mark.real, pytest.mark.slow]
+pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.timeout(200)]  # process after process
 
 Policy = Callable[..., RetryPolicy]
 Handlers = Callable[..., "Handler"]
@@ -88,7 +88,7 @@ class Child(NamedTuple):
 
     def lines(self) -> list[bytes]:
         """All it printed, once it has ended."""
-        out, _ = self.process.communicate(timeout=30)
+        out, _ = self.process.communicate(timeout=60)
         return out.splitlines()
 
     def line(self) -> bytes:
@@ -98,7 +98,7 @@ class Child(NamedTuple):
 
     def kill(self) -> None:
         os.kill(self.process.pid, signal.SIGKILL)
-        self.process.wait(30)
+        self.process.wait(60)
 
 
 @pytest.fixture
@@ -197,7 +197,7 @@ def test_a_killed_service_loses_and_doubles_nothing(
         server.publish(b"%d" % n, topic=RETRY, headers=last if n % 2 else retried)
     child = start(SERVICE, server.url, point, 3_600_000)
     assert child.line() == b"reached"
-    assert child.process.wait(30) == -signal.SIGKILL
+    assert child.process.wait(60) == -signal.SIGKILL
     server.serve(policy(max_attempts=2, base_ms=3_600_000), batch=10, idle_ms=300)
     server.until(lambda: len(server.records(dead_topic_of("billing"))) >= 20 and server.waiting() >= 20)
     time.sleep(0.5)  # longer than `idle_ms`: what would come again has come
@@ -223,7 +223,7 @@ def test_a_record_is_taken_in_once_though_its_message_has_gone_out_already(
     consumer = server.consume(handle)
     child = start(SERVICE, server.url, point, 1)
     assert child.line() == b"reached"
-    assert child.process.wait(30) == -signal.SIGKILL
+    assert child.process.wait(60) == -signal.SIGKILL
     time.sleep(0.4)  # longer than the delay and `idle_ms`
     server.serve(policy(base_ms=1), idle_ms=300)
     server.until(lambda: consumer.stats.acknowledged >= 30)
