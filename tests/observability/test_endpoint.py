@@ -26,7 +26,7 @@ class Part:
 
 
 def get(endpoint: Endpoint, path: str, method: str = "GET") -> tuple[int, str]:
-    connection = http.client.HTTPConnection(endpoint.host, endpoint.port, timeout=20)
+    connection = http.client.HTTPConnection(endpoint.host, endpoint.port, timeout=40)
     try:
         connection.request(method, path)
         reply = connection.getresponse()
@@ -97,7 +97,7 @@ def test_a_silent_client_holds_up_neither_probe_nor_end(endpoint: Endpoint) -> N
         assert get(endpoint, "/livez")[0] == HTTPStatus.OK
         closing = threading.Thread(target=endpoint.close)
         closing.start()
-        closing.join(20)
+        closing.join(40)
         assert not closing.is_alive()
 
 
