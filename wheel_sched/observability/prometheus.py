@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from http import HTTPStatus
 from importlib.metadata import version
-from typing import Protocol
+from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -23,6 +23,9 @@ from wheel_sched.dispatcher import DispatcherStats
 from wheel_sched.dispatcher.statistics import LATENESS_BUCKETS_MS
 from wheel_sched.errors import WheelSchedError
 from wheel_sched.observability.endpoint import Page, Reply
+from wheel_sched.observability.histogram import cumulated
+from wheel_sched.observability.purgatories import of_purgatories
+from wheel_sched.purgatory import Purgatory
 from wheel_sched.store import Counts, DelayStore
 from wheel_sched.store.flow_control import FlowControl
 from wheel_sched.store.key_gates import KeyGates
@@ -61,19 +64,29 @@ class MetricsCollector(Collector):
     Args:
         dispatchers: name, which becomes the label `dispatcher`, to a dispatcher or a service.
         store: asked once per scrape, three commands a shard. Defaults to None: nothing is told of it.
+        purgatories: name, which becomes the label `purgatory`, to a purgatory; a dispatcher's own is its `purgatory`.
+            Defaults to none.
 
     Thread rules: `collect` from any thread.
     """
 
-    def __init__(self, dispatchers: Mapping[str, _Dispatches], store: DelayStore | None = None) -> None:
+    def __init__(
+        self,
+        dispatchers: Mapping[str, _Dispatches],
+        store: DelayStore | None = None,
+        purgatories: Mapping[str, Purgatory[Any]] | None = None,
+    ) -> None:
         self._dispatchers = dict(dispatchers)
         self._store = store
+        self._purgatories = dict(purgatories or {})
 
     def collect(self) -> Iterator[Metric]:
         build = GaugeMetricFamily("wheel_sched_build_info", "Constant 1; the version is a label.", labels=["version"])
         build.add_metric([version("wheel-sched")], 1)
         yield build
         yield from self._of_dispatchers()
+        if self._purgatories:
+            yield from of_purgatories({name: one.stats for name, one in self._purgatories.items()})
         if self._store is not None:
             yield from self._of_store(self._store)
 
@@ -92,7 +105,7 @@ class MetricsCollector(Collector):
         )
         for name, one in stats.items():
             in_flight.add_metric([name], one.in_flight)
-            lateness.add_metric([name], _cumulated(one.lateness_counts), one.lateness_sum_ms / 1000)
+            lateness.add_metric([name], cumulated(LATENESS_BUCKETS_MS, one.lateness_counts), one.lateness_sum_ms / 1000)
         yield in_flight
         yield lateness
 
@@ -168,15 +181,6 @@ def _of_flows(flows: Sequence[Flow]) -> Iterator[Metric]:
     yield released
     yield held
     yield opened
-
-
-def _cumulated(counts: list[int]) -> list[tuple[str, float]]:
-    bounds = [str(bound_ms / 1000) for bound_ms in LATENESS_BUCKETS_MS] + ["+Inf"]
-    total, buckets = 0, []
-    for bound, count in zip(bounds, list(counts), strict=True):
-        total += count
-        buckets.append((bound, float(total)))
-    return buckets
 
 
 def metrics_page(collector: MetricsCollector) -> Page:
