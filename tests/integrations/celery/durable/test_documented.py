@@ -196,8 +196,11 @@ def canvas(stage: Stage, app: Any, tasks: SimpleNamespace) -> list[Check]:
         assert grouped.completed_count() == 4
 
     def broken_chord() -> None:
-        with pytest.raises(ChordError):
-            broken.get(timeout=LONG_S)
+        stage.wait_until(lambda: broken.state == "FAILURE", "the chord failed")
+        assert isinstance(broken.result, ChordError)
+        stage.wait_until(
+            lambda: any(str(run.name).startswith("report Dependency") for run in stage.runs()), "its errback ran"
+        )
 
     return [
         gives(add.s(2).apply_async((4,), **LATER), 6),
