@@ -280,6 +280,8 @@ def controlling(stage: Stage, app: Any, tasks: SimpleNamespace) -> list[Check]:
         for command in ("active", "reserved", "revoked", "registered", "active_queues", "stats", "conf", "ping"):
             (answer,) = getattr(inspect, command)().values()
             assert answer is not None
+        (stats,) = inspect.stats().values()
+        assert stats["wheel_collector"]["put_aside"] > 10_000, "full collections do not look at the worker itself"
         (queues,) = inspect.active_queues().values()
         assert {"celery", "added"} <= {queue["name"] for queue in queues}
 
