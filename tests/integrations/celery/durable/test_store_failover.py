@@ -42,9 +42,7 @@ def test_a_promoted_replica_has_all_and_every_task_runs_once(stages: Stages, pai
     watcher = Sentinel([("127.0.0.1", pair.sentinel)])
     place: Any = watcher.master_for("main", socket_timeout=5, socket_connect_timeout=5)
     stage = stages.stage(store=place)
-    stage.worker(
-        STORE=f"sentinel:{pair.sentinel}:main", SETTINGS='{"wheel_durability": "replicated"}'
-    ).wait_ready()
+    stage.worker(STORE=f"sentinel:{pair.sentinel}:main", SETTINGS='{"wheel_durability": "replicated"}').wait_ready()
     app = stage.producer(durability="replicated")
     ours, theirs = [f"ours {i}" for i in range(50)], [f"theirs {i}" for i in range(20)]
     for name in ours:
