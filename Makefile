@@ -13,7 +13,7 @@ BENCHMARKS ?= store dispatch wheel purgatory apscheduler celery
 # An empty layer is a failure, unless the caller has narrowed the run and the other layer holds what was asked for.
 pytest = $(PY) -m pytest $(1) $(ARGS) || { code=$$?; [ $$code -eq 5 ] && [ -n "$$ARGS" ]; }
 
-.PHONY: help demo test test-unit test-real rabbit-test spark-test test-pythons check lint types mypy pyright imports built-wheel bench clean distclean venv-demo venv-test venv-spark venv-dev
+.PHONY: help demo test test-unit test-real rabbit-test test-celery spark-test test-pythons check lint types mypy pyright imports built-wheel bench clean distclean venv-demo venv-test venv-spark venv-dev
 
 help: ## show this
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -38,6 +38,9 @@ rabbit-test: venv-test ## Celery over RabbitMQ: needs rabbitmq-server, starts a 
 
 test-pythons: venv-test ## tests/wheel on every Python 3.11, 3.12 and 3.13 there is, both cores
 	@.ci/pythons
+
+test-celery: venv-test ## Celery 5.5 and 5.6, the releases before the one that all other tests run on
+	@.ci/celery-versions
 
 spark-test: venv-spark ## the jobs on Spark; needs Java 17 and half a gigabyte of packages
 	@printf '==> Spark\n'
