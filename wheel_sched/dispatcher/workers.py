@@ -37,6 +37,11 @@ class Workers:
             threading.Thread(target=self._publish, name=f"wheel-sched-publisher-{n}", daemon=True) for n in range(count)
         ]
 
+    @property
+    def at_once(self) -> bool:
+        """A batch that is given is answered before `give` returns."""
+        return self._instant and not self._asynchronous
+
     def start(self) -> None:
         for thread in self.threads:
             thread.start()
