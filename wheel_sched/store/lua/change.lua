@@ -34,7 +34,7 @@ end
 local function flush_places()  -- one id may be named twice: its place must be readable for the second
   if #s.due > 0 or #s.held > 0 then
     write(s)
-    s.due, s.least, s.held, s.whys, s.index, s.tally = {}, nil, {}, {}, {}, {}
+    s.due, s.least, s.held, s.tally = {}, nil, {}, {}
   end
 end
 local function change(id, verb, argument, version, tail)
