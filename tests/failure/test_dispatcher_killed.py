@@ -153,11 +153,11 @@ def test_a_graceful_end_doubles_nothing(stage: Stage) -> None:
 def test_kills_at_random_moments_lose_nothing(stage: Stage) -> None:
     """Six of eight are killed one after the other; doubled is at most what the dead had in flight."""
     kills, rng = 6, random.Random(5)
-    config = {**ONE_BATCH, "lease_ms": 500}
+    config = {**ONE_BATCH, "lease_ms": 3_000}
     running = [stage.start(f"d{n}", config=config, pause_ms=200) for n in range(8)]
     for process in running:
         process.wait_ready()
-    ids = stage.schedule(5_000, in_ms=300)
+    ids = stage.schedule(8_000, in_ms=300)
     time.sleep(0.5)  # until all of them are at work
     for process in running[:kills]:
         process.kill()

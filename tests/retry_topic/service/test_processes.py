@@ -10,9 +10,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
+import redis
 
 from retry_topic import RetryPolicy
 from retry_topic.headers import RetryState, write
@@ -166,8 +167,13 @@ def test_a_killed_consumer_loses_nothing(
     child = start(CONSUMER, server.url, 300, 5, 1)
     first = [child.line() for _ in range(7)]
     assert first == [b"%d 1" % n for n in range(6)] + [b"hang 1"]
-    server.until(lambda: len(server.home.broker.topics()) > 0)
-    time.sleep(0.1)  # the last acknowledgement before the one that hangs is on its way
+    with redis.Redis.from_url(server.url) as client:
+        (*_, hanging), pending = client.xrange("orders", count=7), client.xpending_range
+
+        def oldest() -> Any:  # the first that is not acknowledged
+            return pending("orders", server.group, "-", "+", 1)[0]["message_id"]
+
+        server.until(lambda: oldest() == hanging[0], "acknowledged all before the one that hangs")
     child.kill()
     handle = handler()
     consumer = server.consume(handle, idle_ms=300)
@@ -199,7 +205,7 @@ def test_a_killed_service_loses_and_doubles_nothing(
         server.publish(b"%d" % n, topic=RETRY, headers=last if n % 2 else retried)
     child = start(SERVICE, server.url, point, 3_600_000)
     assert child.line() == b"reached"
-    assert child.process.wait(10) == -signal.SIGKILL
+    assert child.process.wait(30) == -signal.SIGKILL
     server.serve(policy(max_attempts=2, base_ms=3_600_000), batch=10, idle_ms=300)
     server.until(lambda: len(server.records(dead_topic_of("billing"))) >= 20 and server.waiting() >= 20)
     time.sleep(0.5)  # longer than `idle_ms`: what would come again has come
@@ -225,7 +231,7 @@ def test_a_record_is_taken_in_once_though_its_message_has_gone_out_already(
     consumer = server.consume(handle)
     child = start(SERVICE, server.url, point, 1)
     assert child.line() == b"reached"
-    assert child.process.wait(10) == -signal.SIGKILL
+    assert child.process.wait(30) == -signal.SIGKILL
     time.sleep(0.4)  # longer than the delay and `idle_ms`
     server.serve(policy(base_ms=1), idle_ms=300)
     server.until(lambda: consumer.stats.acknowledged >= 30)
