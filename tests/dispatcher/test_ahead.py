@@ -137,8 +137,9 @@ def test_a_drain_publishes_what_was_claimed_ahead(instant: World) -> None:
 
     def stop(batch: Batch) -> None:
         if len(instant.receiver.batches) == 1:
-            stopping.append(threading.Thread(target=dispatchers[0].stop, args=(60,)))
-            stopping[0].start()
+            thread = threading.Thread(target=dispatchers[0].stop, args=(60,))
+            thread.start()
+            stopping.append(thread)
             instant.until(lambda: dispatchers[0]._stop_by_ns is not None, "told to stop")
 
     dispatchers.append(instant.dispatcher(batch=BATCH))
