@@ -1,4 +1,4 @@
-"""The batch after the one that is being published: claimed meanwhile, and begun when that one is settled, not before."""
+"""The batch after the one being published: claimed meanwhile, begun when that one is settled, and not before."""
 
 from __future__ import annotations
 

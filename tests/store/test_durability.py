@@ -106,7 +106,7 @@ def test_a_write_that_is_not_confirmed_is_in_doubt(monkeypatch: pytest.MonkeyPat
 
 
 def test_an_embedded_store_syncs_as_its_level_asks(tmp_path: Path) -> None:
-    """Under "fsync" every batch is synced at once, so thirty of them take far less than the thirty seconds of `everysec`."""
+    """Under "fsync" every batch is synced at once, so thirty of them take far less than thirty seconds."""
     began_s = time.monotonic()
     with open_store(f"embedded:{tmp_path}", durability="fsync") as store:
         for n in range(30):

@@ -27,9 +27,7 @@ class Backoff:
         self._stats = stats
         self._failures: OrderedDict[str, int] = OrderedDict()
 
-    def settlements(
-        self, items: Sequence[Claimed], answers: Sequence[Answer | None], now_ms: int
-    ) -> list[Settlement]:
+    def settlements(self, items: Sequence[Claimed], answers: Sequence[Answer | None], now_ms: int) -> list[Settlement]:
         """How the items of a batch are settled."""
         if not self._failures:
             done = [a for item, a in zip(items, answers, strict=True) if type(a) is Done and a.id == item.id]

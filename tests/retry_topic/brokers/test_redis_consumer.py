@@ -199,6 +199,7 @@ def test_a_member_survives_a_server_that_forgot_everything(
     assert values(got) == [b"0"]
 
 
+@pytest.mark.real
 def test_a_member_goes_on_after_the_server_was_killed() -> None:
     """While the server is away `poll` says so; afterwards the same member reads on, and nothing was lost."""
     with temporary_server() as server:
