@@ -20,7 +20,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 from typing import Any
 
 from wheel_sched.clock import Clock, SystemClock
@@ -30,13 +31,14 @@ from wheel_sched.dispatcher.batch import Batch, Failed, Publisher
 from wheel_sched.dispatcher.config import DispatcherConfig
 from wheel_sched.dispatcher.exchange import Asked, Question, ask
 from wheel_sched.dispatcher.listener import Listener
+from wheel_sched.dispatcher.pulse import Pulse
 from wheel_sched.dispatcher.push import PushTarget
 from wheel_sched.dispatcher.server_time import ServerTime
 from wheel_sched.dispatcher.statistics import DispatcherStats
 from wheel_sched.dispatcher.waiting import Waiting
 from wheel_sched.dispatcher.workers import Workers
 from wheel_sched.errors import StaleEpoch, StoreError
-from wheel_sched.purgatory import Joined
+from wheel_sched.purgatory import Joined, Purgatory
 from wheel_sched.store.delay_store import DelayStore
 from wheel_sched.store.items import (
     Claim,
@@ -52,6 +54,8 @@ from wheel_sched.store.items import (
 from wheel_sched.store.operations import Call, ClaimDue, Extend, Look, ReportJump, Settle, Sweep
 
 logger = logging.getLogger("wheel_sched.dispatcher")
+
+_OWNER = "wheel-sched-dispatcher"
 
 
 class Dispatcher:
@@ -101,10 +105,9 @@ class Dispatcher:
         self._inbox: deque[Callable[[], None]] = deque()
         self._backoff = Backoff(self.config, self.stats)
         self._wakeup = threading.Condition()
-        self._workers = Workers(
-            publisher, self.config.workers, self._clock, lambda batch: self._note(lambda: self._waiting.returned(batch))
-        )
-        self._owner = threading.Thread(target=self._own, name="wheel-sched-dispatcher", daemon=True)
+        self._pulse = Pulse(self._clock)
+        self._workers = Workers(publisher, self.config, self._clock, self._pulse, self._returned)
+        self._owner = threading.Thread(target=self._own, name=_OWNER, daemon=True)
         self._listeners: list[Listener] = []
         self._state = "new"
         self._state_lock = threading.Lock()
@@ -113,7 +116,6 @@ class Dispatcher:
         self._store_failures = 0
         self._quiet_until_us = 0
         self._asked_us = 0
-        self._turn_began_ns: int | None = None
 
     def __repr__(self) -> str:
         stats = self.stats
@@ -129,18 +131,24 @@ class Dispatcher:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    @property
-    def turn_s(self) -> float | None:
-        """Seconds the owner's present turn has lasted, 0 while it sleeps; None when it has ended or not begun."""
+    def ailing(self) -> list[str]:
+        """What of it a restart would mend, in words: a thread that has ended, or an owner's turn of over a minute."""
         if not self._owner.is_alive():
-            return None
-        began_ns = self._turn_began_ns
-        return 0.0 if began_ns is None else (self._clock.monotonic_ns() - began_ns) / 1e9
+            return ["its thread has ended"]
+        threads = [*self._workers.threads, *(listener.thread for listener in self._listeners)]
+        ended = [f"{thread.name} has ended" for thread in threads if not thread.is_alive()]
+        return ended * (self._state == "running") + self._pulse.stuck(_OWNER)  # in a drain they end
 
     @property
     def ready(self) -> bool:
-        """It runs, has read every shard's window, and the store answered its last call."""
-        return self._owner.is_alive() and self._state == "running" and not self._unread and not self._store_failures
+        """It runs, has read every shard's window, the store answered its last call, and the publisher returns."""
+        runs = self._owner.is_alive() and self._state == "running"
+        return runs and not self._unread and not self._store_failures and not self._pulse.stuck()
+
+    @property
+    def purgatory(self) -> Purgatory[Hashable]:
+        """Where claimed batches wait for their answers, and a drain for its end; to look at."""
+        return self._waiting.purgatory
 
     def start(self) -> None:
         """Start the owner and the workers."""
@@ -215,7 +223,7 @@ class Dispatcher:
         self._drained = True
 
     def _step(self) -> None:
-        self._turn_began_ns = self._clock.monotonic_ns()
+        self._pulse.beat(_OWNER)
         while self._inbox:
             self._inbox.popleft()()
         self._waiting.timer.run_due()
@@ -251,7 +259,7 @@ class Dispatcher:
                 until_us.append(local_us + expiry * 1000 - self._time.now_us(local_us))
             if (timeout_ms := self._waiting.timer.next_ms()) is not None:
                 until_us.append(timeout_ms * 1000)
-            self._turn_began_ns = None
+            self._pulse.rest(_OWNER)
             self._clock.wait(self._wakeup, max(0, min(until_us) - local_us) / 1000 if until_us else None)
 
     def _converse(self) -> bool:
@@ -262,38 +270,36 @@ class Dispatcher:
         while self._answered:
             batch = self._answered.popleft()
             if batch.settling is None:
-                batch.settling = Settle(batch.claim.number, self._settlements(batch), self.config.dead_cap)
+                answers = list(batch.answers)  # a publisher past its timeout may still be writing
+                settlements = self._backoff.settlements(batch.items, answers, self._now_ms())
+                batch.settling = Settle(batch.claim.number, settlements, self.config.dead_cap)
             settling.append((Call(batch.claim.shard, batch.settling), batch))
         ahead, self._ahead = self._ahead, None
         free = self.config.workers - self._alarms.out() + len(settling) - (ahead is not None)
         claims = [(call, None) for call in self._claims(free)] if self._stop_by_ns is None else []
-        # settling and claims are not one message: each is a turn of its own at the server, where others wait meanwhile
-        asked = [ask(self.store, questions, self._local_us()) for questions in (settling, claims) if questions]
-        if ahead is not None:
-            asked.insert(0, ahead)
+        # two messages, for each is a turn of its own at the server, and others wait meanwhile
+        asked = [] if ahead is None else [ahead]
+        asked += [ask(self.store, questions, self._local_us()) for questions in (settling, claims) if questions]
         self._hear(asked)
         return bool(asked)
 
     def _give_out(self) -> bool:
         """Have the ready batches published, as many at once as there are workers; False when there was none."""
-        gave = False
+        ready = len(self._ready)
         while self._ready and self._alarms.out() - len(self._ready) < self.config.workers:
             batch = self._ready.popleft()
             if self._workers.at_once and self._ahead is None and self._stop_by_ns is None:
-                claims: list[Question] = [(call, None) for call in self._ripe_claims(1)]
-                self._ahead = ask(self.store, claims, self._local_us(), ahead=True) if claims else None
+                for call in self._ripe_claims(1):
+                    self._ahead = ask(self.store, [(call, None)], self._local_us(), ahead=True)
             self._waiting.watch(batch)
             self._workers.give(batch)
-            gave = True
-        return gave
+        return len(self._ready) < ready
 
     def _claims(self, free: int) -> list[Call[Any]]:
         config = self.config
         calls: list[Call[Any]] = [Call(shard, Look(0, 0)) for shard in sorted(self._unread)]
-        calls += [
-            Call(shard, Sweep(config.dead_cap, config.dead_age_ms, config.lapse_cap))
-            for shard in sorted(self._to_sweep - self._unread)
-        ]
+        sweep = partial(Sweep, config.dead_cap, config.dead_age_ms, config.lapse_cap)
+        calls += [Call(shard, sweep()) for shard in sorted(self._to_sweep - self._unread)]
         # one batch per worker: more could be doubled if this process dies, and is no faster
         return calls + self._ripe_claims(max(0, free) if self.push is None else self.store.shards)
 
@@ -324,8 +330,7 @@ class Dispatcher:
 
     def _heard(self, asked: Asked) -> Exception | None:
         """Wait for the replies and act on them; the last one that is a failure of the store."""
-        failed: Exception | None = None
-        replies = asked.replies()
+        failed, replies = None, asked.replies()
         self._asked_us, after_us = asked.at_us, self._local_us()
         for reply in replies:
             answer, shard = reply.answer, reply.call.shard
@@ -399,8 +404,8 @@ class Dispatcher:
             listener = Listener(
                 self.store.backend, dict(marks), self._mark_heard, self._reconnected, self.config.sweep_ms + 5_000
             )
-            self._listeners.append(listener)
             listener.start()
+            self._listeners.append(listener)
 
     def _mark_heard(self, shard: int, mark: Mark) -> None:
         def arm() -> None:
@@ -460,6 +465,9 @@ class Dispatcher:
         self.stats.in_flight += len(batch.items)
         self._alarms.keep(batch, self._now_ms() + self.config.lease_ms // 3)
 
+    def _returned(self, batch: Batch) -> None:
+        self._note(lambda: self._waiting.returned(batch))
+
     def _told(self, batch: Batch) -> None:
         self._note(lambda: self._waiting.told(batch))
 
@@ -476,10 +484,6 @@ class Dispatcher:
         elif Outcome.STALE not in answer.outcomes:
             batch.lease_until_ns = asked_ns + self.config.lease_ms * 1_000_000
         self._alarms.keep(batch, now_ms + self.config.lease_ms // 3)
-
-    def _settlements(self, batch: Batch) -> list[Settlement]:
-        answers = list(batch.answers)  # a publisher past its timeout may still be writing
-        return self._backoff.settlements(batch.items, answers, self._now_ms())
 
     def _settled(self, batch: Batch, settled: Settled) -> None:
         self._alarms.done(batch)

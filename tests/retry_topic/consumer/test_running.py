@@ -127,7 +127,7 @@ def test_a_message_that_outlives_its_consumers_is_poison(bench: Bench, handler: 
         assert taken.message.value == b"poison"
         time.sleep(0.11)  # it dies: silent for longer than `idle_ms`
     handle = handler()
-    consumer = bench.consume(handle, idle_ms=100, crash_cap=3)
+    consumer = bench.consume(handle, idle_ms=400, crash_cap=3)
     bench.until(lambda: consumer.stats.dead == 1 and consumer.stats.acknowledged == 1)
     (record,) = bench.records(RETRY)
     state = read(record.headers)
@@ -177,7 +177,7 @@ def test_a_crash_is_no_attempt(bench: Bench, handler: Handlers) -> None:
         bench.home.broker.consumer(["orders"], "billing", idle_ms=100).poll(1, 1_000)
         time.sleep(0.11)  # it dies: silent for longer than `idle_ms`
     handle = handler(ValueError("x"))
-    bench.consume(handle, idle_ms=100)
+    bench.consume(handle, idle_ms=400)
     bench.until(lambda: len(bench.records(RETRY)) == 1)
     assert read(bench.records(RETRY)[0].headers).attempt == 1
     assert handle.attempts == [1]
