@@ -7,6 +7,7 @@ SHELL := /bin/sh
 
 PY := .venv/bin/python
 export ARGS ?=
+unexport PYTHONDONTWRITEBYTECODE # tests, and the processes they start, are compiled once
 WORKERS ?= 2
 BENCHMARKS ?= store dispatch wheel purgatory apscheduler celery
 

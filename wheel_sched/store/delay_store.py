@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, Protocol, TypeVar
 
+from wheel_sched.store.begun import Begun
 from wheel_sched.store.items import (
     MAX_DUE_MS,
     Claim,
@@ -41,6 +42,10 @@ class Backend(Protocol):
 
     def execute(self, calls: Sequence[Call[Any]], now_ms: int | None = None) -> list[Any]:
         """Perform calls; a value or an exception for each, in order."""
+        ...
+
+    def begin(self, calls: Sequence[Call[Any]], now_ms: int | None = None) -> Begun:
+        """`execute` in two halves: send calls, one at least; the answers are waited for when they are asked for."""
         ...
 
     def check_server(self) -> None:
@@ -130,6 +135,10 @@ class DelayStore:
     def execute(self, calls: Sequence[Call[Any]]) -> list[Any]:
         """Perform calls as they are, one round trip; a value or an exception for each (the dispatcher's way in)."""
         return self.backend.execute(calls, None if self._test_clock is None else self._test_clock())
+
+    def begin(self, calls: Sequence[Call[Any]]) -> Begun:
+        """`execute` in two halves, so that the caller works while the server does."""
+        return self.backend.begin(calls, None if self._test_clock is None else self._test_clock())
 
     def open(self) -> DelayStore:
         """Check the server, create the namespace when it is absent, compare it when it is there.

@@ -2,7 +2,7 @@
 -- Works in a frozen namespace: it is what freezes it.
 -- ARGV[3..] -> quintuples: id, state (one in flight is due when its lease would have ended), score (ms), record, reason
 -- Answers how many were put.
-local s = begin(KEYS, ARGV, true)
+local s = begin(KEYS, ARGV, READING)
 if s.err then return s end
 local put, greatest = 0, tonumber(redis.call('HGET', KEYS[META], 'seq') or '0')
 local seq = greatest
@@ -39,5 +39,5 @@ for at = 3, #ARGV, 5 do
 end
 -- so that no version is ever given to a second record
 if greatest > seq then redis.call('HSET', KEYS[META], 'seq', ms(greatest)) end
-finish(s)
+write(s)
 return put

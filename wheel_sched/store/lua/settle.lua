@@ -6,10 +6,10 @@
 --   h <reason>                held
 --   d <reason>                dead
 -- Answers {codes, now (us), head of due, head of fly}; a code per id: o settled, t stale, c dropped: was cancelled.
-local s = begin(KEYS, ARGV)
+local s = begin(KEYS, ARGV, LATER)
 if s.err then return s end
 local said = recall(s)
-if said then return {said, s.us, first_score(KEYS[DUE]), first_score(KEYS[FLY])} end
+if said then return {said, s.us, finish(s)} end
 local number, cap, plain = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 local ids = {}
 for i = 1, plain do ids[i] = ARGV[5 + i] end

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from wheel_sched.errors import ConfigError, NamespaceMismatch, StoreError, WheelSchedError
+from wheel_sched.store.begun import Performed
 from wheel_sched.store.freezing import Freeze, Move
 from wheel_sched.store.items import Mark
 from wheel_sched.store.memory import changes, flows, ordering, reads, writes
@@ -105,6 +106,10 @@ class MemoryBackend:
             if marked:
                 self._changed.notify_all()
         return answers
+
+    def begin(self, calls: Sequence[Call[Any]], now_ms: int | None = None) -> Performed:
+        """Perform calls; nobody has to wait here."""
+        return Performed(self.execute(calls, now_ms))
 
     def _perform(self, call: Call[Any], now_ms: int | None) -> tuple[Any, bool]:
         operation: Any = call.operation
