@@ -6,7 +6,7 @@ Source: APScheduler's `run_job` and `run_coroutine_job`, which do the running.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from apscheduler.executors.base import run_coroutine_job, run_job
 
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
     from apscheduler.job import Job
 
 
-class Lease(NamedTuple):
-    """What a job may know of its occurrence: see `CurrentFire`."""
-
-    token: int
-    redelivered: bool
+# token and redelivered, what a job may know of its occurrence: see `CurrentFire`; plain, for one is made for each job
+Lease: TypeAlias = tuple[int, bool]
 
 
 def run(job: Job, alias: str, run_times: list[datetime], logger_name: str, lease: Lease | None) -> list[SchedulerEvent]:
     """Run `job` for each of its run times; the events of their ends. In any thread or process."""
+    events: list[Any]
     if lease is None:
-        return list(run_job(job, alias, run_times, logger_name))
-    events: list[Any] = []
+        events = run_job(job, alias, run_times, logger_name)
+        return events
+    token, redelivered = lease
+    events = []
     for run_time in run_times:
-        mark = enter(job.id, run_time, lease.token, lease.redelivered)
+        mark = enter(job.id, run_time, token, redelivered)
         try:
             events += run_job(job, alias, [run_time], logger_name)
         finally:
@@ -45,6 +45,6 @@ async def run_coroutine(
     events: list[Any] = []
     for run_time in run_times:
         if lease is not None:  # a task has a context of its own: nothing to leave
-            enter(job.id, run_time, lease.token, lease.redelivered)
+            enter(job.id, run_time, *lease)
         events += await run_coroutine_job(job, alias, [run_time], logger_name)
     return events
