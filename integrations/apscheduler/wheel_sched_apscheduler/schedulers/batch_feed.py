@@ -90,14 +90,15 @@ class BatchFeed:
         late: list[Fire] = []
         head = claimed.wake_at
         for fire in claimed.fires:
-            if fire.job.executor not in self._executors:
+            job = fire.job
+            if job.executor not in self._executors:
                 self.store._unknown_executor(fire)
                 head = now
                 continue
             if not self.loads.board(fire):
                 crowded.append(fire)
                 continue
-            if not self._plan(fire, now):
+            if not fire.planned and not self._plan(fire, now):
                 self.loads.landed(fire)
                 head = now
                 continue
@@ -105,7 +106,10 @@ class BatchFeed:
             following = fire.next_run_time
             if following is not None and (head is None or following < head):
                 head = following
-            if not self._add(fire, now, batch):
+            last = following is None and not fire.redelivered
+            if job.misfire_grace_time is None:
+                batch.handovers.append(Handover(job, self.alias, fire.run_times, self, fire, last))
+            elif not self._judged(fire, now, last, batch):
                 late.append(fire)
         self.store.hand_over(planned)
         for fire in late:
@@ -128,8 +132,6 @@ class BatchFeed:
 
     def _plan(self, fire: Fire, now: datetime) -> bool:
         """Decide its run times and what comes after them; False: it does not run now."""
-        if fire.planned:
-            return True
         job = fire.job
         try:
             if fire.run_times:
@@ -147,13 +149,10 @@ class BatchFeed:
         fire.plan(following)
         return True
 
-    def _add(self, fire: Fire, now: datetime, batch: Batch) -> bool:
-        """Have it handed over; False: all of its runs came too late."""
-        job, run_times, late = fire.job, fire.run_times, ()
-        last = fire.next_run_time is None and not fire.redelivered
-        if job.misfire_grace_time is not None:
-            run_times, late = in_grace(job, run_times, now)
-            job = without_grace(job)
+    def _judged(self, fire: Fire, now: datetime, last: bool, batch: Batch) -> bool:
+        """Hand over what is within its grace; False: all of its runs came too late."""
+        job = fire.job
+        run_times, late = in_grace(job, fire.run_times, now)
         if late:
             self._logger.warning('%d run times of job "%s" came too late and are dropped', len(late), job)
             batch.events += missed(job, self.alias, late)
@@ -161,7 +160,7 @@ class BatchFeed:
                 if last:
                     batch.events.append(JobEvent(EVENT_JOB_REMOVED, job.id, self.alias))
                 return False
-        batch.handovers.append(Handover(job, self.alias, run_times, self, fire, last, bool(late)))
+        batch.handovers.append(Handover(without_grace(job), self.alias, run_times, self, fire, last, bool(late)))
         return True
 
     def ended(self, handover: Handover, events: Sequence[SchedulerEvent]) -> None:

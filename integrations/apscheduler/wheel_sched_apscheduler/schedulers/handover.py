@@ -75,8 +75,9 @@ class Handover:
 
     def begin(self) -> None:
         """It runs now, in this process."""
-        if self.fire is not None:
-            self.fire.note_start()
+        fire = self.fire
+        if fire is not None:
+            fire.note_start()
 
     def removed(self) -> SchedulerEvent:
         return JobEvent(EVENT_JOB_REMOVED, self.job.id, self.alias)
