@@ -32,7 +32,7 @@ class WheelAsyncIOScheduler(WheelScheduler, AsyncIOScheduler):
     a coroutine that must not wait for a server, `await asyncio.to_thread(scheduler.add_job, ...)`.
     """
 
-    default_batch = 64  # between two batches the interpreter's lock is free: the event loop gets its turn
+    default_batch = 32  # between two batches the interpreter's lock is free: the event loop gets its turn
     _eventloop: asyncio.AbstractEventLoop | None
 
     def start(self, paused: bool = False) -> None:

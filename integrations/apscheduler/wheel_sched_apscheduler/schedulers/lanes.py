@@ -171,7 +171,16 @@ class AnyLane(Lane):
                 handover.end(events)
                 self._reports.announce(events)
             else:
+                self._drop_count_of_none(job_id)
                 self._tell([handover], [])
+
+    def _drop_count_of_none(self, job_id: str) -> None:
+        """An executor that runs the job inside of `submit_job` has counted it down before it was counted up, and APScheduler
+        then keeps a zero for each id."""
+        executor = self.executor
+        with executor._lock:
+            if executor._instances.get(job_id) == 0:
+                del executor._instances[job_id]
 
     def _dressed(self, handover: Handover) -> Job:
         """The job, which sets the current fire itself where there is one."""

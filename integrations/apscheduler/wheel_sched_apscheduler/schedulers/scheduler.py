@@ -46,7 +46,7 @@ class WheelScheduler(BaseScheduler):
 
     Args:
         batch: jobs taken from a store at a time; it bounds how long the scheduler's lock is held. Defaults to 250, for
-            asyncio to 64.
+            asyncio to 32.
         max_in_flight: jobs of one of our stores that are handed over to one executor and have not ended, at which
             that executor gets no more: the rest stays in the store, for other processes. Defaults to 2,000.
         job_defaults: as in stock, but `misfire_grace_time` defaults to None: nothing is dropped for being late. A
