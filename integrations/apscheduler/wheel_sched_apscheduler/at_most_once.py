@@ -1,4 +1,4 @@
-"""At most once: an occurrence leaves the store before it is handed out, so that a crash loses it instead of doubling it.
+"""At most once: an occurrence leaves the store before it is handed out, so a crash loses it instead of doubling it.
 
 What the driver gives back all the same (a pause, no room in an executor) is put into the store again, as an occurrence
 of its own, see `flights`.

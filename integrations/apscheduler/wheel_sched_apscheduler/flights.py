@@ -42,7 +42,19 @@ ORPHANS_AT_MOST = 10_000  # ended fires whose settlement came too late, in case 
 class Ticket:
     """Where a fire lies in the store."""
 
-    __slots__ = ("body", "claim", "due_ms", "gone", "item_id", "occurrence", "refs", "shard", "since", "split", "stored")
+    __slots__ = (
+        "body",
+        "claim",
+        "due_ms",
+        "gone",
+        "item_id",
+        "occurrence",
+        "refs",
+        "shard",
+        "since",
+        "split",
+        "stored",
+    )
 
     def __init__(
         self,

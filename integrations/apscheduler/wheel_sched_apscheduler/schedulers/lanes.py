@@ -175,7 +175,7 @@ class AnyLane(Lane):
                 self._tell([handover], [])
 
     def _drop_count_of_none(self, job_id: str) -> None:
-        """An executor that runs the job inside of `submit_job` has counted it down before it was counted up, and APScheduler
+        """An executor that runs the job inside of `submit_job` counts it down before it is counted up, and APScheduler
         then keeps a zero for each id."""
         executor = self.executor
         with executor._lock:

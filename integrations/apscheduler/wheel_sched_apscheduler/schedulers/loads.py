@@ -45,9 +45,7 @@ class Loads:
         clock: seconds that never go back. Defaults to `time.monotonic`.
     """
 
-    def __init__(
-        self, executors: Collection[str], most: int, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, executors: Collection[str], most: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._executors = executors
         self._most = most
         self._worthwhile = max(1, most // _WORTHWHILE)

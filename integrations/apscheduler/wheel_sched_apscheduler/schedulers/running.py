@@ -1,8 +1,8 @@
 """Running a handed-over job in its worker, with `current_fire()` set where the store gave it a token.
 
-Source: APScheduler's `run_job`, with the same events, log lines and clearing of tracebacks; it looks for its logger under
-a lock that all workers share and builds two log calls for each job, a third of what a short one costs. A grace is not
-looked at: it was judged when the job was claimed. Coroutines run in APScheduler's own `run_coroutine_job`.
+Source: APScheduler's `run_job`, with the same events, log lines and clearing of tracebacks; that one looks for its
+logger under a lock that all workers share, and makes two log calls for each job: a third of what a short one costs. A
+grace is not looked at: it was judged when the job was claimed. Coroutines run in APScheduler's own `run_coroutine_job`.
 """
 
 from __future__ import annotations
@@ -41,9 +41,7 @@ def run(job: Job, alias: str, run_times: list[datetime], logger_name: str, lease
             value = job.func(*job.args, **job.kwargs)
         except BaseException as error:
             text = "".join(format_tb(error.__traceback__))
-            events.append(
-                JobExecutionEvent(EVENT_JOB_ERROR, job.id, alias, run_time, exception=error, traceback=text)
-            )
+            events.append(JobExecutionEvent(EVENT_JOB_ERROR, job.id, alias, run_time, exception=error, traceback=text))
             logger.exception('Job "%s" raised an exception', job)
             clear_frames(error.__traceback__)  # a cycle would keep what the job had in hand
         else:

@@ -1,4 +1,4 @@
-"""The job stores over what they stand on: memory, an imitation of Redis, a real server, and processes that share one."""
+"""The job stores over what they stand on: memory, an imitation of Redis, a server; and processes that share one."""
 
 from __future__ import annotations
 
@@ -134,8 +134,9 @@ class Runner:
     """A scheduler process."""
 
     def __init__(self, settings: dict[str, Any], judge_url: str) -> None:
+        patched = ["-m", "gevent.monkey"] if settings["kind"] == "gevent" else []  # as its users do
         self._process = subprocess.Popen(
-            [sys.executable, str(FOLDER / "run_scheduler.py"), json.dumps(settings)],
+            [sys.executable, *patched, str(FOLDER / "run_scheduler.py"), json.dumps(settings)],
             stdout=subprocess.PIPE,
             text=True,
             env={**os.environ, "JUDGE_URL": judge_url},

@@ -35,7 +35,10 @@ def test_four_processes_fire_each_job_once(house: House) -> None:
 def test_a_race_of_four_is_run_by_all_four(house: House) -> None:
     """One job at a time each, which waits for the slowest process: all of them come to claim, and none twice."""
     count = 200
-    one_at_a_time = {"batch": 1, "executors": {"default": {"type": "debug"}}}  # stock asks its store, ours brings its own
+    one_at_a_time = {
+        "batch": 1,
+        "executors": {"default": {"type": "debug"}},
+    }  # stock asks its store, ours brings its own
     house.run(4, batch=1, scheduler=one_at_a_time)
     house.one_shots(count, in_s=0, apart_ms=0, func="firing:take_turn", args=(4, count))
     house.wait_until(lambda: len(house.fired()) >= count, "all had fired")

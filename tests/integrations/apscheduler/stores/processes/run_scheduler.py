@@ -6,17 +6,10 @@ ours.
 
 from __future__ import annotations
 
-import json
-import sys
-
-settings = json.loads(sys.argv[1])
-if settings["kind"] == "gevent":  # before anything else is imported, as its users do
-    from gevent import monkey
-
-    monkey.patch_all()
-
 import asyncio
+import json
 import signal
+import sys
 import threading
 from importlib import import_module
 from typing import Any
@@ -128,6 +121,7 @@ def in_the_reactor(scheduler: Any) -> bool:
 
 
 def main() -> None:
+    settings = json.loads(sys.argv[1])
     kind = settings["kind"]
     module, name = KINDS[kind]
     store = RedisWheelJobStore(settings["url"], allow=["firing"], **settings["store"])
