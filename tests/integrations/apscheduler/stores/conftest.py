@@ -139,7 +139,7 @@ class Runner:
             [sys.executable, *patched, str(FOLDER / "run_scheduler.py"), json.dumps(settings)],
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "JUDGE_URL": judge_url},
+            env={**os.environ, "JUDGE_URL": judge_url, "PYTHONPATH": str(FOLDER)},
         )
 
     @property

@@ -1,4 +1,4 @@
-"""Every scheduler of APScheduler over the shared store, each in a process of its own, with a real server between them."""
+"""Every scheduler of APScheduler over the shared store, each in a process of its own, over a real server."""
 
 from __future__ import annotations
 
