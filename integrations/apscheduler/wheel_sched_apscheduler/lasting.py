@@ -13,16 +13,21 @@ from wheel_sched.store.operations import Call
 logger = logging.getLogger("wheel_sched.apscheduler")
 
 
+def _says_absent(answer: Any) -> bool:
+    """Also a namespace that is frozen or has other shards is a mismatch; their errors start with another code."""
+    return isinstance(answer, NamespaceMismatch) and str(answer).startswith("WSABSENT")
+
+
 class LastingStore(DelayStore):
     """Makes its namespace again, empty, when it has vanished, and repeats what was refused for that.
 
-    A namespace that is there and of another kind stays as it is, and the refusal stands.
+    Shard 0 is looked at first: where that is there and of another kind nothing is made, and the refusal stands.
     """
 
     def execute(self, calls: Sequence[Call[Any]]) -> list[Any]:
         """As any store's."""
         answers = super().execute(calls)
-        refused = [at for at, answer in enumerate(answers) if isinstance(answer, NamespaceMismatch)]
+        refused = [at for at, answer in enumerate(answers) if _says_absent(answer)]
         if refused:
             try:
                 DelayStore(self.backend, shards=self.shards).open()

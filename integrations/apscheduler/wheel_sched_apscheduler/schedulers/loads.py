@@ -3,8 +3,8 @@
 A store is asked for what is due, not for what is due for some executor. So a full executor is waited for as long as it
 makes room soon: most of what comes next is its own. One that stays full for `PATIENCE_S` is slow, and the others must
 not wait for it: claiming goes on, and what turns out to be for the slow one goes back into the store, where other
-processes may have it. That is paced, so that a backlog of any length costs a few percent of a core, and what was put
-back comes at twice the rate that makes an executor slow, so it never runs dry for it.
+processes may have it. That is paced: a backlog of any length costs a few percent of a core, and what was put back comes
+again faster than what is slow at the default settings could take it.
 
 Threads: `landed` may be called from any, the rest by the one that claims.
 """

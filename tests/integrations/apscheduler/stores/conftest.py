@@ -199,6 +199,18 @@ class House:
             runner.wait_ready()
         return started
 
+    def popen(self, script: str, *args: str) -> subprocess.Popen[str]:
+        """Start another program of the folder; it is gone at the end."""
+        process = subprocess.Popen(
+            [sys.executable, str(FOLDER / script), *args],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "JUDGE_URL": self.judge_url},
+        )
+        self._stack.enter_context(process)
+        self._stack.callback(process.kill)
+        return process
+
     def one_shots(
         self, count: int, *, in_s: float, apart_ms: float, func: str = JOB, args: Sequence[Any] = (), first: int = 0
     ) -> None:

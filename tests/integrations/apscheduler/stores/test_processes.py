@@ -134,6 +134,17 @@ def test_a_job_of_another_process_wakes_a_sleeping_scheduler(house: House) -> No
         assert firing.at_ms >= int(firing.fire_id.rpartition(":")[2])
 
 
+def test_two_processes_never_both_add_an_id(open_house: Any) -> None:
+    """200 ids, added by two processes at once: each is added by one of them and refused to the other."""
+    house = open_house(["stock"])
+    racers = [house.popen("add_jobs.py", house.server.url, "200") for _ in range(2)]
+    house.wait_until(lambda: house.judge.llen("here") == 2, "both were ready")
+    house.judge.rpush("go", 1, 1)
+    added = {racer.pid: int(racer.communicate(timeout=60)[0]) for racer in racers}
+    assert sum(added.values()) == house.store.count() == 200
+    assert Counter(int(entry.name) for entry in house.store.entries()) == Counter(added)
+
+
 def test_long_ticks_survive_their_process(house: House) -> None:
     """A recurring job frees itself for its next tick; the tick under way is handed out again after a kill."""
     start = datetime.now(UTC)
