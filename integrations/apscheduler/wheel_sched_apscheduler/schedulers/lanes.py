@@ -57,6 +57,9 @@ class Reports(Protocol):
     def finished(self) -> None:
         """One hand-over has ended, whichever way."""
 
+    def wakeup(self) -> None:
+        """Have the lanes tended."""
+
 
 class Lane(ABC):
     """The way to one executor.
