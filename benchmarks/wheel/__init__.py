@@ -59,7 +59,9 @@ FIGURES = (
 )
 JVM_FIGURES = (
     Figure("vs_kafka.add", "x", "compiled core against Kafka's SystemTimer, schedule at 100 k", at_least=1),
-    Figure("vs_kafka.expire", "x", "the same, expire", at_least=3),
+    Figure("vs_kafka.add_clock_apart", "x", "the same, without what reading the clock costs Kafka's"),
+    Figure("vs_kafka.expire", "x", "from waiting to run: advance, hand-over and the thread that runs", at_least=3),
+    Figure("vs_kafka.expire_caller", "x", "Kafka's advance with its hand-over alone, ours with its hand-out alone"),
     Figure("vs_netty.add", "x", "compiled core against Netty's HashedWheelTimer, schedule at 100 k"),
 )
 
@@ -126,7 +128,7 @@ Rounds = dict[str, list[float]]
 
 def run(sizes: Sizes, *, jvm: bool = False) -> dict[str, Any]:
     """Measure; the figures by key, and `table`: nanoseconds by what was done, mix, count and subject."""
-    narration = Narration(_steps(sizes) + jvm)
+    narration = Narration(_steps(sizes) + on_the_jvm.STEPS * jvm)
     table: dict[str, dict[str, dict[str, dict[str, float]]]] = {"schedule": {}, "expire": {}, "cancelled90": {}}
     plain: dict[tuple[Mix, int], tuple[Rounds, Rounds]] = {}
     mixed: dict[tuple[Mix, int], Rounds] = {}
@@ -156,8 +158,7 @@ def run(sizes: Sizes, *, jvm: bool = False) -> dict[str, Any]:
         "rounds": sizes.rounds,
     }
     if jvm:
-        narration.step("the JVM's timers")
-        result |= on_the_jvm.compare()
+        result |= on_the_jvm.compare(narration)
     narration.close()
     return result
 

@@ -231,6 +231,7 @@ cdef class TimingWheel:
     cdef object wheel_size
 
     __class_getitem__ = classmethod(GenericAlias)
+    any_thread = True  # under the GIL, which this module turns on: see above
 
     def __cinit__(self, now_ms=0, *, tick_ms=1, wheel_size=4096):
         cdef int bit
@@ -281,6 +282,8 @@ cdef class TimingWheel:
             level = max((exact_tick(self, entry) ^ clock_of(self)).bit_length() - 1, 0) // self.bits
             levels += [0] * (level + 1 - len(levels))
             levels[level] += 1
+        while len(levels) > 1 and not levels[-1]:
+            levels.pop()
         moves = self.cascades, self.relocations
         return WheelCounters(len(self), tuple(levels), *moves, self.productive_wakeups, self.empty_wakeups)
 
@@ -292,7 +295,7 @@ cdef class TimingWheel:
         due = "none" if expiry_ms is None else f"{expiry_ms - self.now_ms:+}ms"
         return (
             f"<TimingWheel pending={len(self)} now={self.now_ms}ms next={due}"
-            f" tick={self._tick_ms}ms size={self.wheel_size} levels={self.used}>"
+            f" tick={self._tick_ms}ms size={self.wheel_size} levels={len(self.counters.levels)}>"
         )
 
     def schedule(self, task, deadline_ms):
@@ -318,6 +321,14 @@ cdef class TimingWheel:
         link(self, <PyObject*>entry, tick_of(self, deadline))
         Py_INCREF(entry)
         self.pending += 1
+        return entry
+
+    def entry(self, task):
+        """An entry that waits for nothing yet, as one that has fired: `reschedule` arms it."""
+        cdef TimerTaskEntry entry = TimerTaskEntry.__new__(TimerTaskEntry)
+        entry._task = task
+        entry.wheel = self
+        entry.standing = FIRED
         return entry
 
     def advance(self, now_ms, limit=None):
