@@ -42,7 +42,14 @@ cdef extern from *:
     #define lowest_bit(x) __builtin_ctzll(x)
     #define highest_bit(x) (63 - __builtin_clzll(x))
     #endif
+    /* Append and hand one's own reference over; -1 and an exception when there is no memory. */
+    static int give(PyObject *list, PyObject *item) {
+        int answer = PyList_Append(list, item);
+        if (answer == 0) Py_DECREF(item);
+        return answer;
+    }
     """
+    int give(list into, PyObject* item) noexcept
     int lowest_bit(uint64_t x) noexcept
     int highest_bit(uint64_t x) noexcept
 
@@ -282,7 +289,7 @@ cdef class TimingWheel:
             level = max((exact_tick(self, entry) ^ clock_of(self)).bit_length() - 1, 0) // self.bits
             levels += [0] * (level + 1 - len(levels))
             levels[level] += 1
-        while len(levels) > 1 and not levels[-1]:
+        while len(levels) > 1 and not levels[len(levels) - 1]:  # no -1: this module is compiled without wraparound
             levels.pop()
         moves = self.cascades, self.relocations
         return WheelCounters(len(self), tuple(levels), *moves, self.productive_wakeups, self.empty_wakeups)

@@ -108,8 +108,8 @@ cdef int hand_out(TimingWheel wheel, int64_t target, Py_ssize_t most, list due) 
     cdef PyObject* node
     cdef PyObject* following
     cdef int64_t tick, clock_ms
-    cdef Py_ssize_t count = 0
-    cdef int slot
+    cdef Py_ssize_t count = 0, left, moved
+    cdef int slot, failed = 0
     if target < wheel.clock:
         target = wheel.clock
     while count < most:
@@ -126,20 +126,34 @@ cdef int hand_out(TimingWheel wheel, int64_t target, Py_ssize_t most, list due) 
         wheel.clock = tick
         clock_ms = tick * wheel.tick
         ends = &near.slots[slot]
-        while ends.head != NULL and count < most:
-            node = ends.head
+        node = ends.head
+        left = count
+        moved = 0
+        while node != NULL and count < most:
             following = (<TimerTaskEntry>node).next
             if (<TimerTaskEntry>node).deadline <= clock_ms:
-                PyList_Append(due, <object>node)
-                unlink(wheel, node)
+                failed = give(due, node)
+                if failed:  # no memory: what is in `due` by now is lost to the caller, the rest waits
+                    break
                 (<TimerTaskEntry>node).standing = RUNNING
-                wheel.pending -= 1
                 count += 1
-                Py_DECREF(<object>node)
-            else:  # touched
-                unlink(wheel, node)
-                wheel.relocations += 1
+            else:  # touched, so it belongs to a later slot
                 link(wheel, node, tick_of(wheel, (<TimerTaskEntry>node).deadline))
+                moved += 1
+            node = following
+        # The slot lets go of its front in one step; taking out one by one would cost as much as all the rest.
+        ends.head = node
+        if node == NULL:
+            ends.tail = NULL
+            near.occupied &= ~((<uint64_t>1) << slot)
+        else:
+            (<TimerTaskEntry>node).prev = NULL
+        left = count - left
+        near.count -= left + moved
+        wheel.pending -= left
+        wheel.relocations += moved
+        if failed:
+            return -1
     return 0
 
 
@@ -157,6 +171,7 @@ cdef bint refill(TimingWheel wheel, int64_t target) noexcept:
     cdef Level* home
     cdef PyObject* node
     cdef PyObject* following
+    cdef Py_ssize_t moved = 0
     for level in range(1, wheel.used):
         home = &wheel.levels[level]
         if home.occupied:
@@ -172,9 +187,10 @@ cdef bint refill(TimingWheel wheel, int64_t target) noexcept:
             while node != NULL:
                 following = (<TimerTaskEntry>node).next
                 link(wheel, node, tick_of(wheel, (<TimerTaskEntry>node).deadline))
-                home.count -= 1
-                wheel.cascades += 1
+                moved += 1
                 node = following
+            home.count -= moved
+            wheel.cascades += moved
             return True
     return False
 
