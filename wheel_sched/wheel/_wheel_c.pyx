@@ -20,12 +20,12 @@ free-threaded build turns the GIL on.
 """
 
 cimport cython
-from cpython.list cimport PyList_Append
+from cpython.list cimport PyList_Append, PyList_GET_SIZE
 from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
-from cpython.mem cimport PyMem_Calloc, PyMem_Free
+from cpython.mem cimport PyMem_Calloc, PyMem_Free, PyMem_Realloc
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
-from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from types import GenericAlias
 
@@ -42,6 +42,17 @@ cdef extern from *:
     #define lowest_bit(x) __builtin_ctzll(x)
     #define highest_bit(x) (63 - __builtin_clzll(x))
     #endif
+    #if defined(__GNUC__) || defined(__clang__)
+    #define prefetch(address) __builtin_prefetch(address)
+    #else
+    #define prefetch(address) ((void)(address))
+    #endif
+    /* Who gets an entry lets go of it soon, and its neighbours in the collector's list are in no cache. */
+    static void soon_gone(PyObject *entry) {
+        uintptr_t *head = (uintptr_t *)entry - 2;
+        prefetch((void *)head[0]);
+        prefetch((void *)(head[1] & ~(uintptr_t)3));
+    }
     /* Append and hand one's own reference over; -1 and an exception when there is no memory. */
     static int give(PyObject *list, PyObject *item) {
         int answer = PyList_Append(list, item);
@@ -49,7 +60,9 @@ cdef extern from *:
         return answer;
     }
     """
-    int give(list into, PyObject* item) noexcept
+    void prefetch(void* address) noexcept
+    void soon_gone(PyObject* entry) noexcept
+    int give(list into, PyObject* item) except -1
     int lowest_bit(uint64_t x) noexcept
     int highest_bit(uint64_t x) noexcept
 
@@ -71,6 +84,10 @@ cdef enum:
     PENDING = 1
     RUNNING = 2
     FIRED = 3
+    FEW = 8  # places that a slot keeps when it is empty
+    MANY = 64  # places from which on a slot is closed up when most have left
+    MOST = 1 << 30
+    AHEAD = 12  # entries that are on their way from memory at a time: as many as a core can wait for
 
 cdef int64_t RANGE_MS = <int64_t>1 << RANGE_BITS
 cdef object _RANGE_MS = RANGE_MS
@@ -79,8 +96,11 @@ cdef object _RUNNING = EntryState.RUNNING
 cdef tuple _STATES = (EntryState.CANCELLED, EntryState.PENDING, EntryState.RUNNING, EntryState.FIRED)
 
 cdef struct Slot:
-    PyObject* head
-    PyObject* tail
+    PyObject** items  # in the order they came; NULL where one has left
+    uint32_t first  # before it all have left
+    uint32_t length  # where the next one goes
+    uint32_t room
+    uint32_t live  # how many are there
 
 cdef struct Level:
     uint64_t occupied  # bit n: slot n holds something
@@ -104,15 +124,14 @@ cdef class _Giant:
 cdef class TimerTaskEntry:
     """The handle of one scheduled task, made by `TimingWheel.schedule` only."""
 
-    cdef PyObject* next
-    cdef PyObject* prev
     cdef object _task  # a _Giant around it when `giant`
     cdef TimingWheel wheel
     cdef int64_t deadline
+    cdef uint32_t place  # in its slot
     cdef uint8_t level
     cdef uint8_t slot
     cdef uint8_t standing
-    cdef bint giant
+    cdef uint8_t giant
 
     __class_getitem__ = classmethod(GenericAlias)
 
@@ -176,13 +195,9 @@ cdef class TimerTaskEntry:
             put_in(self.wheel, self)
             return True
         if self.standing == PENDING:
-            unlink(self.wheel, <PyObject*>self)
-        else:
-            self.standing = PENDING
-            self.wheel.pending += 1
-            Py_INCREF(self)
+            take_out(self.wheel, self)
         self.deadline = deadline
-        link(self.wheel, <PyObject*>self, tick_of(self.wheel, deadline))
+        put_in(self.wheel, self)
         return True
 
     def touch(self, deadline_ms):
@@ -266,6 +281,11 @@ cdef class TimingWheel:
 
     def __dealloc__(self):
         # Nothing is linked here: each linked entry holds on to its wheel, and the collector has cleared it first.
+        cdef int level, slot
+        if self.levels != NULL:
+            for level in range(self.used):
+                for slot in range(SLOTS):
+                    PyMem_Free(self.levels[level].slots[slot].items)
         PyMem_Free(self.levels)
 
     @property
@@ -324,8 +344,8 @@ cdef class TimingWheel:
             put_in(self, entry)
             return entry
         entry.deadline = deadline
-        entry.standing = PENDING
         link(self, <PyObject*>entry, tick_of(self, deadline))
+        entry.standing = PENDING
         Py_INCREF(entry)
         self.pending += 1
         return entry
