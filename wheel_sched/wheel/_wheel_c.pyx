@@ -21,7 +21,7 @@ free-threaded build turns the GIL on.
 
 cimport cython
 from cpython.list cimport PyList_Append, PyList_GET_SIZE
-from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
+from cpython.long cimport PyLong_CheckExact
 from cpython.mem cimport PyMem_Calloc, PyMem_Free, PyMem_Realloc
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
@@ -47,6 +47,23 @@ cdef extern from *:
     #else
     #define prefetch(address) ((void)(address))
     #endif
+    /* PyLong_AsLongLongAndOverflow; without a call for what ms on clocks are: ints from 0 to 2**60, of two digits. */
+    static inline int64_t as_ms(PyObject *value, int *overflow) {
+    #if PYLONG_BITS_IN_DIGIT == 30
+        const digit *digits;
+    #if PY_VERSION_HEX >= 0x030C0000
+        uintptr_t tag = ((PyLongObject *)value)->long_value.lv_tag;
+        digits = ((PyLongObject *)value)->long_value.ob_digit;
+        int size = (tag & 3) || tag >> 3 > 2 ? -1 : (int)(tag >> 3); /* positive, of one digit or two */
+    #else
+        Py_ssize_t size = Py_SIZE(value);
+        digits = ((PyLongObject *)value)->ob_digit;
+    #endif
+        if (size == 1) return (int64_t)digits[0];
+        if (size == 2) return (int64_t)digits[0] | (int64_t)digits[1] << 30;
+    #endif
+        return PyLong_AsLongLongAndOverflow(value, overflow);
+    }
     /* Who gets an entry lets go of it soon, and its neighbours in the collector's list are in no cache. */
     static void soon_gone(PyObject *entry) {
         uintptr_t *head = (uintptr_t *)entry - 2;
@@ -62,6 +79,7 @@ cdef extern from *:
     """
     void prefetch(void* address) noexcept
     void soon_gone(PyObject* entry) noexcept
+    int64_t as_ms(object value, int* overflow) noexcept
     int give(list into, PyObject* item) except -1
     int lowest_bit(uint64_t x) noexcept
     int highest_bit(uint64_t x) noexcept
@@ -182,7 +200,7 @@ cdef class TimerTaskEntry:
         cdef _Giant giant
         if not PyLong_CheckExact(deadline_ms):
             deadline_ms = whole("deadline_ms", deadline_ms)
-        deadline = PyLong_AsLongLongAndOverflow(deadline_ms, &overflow)
+        deadline = as_ms(deadline_ms, &overflow)
         if self.standing == CANCELLED:
             return False
         if overflow or self.giant or not in_range(self.wheel, deadline) or self.level == BEYOND:
@@ -212,7 +230,7 @@ cdef class TimerTaskEntry:
             deadline_ms = whole("deadline_ms", deadline_ms)
         if self.standing != PENDING:
             return False
-        deadline = PyLong_AsLongLongAndOverflow(deadline_ms, &overflow)
+        deadline = as_ms(deadline_ms, &overflow)
         if overflow or self.giant or self.level == BEYOND or not in_range(self.wheel, deadline):
             if self.level != BEYOND or deadline_ms < self.deadline_ms:
                 return self.reschedule(deadline_ms)
@@ -338,7 +356,7 @@ cdef class TimingWheel:
         cdef TimerTaskEntry entry = TimerTaskEntry.__new__(TimerTaskEntry)
         entry._task = task
         entry.wheel = self
-        deadline = PyLong_AsLongLongAndOverflow(deadline_ms, &overflow)
+        deadline = as_ms(deadline_ms, &overflow)
         if overflow or not in_range(self, deadline):
             set_deadline(entry, deadline_ms, _Giant())
             put_in(self, entry)
@@ -375,7 +393,7 @@ cdef class TimingWheel:
         most = batch_limit(limit)
         cdef list due = []
         if self.beyond_clock is None:
-            now = PyLong_AsLongLongAndOverflow(now_ms, &overflow)
+            now = as_ms(now_ms, &overflow)
             if overflow < 0 or (not overflow and now < 0):
                 now = 0
             elif overflow or now >= self.range_ms:
