@@ -32,7 +32,7 @@ def main() -> None:
 
 
 def _pages(timers: int) -> list[Any]:
-    """A few entries of many that are gone. While they live Python keeps the pages of the others, as a JVM does its heap.
+    """A few entries of many that are gone. While they live Python keeps the others' pages, as a JVM does its heap.
 
     Else it would give them back after each round, and the kernel would zero them anew.
     """

@@ -129,6 +129,13 @@ def test_a_failed_timer_may_be_tried_again_after_a_while(virtual: Any) -> None:
         for name, failures in (("default", 2), ("custom", 1), ("once", 9))
     ]
     virtual.pass_ms(2000)
-    assert sorted(ran) == [("custom", 10), ("custom", 80), ("default", 10), ("default", 510), ("default", 1010), ("once", 10)]
+    assert sorted(ran) == [
+        ("custom", 10),
+        ("custom", 80),
+        ("default", 10),
+        ("default", 510),
+        ("default", 1010),
+        ("once", 10),
+    ]
     assert {handle.state.value for handle in handles} == {"fired"}
     assert len(timer) == 0

@@ -24,6 +24,14 @@ PATIENCE_S = 40.0  # for what must come; only a defect waits that long
 CANCELLED, RUNNING, FIRED = EntryState.CANCELLED, EntryState.RUNNING, EntryState.FIRED
 
 
+@pytest.fixture(params=sorted(CORES), autouse=True)
+def core(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The core of every timer made here: on one, threads schedule straight into the wheel, on the other by an inbox."""
+    name: str = request.param
+    monkeypatch.setattr(agenda, "TimingWheel", CORES[name])
+    return name
+
+
 @pytest.fixture
 def hasty_switches() -> Iterator[None]:
     """Threads change places as often as the interpreter can."""
@@ -354,10 +362,8 @@ def test_one_timer_closed_by_many_threads_gives_each_pending_timer_to_one() -> N
         assert not set(refused) & {*runs, *given}
 
 
-@pytest.mark.parametrize("core", sorted(CORES))
-def test_a_sleeping_reaper_is_not_woken_by_what_is_due_later(core: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sleeping_reaper_is_not_woken_by_what_is_due_later(core: str) -> None:
     """A thousand timers behind the one it sleeps for: no wake-up. A flood of them: only if it has to sort them in."""
-    monkeypatch.setattr(agenda, "TimingWheel", CORES[core])
     with SystemTimer() as timer:
         timer.schedule(60_000, print)
         until(lambda: timer._sleeps_until > 0)

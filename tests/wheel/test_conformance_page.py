@@ -11,7 +11,9 @@ PAGE = TESTS.parent / "docs" / "timers-conformance.md"
 
 def test_every_case_of_the_page_has_a_test() -> None:
     """Each row names at least one, and each that is named can be run."""
-    rows = [line for line in PAGE.read_text("utf-8").splitlines() if line.startswith("| ") and "what it holds" not in line]
+    rows = [
+        line for line in PAGE.read_text("utf-8").splitlines() if line.startswith("| ") and "what it holds" not in line
+    ]
     assert len(rows) >= 70
     missing = []
     for row in rows:

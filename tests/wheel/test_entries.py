@@ -262,7 +262,9 @@ def test_entries_at_the_edges_of_every_level_can_be_cancelled_and_moved(core: Co
 def test_an_entry_can_be_cancelled_on_the_very_tick_it_was_moved_to(make_wheel: MakeWheel) -> None:
     """Tokio's drop_after_reschedule_at_new_scheduled_time: moved earlier, due, and not handed out yet."""
     wheel = make_wheel()
-    first, moved, last = (wheel.schedule(name, deadline_ms) for name, deadline_ms in (("a", 100), ("b", 9000), ("c", 100)))
+    first, moved, last = (
+        wheel.schedule(name, deadline_ms) for name, deadline_ms in (("a", 100), ("b", 9000), ("c", 100))
+    )
     assert moved.reschedule(100)
     assert wheel.advance(100, 1) == [first]
     assert moved.cancel() is EntryState.CANCELLED

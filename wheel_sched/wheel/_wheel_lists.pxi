@@ -1,4 +1,4 @@
-# The second half of _wheel_c.pyx: the lists, what waits beyond them, and what the garbage collector is shown.
+# The second half of _wheel_c.pyx: the slots, what waits beyond them, and what the garbage collector is shown.
 
 cdef inline int64_t tick_of(TimingWheel wheel, int64_t deadline) noexcept:
     """The tick a deadline within range comes out at, never before the clock."""
@@ -14,17 +14,26 @@ cdef inline bint in_range(TimingWheel wheel, int64_t deadline) noexcept:
 
 cdef int grow(Slot* slot) except -1:
     """Make room for one more; places are taken over by those behind them when most have gone."""
-    cdef uint32_t room
-    cdef void* items
-    if 2 * slot.live <= slot.length and slot.length >= FEW:
+    if not slot.room:
+        slot.items = slot.few
+        slot.room = FEW
+        return 0
+    if 2 * slot.live <= slot.length:
         close_up(slot)
         return 0
-    room = 2 * slot.room if slot.room else FEW
-    if room > MOST:
+    if slot.room >= MOST or resized(slot, 4 * FEW if slot.room == FEW else 2 * slot.room) < 0:
         raise MemoryError()
-    items = PyMem_Realloc(slot.items, room * sizeof(PyObject*))
+    return 0
+
+
+cdef int resized(Slot* slot, uint32_t room) noexcept:
+    """Give a slot's array another size, above FEW; -1, and nothing has changed, without memory."""
+    cdef bint own = slot.items == slot.few
+    cdef void* items = PyMem_RawRealloc(NULL if own else slot.items, room * sizeof(PyObject*))
     if items == NULL:
-        raise MemoryError()
+        return -1
+    if own:
+        memcpy(items, slot.few, slot.length * sizeof(PyObject*))
     slot.items = <PyObject**>items
     slot.room = room
     return 0
@@ -34,7 +43,6 @@ cdef void close_up(Slot* slot) noexcept:
     """Move what is left to the front, in its order, and give back what that leaves unused."""
     cdef uint32_t at, length = 0
     cdef uint32_t room = slot.room
-    cdef void* items
     for at in range(slot.first, slot.length):
         if slot.items[at] != NULL:
             slot.items[length] = slot.items[at]
@@ -42,24 +50,24 @@ cdef void close_up(Slot* slot) noexcept:
             length += 1
     slot.first = 0
     slot.length = length
-    while room > FEW and room >= 4 * length:
+    while room > 4 * FEW and room >= 4 * length:
         room //= 2
     if room < slot.room:
-        items = PyMem_Realloc(slot.items, room * sizeof(PyObject*))
-        if items != NULL:
-            slot.items = <PyObject**>items
-            slot.room = room
+        resized(slot, room)
+
+
+cdef inline void give_back(Slot* slot) noexcept:
+    """Be as at first."""
+    if slot.room > FEW:
+        PyMem_RawFree(slot.items)
+        slot.room = 0
+    slot.first = slot.length = 0
 
 
 cdef inline void emptied(Level* home, int slot) noexcept:
-    """Nothing is left in a slot: it is as at first, but for a little room."""
-    cdef Slot* ends = &home.slots[slot]
+    """Nothing is left in a slot."""
     home.occupied &= ~((<uint64_t>1) << slot)
-    ends.first = ends.length = 0
-    if ends.room > FEW:
-        PyMem_Free(ends.items)
-        ends.items = NULL
-        ends.room = 0
+    give_back(&home.slots[slot])
 
 
 cdef inline int link(TimingWheel wheel, PyObject* node, int64_t tick) except -1:
