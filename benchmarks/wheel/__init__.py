@@ -116,7 +116,7 @@ QUICK = Sizes(
     live=(10_000, 100_000),
     constant_most=10_000,
     all=False,
-    memory=200_000,
+    memory=500_000,  # so that what an arena more or less makes is small beside the gate
     lateness_rounds=1,
 )
 _LABELS = {1_000: "1k", 10_000: "10k", 100_000: "100k", 1_000_000: "1m"}

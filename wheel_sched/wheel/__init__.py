@@ -6,8 +6,8 @@
 
 Two cores keep one contract and pass one test-suite: `pure`, in Python, and `_wheel_c`, in Cython, which the
 installation compiles when it can. The compiled one is taken when it is there and Python has a GIL, on which it builds;
-`WHEEL_SCHED_PURE=1` in the environment forces the other. `CORE` says which one runs, `CORE_REASON` why (as `wheel-sched doctor` does), and `CORES` holds all
-there are.
+`WHEEL_SCHED_PURE=1` in the environment forces the other. `CORE` says which one runs, `CORE_REASON` why (as
+`wheel-sched doctor` does), and `CORES` holds all there are.
 
 Both are sans-I/O: `now` is an argument, time is whole milliseconds, and one owner calls everything. (Of the compiled
 core any thread may call anything while the GIL is on; faces build on that, users of the core need not.)
