@@ -9,8 +9,8 @@ never used has no thread.
 
 Threads: any thread may call anything, callbacks included. `schedule` without a key takes no lock: with the compiled
 core it is a call or two into the wheel, each of which is one step under the GIL, else it appends to a deque that the
-reaper empties (with `max_pending` it does take it, for the count has to be exact). Callbacks run without a lock. A child
-made by `fork` starts with an empty timer that works; what was pending fires in the parent.
+reaper empties (with `max_pending` it does take it, for the count has to be exact). Callbacks run without a lock. A
+child made by `fork` starts with an empty timer that works; what was pending fires in the parent.
 
 Source: `org.apache.kafka.server.util.timer.SystemTimer` and `SystemTimerReaper`.
 """

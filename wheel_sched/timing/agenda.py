@@ -9,9 +9,9 @@ the face). `start` and `cancel` are made under the face's lock, so each firing h
 
 Threads: everything happens under the face's lock, apart from the two ways by which any thread schedules without one:
 `inbox.append`, and with a core of which a call is one step (`TimingWheel.any_thread`) `new_entry` and the `reschedule`
-of what it answers, which spare the way through the inbox. Finalizers may run anywhere, so `cancel` may come in the midst
-of the wheel's work on the same thread; what it changes is then noted in the handle and carried into the wheel through
-the inbox.
+of what it answers, which spare the way through the inbox. Finalizers may run anywhere, so `cancel` may come in the
+midst of the wheel's work on the same thread; what it changes is then noted in the handle and carried into the wheel
+through the inbox.
 """
 
 from __future__ import annotations
