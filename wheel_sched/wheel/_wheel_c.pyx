@@ -143,10 +143,11 @@ cdef class _Giant:
 
 
 # No tp_clear: a cycle through an entry leads through its task, which can be cleared, or its wheel, which is below.
+# No free list of our own beside Python's: five hundred entries kept of a million that were cancelled in any order lie in
+# every arena there was, so that no memory would go back (66 of 73 bytes a timer stayed).
 @cython.final
 @cython.no_gc_clear
 @cython.trashcan(True)
-@cython.freelist(512)
 cdef class TimerTaskEntry:
     """The handle of one scheduled task, made by `TimingWheel.schedule` only."""
 
