@@ -39,6 +39,7 @@ from retry_topic.headers import (
     with_spring,
     write,
 )
+from retry_topic.history import Attempt, lifetime
 from retry_topic.home import Home
 from retry_topic.message import Message
 from retry_topic.names import dead_topic_of, redelivery_topic_of
@@ -46,6 +47,7 @@ from retry_topic.policy import Dead, PolicySet, decide, explain, failure_from
 from retry_topic.wire import decode_body, encode_body
 from wheel_sched.errors import BrokerError, Rejected
 from wheel_sched.store import Found, Item, Outcome
+from wheel_sched.store.plans import shard_of
 
 logger = logging.getLogger("retry_topic.intake")
 
@@ -88,6 +90,8 @@ class Case:
     state: RetryState
     topic: str
     repeated: bool
+    was_due_ms: int | None = None
+    started_ms: int | None = None
     due_ms: int | None = None
     dead: str | None = None
     why: str = ""
@@ -98,8 +102,23 @@ class Case:
 
     @property
     def member(self) -> str:
-        replay = f"r{self.state.replays}" if self.state.replays else ""
-        return f"{self.state.id}{replay}.{self.state.attempt}"
+        return f"{lifetime(self.state.id or '', self.state.replays)}.{self.state.attempt}"
+
+    def attempt(self, shards: int, now_ms: int) -> Attempt:
+        """The row of the delivery that failed. Without its start nothing is said of how late it was."""
+        state, started_ms = self.state, self.started_ms
+        message = lifetime(state.id or "", state.replays)
+        number = state.attempt
+        return Attempt(
+            message,
+            self.topic,
+            number,
+            self.was_due_ms if started_ms is not None and number > 1 else None,
+            next((ms for ms in (started_ms, state.last_failed_ms) if ms is not None), now_ms),
+            "failed" if self.dead is None else "dead",
+            state.error_class,
+            shard_of(f"{message}.{number - 1}", shards) if number > 1 else None,
+        )
 
     @property
     def tries_key(self) -> str:
@@ -132,6 +151,7 @@ class Intake:
         spring: tell Spring Kafka's headers beside ours. Defaults to False.
         secrets: to verify signatures with; the first one signs. Defaults to none: headers are not signed.
         seen: called with each `Taken`; what it raises is logged. Defaults to nothing.
+        history: rows of the attempt history the store keeps, see `retry_topic.history`. Defaults to 0: none.
         rng: randomness of the delays.
     """
 
@@ -145,6 +165,7 @@ class Intake:
         spring: bool = False,
         secrets: Sequence[bytes] = (),
         seen: Callable[[Taken], None] | None = None,
+        history: int = 0,
         rng: random.Random | None = None,
     ) -> None:
         self._home = home
@@ -154,6 +175,7 @@ class Intake:
         self._spring = spring
         self._secrets = secrets
         self._seen = seen
+        self._history = history
         self._rng = rng or random.Random()
 
     def take(self, consumer: BrokerConsumer, deliveries: Sequence[Delivery]) -> list[Taken]:
@@ -187,7 +209,8 @@ class Intake:
         self._bury([case for case in fresh if case.dead is not None], now_ms, insist)
         tries = [(case.tries_key, case.state.attempt, case.keep_until_ms) for case in fresh]
         tries += [(self._record_key(case), 1, now_ms + _TAKEN_FOR_MS) for case in fresh]
-        insist(lambda: store.remember(tries))
+        rows = self._rows(fresh, now_ms) if self._history else []
+        insist(lambda: store.remember(tries, logged=rows, keep=self._history))
         return cases
 
     def settle(self, consumer: BrokerConsumer, cases: Sequence[Case]) -> list[Taken]:
@@ -213,7 +236,9 @@ class Intake:
         for oddity in state.oddities:
             logger.warning("intake.odd_header: %s: %s", state.id, oddity)
         topic = state.original_topic or delivery.message.topic
-        return Case(delivery, state, topic, repeated=again or delivery.deliveries > 1)
+        repeated = again or delivery.deliveries > 1
+        attempted = replace(state, due_ms=None, started_ms=None)
+        return Case(delivery, attempted, topic, repeated, state.due_ms, state.started_ms)
 
     def _own_id(self, delivery: Delivery) -> str:
         """An id for a record that has none of its own: its place in the retry topic."""
@@ -322,6 +347,11 @@ class Intake:
         case.state = replace(case.state, id=own_id, replays=0)
         self._write(case)
         return True
+
+    def _rows(self, cases: Sequence[Case], now_ms: int) -> list[tuple[str, bytes]]:
+        """What the history is to say of these."""
+        rows = [case.attempt(self._home.store.shards, now_ms) for case in cases]
+        return [(row.id, row.encode()) for row in rows]
 
     # -- settling
 

@@ -17,12 +17,15 @@ class ConsumerConfig:
             kept alive. Defaults to 30 s.
         crash_cap: consumers that may die over one message before it is dead-lettered as poison. Defaults to 5.
         secrets: for signed headers, as in `ServiceConfig`: the first one signs, any verifies. Defaults to none.
+        history: how many attempts the store keeps, as in `ServiceConfig`: a consumer adds those that went through after
+            a failure, in the background. Defaults to 0: none.
     """
 
     concurrency: int = 8
     idle_ms: int = 30_000
     crash_cap: int = 5
     secrets: tuple[bytes, ...] = ()
+    history: int = 0
 
     def __post_init__(self) -> None:
         problems = [
@@ -31,6 +34,7 @@ class ConsumerConfig:
                 ("concurrency", self.concurrency, 1),
                 ("idle_ms", self.idle_ms, 100),
                 ("crash_cap", self.crash_cap, 1),
+                ("history", self.history, 0),
             )
             if type(value) is not int or value < least
         ]

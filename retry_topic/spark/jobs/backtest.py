@@ -14,6 +14,7 @@ from retry_topic.policy import PolicySet, RetryPolicy
 from retry_topic.policy.checks import check_name, check_pattern
 from retry_topic.policy.failure import Failure
 from retry_topic.policy.rules import Rule, first_match
+from retry_topic.spark.faults import plain_errors
 from retry_topic.spark.jobs.curves import GRID_MS, LEAST_MS, STEPS, Interval, fit, resample, schedules, score, spread
 from retry_topic.spark.jobs.history import check_history, sound
 from retry_topic.spark.jobs.search import Candidate, search
@@ -67,6 +68,7 @@ class Backtest:
         return {name: getattr(self, name) for name in names} | {"groups": [asdict(v) for v in self.verdicts]}
 
 
+@plain_errors
 def backtest(
     history: DataFrame,
     policies: PolicySet | None = None,

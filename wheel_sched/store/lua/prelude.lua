@@ -16,7 +16,7 @@
 --   KEYS[12] lapsed HASH    id -> how often its lease ran out
 -- and, with the same hash tag: op:<token> (the first answer of a call, for repeats), ref:<ref> (SET of ids),
 -- held:<reason code>:<topic> (ZSET id -> due), fences (HASH writer -> last closed epoch) and seen:<epoch>:<writer> (SET
--- of the ids that a writer has brought in an epoch that is not closed yet).
+-- of the ids that a writer has brought in an epoch that is not closed yet), log (STREAM of {e: entry}, bounded).
 -- ARGV[1] -> [<now (ms)>]@<shards>: now only in a test-clock namespace; the caller's number of shards, 0 = any
 -- ARGV[2] -> token of the call, "" = not repeatable
 --

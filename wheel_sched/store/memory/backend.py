@@ -28,6 +28,7 @@ READS: Mapping[str, Callable[[MemoryShard, Any], Any]] = MappingProxyType(
         "counts": reads.count,
         "find": reads.find,
         "tries": reads.list_tries,
+        "logged": reads.logged,
     }
 )
 WRITES: Mapping[str, Callable[[MemoryShard, Any], Any]] = MappingProxyType(
@@ -43,6 +44,7 @@ WRITES: Mapping[str, Callable[[MemoryShard, Any], Any]] = MappingProxyType(
         "jump": writes.report_jump,
         "restore": writes.restore,
         "fence": writes.close_epoch,
+        "log": writes.log,
     }
 )
 
