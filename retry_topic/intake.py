@@ -209,8 +209,11 @@ class Intake:
         self._bury([case for case in fresh if case.dead is not None], now_ms, insist)
         tries = [(case.tries_key, case.state.attempt, case.keep_until_ms) for case in fresh]
         tries += [(self._record_key(case), 1, now_ms + _TAKEN_FOR_MS) for case in fresh]
-        rows = self._rows(fresh, now_ms) if self._history else []
-        insist(lambda: store.remember(tries, logged=rows, keep=self._history))
+        if self._history:
+            rows = self._rows(fresh, now_ms)
+            insist(lambda: store.remember(tries, logged=rows, keep=self._history))
+        else:
+            insist(lambda: store.remember(tries))
         return cases
 
     def settle(self, consumer: BrokerConsumer, cases: Sequence[Case]) -> list[Taken]:

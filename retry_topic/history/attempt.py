@@ -2,7 +2,7 @@
 
     [1, id, topic, attempt, due_ms, started_ms, outcome, error_class, shard]
 
-A later version adds places at the end or raises the number; what cannot be read is left out and counted.
+Columns are added at the end; whatever else changes raises the version. What cannot be read is left out and counted.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def read_attempt(entry: bytes) -> Attempt:
         row = Attempt(*values[: len(Attempt._fields)])
     except (ValueError, TypeError) as error:
         raise Rejected(f"the entry ({len(entry)} bytes) is no row of a history; it was left as it is") from error
-    if type(version) is not int or version < VERSION or not _is_sound(row):
+    if type(version) is not int or version != VERSION or not _is_sound(row):
         raise Rejected(f"the entry ({len(entry)} bytes) is no row of a history; it was left as it is")
     return row
 
