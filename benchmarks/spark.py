@@ -2,9 +2,10 @@
 
 `writer_vs_plain` is the Arrow stream writer's rate (the sink's own time, as Spark's progress tells it) divided by that
 of a loop in one Python process that reads the same Parquet files and makes the same calls; the two run next to each
-other. The reader is judged against that loop too: it reads a full store on a server of its own, filled once, all of a
-query counted from planning to the last row (`reader_start_s` of it go by before the first one). Nothing here says that Spark is faster on one machine: the workers,
-the JVM and the server share its processors. The start of the session is left out.
+other. The reader is judged against that loop too: it reads a full store on a server of its own, filled once, and all of
+a query counts, from planning to the last row (`reader_start_s` of it go by before the first one). Nothing here says
+that Spark is faster on one machine: the workers, the JVM and the server share its processors. The start of the session
+is left out.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A program of one's own on a cluster: schedule reminders for all customers, then let yesterday's dead letters try again.
+"""A program of one's own on a cluster: reminders for all customers, and yesterday's dead letters once more.
 
 MASTER=spark://host:7077 deploy/spark/submit.sh deploy/spark/reminders.py redis://store:6379/0
 
@@ -35,7 +35,7 @@ def main(url: str) -> None:
     letters = select(dead_letters(spark, place), where="topic = 'orders'")
     found = sum(row["letters"] for row in triage(letters).collect())
     replayed = replay(letters, place).replayed
-    print(json.dumps({"stored": stored, "letters": found, "replayed": replayed}))
+    sys.stdout.write(json.dumps({"stored": stored, "letters": found, "replayed": replayed}) + "\n")
     spark.stop()
 
 

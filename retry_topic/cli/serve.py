@@ -90,7 +90,9 @@ def _runs(pid: int) -> bool:
     "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
 )
 @click.option("--http", metavar="[HOST:]PORT", help="Serve /metrics, /livez and /readyz there (loopback by default).")
-@click.option("--history", type=click.IntRange(min=0), default=0, metavar="N", help="Keep about N attempts for reports.")
+@click.option(
+    "--history", type=click.IntRange(min=0), default=0, metavar="N", help="Keep about N attempts for reports."
+)
 @json_option
 @pass_session
 def serve(

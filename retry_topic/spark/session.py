@@ -75,7 +75,9 @@ def spark_session(
     if "SPARK_LOCAL_IP" not in os.environ and (master is None or master.startswith("local")):
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"  # or Spark looks the host name up, which may have no address
     check_java()
-    if master is None and ("PYSPARK_GATEWAY_PORT" in os.environ or remote):  # under spark-submit, or a Connect of our own
+    if master is None and (
+        "PYSPARK_GATEWAY_PORT" in os.environ or remote
+    ):  # under spark-submit, or a Connect of our own
         return _given(SparkSession.builder.getOrCreate(), settings)
     conf = SparkConf()
     chosen = master or conf.get("spark.master", "local[*]") or "local[*]"

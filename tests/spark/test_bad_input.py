@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import redis
 from pyspark.errors import PySparkException
 
 from retry_topic.spark.faults import JobFailed
@@ -21,6 +20,7 @@ from wheel_sched.errors import ConfigError, NamespaceMismatch, Rejected, StoreEr
 from wheel_sched.store import DelayStore, Item
 
 if TYPE_CHECKING:
+    import redis
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
@@ -100,7 +100,7 @@ def test_a_history_whose_types_drift_inside_a_file_is_refused(spark: SparkSessio
     file = tmp_path / "attempts.jsonl"
     row = {"id": "a", "topic": "t", "attempt": 2, "due_ms": 1000, "started_ms": 1005, "outcome": "ok"}
     file.write_text(json.dumps(row) + "\n" + json.dumps(row | {"attempt": "two"}) + "\n", "utf-8")
-    with pytest.raises(JobFailed, match="(?i)malformed"):
+    with pytest.raises(JobFailed, match=r"(?i)malformed"):
         slo(load_history(spark, str(file)))
 
 
@@ -110,10 +110,14 @@ def test_files_of_a_folder_that_disagree_are_refused(
     """One column of two types: refused when the files are looked at. One that is absent in a file is null there."""
     folder = tmp_path / "drift"
     rows_of(spark).write.parquet(str(folder / "one"))
-    rows_of(spark).selectExpr("id", "cast(due_ms as string) due_ms", "topic", "value").write.parquet(str(folder / "two"))
+    rows_of(spark).selectExpr("id", "cast(due_ms as string) due_ms", "topic", "value").write.parquet(
+        str(folder / "two")
+    )
     with pytest.raises(ConfigError, match="cannot be read"):
         load_table(spark, str(folder / "*"))
-    rows_of(spark).drop("due_ms").selectExpr("concat(id, 'x') id", "topic", "value").write.parquet(str(folder / "three"))
+    rows_of(spark).drop("due_ms").selectExpr("concat(id, 'x') id", "topic", "value").write.parquet(
+        str(folder / "three")
+    )
     mixed = load_table(spark, str(folder / "[ot][nh]*"))
     with pytest.raises(Rejected, match="30 rows: there is no due"):
         backfill(mixed, place, job_id="j")

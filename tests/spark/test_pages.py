@@ -17,7 +17,8 @@ from pathlib import Path
 from sybil import Sybil
 from sybil.parsers.markdown import PythonCodeBlockParser
 from retry_topic.spark import spark_session
-spark_session("local[2]", settings={"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"})
+quick = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+spark_session("local[2]", settings=quick)
 for page in sys.argv[1:]:
     for example in Sybil(parsers=[PythonCodeBlockParser()]).parse(Path(page)).examples():
         example.evaluate()

@@ -108,7 +108,9 @@ def _one_by_one(rows: list[Record | None]) -> Arrays:
     return {
         "version": pa.array([row and row.version for row in rows], pa.int64()),
         "topic": pa.array([row and text_of(encode_text(row.topic)) for row in rows], pa.string()),
-        "route": pa.array([text_of(encode_text(row.route)) if row and row.route else None for row in rows], pa.string()),
+        "route": pa.array(
+            [text_of(encode_text(row.route)) if row and row.route else None for row in rows], pa.string()
+        ),
         "refs": pa.array(
             [[text_of(encode_text(ref)) for ref in row.refs] if row else None for row in rows], pa.list_(pa.string())
         ),

@@ -60,7 +60,9 @@ class HistoryReader(DataSourceReader):
 
         columns = dict(zip(Attempt._fields, zip(*rows, strict=True), strict=True))
         schema = to_arrow_schema(self._schema)
-        return pa.RecordBatch.from_arrays([pa.array(columns[field.name], field.type) for field in schema], schema=schema)
+        return pa.RecordBatch.from_arrays(
+            [pa.array(columns[field.name], field.type) for field in schema], schema=schema
+        )
 
 
 _NOTHING = Attempt(*[None] * len(Attempt._fields))  # type: ignore[arg-type]  # not a row: it says that one was there

@@ -2,7 +2,8 @@
 
 A state with many items is cut by score into partitions of about `PART` rows, so that a store of one shard is read by
 several tasks too. A live store is no snapshot: what moves while it is read may be seen in two places, or in none. What
-stays where it is is seen exactly once. Asking for `id`, `state`, `shard` and `at_ms` alone spares the server its records.
+stays where it is is seen exactly once. Who asks for `id`, `state`, `shard` and `at_ms` alone spares the server its
+records.
 """
 
 from __future__ import annotations

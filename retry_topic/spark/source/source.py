@@ -5,7 +5,7 @@
 | `store` | redis://, rediss:// or unix:// of the store, as the workers reach it |
 | `namespace` | Defaults to `wheel` |
 | `states`, `topic`, `shards`, `from_ms`, `until_ms` | what to read; filters on state, shard and at_ms do the same |
-| `form` | `items` (default), `letters` (messages taken apart, with their retry headers), `damage` (for audits), `attempts` (the history) |
+| `form` | `items` (default), `letters` (messages taken apart, with their retry headers), `damage`, `attempts` |
 | `job_id` | of a batch that is written: the same rows under the same id are stored once |
 | `durability`, `replicas` | what a write waits for. Defaults to `everysec` |
 """

@@ -90,7 +90,7 @@ def test_what_goes_through_at_once_leaves_no_row(memory: Bench, handler: Handler
 
 
 def test_rows_are_exported_once_and_what_is_no_row_is_counted(store: DelayStore, tmp_path: Path) -> None:
-    """Twice in the log is once in the file; columns of the future are passed over, versions of the future are not read."""
+    """Twice in the log is once in the file; columns of the future are passed over, its versions are not read."""
     newer = json.dumps([1, *ROW._replace(id="n"), "more"]).encode()
     entries = [ROW.encode(), ROW.encode(), newer, b"nonsense", b"[1, 2]", json.dumps([2, *ROW]).encode()]
     store.log([("m", entry) for entry in entries], keep=100)
@@ -110,7 +110,9 @@ def test_an_export_needs_a_name_that_says_what_it_is(store: DelayStore, tmp_path
     assert not any(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("entry", [b"", b"{}", b"[]", b"[0]", b"[1]", b'["1", 2]', b"\xff", b"null", b"[1,1,2,3,4,5,6]"])
+@pytest.mark.parametrize(
+    "entry", [b"", b"{}", b"[]", b"[0]", b"[1]", b'["1", 2]', b"\xff", b"null", b"[1,1,2,3,4,5,6]"]
+)
 def test_bytes_that_are_no_row_are_refused(entry: bytes) -> None:
     """Whatever somebody has put there."""
     with pytest.raises(Rejected):

@@ -101,5 +101,7 @@ def list_tries(shard: MemoryShard, call: ListTries) -> list[Tried]:
 
 def logged(shard: MemoryShard, call: ReadLog) -> Logged:
     after = int(call.last) if call.last else 0
-    page = list(islice(((number, entry) for number, entry in shard.log if number > after), min(call.limit, 2 * MAX_BATCH)))
+    page = list(
+        islice(((number, entry) for number, entry in shard.log if number > after), min(call.limit, 2 * MAX_BATCH))
+    )
     return Logged(str(page[-1][0]) if page else "", [entry for _, entry in page])

@@ -1,4 +1,6 @@
-"""The log: bounded, in order, and beside everything else."""
+"""Cases: the log, which is bounded, in order, and beside everything else."""
+
+# ruff: noqa: S101 - assertions are what a test-suite is made of
 
 from __future__ import annotations
 
