@@ -80,10 +80,12 @@ def load_history(spark: SparkSession, path: str) -> DataFrame:
 def store_history(spark: SparkSession, place: Place) -> DataFrame:
     """The history that services and consumers have left in a store's log.
 
+    It is bounded, and read once: all of a report is about the same rows.
+
     Raises:
         ConfigError: there is none.
     """
-    history = read(spark, place, form="attempts")
+    history = read(spark, place, form="attempts").persist()
     if history.isEmpty():
         raise ConfigError(
             "there is no attempt history in the store: nothing was read; run services and consumers with one "

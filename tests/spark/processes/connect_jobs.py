@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import sys
 
-from pyspark.sql import SparkSession
-
 from retry_topic.spark import spark_session
 from retry_topic.spark.jobs import audit, backfill, backtest, capacity, dead_letters, replay, slo, triage
 from retry_topic.spark.jobs.capacity import waiting
@@ -17,7 +15,6 @@ from retry_topic.spark.jobs.store import place_of
 def main(url: str, source: str, checkpoint: str) -> None:
     spark = spark_session()
     assert "connect" in type(spark).__module__
-    assert isinstance(spark, SparkSession)
     place = place_of(url)
     rows = spark.range(0, 300, 1, 2).selectExpr("id n")
     columns = {
