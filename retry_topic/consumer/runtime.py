@@ -163,7 +163,7 @@ class Consumer:
             self._settler.finish()
             self._threads["settle"].join(left_s() + 2)  # two tries at a broker that is away
         if self._history is not None:
-            self._history.stop()
+            self._history.stop(left_s() + 2)
         if self._loop is not None:
             self._cut_off = True
             self._loop.call_soon_threadsafe(_end, self._loop)

@@ -23,6 +23,10 @@ from wheel_sched.testing.servers import free_port
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
+QUICK = (
+    "--conf spark.sql.shuffle.partitions=4 --conf spark.sql.codegen.wholeStage=false "
+    "--conf spark.sql.codegen.factoryMode=NO_CODEGEN"
+)
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy" / "spark"
 
 
@@ -79,7 +83,7 @@ def submit(cluster: str, url: str, folder: Path) -> dict[str, int]:
             **os.environ,
             "MASTER": cluster,
             "PYTHON": sys.executable,
-            "SUBMIT_OPTIONS": f"{memory} {waiting} {loopback} --conf spark.sql.shuffle.partitions=4",
+            "SUBMIT_OPTIONS": f"{memory} {waiting} {loopback} {QUICK}",
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_LOCAL_DIRS": str(folder),
         },

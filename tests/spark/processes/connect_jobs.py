@@ -12,8 +12,16 @@ from retry_topic.spark.jobs.history import store_history
 from retry_topic.spark.jobs.store import place_of
 
 
+QUICK = {  # queries this small are over before their code is compiled or their plan revised
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+}
+
+
 def main(url: str, source: str, checkpoint: str) -> None:
-    spark = spark_session()
+    spark = spark_session(settings=QUICK)
     assert "connect" in type(spark).__module__
     place = place_of(url)
     rows = spark.range(0, 300, 1, 2).selectExpr("id n")
