@@ -1,4 +1,8 @@
-"""The pages on Spark: their examples run, page by page, in a process and a session of their own."""
+"""The pages on Spark: their examples run, page by page, over one session of Spark Connect.
+
+So every job, reading, writing and a stream are tried over a session that knows no JVM; all other tests have a classic
+one. In a process of its own, for a process has the one kind or the other.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +21,14 @@ from pathlib import Path
 from sybil import Sybil
 from sybil.parsers.markdown import PythonCodeBlockParser
 from retry_topic.spark import spark_session
-quick = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-spark_session("local[2]", settings=quick)
+# queries this small are over before their code is compiled or their plan revised
+quick = {
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+}
+assert "connect" in type(spark_session(settings=quick)).__module__
 for page in sys.argv[1:]:
     for example in Sybil(parsers=[PythonCodeBlockParser()]).parse(Path(page)).examples():
         example.evaluate()
@@ -28,12 +38,17 @@ for page in sys.argv[1:]:
 
 @pytest.mark.spark
 @pytest.mark.timeout(600)
-def test_every_example_of_the_pages_runs(tmp_path: Path) -> None:
+def test_every_example_of_the_pages_runs_over_spark_connect(tmp_path: Path) -> None:
     """A reader who pastes a page's blocks one after the other sees no error."""
     done = subprocess.run(
         [sys.executable, "-c", RUN, *map(str, PAGES)],
         cwd=tmp_path,
-        env={**os.environ, "SPARK_LOCAL_DIRS": str(tmp_path)},
+        env={
+            **os.environ,
+            "SPARK_REMOTE": "local[2]",
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_LOCAL_DIRS": str(tmp_path / "local"),
+        },
         capture_output=True,
         text=True,
         timeout=580,
