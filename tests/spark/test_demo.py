@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 def test_the_jobs_read_what_the_demo_left(spark: SparkSession, tmp_path: Path) -> None:
     """History from the log, from Parquet and from JSON Lines tell the same; the dead letters go out again once."""
     folder = tmp_path / "demo"
-    report = run(count=600, folder=folder)
+    report = run(count=400, folder=folder)
     assert report.accounted
     with EmbeddedServer.open(folder) as server, open_store(server.url) as store:
         place = place_of(server.url)

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from click.testing import CliRunner
 
 from retry_topic import ConsumerConfig, DeadLetters, Retry, RetryPolicy, ServiceConfig
 from retry_topic.history import Attempt, Exported, HistoryWriter, attempts_in, export, read_attempt
 from retry_topic.history.writer import _MOST_WAITING
+from wheel_sched.cli.program import cli
 from wheel_sched.errors import ConfigError, Rejected, StoreUnavailable
 from wheel_sched.store import DelayStore, open_store
 
@@ -166,3 +168,23 @@ def test_a_history_that_is_no_number_is_refused(value: Any) -> None:
         ServiceConfig(history=value)
     with pytest.raises(ConfigError, match="expected history"):
         ConsumerConfig(history=value)
+
+
+def test_the_command_line_exports_a_history(redis_url: str, tmp_path: Path) -> None:
+    """As JSON Lines without any extra package; a store without one says how to get one."""
+    with open_store(redis_url, shards=2) as store:
+        file = str(tmp_path / "attempts.jsonl")
+        empty = CliRunner().invoke(cli, ["--store", redis_url, "history", "export", file])
+        assert (empty.exit_code, "there is no history" in empty.stderr) == (0, True)
+        store.log([(f"m{n}", ROW._replace(id=f"m{n}").encode()) for n in range(30)], keep=1_000)
+        done = CliRunner().invoke(cli, ["--store", redis_url, "history", "export", file, "--json"])
+    assert done.exit_code == 0
+    assert json.loads(done.stdout) == {
+        "file": file,
+        "rows": 30,
+        "unreadable": 0,
+        "first_ms": 1_003,
+        "last_ms": 1_003,
+        "schema": 1,
+    }
+    assert len(Path(file).read_text("utf-8").splitlines()) == 30
