@@ -191,8 +191,8 @@ def interval(estimate: float, others: Iterable[float], least: float, most: float
 
     The estimate, plus and minus 1.96 standard deviations of what `resample`'s curves give. These are of a third of the
     messages, so that the interval is wider than chance alone would make it: for what the grid and the known intervals
-    hide, and because the policy was chosen on the curve that it is judged by. On histories of known laws that had no
-    part in the choice it holds the truth more often than it says; docs/spark-backtest.md tells how often.
+    hide, and because the policy was chosen on the curve that it is judged by. docs/spark-backtest.md tells how often it
+    holds the truth on histories of known laws.
     """
     reach = 1.96 * float(np.std(np.asarray([*others]), ddof=1))
     return max(least, estimate - reach), min(most, estimate + reach)
