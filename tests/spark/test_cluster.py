@@ -89,7 +89,7 @@ def submit(cluster: str, url: str, folder: Path) -> dict[str, int]:
         },
         capture_output=True,
         text=True,
-        timeout=400,
+        timeout=780,
     )
     assert done.returncode == 0, done.stderr[-3_000:]
     told: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
