@@ -29,6 +29,7 @@ COMMANDS = {
     "backup": Lazy("wheel_sched.cli.maintenance:backup", "Write a namespace to a file."),
     "restore": Lazy("wheel_sched.cli.maintenance:restore", "Put a backup into an empty namespace."),
     "reshard": Lazy("wheel_sched.cli.maintenance:reshard", "Give a namespace another number of shards, offline."),
+    "history": Lazy("retry_topic.cli.history:history", "What became of each attempt of messages that failed."),
     "policy": Lazy("retry_topic.cli.policy:policy", "Explain and simulate retry policies."),
     "aps": Lazy("wheel_sched_apscheduler.cli:aps", "APScheduler jobs in a shared store.", "apscheduler"),
     "spark": Lazy("retry_topic.spark.cli:spark", "Jobs on Spark: dead letters, history and the store in bulk."),

@@ -17,7 +17,7 @@
 -- and, with the same hash tag: op:<token> (the first answer of a call, for repeats), ref:<ref> (SET of ids),
 -- held:<reason code>:<topic> (ZSET id -> due), fences (HASH writer -> last closed epoch) and seen:<epoch>:<writer> (SET
 -- of the ids that a writer has brought in an epoch that is not closed yet); ordering keys: see gate.lua; release rates
--- and circuits: see flow.lua.
+-- and circuits: see flow.lua; log (STREAM of {e: entry}, bounded).
 -- ARGV[1] -> [<now (ms)>]@<shards>: now only in a test-clock namespace; the caller's number of shards, 0 = any
 -- ARGV[2] -> token of the call, "" = not repeatable
 --

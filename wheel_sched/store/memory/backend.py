@@ -29,6 +29,7 @@ READS: Mapping[str, Callable[[MemoryShard, Any], Any]] = MappingProxyType(
         "counts": reads.count,
         "find": reads.find,
         "tries": reads.list_tries,
+        "logged": reads.logged,
     }
 )
 WRITES: Mapping[str, Callable[[MemoryShard, Any], Any]] = MappingProxyType(
@@ -46,6 +47,7 @@ WRITES: Mapping[str, Callable[[MemoryShard, Any], Any]] = MappingProxyType(
         "fence": writes.close_epoch,
         "gate": ordering.gate,
         "flow": flows.flow,
+        "log": writes.log,
     }
 )
 

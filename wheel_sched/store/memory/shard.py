@@ -87,6 +87,7 @@ class MemoryShard:
         self.brought: dict[tuple[str, int], set[bytes]] = {}  # of open epochs
         self.gates = Gates()
         self.flows = Flows()
+        self.log: deque[tuple[int, bytes]] = deque()  # (number, entry)
         self.frozen: str | None = None
         self.mark = Mark(b"0-0", -1)
         self.now_ms = self.now_us = 0

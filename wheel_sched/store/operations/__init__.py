@@ -7,6 +7,7 @@ description of each call, and a test can look at it without any I/O.
     keeping     what is stored and how it is kept: open, schedule, change, pause, sweep, remember, restore
     releasing   what is due and what becomes of it: claim, push, settle, extend
     reading     looking without changing: window, get, list, counts, find
+    logging     a bounded log of what happened: log, logged
 """
 
 from wheel_sched.store.operations.call import Argument, Call, Operation, bounded_reason, new_token
@@ -24,7 +25,19 @@ from wheel_sched.store.operations.keeping import (
     Schedule,
     Sweep,
 )
-from wheel_sched.store.operations.reading import Count, Find, Get, Inspect, ListIds, Look, Scan, Scanned, counts_of
+from wheel_sched.store.operations.logging import Log, Logged, ReadLog
+from wheel_sched.store.operations.reading import (
+    Count,
+    Cuts,
+    Find,
+    Get,
+    Inspect,
+    ListIds,
+    Look,
+    Scan,
+    Scanned,
+    counts_of,
+)
 from wheel_sched.store.operations.releasing import ClaimDue, Extend, PushDue, Settle
 
 __all__ = [
@@ -36,17 +49,21 @@ __all__ = [
     "ClaimDue",
     "CloseEpoch",
     "Count",
+    "Cuts",
     "Extend",
     "Find",
     "Get",
     "Inspect",
     "ListIds",
+    "Log",
+    "Logged",
     "Look",
     "Mend",
     "Open",
     "Operation",
     "Pause",
     "PushDue",
+    "ReadLog",
     "Remember",
     "ReportJump",
     "Restore",

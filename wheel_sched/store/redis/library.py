@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 KEY_NAMES = ("meta", "due", "fly", "body", "claim", "held", "why", "dead", "deadbody", "mark", "tries", "lapsed")
 
-_READERS = ("window", "get", "list", "scan", "inspect", "counts", "find", "tries")
+_READERS = ("window", "get", "list", "scan", "inspect", "counts", "find", "tries", "logged", "cuts")
 _GROWING = ("schedule", "open", "restore")
 SCRIPTS = (
     *_READERS,
@@ -34,6 +34,7 @@ SCRIPTS = (
     "mend",
     "gate",
     "flow",
+    "log",
 )
 
 
