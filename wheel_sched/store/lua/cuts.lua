@@ -2,7 +2,7 @@
 -- ARGV[3] -> state: due, fly, held or dead   ARGV[4] -> least score   ARGV[5] -> greatest score
 -- ARGV[6] -> ids a part should have, about   ARGV[7] -> most parts
 -- Answers {now (us), how many ids there are, the first score of the second part (text), of the third, ...}.
-local s = begin(KEYS, ARGV, true)
+local s = begin(KEYS, ARGV, READING)
 if s.err then return s end
 local key = ({due = KEYS[DUE], fly = KEYS[FLY], held = KEYS[HELD], dead = KEYS[DEAD]})[ARGV[3]]
 local count = redis.call('ZCOUNT', key, ARGV[4], ARGV[5])

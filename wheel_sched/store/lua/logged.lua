@@ -1,7 +1,7 @@
 -- One page of the shard's log, oldest first. Writes nothing.
 -- ARGV[3] -> place of the last page's end ("" = from the start)   ARGV[4] -> limit
 -- Answers {now (us), places, entries}.
-local s = begin(KEYS, ARGV, true)
+local s = begin(KEYS, ARGV, READING)
 if s.err then return s end
 local start = ARGV[3] == '' and '-' or '(' .. ARGV[3]
 local found = redis.call('XRANGE', s.base .. 'log', start, '+', 'COUNT', math.min(tonumber(ARGV[4]), 2 * MAX_BATCH))
