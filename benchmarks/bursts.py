@@ -7,6 +7,7 @@ milliseconds, rounded down, so one is added: the rate is never flattered.
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -38,8 +39,11 @@ def to_memory(server: BenchServer, count: int) -> Burst:
     store = server.empty_store()
     broker = MemoryBroker(create_topics=True)
     with Dispatcher(store, BrokerPublisher(broker)):
+        gc.collect()
+        gc.freeze()  # as `wheel-sched serve` does
         due_ms = store_ahead(store, count)
         wait_for(lambda: broker.topics().get(TOPIC, 0) >= count)
+    gc.unfreeze()
     records = broker.records(TOPIC)
     arrivals = [record.source.timestamp_ms or 0 for record in records if record.source is not None]
     return _burst(count, due_ms, arrivals, {record.header("n") for record in records})
