@@ -1,6 +1,7 @@
 -- Claims due items under a lease; expired leases are recovered first.
 -- ARGV[3] -> n   ARGV[4] -> lease (ms)   ARGV[5] -> until (ms, "" = now)   ARGV[6] -> epoch ("" = any)
 -- ARGV[7] -> lapses until an item is poison (0 = never)
+-- ARGV[8] -> the claim's number is above this one (0 = any), also when this server has forgotten that it was given out
 -- Answers {claim number (0 = nothing), now (us), epoch, head of due, head of fly, id, due, record, ...}; the due of an id
 -- whose lease ran out n times is told as <due>+<n>.
 local s = begin(KEYS, ARGV)
@@ -39,6 +40,10 @@ local ids, dues, recs, topics, refs = take(s, n, until_ms)
 local number = 0
 local reply = {0, s.us, s.epoch, 0, 0}
 if #ids > 0 then
+  local floor = tonumber(ARGV[8])
+  if floor > 0 and floor > tonumber(redis.call('HGET', KEYS[META], 'claims') or '0') then
+    redis.call('HSET', KEYS[META], 'claims', ms(floor))
+  end
   number = redis.call('HINCRBY', KEYS[META], 'claims', 1)
   local deadline = ms(s.now + lease)
   local fly, claims, start, ends = {}, {}, number .. ':', {}

@@ -15,7 +15,7 @@ from typing import Any
 from wheel_sched.errors import ConfigError, NamespaceMismatch, StoreError, WheelSchedError
 from wheel_sched.store.freezing import Freeze, Move
 from wheel_sched.store.items import Mark
-from wheel_sched.store.memory import changes, reads, writes
+from wheel_sched.store.memory import changes, owning, reads, writes
 from wheel_sched.store.memory.shard import MemoryShard
 from wheel_sched.store.operations import SCHEMA, Call, Open, PushDue
 
@@ -28,6 +28,7 @@ READS: Mapping[str, Callable[[MemoryShard, Any], Any]] = MappingProxyType(
         "counts": reads.count,
         "find": reads.find,
         "tries": reads.list_tries,
+        "positions": owning.positions,
     }
 )
 WRITES: Mapping[str, Callable[[MemoryShard, Any], Any]] = MappingProxyType(
@@ -43,6 +44,8 @@ WRITES: Mapping[str, Callable[[MemoryShard, Any], Any]] = MappingProxyType(
         "jump": writes.report_jump,
         "restore": writes.restore,
         "fence": writes.close_epoch,
+        "own": owning.own,
+        "resolve": owning.resolve,
     }
 )
 

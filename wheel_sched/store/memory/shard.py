@@ -83,6 +83,8 @@ class MemoryShard:
         self.seq = self.claims = 0
         self.fences: dict[str, int] = {}  # writer -> last closed epoch
         self.brought: dict[tuple[str, int], set[bytes]] = {}  # of open epochs
+        self.positions: dict[str, int] = {}  # source -> next position of its log
+        self.owner, self.owned_until_ms = "", 0
         self.frozen: str | None = None
         self.mark = Mark(b"0-0", -1)
         self.now_ms = self.now_us = 0

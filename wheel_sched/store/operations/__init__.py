@@ -6,6 +6,7 @@ description of each call, and a test can look at it without any I/O.
 
     keeping     what is stored and how it is kept: open, schedule, change, pause, sweep, remember, restore
     releasing   what is due and what becomes of it: claim, push, settle, extend
+    owning      one owner of a shard and what its claims came to; how far a source's log is taken in
     reading     looking without changing: window, get, list, counts, find
 """
 
@@ -24,6 +25,7 @@ from wheel_sched.store.operations.keeping import (
     Schedule,
     Sweep,
 )
+from wheel_sched.store.operations.owning import Own, Positions, Resolve
 from wheel_sched.store.operations.reading import Count, Find, Get, Inspect, ListIds, Look, Scan, Scanned, counts_of
 from wheel_sched.store.operations.releasing import ClaimDue, Extend, PushDue, Settle
 
@@ -45,10 +47,13 @@ __all__ = [
     "Mend",
     "Open",
     "Operation",
+    "Own",
     "Pause",
+    "Positions",
     "PushDue",
     "Remember",
     "ReportJump",
+    "Resolve",
     "Restore",
     "Scan",
     "Scanned",
