@@ -297,7 +297,7 @@ class Intake:
     def _bury(self, cases: Sequence[Case], now_ms: int, insist: Insist) -> None:
         if not cases:
             return
-        graves = [_grave(case, now_ms) for case in cases]
+        graves = [as_grave(case, now_ms) for case in cases]
         if insist(lambda: self._home.store.bury(graves)) < len(graves):
             self._bury([case for case in self._others_ids(cases, insist) if self._renamed(case)], now_ms, insist)
 
@@ -377,7 +377,8 @@ def _item(case: Case, message: Message) -> tuple[Item, str | None]:
     return item, "oversized" if len(item.body) > _MAX_BODY_BYTES else None
 
 
-def _grave(case: Case, now_ms: int) -> tuple[Item, str]:
+def as_grave(case: Case, now_ms: int) -> tuple[Item, str]:
+    """The dead letter the store keeps of a case, and why it died."""
     state = case.state
     refs = (f"fp:{state.error_fingerprint}"[:_MAX_NAME],) if state.error_fingerprint else ()
     error = f"{state.error_class or 'no error'}: {state.error_message or ''}".strip(": ")

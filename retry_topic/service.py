@@ -16,14 +16,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
-from retry_topic.brokers.protocol import BrokerConsumer, Delivery
+from retry_topic.brokers.protocol import BrokerConsumer, Delivery, LogBroker, LogReader
 from retry_topic.consumer.config import secrets_problems
 from retry_topic.home import Home
 from retry_topic.intake import Intake, Taken
 from retry_topic.lingering import LingeringPublisher
 from retry_topic.names import check_group, dead_topic_of, redelivery_topic_of, retry_topic_of
+from retry_topic.owning import ClaimPublisher, OwnedStore, Shards, in_transactions
 from retry_topic.policy import PolicySet, RetryPolicy
 from retry_topic.publisher import BrokerPublisher
+from retry_topic.slices import SliceIntake
 from wheel_sched.dispatcher import Dispatcher, DispatcherConfig, DispatcherStats
 from wheel_sched.errors import BrokerError, ConfigError, StoreError, WheelSchedError
 
@@ -111,7 +113,9 @@ class RetryService:
         self.group = check_group(group)
         self.config = config or ServiceConfig()
         policy_set = PolicySet(policies) if isinstance(policies, RetryPolicy) else policies or PolicySet()
-        self.intake = Intake(
+        log_broker = home.broker if isinstance(home.broker, LogBroker) else None
+        make = Intake if log_broker is None else SliceIntake
+        self.intake = make(
             home,
             group,
             policy_set,
@@ -127,7 +131,20 @@ class RetryService:
             self._lingering = LingeringPublisher(
                 publisher, linger_ms=self.config.linger_ms, messages=self.config.linger_messages
             )
-        self.dispatcher = Dispatcher(home.store, self._lingering or publisher, push=push, config=self.config.dispatcher)
+        self._log_broker = log_broker
+        self._sender = None if log_broker is None else log_broker.sender(home.store.namespace, home.store.shards)
+        self._owned: OwnedStore | None = None
+        self._claims: ClaimPublisher | None = None
+        if self._sender is None:
+            self.dispatcher = Dispatcher(
+                home.store, self._lingering or publisher, push=push, config=self.config.dispatcher
+            )
+        else:
+            config = in_transactions(self.config.dispatcher)
+            shards = Shards(home.store, self._sender, lease_ms=config.lease_ms, lapse_cap=config.lapse_cap)
+            self._owned = OwnedStore(home.store, shards)
+            self._claims = ClaimPublisher(self._owned, self._sender)
+            self.dispatcher = Dispatcher(self._owned, self._claims, config=config)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._take_in, name=f"retry-intake-{group}", daemon=True)
         self._state = "new"
@@ -136,6 +153,8 @@ class RetryService:
 
     def __repr__(self) -> str:
         hand_over = "one script" if self.dispatcher.push else "claim, publish, settle"
+        if self._sender is not None:
+            hand_over = "transactions"
         return f"<RetryService {self.group} {self._state} {hand_over} {self.dispatcher!r}>"
 
     def __enter__(self) -> RetryService:
@@ -177,7 +196,13 @@ class RetryService:
             if self._state == "running":
                 self._stopping.set()
                 self._thread.join(timeout_s)
+            if self._claims is not None:
+                self._claims.stop()
             self.dispatcher.stop(timeout_s)
+            if self._owned is not None and self._sender is not None:
+                with contextlib.suppress(StoreError):
+                    self._owned.owned.close()
+                self._sender.close()
             if self._lingering is not None:
                 self._lingering.close()
             self._state = "stopped"
@@ -185,8 +210,13 @@ class RetryService:
     def _take_in(self) -> None:
         failures = 0
         while not self._stopping.is_set():
-            consumer = None
+            consumer: BrokerConsumer | LogReader | None = None
             try:
+                if self._log_broker is not None and isinstance(self.intake, SliceIntake):
+                    consumer = reader = self._log_reader(self._log_broker)
+                    self._away = False
+                    self._read_log(reader, self.intake)
+                    continue
                 consumer = self.home.broker.consumer(
                     [retry_topic_of(self.group)], self.group, idle_ms=self.config.idle_ms
                 )
@@ -208,6 +238,26 @@ class RetryService:
                 if consumer is not None:
                     consumer.close()
 
+    def _log_reader(self, broker: LogBroker) -> LogReader:
+        return broker.log_reader(
+            retry_topic_of(self.group),
+            self.group,
+            lambda sources: self._insist(None, [], lambda: self.home.store.positions(sources)),
+            idle_ms=self.config.idle_ms,
+        )
+
+    def _read_log(self, reader: LogReader, intake: SliceIntake) -> None:
+        """Take slices in until the service stops or the reader fails."""
+
+        def insist(call: Callable[[], T]) -> T:
+            return self._insist(reader, [], call)
+
+        while not self._stopping.is_set():
+            part = reader.poll(self.config.batch, _POLL_MS)
+            if part is not None:
+                with contextlib.suppress(_Stopped):  # its position has not moved: it comes again
+                    intake.take_slice(reader, part, insist)
+
     def _take(self, consumer: BrokerConsumer, deliveries: list[Delivery], *, again: bool = False) -> None:
         """Take a batch in; a record that no batch survives is left for later, and the others are taken without it."""
 
@@ -226,7 +276,9 @@ class RetryService:
                 return
             logger.exception("service.record_left", extra={"error": repr(error)})
 
-    def _insist(self, consumer: BrokerConsumer, deliveries: list[Delivery], call: Callable[[], T]) -> T:
+    def _insist(
+        self, consumer: BrokerConsumer | LogReader | None, deliveries: list[Delivery], call: Callable[[], T]
+    ) -> T:
         """Do a call until store and broker are there, keeping the deliveries ours.
 
         Giving them up instead would let them wait for `idle_ms`, however short the outage.
@@ -245,7 +297,10 @@ class RetryService:
                 raise _Stopped
             failures += 1
             with contextlib.suppress(BrokerError):
-                consumer.beat(deliveries)
+                if isinstance(consumer, BrokerConsumer):
+                    consumer.beat(deliveries)
+                elif consumer is not None:
+                    consumer.beat()
 
 
 class _Stopped(Exception):

@@ -47,6 +47,9 @@ class BrokerConformance:
     huge_bytes = 4 * 1024 * 1024
     """A payload that still has to go through."""
 
+    examples = 60
+    """How many sets of messages have to survive byte for byte; fewer where making a topic takes its time."""
+
     poll_tolerance_ms = 1_000
     """How much longer than asked a `poll` may take on a busy machine."""
 
@@ -64,7 +67,7 @@ class BrokerConformance:
         """Values, keys and headers come back as they were, repeated and odd header names included."""
 
         # An inner function, because Hypothesis counts a test that several classes inherit as one.
-        @settings(deadline=None, max_examples=60)
+        @settings(deadline=None, max_examples=self.examples)
         @given(contents=st.lists(_contents, min_size=1, max_size=8))
         def round_trip(contents: list[tuple[bytes, bytes | None, Headers]]) -> None:
             topic = fresh_topic(broker)

@@ -13,7 +13,7 @@ with `deliveries` raised by one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -52,6 +52,7 @@ class PublishFailure:
     in_doubt: bool = False
 
 
+@runtime_checkable
 class BrokerConsumer(Protocol):
     """One member of a consumer group."""
 
@@ -128,15 +129,14 @@ class Slice:
     deliveries: Sequence[Delivery]
 
 
+PositionsOf = Callable[[Sequence[str]], Sequence[int | None]]
+
+
 class LogReader(Protocol):
     """A member of a group whose positions are kept by the reader, beside what it made of the records. One thread."""
 
-    def fresh(self) -> list[str]:
-        """Sources that were given to this member and whose position it was not told yet."""
-        ...
-
-    def start(self, source: str, position: int | None) -> None:
-        """Go on with a source from there; None: from where the group has committed, else from its beginning."""
+    def rewind(self, source: str, position: int | None) -> None:
+        """Read a source from there again; None: from where this member began with it."""
         ...
 
     def poll(self, limit: int, timeout_ms: int) -> Slice | None:
@@ -199,8 +199,12 @@ class InDoubt(BrokerUnavailable):
 class LogBroker(Protocol):
     """What a broker may offer besides: topics as logs, read by position."""
 
-    def log_reader(self, topic: str, group: str, *, idle_ms: int = 30_000) -> LogReader:
-        """Read `topic` as a member of `group`; created when absent."""
+    def log_reader(self, topic: str, group: str, positions: PositionsOf, *, idle_ms: int = 30_000) -> LogReader:
+        """Read `topic` as a member of `group`; created when absent.
+
+        `positions` is asked for each source that comes to this member; None: from where the group has committed, else
+        from its beginning.
+        """
         ...
 
     def sender(self, namespace: str, shards: int) -> ClaimSender | None:

@@ -9,6 +9,7 @@ its publisher a `ClaimPublisher`.
 """
 
 from retry_topic.owning.publisher import ClaimPublisher
-from retry_topic.owning.store import OwnedStore
+from retry_topic.owning.shards import Shards
+from retry_topic.owning.store import OwnedStore, in_transactions
 
-__all__ = ["ClaimPublisher", "OwnedStore"]
+__all__ = ["ClaimPublisher", "OwnedStore", "Shards", "in_transactions"]

@@ -127,10 +127,12 @@ class ClaimPublisher:
         while True:
             try:
                 number = self._sender.take_over(claim.shard)
+                if not self._store.owned.confirmed(claim.shard):
+                    return None
                 return number is not None and number >= claim.number
             except Fenced:
                 return None
-            except BrokerError as error:
+            except (BrokerError, StoreError) as error:
                 if failures == 0:
                     logger.warning("owning.away: %s", error)
             if self._stopping.wait(_AGAIN_S[min(failures, len(_AGAIN_S) - 1)]):

@@ -103,6 +103,24 @@ class Shards:
         with self._lock:
             self._owned.pop(shard, None)
 
+    def confirmed(self, shard: int) -> bool:
+        """Whether it is still ours by the store's word, asked after our producer has fenced all others.
+
+        In this order, because whoever takes it over asks the store first and fences then: if it is ours now, they will
+        fence us before they look at what went out.
+        """
+        (answer,) = self._store.execute([Call(shard, Own(self.name, self._lease_ms))])
+        if isinstance(answer, Exception):
+            raise answer
+        if not answer.mine or answer.new:
+            self.lost(shard)
+        return bool(answer.mine and not answer.new)
+
+    def abandon(self, shard: int, number: int) -> None:
+        """Nobody here knows what became of a claim: it is found out by taking the shard over anew."""
+        self.closed(shard, number)
+        self.lost(shard)
+
     def suspect(self) -> None:
         """The store was away: it may be another one, or an earlier state of it."""
         with self._lock:

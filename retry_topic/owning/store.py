@@ -13,13 +13,24 @@ from dataclasses import replace
 from typing import Any
 
 from retry_topic.owning.shards import Shards
+from wheel_sched.dispatcher import DispatcherConfig
 from wheel_sched.errors import StaleEpoch, StoreUnavailable, WheelSchedError
-from wheel_sched.store import DelayStore
+from wheel_sched.store import MAX_BATCH, DelayStore
 from wheel_sched.store.items import Claim, Outcome, Settled, Settlement, Window
 from wheel_sched.store.operations import Call, ClaimDue, Extend, Look, Settle
 
 FOR_EVER_MS = 100 * 365 * 86_400_000
 _LOOK_AGAIN_MS = 20  # while a take-over is under way
+
+
+def in_transactions(config: DispatcherConfig) -> DispatcherConfig:
+    """The settings of a dispatcher whose claims go out in transactions.
+
+    One claim at a time, in the order of their numbers; a larger one, since a transaction costs the same whatever it
+    holds; and none is given up by the clock, since only the broker knows what became of it.
+    """
+    batch = MAX_BATCH if config.batch == DispatcherConfig().batch else config.batch
+    return replace(config, workers=1, batch=batch, publish_timeout_ms=FOR_EVER_MS)
 
 
 class OwnedStore(DelayStore):
@@ -101,6 +112,7 @@ class OwnedStore(DelayStore):
     def _settlement(self, shard: int, settle: Settle) -> Any:
         if self.owned.is_open(shard, settle.claim):
             self._told.pop((shard, settle.claim), None)
+            self.owned.abandon(shard, settle.claim)
             (window,) = self._inner.execute([Call(shard, Look(0, 0))])
             if isinstance(window, Exception):
                 return window

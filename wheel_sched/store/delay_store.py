@@ -110,6 +110,12 @@ class DelayStore:
     def shards(self) -> int:
         return self.plans.shards
 
+    @property
+    def namespace(self) -> str:
+        """Whose keys these are; a memory store has a name that no other has."""
+        dialect = getattr(self.backend, "dialect", None)
+        return str(dialect.namespace) if dialect is not None else f"memory-{id(self.backend):x}"
+
     def __repr__(self) -> str:
         return f"<DelayStore {type(self.backend).__name__} shards={self.shards}>"
 

@@ -20,7 +20,7 @@ from retry_topic.brokers.kafka.producing import Producing
 from retry_topic.brokers.kafka.sender import KafkaSender
 from retry_topic.brokers.kafka.topology import Topology, check_topic
 from retry_topic.brokers.kafka.transactions import Transactions
-from retry_topic.brokers.protocol import PublishFailure, joining
+from retry_topic.brokers.protocol import PositionsOf, PublishFailure, joining
 from retry_topic.message import Message
 from wheel_sched.errors import ConfigError
 
@@ -141,11 +141,11 @@ class KafkaBroker:
         self._consumers.add(consumer)
         return consumer
 
-    def log_reader(self, topic: str, group: str, *, idle_ms: int = 30_000) -> KafkaLog:
+    def log_reader(self, topic: str, group: str, positions: PositionsOf, *, idle_ms: int = 30_000) -> KafkaLog:
         """Read `topic` as a member of `group` whose positions are kept elsewhere; created when absent."""
         joining([topic], group, idle_ms)
         self.topology.create([topic])
-        log = KafkaLog(self.member_settings(group, idle_ms), topic, group, self.topology)
+        log = KafkaLog(self.member_settings(group, idle_ms), topic, group, self.topology, positions)
         self._logs.add(log)
         return log
 

@@ -2,7 +2,7 @@
 
 One thread of ours polls the client, fills a buffer and pauses it when that is full; whoever calls `poll` takes from the
 buffer, and commits in the ledgers' texts that it did before a record is handed out, so that a death counts against it.
-Whoever settles commits what that moves. All commits pass one lock, so that none overtakes a later one.
+Whoever settles commits what that moves. Commits go one after the other, so that none overtakes a later one.
 
 A member that nobody polls and nothing beats for `idle_ms` leaves the group, and joins again at the next poll: its
 partitions go to the living although its process runs. One that was expelled joins anew: a cooperative client would
@@ -17,6 +17,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
@@ -32,7 +33,8 @@ from wheel_sched.errors import BrokerError, BrokerUnavailable
 logger = logging.getLogger("retry_topic.kafka")
 
 _FULL, _LOW = 1_000, 250  # records in the buffer at which fetching pauses, and goes on
-_TURN_S = 0.05  # how soon the polling thread sees what others want of it
+_TURN_S = 0.05  # how soon the polling thread sees what others want of it when it has nothing out
+_SHORT_S = 0.002  # the same while it has
 _CLOSE_S = 15.0
 _COMMIT_S = 10.0
 
@@ -75,7 +77,10 @@ class KafkaConsumer:
         self._rejoin = False
         self._closed = False
         self._changed = threading.Condition()
-        self._committing = threading.RLock()
+        self._requests: deque[tuple[Callable[[Any], Any], Future[Any]]] = deque()
+        self._stale_generations = 0
+        self._committing = threading.Lock()  # one commit or transaction of the callers' at a time
+        self._sending = threading.Lock()  # a transaction is under way: the polling thread must not commit beside it
         self._thread = threading.Thread(target=self._run, name=f"kafka-{settings['group.id']}", daemon=True)
         self._thread.start()
 
@@ -263,73 +268,98 @@ class KafkaConsumer:
 
     def _commit_once(self, places: set[Place]) -> bool:
         with self._committing:
-            with self._changed:
-                life, client = self._life, self._client
-                offsets = self._accounts(places)
-            if not offsets or client is None:
-                return False
-            try:
-                client.commit(offsets=offsets, asynchronous=False)
-            except RuntimeError:  # closed meanwhile
-                return False
-            except KafkaException as error:
-                if error_of(error).code() in EXPELLED:
-                    with self._changed:
-                        if life == self._life:
-                            self._begin_anew()
-                raise
-            with self._changed:
-                if life != self._life:
-                    return False
-                for place in places:
-                    if place in self._ledgers:
-                        self._ledgers[place].forget_settled()
-            return True
+            return bool(self._asked(lambda client: self._commit_here(client, places)))
+
+    def _commit_here(self, client: Any, places: set[Place]) -> bool:
+        """In the polling thread."""
+        with self._changed:
+            offsets = self._accounts(places)
+        if not offsets:
+            return False
+        try:
+            client.commit(offsets=offsets, asynchronous=False)
+        except KafkaException as error:
+            if error_of(error).code() in EXPELLED:
+                with self._changed:
+                    self._begin_anew()
+            raise
+        with self._changed:
+            for place in places:
+                if place in self._ledgers:
+                    self._ledgers[place].forget_settled()
+        return True
+
+    def _asked(self, call: Callable[[Any], Any]) -> Any:
+        """Have the polling thread do something with its client; None when there is none or it goes.
+
+        Nobody else touches the client: its calls exclude each other, and a poll keeps the others waiting.
+        """
+        asked: Future[Any] = Future()
+        with self._changed:
+            if self._client is None:
+                return None
+            self._requests.append((call, asked))
+            self._changed.notify_all()
+        return asked.result()
 
     def _forward(
         self, transactions: Transactions, pairs: Sequence[tuple[Delivery, Message]]
     ) -> list[PublishFailure | None]:
         """All of them or none: None for each when it is done, else why not for those to blame."""
         with self._committing:
+            asked = self._asked(lambda client: (self._life, client.consumer_group_metadata()))
+            if asked is None:
+                return [None] * len(pairs)  # none of them is ours any more
+            with self._sending:
+                return self._in_transaction(transactions, pairs, *asked)
+
+    def _in_transaction(
+        self, transactions: Transactions, pairs: Sequence[tuple[Delivery, Message]], life: int, group: Any
+    ) -> list[PublishFailure | None]:
+        answers: list[PublishFailure | None] = [None] * len(pairs)
+        with self._changed:
+            chosen = [
+                index
+                for index, (delivery, _) in enumerate(pairs)
+                if (entry := self._entry(delivery)) is not None and not entry.settled
+            ]
+            handles = [pairs[index][0].handle for index in chosen]
+            if not chosen or life != self._life:
+                return answers
+            for _, topic, partition, offset in handles:
+                self._ledgers[topic, partition].settle(offset)
+            offsets = self._accounts({(topic, partition) for _, topic, partition, _ in handles})
+        done = False
+        try:
+            failures = transactions.send([pairs[index][1] for index in chosen], offsets, group)
+            done, self._stale_generations = not any(failures), 0
+            for index, failure in zip(chosen, failures, strict=True):
+                answers[index] = failure
+        except MemberExpelled:
+            # mostly the group has rebalanced meanwhile; a member that is told so again is none any more
+            self._stale_generations += 1
+            if self._stale_generations > 2:
+                self._anew(life)
+            raise
+        except InDoubt:
+            with contextlib.suppress(BrokerError):
+                transactions.revive()  # ends it, so that the offsets tell whether it was committed
+            self._anew(life)
+            raise
+        finally:
             with self._changed:
-                life, client = self._life, self._client
-                chosen = [
-                    index
-                    for index, (delivery, _) in enumerate(pairs)
-                    if (entry := self._entry(delivery)) is not None and not entry.settled
-                ]
-                if not chosen or client is None:
-                    return [None] * len(pairs)
-                handles = [pairs[index][0].handle for index in chosen]
                 for _, topic, partition, offset in handles:
-                    self._ledgers[topic, partition].settle(offset)
-                places = {(topic, partition) for _, topic, partition, _ in handles}
-                offsets = self._accounts(places)
-            done = False
-            answers: list[PublishFailure | None] = [None] * len(pairs)
-            try:
-                group = client.consumer_group_metadata()
-                failures = transactions.send([pairs[index][1] for index in chosen], offsets, group)
-                done = not any(failures)
-                for index, failure in zip(chosen, failures, strict=True):
-                    answers[index] = failure
-            except (MemberExpelled, InDoubt, RuntimeError) as error:
-                if isinstance(error, InDoubt):
-                    with contextlib.suppress(BrokerError):
-                        transactions.revive()  # ends it, so that the offsets tell whether it was committed
-                with self._changed:
-                    if life == self._life:
-                        self._begin_anew()
-                if isinstance(error, RuntimeError):
-                    raise BrokerUnavailable(f"the member was closed meanwhile: {error}") from error
-                raise
-            finally:
-                with self._changed:
-                    for _, topic, partition, offset in handles:
-                        ledger = self._ledgers.get((topic, partition)) if life == self._life else None
-                        if ledger is not None:
-                            ledger.forget_settled() if done else ledger.unsettle(offset)
-            return answers
+                    ledger = self._ledgers.get((topic, partition)) if life == self._life else None
+                    if ledger is not None and not done:
+                        ledger.unsettle(offset)
+                    elif ledger is not None:
+                        ledger.forget_settled()
+        return answers
+
+    def _anew(self, life: int) -> None:
+        with self._changed:
+            if life == self._life:
+                self._begin_anew()
 
     def _publish_and_settle(self, pairs: Sequence[tuple[Delivery, Message]]) -> list[PublishFailure | None]:
         with self._changed:
@@ -391,7 +421,7 @@ class KafkaConsumer:
             return not self._polling and bool(self._ledgers) and _now_ms() - self._sign_ms > self._idle_ms
 
     def _leave(self, client: Any) -> None:
-        with self._committing:
+        with self._sending:
             with self._changed:
                 # who is thrown out for silence had them in hand; who closes gives them back in good order
                 offsets = self._accounts(set(self._ledgers), counted=not self._closed) if not self._rejoin else []
@@ -399,6 +429,8 @@ class KafkaConsumer:
                 self._life += 1
                 self._ledgers.clear()
                 self._buffer.clear()
+                while self._requests:
+                    self._requests.popleft()[1].set_result(None)
             if offsets:
                 with contextlib.suppress(KafkaException, RuntimeError):
                     client.commit(offsets=offsets, asynchronous=False)
@@ -407,11 +439,25 @@ class KafkaConsumer:
         closing.join(_CLOSE_S / 3)
 
     def _turn(self, client: Any) -> None:
-        record = client.poll(_TURN_S)
-        if record is None:
-            self._flow(client)
-            return
-        records = [record, *client.consume(_FULL, 0)]
+        with self._changed:
+            if self._busy() and not self._requests:
+                self._changed.wait(_SHORT_S)  # somebody will want something soon, and could not interrupt a poll
+            requests, self._requests = self._requests, deque()
+            timeout_s = 0.0 if requests or self._busy() else _TURN_S
+        for call, asked in requests:
+            try:
+                asked.set_result(call(client))
+            except BaseException as error:
+                asked.set_exception(error)
+        record = client.poll(timeout_s)
+        if record is not None:
+            self._keep([record, *client.consume(_FULL, 0)])
+        self._flow(client)
+
+    def _busy(self) -> bool:
+        return bool(self._buffer) or any(ledger.entries for ledger in self._ledgers.values())
+
+    def _keep(self, records: Sequence[Any]) -> None:
         with self._changed:
             for found in records:
                 error = found.error()
@@ -422,7 +468,6 @@ class KafkaConsumer:
                 elif error.fatal() or not error.retriable():
                     self._failure = KafkaException(error)
             self._changed.notify_all()
-        self._flow(client)
 
     def _flow(self, client: Any) -> None:
         """Pause fetching while the buffer is full: back-pressure without leaving the group."""
@@ -451,7 +496,7 @@ class KafkaConsumer:
             client.pause(starts)
 
     def _revoked(self, client: Any, partitions: list[TopicPartition]) -> None:
-        with self._committing:
+        with self._sending:
             with self._changed:
                 places = {(place.topic, place.partition) for place in partitions}
                 offsets = self._accounts(places, counted=False)
