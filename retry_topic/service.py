@@ -21,7 +21,7 @@ from retry_topic.consumer.config import secrets_problems
 from retry_topic.home import Home
 from retry_topic.intake import Intake, Taken
 from retry_topic.lingering import LingeringPublisher
-from retry_topic.names import check_group, dead_topic_of, redelivery_topic_of, retry_topic_of
+from retry_topic.names import check_group, dead_topic_of, intake_group_of, redelivery_topic_of, retry_topic_of
 from retry_topic.owning import ClaimPublisher, OwnedStore, Shards, in_transactions
 from retry_topic.policy import PolicySet, RetryPolicy
 from retry_topic.publisher import BrokerPublisher
@@ -241,7 +241,7 @@ class RetryService:
     def _log_reader(self, broker: LogBroker) -> LogReader:
         return broker.log_reader(
             retry_topic_of(self.group),
-            self.group,
+            intake_group_of(self.group),
             lambda sources: self._insist(None, [], lambda: self.home.store.positions(sources)),
             idle_ms=self.config.idle_ms,
         )
