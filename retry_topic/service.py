@@ -140,11 +140,11 @@ class RetryService:
                 home.store, self._lingering or publisher, push=push, config=self.config.dispatcher
             )
         else:
-            config = in_transactions(self.config.dispatcher)
-            shards = Shards(home.store, self._sender, lease_ms=config.lease_ms, lapse_cap=config.lapse_cap)
+            dispatching = in_transactions(self.config.dispatcher)
+            shards = Shards(home.store, self._sender, lease_ms=dispatching.lease_ms, lapse_cap=dispatching.lapse_cap)
             self._owned = OwnedStore(home.store, shards)
             self._claims = ClaimPublisher(self._owned, self._sender)
-            self.dispatcher = Dispatcher(self._owned, self._claims, config=config)
+            self.dispatcher = Dispatcher(self._owned, self._claims, config=dispatching)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._take_in, name=f"retry-intake-{group}", daemon=True)
         self._state = "new"

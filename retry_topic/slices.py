@@ -3,11 +3,11 @@
     Kafka: group.retry ─► slice ─► {items, dead letters, position} in one script ─► delay store
 
 Whoever comes late with a slice (a member that has lost its partition, a call repeated after a crash) finds the position
-moved on and stores nothing; a store that has fallen back after a failover has the slices since read to it again. So each
-record of a retry topic is taken in exactly once, also when its message has long gone out.
+moved on and stores nothing; a store that has fallen back after a failover has the slices since read to it again. So
+each record of a retry topic is taken in exactly once, also when its message has long gone out.
 
-The attempt records that outlive a message are written after it, and lost with a crash in between: then its headers alone
-count, as they do for a message that comes by another partition.
+The attempt records that outlive a message are written after it, and lost with a crash in between: then its headers
+alone count, as they do for a message that comes by another partition.
 """
 
 from __future__ import annotations
@@ -54,12 +54,16 @@ class SliceIntake(Intake):
         graves = [(self._routed(item, part.source), reason) for item, reason in (as_grave(c, now_ms) for c in dead)]
         stored = self._accept(part, items, graves, insist)
         if isinstance(stored, StalePosition):
-            logger.warning("intake.rewound: %s is taken in up to %s, not %s", part.source, stored.position, part.expected)
+            logger.warning(
+                "intake.rewound: %s is taken in up to %s, not %s", part.source, stored.position, part.expected
+            )
             position = stored.position
             insist(lambda: reader.rewind(part.source, position))
             return []
         reader.done(part)
-        refused = [case for case, outcome in zip(waiting, stored.outcomes, strict=False) if outcome is Outcome.DUPLICATE]
+        refused = [
+            case for case, outcome in zip(waiting, stored.outcomes, strict=False) if outcome is Outcome.DUPLICATE
+        ]
         self._schedule([case for case in self._others_ids(refused, insist) if self._renamed(case)], insist)
         tries = [(case.tries_key, case.state.attempt, case.keep_until_ms) for case in fresh]
         insist(lambda: self._home.store.remember(tries))

@@ -4,8 +4,8 @@
                               │
     death ─► new owner: raise the epoch, fence the old producer, read n: claims up to n are settled, later ones released
 
-The dispatcher knows nothing of it: its store is an `OwnedStore`, which claims only where this process owns the shard, and
-its publisher a `ClaimPublisher`.
+The dispatcher knows nothing of it: its store is an `OwnedStore`, which claims only where this process owns the shard,
+and its publisher a `ClaimPublisher`.
 """
 
 from retry_topic.owning.publisher import ClaimPublisher

@@ -14,10 +14,9 @@ import threading
 import time
 import uuid
 from dataclasses import dataclass
-from typing import Any
 
 from retry_topic.brokers.protocol import ClaimSender
-from wheel_sched.errors import BrokerError, StaleEpoch, WheelSchedError
+from wheel_sched.errors import StaleEpoch, WheelSchedError
 from wheel_sched.store import DelayStore
 from wheel_sched.store.items import Ownership, Resolved
 from wheel_sched.store.operations import Call, Own, Resolve
@@ -256,9 +255,10 @@ class Shards:
                 )
             if resolved.completed or resolved.released:
                 logger.info(
-                    "owning.resolved: shard %d: %d had gone out, %d had not", shard, resolved.completed, resolved.released
+                    "owning.resolved: shard %d: %d had gone out, %d had not",
+                    shard,
+                    resolved.completed,
+                    resolved.released,
                 )
             if not resolved.more:
                 return
-
-

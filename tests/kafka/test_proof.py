@@ -229,7 +229,7 @@ def test_a_dispatcher_that_stood_still_is_fenced(bench: Bench) -> None:
     second = bench.service(delay_ms=1, lease_ms=1_000).up()
     until(lambda: not sum(bench.home.store.counts().total(state) for state in ("due", "fly", "held")))
     os.kill(first.process.pid, signal.SIGCONT)
-    until(lambda: len(bench.committed(done)) >= count, lambda: bench.home.store.counts())
+    until(lambda: len(bench.committed(done)) >= count, bench.home.store.counts)
     time.sleep(2)  # what the first one still has to say, it says now
     second.kill()
     redelivered = Counter(int(message.value) for message in bench.committed(done))

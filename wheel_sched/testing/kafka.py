@@ -163,7 +163,12 @@ class TemporaryKafka:
 
     def _java(self, *arguments: str) -> None:
         done = subprocess.run(
-            self._command(*arguments), cwd=self.folder, capture_output=True, text=True, timeout=START_TIMEOUT_S
+            self._command(*arguments),
+            check=False,
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=START_TIMEOUT_S,
         )
         if done.returncode:
             raise ConfigError(f"{arguments[0]} failed: {(done.stdout + done.stderr)[-2000:]}")
@@ -224,7 +229,8 @@ def kafka_classpath() -> str:
         classpath = known.read_text().strip()
         if classpath and all(Path(jar).is_file() for jar in classpath.split(os.pathsep)):
             return classpath
-    if shutil.which("mvn") is None:
+    maven = shutil.which("mvn")
+    if maven is None:
         raise ConfigError(f"fetching Kafka {VERSION} needs Maven (apt-get install maven); nothing was started")
     cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
@@ -232,7 +238,8 @@ def kafka_classpath() -> str:
         pom.write_text(_POM.format(version=VERSION))
         goal = ["dependency:build-classpath", f"-Dmdep.outputFile={found}", "-Dmdep.includeScope=runtime"]
         done = subprocess.run(
-            ["mvn", "--batch-mode", "--quiet", "-f", str(pom), *goal],
+            [maven, "--batch-mode", "--quiet", "-f", str(pom), *goal],
+            check=False,
             capture_output=True,
             text=True,
             timeout=FETCH_TIMEOUT_S,
@@ -247,7 +254,7 @@ def kafka_classpath() -> str:
 
 @contextlib.contextmanager
 def mock_kafka(brokers: int = 1) -> Iterator[str]:
-    """The address of librdkafka's imitation of a cluster; topics come into being when they are named, with 4 partitions.
+    """The address of librdkafka's imitation of a cluster; topics come into being when named, with 4 partitions.
 
     Raises:
         ConfigError: it did not come up.

@@ -73,7 +73,9 @@ class KafkaBroker:
         transaction_timeout_ms: int = 60_000,
     ) -> None:
         settings = {"bootstrap.servers": servers} if isinstance(servers, str) else dict(servers)
-        problems = [f"expected {name} to be left to us, got: {settings[name]!r}" for name in sorted(_OURS & {*settings})]
+        problems = [
+            f"expected {name} to be left to us, got: {settings[name]!r}" for name in sorted(_OURS & {*settings})
+        ]
         if not settings.get("bootstrap.servers"):
             problems.append("expected servers to be host:port, or settings with bootstrap.servers")
         if type(partitions) is not int or partitions < 1:

@@ -23,7 +23,8 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from retry_topic.brokers.kafka.faults import EXPELLED, MemberExpelled, broker_error, error_of
-from retry_topic.brokers.kafka.ledger import Entry, Ledger
+from retry_topic.brokers.kafka.hands import Hands, Place
+from retry_topic.brokers.kafka.ledger import Ledger
 from retry_topic.brokers.kafka.records import from_record
 from retry_topic.brokers.kafka.transactions import Transactions
 from retry_topic.brokers.protocol import Delivery, InDoubt, PublishFailure
@@ -38,7 +39,6 @@ _SHORT_S = 0.002  # the same while it has
 _CLOSE_S = 15.0
 _COMMIT_S = 10.0
 
-Place = tuple[str, int]
 Publish = Callable[[Sequence[Message]], list[PublishFailure | None]]
 
 
@@ -67,9 +67,7 @@ class KafkaConsumer:
         self._transactions = transactions
         self._publish = publish
         self._client: Any = None
-        self._life = 0  # which membership it is; deliveries of earlier ones are dead
-        self._ledgers: dict[Place, Ledger] = {}
-        self._buffer: deque[tuple[int, Message, int]] = deque()  # life, message, offset
+        self._hands = Hands(idle_ms, _now_ms)
         self._paused = False
         self._failure: Exception | None = None
         self._sign_ms = _now_ms()
@@ -86,9 +84,7 @@ class KafkaConsumer:
 
     def __repr__(self) -> str:
         with self._changed:
-            held = sum(len(ledger.entries) for ledger in self._ledgers.values())
-            places = sorted(self._ledgers)
-        return f"<KafkaConsumer {self._settings['group.id']} partitions={places} unsettled={held}>"
+            return f"<KafkaConsumer {self._settings['group.id']} {self._hands!r}>"
 
     # -- the caller's side
 
@@ -108,7 +104,7 @@ class KafkaConsumer:
                     if self._closed:
                         raise BrokerUnavailable("this consumer was closed: nothing was read")
                     self._sign_ms = _now_ms()
-                    taken = self._take(limit)
+                    taken = self._hands.take(limit)
                     if not taken:
                         failure, self._failure = self._failure, None
                         if failure is not None:
@@ -116,13 +112,14 @@ class KafkaConsumer:
                         left_s = until_s - time.monotonic()
                         if left_s <= 0 or limit < 1:
                             return []
-                        self._changed.wait(min(left_s, self._lapse_in_s()))
+                        self._changed.wait(min(left_s, self._hands.lapse_in_s()))
                         continue
                 try:
                     if self._commit({delivery.handle[1:3] for delivery in taken}):
                         return taken
                 except BrokerError:
-                    self._give_back(taken)
+                    with self._changed:
+                        self._hands.give_back(taken)
                     raise
         finally:
             with self._changed:
@@ -139,7 +136,7 @@ class KafkaConsumer:
             self._sign_ms = _now_ms()
             moved: set[Place] = set()
             for delivery in deliveries:
-                entry = self._entry(delivery)
+                entry = self._hands.entry(delivery)
                 if entry is not None:  # also one that is settled: its commit may have failed
                     entry.settled = True
                     moved.add(delivery.handle[1:3])
@@ -171,7 +168,7 @@ class KafkaConsumer:
         now_ms = _now_ms()
         with self._changed:
             for delivery in deliveries:
-                entry = self._entry(delivery)
+                entry = self._hands.entry(delivery)
                 if entry is not None:
                     entry.since_ms = self._sign_ms = now_ms
 
@@ -184,67 +181,6 @@ class KafkaConsumer:
             self._thread.join(_CLOSE_S)
         if self._transactions is not None:
             self._transactions.close()
-
-    # -- what is held; under `_changed`
-
-    def _take(self, limit: int) -> list[Delivery]:
-        now_ms = _now_ms()
-        taken: list[Delivery] = []
-        for (topic, partition), ledger in self._ledgers.items():
-            for offset, entry in ledger.entries.items():
-                if len(taken) >= limit:
-                    return taken
-                if not entry.settled and now_ms - entry.since_ms >= self._idle_ms:
-                    entry.deliveries, entry.since_ms = entry.deliveries + 1, now_ms
-                    handle = (self._life, topic, partition, offset)
-                    taken.append(Delivery(entry.message, handle, entry.deliveries))
-        while self._buffer and len(taken) < limit:
-            life, message, offset = self._buffer.popleft()
-            source = message.source
-            ledger_ = self._ledgers.get((source.topic, source.partition)) if source and life == self._life else None
-            if ledger_ is None or source is None:
-                continue
-            entry_ = ledger_.admit(offset, message, now_ms)
-            if entry_ is not None:
-                handle = (life, source.topic, source.partition, offset)
-                taken.append(Delivery(message, handle, entry_.deliveries))
-        return taken
-
-    def _lapse_in_s(self) -> float:
-        oldest = min(
-            (
-                entry.since_ms
-                for ledger in self._ledgers.values()
-                for entry in ledger.entries.values()
-                if not entry.settled
-            ),
-            default=None,
-        )
-        if oldest is None:
-            return self._idle_ms / 1000
-        return max(1, oldest + self._idle_ms - _now_ms()) / 1000
-
-    def _entry(self, delivery: Delivery) -> Entry | None:
-        life, topic, partition, offset = delivery.handle
-        ledger = self._ledgers.get((topic, partition)) if life == self._life else None
-        return ledger.entries.get(offset) if ledger is not None else None
-
-    def _give_back(self, taken: Sequence[Delivery]) -> None:
-        """They were not handed out after all: the next poll has them at once."""
-        with self._changed:
-            for delivery in taken:
-                entry = self._entry(delivery)
-                if entry is not None:
-                    entry.deliveries, entry.since_ms = entry.deliveries - 1, entry.since_ms - self._idle_ms
-
-    def _accounts(self, places: set[Place], *, counted: bool = True) -> list[TopicPartition]:
-        found = []
-        for topic, partition in sorted(places):
-            ledger = self._ledgers.get((topic, partition))
-            if ledger is not None and ledger.entries:
-                offset, text = ledger.account(counted=counted)
-                found.append(TopicPartition(topic, partition, offset, text))
-        return found
 
     # -- commits
 
@@ -273,7 +209,7 @@ class KafkaConsumer:
     def _commit_here(self, client: Any, places: set[Place]) -> bool:
         """In the polling thread."""
         with self._changed:
-            offsets = self._accounts(places)
+            offsets = self._hands.accounts(places)
         if not offsets:
             return False
         try:
@@ -284,9 +220,7 @@ class KafkaConsumer:
                     self._begin_anew()
             raise
         with self._changed:
-            for place in places:
-                if place in self._ledgers:
-                    self._ledgers[place].forget_settled()
+            self._hands.forget_settled(places)
         return True
 
     def _asked(self, call: Callable[[Any], Any]) -> Any:
@@ -307,7 +241,7 @@ class KafkaConsumer:
     ) -> list[PublishFailure | None]:
         """All of them or none: None for each when it is done, else why not for those to blame."""
         with self._committing:
-            asked = self._asked(lambda client: (self._life, client.consumer_group_metadata()))
+            asked = self._asked(lambda client: (self._hands.life, client.consumer_group_metadata()))
             if asked is None:
                 return [None] * len(pairs)  # none of them is ours any more
             with self._sending:
@@ -321,14 +255,14 @@ class KafkaConsumer:
             chosen = [
                 index
                 for index, (delivery, _) in enumerate(pairs)
-                if (entry := self._entry(delivery)) is not None and not entry.settled
+                if (entry := self._hands.entry(delivery)) is not None and not entry.settled
             ]
             handles = [pairs[index][0].handle for index in chosen]
-            if not chosen or life != self._life:
+            if not chosen or life != self._hands.life:
                 return answers
             for _, topic, partition, offset in handles:
-                self._ledgers[topic, partition].settle(offset)
-            offsets = self._accounts({(topic, partition) for _, topic, partition, _ in handles})
+                self._hands.ledgers[topic, partition].settle(offset)
+            offsets = self._hands.accounts({(topic, partition) for _, topic, partition, _ in handles})
         done = False
         try:
             failures = transactions.send([pairs[index][1] for index in chosen], offsets, group)
@@ -349,7 +283,7 @@ class KafkaConsumer:
         finally:
             with self._changed:
                 for _, topic, partition, offset in handles:
-                    ledger = self._ledgers.get((topic, partition)) if life == self._life else None
+                    ledger = self._hands.ledgers.get((topic, partition)) if life == self._hands.life else None
                     if ledger is not None and not done:
                         ledger.unsettle(offset)
                     elif ledger is not None:
@@ -358,7 +292,7 @@ class KafkaConsumer:
 
     def _anew(self, life: int) -> None:
         with self._changed:
-            if life == self._life:
+            if life == self._hands.life:
                 self._begin_anew()
 
     def _publish_and_settle(self, pairs: Sequence[tuple[Delivery, Message]]) -> list[PublishFailure | None]:
@@ -366,7 +300,7 @@ class KafkaConsumer:
             chosen = [
                 index
                 for index, (delivery, _) in enumerate(pairs)
-                if (entry := self._entry(delivery)) is not None and not entry.settled
+                if (entry := self._hands.entry(delivery)) is not None and not entry.settled
             ]
         answers: list[PublishFailure | None] = [None] * len(pairs)
         for index, failure in zip(chosen, self._publish([pairs[index][1] for index in chosen]), strict=True):
@@ -378,9 +312,7 @@ class KafkaConsumer:
 
     def _begin_anew(self) -> None:
         """Forget all that is held and have the polling thread join again; under `_changed`."""
-        self._life += 1
-        self._ledgers.clear()
-        self._buffer.clear()
+        self._hands.begin()
         self._rejoin = True
         self._changed.notify_all()
 
@@ -400,11 +332,11 @@ class KafkaConsumer:
         """From joining the group to leaving it, whatever for."""
         with self._changed:
             # one that nobody polls has nothing to join for, but for its first time
-            while self._life and not self._polling and not self._closed:
+            while self._hands.life and not self._polling and not self._closed:
                 self._changed.wait()
             if self._closed:
                 return
-            self._life += 1
+            self._hands.begin()
             self._rejoin = self._paused = False
             self._sign_ms = _now_ms()
         client: Any = Consumer(self._settings)
@@ -418,17 +350,17 @@ class KafkaConsumer:
 
     def _silent(self) -> bool:
         with self._changed:
-            return not self._polling and bool(self._ledgers) and _now_ms() - self._sign_ms > self._idle_ms
+            return not self._polling and bool(self._hands.ledgers) and _now_ms() - self._sign_ms > self._idle_ms
 
     def _leave(self, client: Any) -> None:
         with self._sending:
             with self._changed:
                 # who is thrown out for silence had them in hand; who closes gives them back in good order
-                offsets = self._accounts(set(self._ledgers), counted=not self._closed) if not self._rejoin else []
+                offsets = (
+                    self._hands.accounts(set(self._hands.ledgers), counted=not self._closed) if not self._rejoin else []
+                )
                 self._client = None
-                self._life += 1
-                self._ledgers.clear()
-                self._buffer.clear()
+                self._hands.begin()
                 while self._requests:
                     self._requests.popleft()[1].set_result(None)
             if offsets:
@@ -440,10 +372,10 @@ class KafkaConsumer:
 
     def _turn(self, client: Any) -> None:
         with self._changed:
-            if self._busy() and not self._requests:
+            if self._hands.busy and not self._requests:
                 self._changed.wait(_SHORT_S)  # somebody will want something soon, and could not interrupt a poll
             requests, self._requests = self._requests, deque()
-            timeout_s = 0.0 if requests or self._busy() else _TURN_S
+            timeout_s = 0.0 if requests or self._hands.busy else _TURN_S
         for call, asked in requests:
             try:
                 asked.set_result(call(client))
@@ -454,15 +386,12 @@ class KafkaConsumer:
             self._keep([record, *client.consume(_FULL, 0)])
         self._flow(client)
 
-    def _busy(self) -> bool:
-        return bool(self._buffer) or any(ledger.entries for ledger in self._ledgers.values())
-
     def _keep(self, records: Sequence[Any]) -> None:
         with self._changed:
             for found in records:
                 error = found.error()
                 if error is None:
-                    self._buffer.append((self._life, from_record(found), found.offset()))
+                    self._hands.buffer.append((found.offset(), from_record(found)))
                 elif error.code() in EXPELLED:
                     self._begin_anew()
                 elif error.fatal() or not error.retriable():
@@ -471,7 +400,7 @@ class KafkaConsumer:
 
     def _flow(self, client: Any) -> None:
         """Pause fetching while the buffer is full: back-pressure without leaving the group."""
-        count = len(self._buffer)
+        count = len(self._hands.buffer)
         if not self._paused and count >= _FULL:
             client.pause(client.assignment())
             self._paused = True
@@ -489,7 +418,7 @@ class KafkaConsumer:
         with self._changed:
             for place in known:
                 offset = max(0, place.offset)
-                self._ledgers[place.topic, place.partition] = Ledger(offset, place.metadata or "")
+                self._hands.ledgers[place.topic, place.partition] = Ledger(offset, place.metadata or "")
                 starts.append(TopicPartition(place.topic, place.partition, offset if place.offset >= 0 else -2))
         client.incremental_assign(starts)
         if self._paused:
@@ -499,23 +428,15 @@ class KafkaConsumer:
         with self._sending:
             with self._changed:
                 places = {(place.topic, place.partition) for place in partitions}
-                offsets = self._accounts(places, counted=False)
-                self._drop(partitions)
+                offsets = self._hands.accounts(places, counted=False)
+                self._hands.drop(places)
             if offsets:
                 with contextlib.suppress(KafkaException):
                     client.commit(offsets=offsets, asynchronous=False)
 
     def _lost(self, _: Any, partitions: list[TopicPartition]) -> None:
         with self._changed:
-            self._drop(partitions)
-
-    def _drop(self, partitions: list[TopicPartition]) -> None:
-        for place in partitions:
-            self._ledgers.pop((place.topic, place.partition), None)
-        gone = {(place.topic, place.partition) for place in partitions}
-        kept = [one for one in self._buffer if (source := one[1].source) and (source.topic, source.partition) not in gone]
-        self._buffer.clear()
-        self._buffer.extend(kept)
+            self._hands.drop((place.topic, place.partition) for place in partitions)
 
 
 def _now_ms() -> int:

@@ -1,9 +1,9 @@
 """The ledger of one partition: what a member was handed, what of it is settled, and how both are told to its successor.
 
 Kafka knows one number per partition, the committed offset, and a text beside it. The number is the first record that is
-not settled; the text holds what lies behind it in runs of records, `w1:` and then `<length>.<state>,` in turn: state 0 is
-settled, n was handed out n - 1 times. So a successor hands nothing out twice that was settled out of order, and a record
-whose consumers die is counted. A text that is lost or cut costs repeats, never a message.
+not settled; the text holds what lies behind it in runs of records, `w1:` and then `<length>.<state>,` in turn: state 0
+is settled, n was handed out n - 1 times. So a successor hands nothing out twice that was settled out of order, and a
+record whose consumers die is counted. A text that is lost or cut costs repeats, never a message.
 
 Pure: no Kafka, no clock, no lock. Source: Confluent's parallel consumer keeps its offset map in the same place.
 """

@@ -1,7 +1,8 @@
 """A member of a group that reads whole partitions in order, from positions that somebody else keeps.
 
-What is read is cut into slices of one partition. Where a partition begins, the keeper of its position says: the offsets that are committed serve only those who look how far the group is. A member that lost a partition may still hold
-a slice of it: the keeper refuses that, since the position has moved on.
+What is read is cut into slices of one partition. Where a partition begins, the keeper of its position says: the offsets
+that are committed serve only those who look how far the group is. A member that lost a partition may still hold a slice
+of it: the keeper refuses that, since the position has moved on.
 
 Kafka's own account of who may commit is so not needed for exactness; the store's fence does it (see `Position`).
 """
@@ -132,7 +133,9 @@ class KafkaLog:
         return f"{self._name}/{part.number}"
 
     def _fullest(self) -> _Part | None:
-        return max((part for part in self._parts.values() if part.buffer), key=lambda one: len(one.buffer), default=None)
+        return max(
+            (part for part in self._parts.values() if part.buffer), key=lambda one: len(one.buffer), default=None
+        )
 
     def _fetch(self, timeout_s: float) -> None:
         if self._closed:
@@ -202,7 +205,9 @@ class KafkaLog:
             return
         self._tell_s = time.monotonic() + _TELL_S
         offsets = [
-            TopicPartition(self._topic, part.number, part.done) for part in self._parts.values() if part.done is not None
+            TopicPartition(self._topic, part.number, part.done)
+            for part in self._parts.values()
+            if part.done is not None
         ]
         if offsets and self._client is not None:
             with contextlib.suppress(KafkaException):

@@ -1,7 +1,7 @@
 """Sends the claims of a delay store in transactions that carry the claim's number.
 
-One transactional producer per shard, its id made of namespace and shard: a new one fences those before it. The number is
-committed as the offset of the partition that has the shard's number, in a topic that stays empty, by a group that
+One transactional producer per shard, its id made of namespace and shard: a new one fences those before it. The number
+is committed as the offset of the partition that has the shard's number, in a topic that stays empty, by a group that
 nobody joins; with the messages or not at all. So whoever takes a shard over learns which of the open claims went out.
 
 A committed offset without a group expires (`offsets.retention.minutes`, 7 days): the owner commits it again each day.

@@ -91,7 +91,9 @@ class Topology:
         if not absent:
             return []
         wanted = [
-            NewTopic(name, partitions or self._partitions, self._replication, config=self._settings_of_topics | settings)
+            NewTopic(
+                name, partitions or self._partitions, self._replication, config=self._settings_of_topics | settings
+            )
             for name in absent
         ]
         created = []
@@ -181,7 +183,7 @@ class Topology:
                     return
             if time.monotonic() >= until_s:
                 missing = [topic for topic in topics if topic not in self._known]
-                raise BrokerUnavailable(f"topics were created and are not to be seen yet: {missing}; repeat in a moment")
+                raise BrokerUnavailable(
+                    f"topics were created and are not to be seen yet: {missing}; repeat in a moment"
+                )
             time.sleep(0.02)
-
-

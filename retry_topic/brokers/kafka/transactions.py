@@ -1,8 +1,8 @@
 """A transactional producer that can always say what became of a transaction, or that it cannot.
 
-One transaction at a time, one thread. Every blocking call is attended: it may be left behind (see `attendant`), and then
-the producer is given up for a new one of the same id, whose `init_transactions` ends what the old one had open, the one
-way or the other; the offsets that were part of it tell which.
+One transaction at a time, one thread. Every blocking call is attended: it may be left behind (see `attendant`), and
+then the producer is given up for a new one of the same id, whose `init_transactions` ends what the old one had open,
+the one way or the other; the offsets that were part of it tell which.
 
 Source: KIP-98 (transactions), KIP-447 (offsets with group metadata).
 """
@@ -177,5 +177,3 @@ def _reporter(answers: list[PublishFailure | None], index: int, message: Message
             answers[index] = publish_failure(error_of(error), message.topic)
 
     return told
-
-

@@ -15,6 +15,7 @@ from wheel_sched.store.items import (
     Claimed,
     Dead,
     Done,
+    Fence,
     Held,
     Item,
     Next,
@@ -60,11 +61,10 @@ def schedule(shard: MemoryShard, call: Schedule) -> Stored:
     if said is not None:
         return Stored(list(said), shard.now_us)
     check_batch(len(call.items) + len(call.graves))
-    fence, position = call.fence, None
-    if isinstance(fence, Position):
-        fence, position = None, fence
-        if shard.positions.get(position.source) != position.expected:
-            raise StalePosition(shard.positions.get(position.source))
+    position = call.fence if isinstance(call.fence, Position) else None
+    fence = call.fence if isinstance(call.fence, Fence) else None
+    if position is not None and shard.positions.get(position.source) != position.expected:
+        raise StalePosition(shard.positions.get(position.source))
     shard.seq += 1
     outcomes = []
     closed = fence is not None and fence.epoch <= shard.fences.get(fence.writer, -1)

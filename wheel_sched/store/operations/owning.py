@@ -1,4 +1,4 @@
-"""Operations of a shard's one owner, and of readers of logs: for brokers that keep their own account of what went out."""
+"""Operations of a shard's one owner, and of readers of logs: for brokers that keep an account of what went out."""
 
 from __future__ import annotations
 
