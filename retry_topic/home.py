@@ -12,7 +12,7 @@ import uuid
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from retry_topic.brokers.protocol import Broker
+from retry_topic.brokers.protocol import Broker, LogBroker
 from retry_topic.message import Headers, Message
 from retry_topic.wire import encode_body
 from wheel_sched.dispatcher import PushTarget
@@ -60,7 +60,9 @@ class Home:
     @property
     def hand_over(self) -> str:
         """How due messages get from the store to their topic: "one script" (exactly once) or
-        "claim, publish, settle" (at least once, with a stable id)."""
+        "claim, publish, settle" (at least once, with a stable id); "transactions" (effectively once)."""
+        if isinstance(self.broker, LogBroker) and self.broker.transactions:
+            return "transactions"
         return "one script" if self.push_target() else "claim, publish, settle"
 
     def push_target(self) -> PushTarget | None:

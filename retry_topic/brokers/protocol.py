@@ -197,7 +197,9 @@ class InDoubt(BrokerUnavailable):
 
 @runtime_checkable
 class LogBroker(Protocol):
-    """What a broker may offer besides: topics as logs, read by position."""
+    """What a broker may offer besides: topics as logs, read by position; `transactions` says whether it has any."""
+
+    transactions: bool
 
     def log_reader(self, topic: str, group: str, positions: PositionsOf, *, idle_ms: int = 30_000) -> LogReader:
         """Read `topic` as a member of `group`; created when absent.

@@ -49,7 +49,7 @@ class KafkaBroker:
         transactions: consume-and-produce, and what is due, go out in transactions; False for clusters without: then
             idempotent producers and the header `retry-id` are what is left. Defaults to True.
         group_protocol: "classic", or "consumer" for KIP-848 (Kafka 4). Defaults to "classic".
-        delivery_timeout_ms: how long a message may take to its broker. Defaults to 10 s.
+        delivery_timeout_ms: how long a message may take to its broker; below a dispatcher's lease. Defaults to 8 s.
         transaction_timeout_ms: after which the cluster aborts a transaction of a dead producer; above
             `delivery_timeout_ms`. Defaults to 60 s.
 
@@ -69,7 +69,7 @@ class KafkaBroker:
         create_topics: bool = False,
         transactions: bool = True,
         group_protocol: Literal["classic", "consumer"] = "classic",
-        delivery_timeout_ms: int = 10_000,
+        delivery_timeout_ms: int = 8_000,
         transaction_timeout_ms: int = 60_000,
     ) -> None:
         settings = {"bootstrap.servers": servers} if isinstance(servers, str) else dict(servers)

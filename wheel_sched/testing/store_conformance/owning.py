@@ -1,6 +1,6 @@
 """Cases: logs taken in with their position, one owner of a shard, open claims ended by their number."""
 
-# ruff: noqa: S101 - assertions are what a test-suite is made of
+# ruff: noqa: S101, S106 - assertions are what a test-suite is made of; a token is no password
 
 from __future__ import annotations
 
