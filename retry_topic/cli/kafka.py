@@ -85,9 +85,9 @@ def init(
         there = {topic: broker.topology.partitions(topic) for topic in (*wanted, claims)}
         for topic, kind in wanted.items():
             if not dry_run and not there[topic]:
-                broker.topology.create([topic], **{"retention.ms": str(_KEEP_MS[kind])})
+                broker.topology.create([topic], settings={"retention.ms": str(_KEEP_MS[kind])})
         if not dry_run and not there[claims]:
-            broker.topology.create([claims], partitions=shards, **{"cleanup.policy": "compact"})
+            broker.topology.create([claims], partitions=shards, settings={"cleanup.policy": "compact"})
     for topic, count in there.items():
         planned = count or (shards if topic == claims else partitions)
         if as_json:

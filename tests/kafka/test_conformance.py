@@ -22,6 +22,7 @@ class OnKafka(BrokerConformance):
 
     idle_ms = 2_000
     examples = 8
+    busy = 400, 350
     protocol: Literal["classic", "consumer"] = "classic"
 
     @pytest.fixture

@@ -11,6 +11,7 @@ from __future__ import annotations
 import uuid
 import weakref
 from collections.abc import Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -139,7 +140,14 @@ class KafkaBroker:
         transactions = None
         if self.transactions:
             transactions = self.transaction_producer(f"{group}-{uuid.uuid4().hex[:16]}")
-        consumer = KafkaConsumer(self.member_settings(group, idle_ms), names, idle_ms, transactions, self.publish)
+        consumer = KafkaConsumer(
+            self.member_settings(group, idle_ms),
+            names,
+            idle_ms,
+            transactions,
+            self.publish,
+            partial(self.topology.places, group),
+        )
         self._consumers.add(consumer)
         return consumer
 

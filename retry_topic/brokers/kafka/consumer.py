@@ -51,6 +51,7 @@ class KafkaConsumer:
         idle_ms: see `Broker.consumer`.
         transactions: of this member, for `forward`; None: it publishes first and settles after.
         publish: the broker's.
+        places: where the group has committed, with the texts beside.
     """
 
     def __init__(
@@ -60,7 +61,9 @@ class KafkaConsumer:
         idle_ms: int,
         transactions: Transactions | None,
         publish: Publish,
+        places: Callable[[list[TopicPartition]], list[TopicPartition]],
     ) -> None:
+        self._places = places
         self._settings = dict(settings)
         self._topics = list(topics)
         self._idle_ms = idle_ms
@@ -108,6 +111,8 @@ class KafkaConsumer:
                     if not taken:
                         failure, self._failure = self._failure, None
                         if failure is not None:
+                            if isinstance(failure, BrokerError):
+                                raise failure
                             raise broker_error(failure, "the cluster does not answer")
                         left_s = until_s - time.monotonic()
                         if left_s <= 0 or limit < 1:
@@ -391,7 +396,7 @@ class KafkaConsumer:
             for found in records:
                 error = found.error()
                 if error is None:
-                    self._hands.buffer.append((found.offset(), from_record(found)))
+                    self._hands.fetch(found.offset(), from_record(found))
                 elif error.code() in EXPELLED:
                     self._begin_anew()
                 elif error.fatal() or not error.retriable():
@@ -400,7 +405,7 @@ class KafkaConsumer:
 
     def _flow(self, client: Any) -> None:
         """Pause fetching while the buffer is full: back-pressure without leaving the group."""
-        count = len(self._hands.buffer)
+        count = self._hands.fetched
         if not self._paused and count >= _FULL:
             client.pause(client.assignment())
             self._paused = True
@@ -413,13 +418,20 @@ class KafkaConsumer:
     def _assigned(self, client: Any, partitions: list[TopicPartition]) -> None:
         if not partitions:
             return
-        known = client.committed(partitions, timeout=_COMMIT_S)
+        try:
+            known = {(place.topic, place.partition): place for place in self._places(partitions)}
+        except BrokerError as error:  # what is raised in here, librdkafka would not know what to do with
+            with self._changed:
+                self._failure = error
+                self._begin_anew()
+            return
         starts = []
         with self._changed:
-            for place in known:
-                offset = max(0, place.offset)
-                self._hands.ledgers[place.topic, place.partition] = Ledger(offset, place.metadata or "")
-                starts.append(TopicPartition(place.topic, place.partition, offset if place.offset >= 0 else -2))
+            for topic, partition in ((place.topic, place.partition) for place in partitions):
+                place = known.get((topic, partition))
+                offset, text = (0, "") if place is None else (place.offset, place.metadata or "")
+                self._hands.ledgers[topic, partition] = Ledger(offset, text)
+                starts.append(TopicPartition(topic, partition, -2 if place is None else offset))
         client.incremental_assign(starts)
         if self._paused:
             client.pause(starts)

@@ -29,33 +29,39 @@ class Hands:
     def __init__(self, idle_ms: int, now_ms: Callable[[], int]) -> None:
         self.life = 0
         self.ledgers: dict[Place, Ledger] = {}
-        self.buffer: deque[tuple[int, Message]] = deque()  # offset, record
+        self._fetched: dict[Place, deque[tuple[int, Message]]] = {}  # offset and record; whose turn it is comes first
+        self.fetched = 0
         self._idle_ms = idle_ms
         self._now_ms = now_ms
 
     def __repr__(self) -> str:
         held = sum(len(ledger.entries) for ledger in self.ledgers.values())
-        return f"<Hands life={self.life} partitions={sorted(self.ledgers)} unsettled={held} fetched={len(self.buffer)}>"
+        return f"<Hands life={self.life} partitions={sorted(self.ledgers)} unsettled={held} fetched={self.fetched}>"
 
     @property
     def busy(self) -> bool:
         """Whether somebody will want something soon: to be handed what is fetched, or to settle what is out."""
-        return bool(self.buffer) or any(ledger.entries for ledger in self.ledgers.values())
+        return self.fetched > 0 or any(ledger.entries for ledger in self.ledgers.values())
 
     def begin(self) -> None:
         """Forget all: the next life."""
         self.life += 1
         self.ledgers.clear()
-        self.buffer.clear()
+        self._fetched.clear()
+        self.fetched = 0
 
     def drop(self, places: Iterable[Place]) -> None:
         """Partitions are another member's now."""
-        gone = set(places)
-        for place in gone:
+        for place in places:
             self.ledgers.pop(place, None)
-        kept = [one for one in self.buffer if place_of(one[1]) not in gone]
-        self.buffer.clear()
-        self.buffer.extend(kept)
+            self.fetched -= len(self._fetched.pop(place, ()))
+
+    def fetch(self, offset: int, message: Message) -> None:
+        """A record was fetched."""
+        source = message.source
+        if source is not None and (source.topic, source.partition) in self.ledgers:
+            self._fetched.setdefault((source.topic, source.partition), deque()).append((offset, message))
+            self.fetched += 1
 
     def take(self, limit: int) -> list[Delivery]:
         """Up to `limit` records, those that were silent too long first."""
@@ -65,13 +71,18 @@ class Hands:
             if len(taken) < limit and now_ms - entry.since_ms >= self._idle_ms:
                 entry.deliveries, entry.since_ms = entry.deliveries + 1, now_ms
                 taken.append(Delivery(entry.message, (self.life, *place, offset), entry.deliveries))
-        while self.buffer and len(taken) < limit:
-            offset, message = self.buffer.popleft()
-            place = place_of(message)
-            ledger = self.ledgers.get(place)
-            admitted = ledger.admit(offset, message, now_ms) if ledger is not None else None
-            if admitted is not None:
-                taken.append(Delivery(message, (self.life, *place, offset), admitted.deliveries))
+        share = max(1, (limit - len(taken)) // max(1, len(self._fetched)))
+        while self._fetched and len(taken) < limit:
+            place = next(iter(self._fetched))
+            waiting = self._fetched.pop(place)  # and to the end of the row, so that none waits for ever
+            for _ in range(min(share, len(waiting), limit - len(taken))):
+                offset, message = waiting.popleft()
+                self.fetched -= 1
+                admitted = self.ledgers[place].admit(offset, message, now_ms)
+                if admitted is not None:
+                    taken.append(Delivery(message, (self.life, *place, offset), admitted.deliveries))
+            if waiting:
+                self._fetched[place] = waiting
         return taken
 
     def give_back(self, taken: Sequence[Delivery]) -> None:
@@ -112,9 +123,3 @@ class Hands:
             for offset, entry in ledger.entries.items():
                 if not entry.settled:
                     yield place, offset, entry
-
-
-def place_of(message: Message) -> Place:
-    """The partition a record was read from."""
-    source = message.source
-    return ("", -1) if source is None else (source.topic, source.partition)

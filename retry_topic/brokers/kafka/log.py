@@ -31,7 +31,6 @@ _FULL, _LOW = 4_000, 1_000  # records in the buffers at which fetching pauses, a
 _AT_ONCE = 2_000
 _TELL_S = 0.5
 _CLOSE_S = 5.0
-_READ_S = 10.0
 
 
 class _Part:
@@ -62,6 +61,8 @@ class KafkaLog:
         self._settings = {**settings, "on_commit": self._told}
         self._topic = topic
         self._positions = positions
+        self._topology = topology
+        self._failure: Exception | None = None
         self._name = f"{group}/{topology.topic_id(topic)}"
         self._parts: dict[int, _Part] = {}
         self._client: Any = None
@@ -159,6 +160,9 @@ class KafkaLog:
                 break
             if len(self._parts) != known or self._expelled or time.monotonic() >= until_s:
                 break
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
         count = sum(len(part.buffer) for part in self._parts.values())
         if not self._paused and count >= _FULL:
             self._client.pause(self._client.assignment())
@@ -181,12 +185,17 @@ class KafkaLog:
 
     def _assigned(self, client: Any, partitions: list[TopicPartition]) -> None:
         parts = [_Part(place.partition) for place in partitions]
-        positions = self._positions([self._source(part) for part in parts])
-        committed = {place.partition: place.offset for place in client.committed(partitions, timeout=_READ_S)}
+        try:
+            positions = self._positions([self._source(part) for part in parts])
+            known = self._topology.places(self._settings["group.id"], partitions)
+        except Exception as error:  # what is raised in here, librdkafka would not know what to do with
+            self._failure, self._expelled = error, True
+            return
+        committed = {place.partition: place.offset for place in known}
         places = []
         for part, position in zip(parts, positions, strict=True):
             part.expected = position
-            offset = committed[part.number] if position is None else position
+            offset = committed.get(part.number, -1) if position is None else position
             part.began = offset if offset >= 0 else None
             places.append(TopicPartition(self._topic, part.number, offset if offset >= 0 else -2))
             self._parts[part.number] = part

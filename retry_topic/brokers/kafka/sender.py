@@ -56,7 +56,7 @@ class KafkaSender:
 
     def take_over(self, shard: int) -> int | None:
         """See `ClaimSender`."""
-        self._broker.topology.create([self.topic], partitions=self._shards, **{"cleanup.policy": "compact"})
+        self._broker.topology.create([self.topic], partitions=self._shards, settings={"cleanup.policy": "compact"})
         sender = self._senders.get(shard)
         if sender is None:
             name = f"{self.topic}-{shard}"

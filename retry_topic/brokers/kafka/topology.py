@@ -75,7 +75,9 @@ class Topology:
             self._ids.pop(topic, None)
             self._looked_s = -_AGAIN_S
 
-    def create(self, topics: Iterable[str], partitions: int | None = None, **settings: str) -> list[str]:
+    def create(
+        self, topics: Iterable[str], partitions: int | None = None, settings: Mapping[str, str] | None = None
+    ) -> list[str]:
         """Create what is absent; which were created.
 
         Raises:
@@ -92,7 +94,10 @@ class Topology:
             return []
         wanted = [
             NewTopic(
-                name, partitions or self._partitions, self._replication, config=self._settings_of_topics | settings
+                name,
+                partitions or self._partitions,
+                self._replication,
+                config=self._settings_of_topics | dict(settings or {}),
             )
             for name in absent
         ]
@@ -137,14 +142,26 @@ class Topology:
 
     def committed(self, group: str) -> dict[tuple[str, int], int]:
         """The offsets a group has committed, by topic and partition."""
-        asked = self.admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)], request_timeout=TIMEOUT_S)
+        return {(place.topic, place.partition): place.offset for place in self.places(group)}
+
+    def places(self, group: str, of: list[TopicPartition] | None = None) -> list[TopicPartition]:
+        """Where a group has committed, with the text beside it; no transaction that concerns it is open any more.
+
+        A member that asks for itself while it is given partitions may be refused until it has taken them.
+
+        Raises:
+            BrokerError: the cluster does not answer.
+        """
+        asked = self.admin.list_consumer_group_offsets(
+            [ConsumerGroupTopicPartitions(group, of)], require_stable=True, request_timeout=TIMEOUT_S
+        )
         try:
             answer = asked[group].result(TIMEOUT_S)
         except KafkaException as error:
             if error_of(error).code() == KafkaError.GROUP_ID_NOT_FOUND:
-                return {}
+                return []
             raise broker_error(error, f"the offsets of group {group!r} could not be read") from error
-        return {(place.topic, place.partition): place.offset for place in answer.topic_partitions if place.offset >= 0}
+        return [place for place in answer.topic_partitions if place.offset >= 0]
 
     def topic_id(self, topic: str) -> str:
         """The id of a topic, which a topic made anew under its name does not share; its name where there is none.
