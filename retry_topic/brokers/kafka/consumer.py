@@ -79,7 +79,6 @@ class KafkaConsumer:
         self._closed = False
         self._changed = threading.Condition()
         self._requests: deque[tuple[Callable[[Any], Any], Future[Any]]] = deque()
-        self._stale_generations = 0
         self._committing = threading.Lock()  # one commit or transaction of the callers' at a time
         self._sending = threading.Lock()  # a transaction is under way: the polling thread must not commit beside it
         self._thread = threading.Thread(target=self._run, name=f"kafka-{settings['group.id']}", daemon=True)
@@ -245,12 +244,21 @@ class KafkaConsumer:
         self, transactions: Transactions, pairs: Sequence[tuple[Delivery, Message]]
     ) -> list[PublishFailure | None]:
         """All of them or none: None for each when it is done, else why not for those to blame."""
-        with self._committing:
-            asked = self._asked(lambda client: (self._hands.life, client.consumer_group_metadata()))
-            if asked is None:
-                return [None] * len(pairs)  # none of them is ours any more
-            with self._sending:
-                return self._in_transaction(transactions, pairs, *asked)
+        until_s = time.monotonic() + _COMMIT_S
+        while True:
+            with self._committing:
+                asked = self._asked(lambda client: (self._hands.life, client.consumer_group_metadata()))
+                if asked is None:
+                    return [None] * len(pairs)  # none of them is ours any more
+                try:
+                    with self._sending:
+                        return self._in_transaction(transactions, pairs, *asked)
+                except MemberExpelled:
+                    # mostly the group has rebalanced since; a member that is told so on and on is none any more
+                    if time.monotonic() >= until_s:
+                        self._anew(asked[0])
+                        raise
+            time.sleep(_TURN_S)  # without the lock: the polling thread has a rebalance to get on with
 
     def _in_transaction(
         self, transactions: Transactions, pairs: Sequence[tuple[Delivery, Message]], life: int, group: Any
@@ -271,15 +279,9 @@ class KafkaConsumer:
         done = False
         try:
             failures = transactions.send([pairs[index][1] for index in chosen], offsets, group)
-            done, self._stale_generations = not any(failures), 0
+            done = not any(failures)
             for index, failure in zip(chosen, failures, strict=True):
                 answers[index] = failure
-        except MemberExpelled:
-            # mostly the group has rebalanced meanwhile; a member that is told so again is none any more
-            self._stale_generations += 1
-            if self._stale_generations > 2:
-                self._anew(life)
-            raise
         except InDoubt:
             with contextlib.suppress(BrokerError):
                 transactions.revive()  # ends it, so that the offsets tell whether it was committed
