@@ -21,8 +21,8 @@ ROOT = Path(__file__).resolve().parents[2]
 ELSEWHERE = frozenset({"spark.md"})  # needs Spark: tests/spark/test_page.py runs it, in a process of its own
 DOCS = (page for page in (ROOT / "docs").rglob("*.md") if page.name not in ELSEWHERE)
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS])
-# pages whose examples start an embedded server
-REAL = frozenset({"README.md", "docs/apscheduler.md"})
+# pages whose examples start an embedded server, or librdkafka's imitation of a cluster
+REAL = frozenset({"README.md", "docs/apscheduler.md", "docs/kafka.md"})
 PENDING = re.compile(r"<!-- pending: ([\w.]+):(\w+) -->\s*\Z")
 
 

@@ -51,6 +51,7 @@ class Topology:
         self._settings_of_topics = dict(settings_of_topics)
         self._known: dict[str, int] = {}
         self._ids: dict[str, str] = {}
+        self._controlled = True  # librdkafka's imitation has no controller to create and describe topics
         self._looked_s = -_AGAIN_S
         self._lock = threading.Lock()
 
@@ -92,6 +93,11 @@ class Topology:
             absent = [name for name in names if name not in self._known]
         if not absent:
             return []
+        if not self._controlled:
+            for name in absent:  # librdkafka's imitation creates what is named
+                self.admin.list_topics(name, timeout=TIMEOUT_S)
+            self._until_visible(absent)
+            return absent
         wanted = [
             NewTopic(
                 name,
@@ -107,10 +113,7 @@ class Topology:
                 future.result(TIMEOUT_S)
                 created.append(name)
             except KafkaException as error:
-                code = error_of(error).code()
-                if code == KafkaError._UNSUPPORTED_FEATURE or code == KafkaError.UNSUPPORTED_VERSION:
-                    self.admin.list_topics(name, timeout=TIMEOUT_S)  # an imitation that creates what is named
-                elif code != KafkaError.TOPIC_ALREADY_EXISTS:
+                if error_of(error).code() != KafkaError.TOPIC_ALREADY_EXISTS:
                     raise broker_error(error, f"topic {name!r} could not be created") from error
         self._until_visible(absent)
         return created
@@ -172,6 +175,8 @@ class Topology:
         known = self._ids.get(topic)
         if known is not None:
             return known
+        if not self._controlled:
+            return topic
         try:
             future = self.admin.describe_topics(TopicCollection([topic]), request_timeout=TIMEOUT_S)[topic]
             found = str(future.result(TIMEOUT_S).topic_id)
@@ -185,9 +190,10 @@ class Topology:
 
     def _look(self) -> None:
         try:
-            found = self.admin.list_topics(timeout=TIMEOUT_S).topics
+            cluster = self.admin.list_topics(timeout=TIMEOUT_S)
         except KafkaException as error:
             raise broker_error(error, "the list of topics could not be read") from error
+        found, self._controlled = cluster.topics, not str(cluster.cluster_id).startswith("mockCluster")
         self._known = {name: len(topic.partitions) for name, topic in found.items() if topic.error is None}
         self._looked_s = time.monotonic()
 
