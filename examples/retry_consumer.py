@@ -67,13 +67,14 @@ def main(url: str = "memory:") -> None:
         for item in ("screw", "nut", "bolt", "unicorn", "???"):
             home.publish("orders", item.encode())
         for _ in range(5):
-            ended.acquire(timeout=20)
+            ended.acquire(timeout=60)
         letters = DeadLetters(home)
         for group in letters.groups():
             print(f"dead: {group.count} x {group.sample.reason}")
         stock["bolt"] = 100
-        print(f"replayed: {letters.replay(Selection(error='*LookupError')).replayed}")
-        ended.acquire(timeout=20)
+        replayed = letters.replay(Selection(error="*LookupError")).replayed
+        ended.acquire(timeout=60)  # nothing is printed meanwhile: `print` does not write a line in one piece
+        print(f"replayed: {replayed}")
 
 
 if __name__ == "__main__":

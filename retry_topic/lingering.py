@@ -16,6 +16,7 @@ from typing import NamedTuple
 from retry_topic.publisher import BrokerPublisher, Entry
 from wheel_sched.clock import Clock, SystemClock
 from wheel_sched.dispatcher import Answer, Batch, Failed
+from wheel_sched.errors import Rejected
 from wheel_sched.purgatory import Available, DelayedFetch, Purgatory
 from wheel_sched.store import Claimed
 
@@ -73,8 +74,11 @@ class LingeringPublisher:
                 )
         if opened is None:
             self._purgatory.check_and_complete(_PARKED)
-        else:
+            return
+        try:
             self._purgatory.try_complete_else_watch(opened, (_PARKED,))
+        except (Rejected, RuntimeError):  # closed, or no thread to be had: nothing would ever send what is parked
+            opened.force_complete()
 
     def refuse(self, item: Claimed, reason: str) -> Answer:
         """See `Publisher`."""

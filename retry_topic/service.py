@@ -169,10 +169,10 @@ class RetryService:
         """What the dispatcher did."""
         return self.dispatcher.stats
 
-    @property
-    def turn_s(self) -> float | None:
-        """As the dispatcher's; None also when the intake has ended, which has no turns: it waits at the broker."""
-        return self.dispatcher.turn_s if self._thread.is_alive() else None
+    def ailing(self) -> list[str]:
+        """What of it a restart would mend, in words: of the dispatcher, and an intake that has ended."""
+        ended = [] if self._thread.is_alive() else ["its intake has ended"]
+        return ended + self.dispatcher.ailing()
 
     @property
     def ready(self) -> bool:

@@ -57,11 +57,11 @@ class Sizes:
         sizes: of wheels, besides the default.
     """
 
-    rates: tuple[int, ...] = (5_000, 10_000, 20_000, 40_000, 60_000, 80_000, 105_000, 120_000, 150_000, 200_000)
+    rates: tuple[int, ...] = (10_000, 20_000, 40_000, 60_000, 80_000, 105_000, 120_000, 150_000, 200_000)
     new_from: int = 10_000
     seconds: float = 0
     requests: int = 1_000_000
-    rounds: int = 5
+    rounds: int = 3
     bare_rate: int = 40_000
     tries: int = 2
     members: int = 1_000_000

@@ -55,7 +55,8 @@ def _endpoint(address: tuple[str, int], services: Mapping[str, RetryService], ho
         missing = 'metrics need the extra: pip install "wheel-sched[metrics]"; /livez and /readyz work without it'
         pages["/metrics"] = verdict(lambda: [missing])
     else:
-        pages["/metrics"] = metrics_page(MetricsCollector(services, home.store))
+        purgatories = {name: service.dispatcher.purgatory for name, service in services.items()}
+        pages["/metrics"] = metrics_page(MetricsCollector(services, home.store, purgatories))
     return Endpoint(*address, pages)
 
 

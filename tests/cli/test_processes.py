@@ -156,6 +156,7 @@ def test_serve_answers_probes_and_metrics(started: Any) -> None:
         assert status == 200
         assert "wheel_sched_store_up 1.0" in text
         assert 'wheel_sched_fire_lateness_seconds_count{dispatcher="billing"} 0.0' in text
+        assert 'wheel_sched_purgatory_delayed{purgatory="billing"} 0.0' in text
         server.sigkill()
         wait_ready(503)
         assert get("livez") == (200, "ok\n")

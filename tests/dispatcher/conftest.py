@@ -21,7 +21,7 @@ from wheel_sched.store.operations import Call
 from wheel_sched.testing import VirtualClock
 
 START_MS = 1_000_000_000
-PATIENCE_S = 20.0  # real seconds until a test gives up on other threads
+PATIENCE_S = 40.0  # real seconds until a test gives up on other threads
 
 
 class Received(NamedTuple):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 
-from wheel_sched.dispatcher import Batch, Failed
+from wheel_sched.dispatcher import Batch, DispatcherConfig, Failed
+from wheel_sched.dispatcher.pulse import Pulse
 from wheel_sched.dispatcher.workers import Workers
 from wheel_sched.store import Claim, Claimed, Done
 from wheel_sched.testing import VirtualClock
@@ -29,7 +30,8 @@ def published(lease_until_ns: int, now_ms: int) -> tuple[list[str], Batch]:
     recorder, through = Recorder(), threading.Event()
     batch = Batch(Claim(0, 1, 0, 1, None, None, []), [Claimed("a", 0, 1, "", b"")])
     batch.lease_until_ns = lease_until_ns
-    workers = Workers(recorder, 1, VirtualClock(now_ms), lambda batch: through.set())
+    clock = VirtualClock(now_ms)
+    workers = Workers(recorder, DispatcherConfig(), clock, Pulse(clock), lambda batch: through.set())
     workers.start()
     workers.give(batch)
     assert through.wait(10)

@@ -5,14 +5,19 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from wheel_sched.dispatcher import Batch, Dispatcher, DispatcherStats
 from wheel_sched.errors import StoreUnavailable
 from wheel_sched.observability.prometheus import MetricsCollector, metrics_page
+from wheel_sched.purgatory import DelayedOperation, Purgatory
 from wheel_sched.store import Done, Item, open_store
+from wheel_sched.testing import VirtualClock
+from wheel_sched.wheel import TimingWheel
 
 PATIENCE_S = 30
+REASONS = ("satisfied", "forced", "expired")
 
 
 class Scrape:
@@ -83,6 +88,68 @@ def test_buckets_and_sum_are_in_seconds() -> None:
     assert scrape("fire_lateness_seconds_sum", dispatcher="d") == 40.004
 
 
+def test_purgatories_tell_what_waits_how_it_ended_and_how_late() -> None:
+    """One of each ending; lateness in seconds, cumulative, with its sum."""
+    clock = VirtualClock()
+    wheel: TimingWheel[Any] = TimingWheel(0)
+
+    class ByHand:
+        def schedule(self, delay_ms: int, callback: Any) -> Any:
+            return wheel.schedule(callback, clock.monotonic_ms() + delay_ms)
+
+    class Operation(DelayedOperation):
+        ready = False
+
+        def try_complete(self) -> bool:
+            return self.ready
+
+        def on_complete(self) -> None: ...
+
+    def fails() -> bool:
+        raise ValueError("a mistake")
+
+    with Purgatory[str](ByHand(), clock=clock, on_error=lambda *_: None) as purgatory:
+        satisfied, forced, expired, cancelled, failing, waiting = (Operation(40) for _ in range(6))
+        for name, operation in {"s": satisfied, "f": forced, "e": expired, "c": cancelled, "x": failing}.items():
+            purgatory.try_complete_else_watch(operation, [name])
+        satisfied.ready = True
+        purgatory.check_and_complete("s")
+        forced.force_complete()
+        purgatory.cancel_for_key("c")
+        failing.try_complete = fails  # type: ignore[method-assign]
+        purgatory.check_and_complete("x")
+        failing.try_complete = lambda: False  # type: ignore[method-assign]
+        clock.advance(43)
+        for entry in wheel.advance(43):
+            assert entry.task is not None
+            entry.task()
+        purgatory.try_complete_else_watch(waiting, ["w", "w2"])
+        scrape = Scrape(MetricsCollector({}, purgatories={"mine": purgatory}))
+    told = {"purgatory": "mine"}
+    assert [scrape(f"purgatory_{name}", **told) for name in ("watched", "keys", "delayed")] == [2, 2, 1]
+    reasons = {reason: scrape("purgatory_completed_total", reason=reason, **told) for reason in REASONS}
+    assert reasons == {"satisfied": 1, "forced": 1, "expired": 2}
+    assert scrape("purgatory_cancelled_total", **told) == scrape("purgatory_failed_total", **told) == 1
+    lateness = "purgatory_expiration_lateness_seconds"
+    buckets = [scrape(f"{lateness}_bucket", le=bound, **told) for bound in ("0.002", "0.005", "+Inf")]
+    assert (buckets, scrape(f"{lateness}_count", **told)) == ([0, 2, 2], 2)
+    assert scrape(f"{lateness}_sum", **told) == pytest.approx(0.006)
+
+
+def test_a_dispatchers_own_purgatory_is_told() -> None:
+    """Three batches that were answered: satisfied, and none expired at the publish timeout."""
+    with open_store("memory:") as store, Dispatcher(store, Publisher()) as dispatcher:
+        for n in range(3):
+            store.schedule([Item(f"m{n}", store.now_ms(), b"x", "orders")])
+            until_s = time.monotonic() + PATIENCE_S
+            while dispatcher.stats.published <= n or dispatcher.stats.in_flight:
+                assert time.monotonic() < until_s
+                time.sleep(0.005)  # until the settlement is counted
+        scrape = Scrape(MetricsCollector({}, purgatories={"orders": dispatcher.purgatory}))
+    reasons = [scrape("purgatory_completed_total", purgatory="orders", reason=reason) for reason in REASONS]
+    assert (sum(reasons), reasons[2]) == (3, 0)
+
+
 def test_an_absent_store_leaves_the_rest_of_the_page() -> None:
     """Its own gauge says so; what is known here is told all the same."""
 
@@ -103,14 +170,12 @@ def test_a_dispatcher_says_how_it_is() -> None:
     """Not begun: neither live nor ready; running: both; stopped: neither."""
     with open_store("memory:") as store:
         dispatcher = Dispatcher(store, Publisher())
-        assert (dispatcher.turn_s, dispatcher.ready) == (None, False)
+        assert (dispatcher.ailing(), dispatcher.ready) == (["its thread has ended"], False)
         dispatcher.start()
         until_s = time.monotonic() + PATIENCE_S
         while not dispatcher.ready:
             assert time.monotonic() < until_s
             time.sleep(0.005)  # until the window has been read
-        turn_s = dispatcher.turn_s
-        assert turn_s is not None
-        assert turn_s < PATIENCE_S
+        assert dispatcher.ailing() == []
         dispatcher.stop()
-        assert (dispatcher.turn_s, dispatcher.ready) == (None, False)
+        assert (dispatcher.ailing(), dispatcher.ready) == (["its thread has ended"], False)

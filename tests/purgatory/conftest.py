@@ -119,6 +119,13 @@ def probe() -> type[Probe]:
 
 
 @pytest.fixture
+def new_threads() -> Callable[[], list[threading.Thread]]:
+    """The threads this test started and that still run; what an earlier test left to end is not among them."""
+    earlier = set(threading.enumerate())
+    return lambda: [thread for thread in threading.enumerate() if thread not in earlier]
+
+
+@pytest.fixture
 def until() -> Callable[[Callable[[], bool]], None]:
     """Wait for a condition that other threads bring about."""
 

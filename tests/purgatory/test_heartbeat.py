@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from wheel_sched.errors import ConfigError
+from wheel_sched.errors import ConfigError, Rejected
 from wheel_sched.purgatory import HeartbeatMonitor, Reaper
 from wheel_sched.testing import VirtualClock
 
@@ -216,6 +216,16 @@ def test_a_timer_drives_it(world: Any) -> None:
     assert expired[3:] == ["late"]
 
 
+def test_a_member_that_nothing_would_expire_is_not_taken_in() -> None:
+    """The timer is closed: that is told, and the monitor is as before."""
+    reaper = Reaper()
+    monitor: HeartbeatMonitor[str] = HeartbeatMonitor(TIMEOUT_MS, print, timer=reaper)
+    reaper.close()
+    with pytest.raises(Rejected, match="closed"):
+        monitor.add("a")
+    assert (len(monitor), monitor.next_ms(), monitor.beat("a")) == (0, None, False)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_threads_beat_join_and_leave_while_members_expire(run_all: Any) -> None:
@@ -239,16 +249,16 @@ def test_threads_beat_join_and_leave_while_members_expire(run_all: Any) -> None:
                 mine = [(thread, number) for number in range(20)]
                 rng = random.Random(thread)
                 for member in mine:
-                    monitor.add(member, timeout_ms=60_000)
+                    monitor.add(member, timeout_ms=3_600_000)
                 for _ in range(1_500):
                     member = rng.choice(mine)
                     if rng.random() < 0.8:
                         assert monitor.beat(member)
                     elif rng.random() < 0.5:
-                        monitor.add(member, timeout_ms=60_000)
+                        monitor.add(member, timeout_ms=3_600_000)
                     else:
                         assert monitor.remove(member)
-                        monitor.add(member, timeout_ms=60_000)
+                        monitor.add(member, timeout_ms=3_600_000)
 
             run_all([lambda thread=thread: work(thread) for thread in range(4)])
             deadline = threading.Event()

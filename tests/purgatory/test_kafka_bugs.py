@@ -214,6 +214,39 @@ def test_kafka_2226_completing_while_the_timer_expires(run_all: Any) -> None:
         assert (purgatory.watched(), purgatory.delayed) == (0, 0)
 
 
+def test_kafka_4051_the_wall_clock_neither_expires_nor_delays(world: Any, probe: Any) -> None:
+    """KAFKA-4051: deadlines were on the wall clock, so a step of it expired everything, or nothing for an hour."""
+    operation = probe(20)
+    world.purgatory.try_complete_else_watch(operation, ["key"])
+    world.clock.jump_wall(86_400_000)
+    world.advance(19)
+    assert not operation.is_completed
+    world.clock.jump_wall(-2 * 86_400_000)
+    world.advance(2)
+    assert operation.completion is Completion.EXPIRED
+
+
+def test_kafka_2112_levels_made_by_many_threads_lose_nobody(run_all: Any) -> None:
+    """KAFKA-2112: an overflow wheel that one thread made was not seen whole by another.
+
+    Four threads watch operations whose timeouts reach over all levels, from a millisecond to a hundred years.
+    """
+    clock = VirtualClock()
+    with Reaper(wheel_size=4, clock=clock) as reaper, Purgatory[int](reaper, clock=clock) as purgatory:
+        operations = [[Gate(lambda: False, timeout_ms=1 << power) for power in range(42)] for _ in range(4)]
+
+        def work(number: int) -> None:
+            for operation in operations[number]:
+                purgatory.try_complete_else_watch(operation, [number])
+
+        run_all([lambda number=number: work(number) for number in range(4)])
+        for power in range(42):
+            assert not any(each[power].is_completed for each in operations)
+            clock.advance((1 << power) - clock.monotonic_ms())
+            assert [each[power].wait(30) for each in operations] == [Completion.EXPIRED] * 4
+        assert (purgatory.watched(), purgatory.delayed, purgatory.stats.expired) == (0, 0, 168)
+
+
 def test_kafka_6431_keys_do_not_share_a_lock(run_all: Any) -> None:
     """KAFKA-6431: one lock for all watcher lists made every key wait for every other.
 
@@ -274,7 +307,7 @@ def test_the_deadlock_rule_and_what_breaks_it() -> None:
             return False
         b_is_trying.set()
         assert a_holds_l.wait(30)
-        got["B has L"] = lock_l.acquire(timeout=1)
+        got["B has L"] = lock_l.acquire(timeout=30)  # which A ends, by giving up
         if got["B has L"]:
             lock_l.release()
         return False

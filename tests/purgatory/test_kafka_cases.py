@@ -90,16 +90,15 @@ def test_request_expiry(world: Any, probe: Any) -> None:
     assert sum(stats.lateness_counts) == stats.expired >= 1
 
 
-def test_delayed_futures_that_are_done() -> None:
+def test_delayed_futures_that_are_done(new_threads: Any) -> None:
     """testDelayedFuture: done futures complete the operation in the caller's thread, and no thread is made."""
     threads: list[threading.Thread] = []
     future: Future[int] = Future()
     future.set_result(1)
     with Purgatory[Any]() as purgatory:
-        before = threading.active_count()
         operation = DelayedFutures([future], lambda _: threads.append(threading.current_thread()), timeout_ms=10_000)
         assert operation.watch(purgatory)
-        assert (threads, threading.active_count()) == ([threading.current_thread()], before)
+        assert (threads, new_threads()) == ([threading.current_thread()], [])
 
 
 def test_delayed_futures_that_become_done(world: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 import weakref
 from typing import Any
 
@@ -12,6 +13,8 @@ import pytest
 
 from wheel_sched.errors import Rejected
 from wheel_sched.purgatory import Completion, DelayedOperation, Purgatory
+from wheel_sched.testing import VirtualClock
+from wheel_sched.wheel import TimingWheel
 
 
 class Failing(DelayedOperation):
@@ -245,14 +248,13 @@ def test_close_forces_what_waits_and_lets_nothing_in(world: Any, probe: Any) -> 
     assert "closed" in repr(world.purgatory)
 
 
-def test_closing_and_opening_leaves_no_thread_behind() -> None:
-    """Fifty purgatories with a timer each: as many threads afterwards as before."""
-    before = threading.active_count()
+def test_closing_and_opening_leaves_no_thread_behind(new_threads: Any) -> None:
+    """Fifty purgatories with a timer each, and none of their threads afterwards."""
     for _ in range(50):
         with Purgatory[str]() as purgatory:
             operation = Failing("", timeout_ms=60_000)
             purgatory.try_complete_else_watch(operation, ["a"])
-    assert threading.active_count() == before
+    assert new_threads() == []
 
 
 def test_callbacks_come_after_on_complete_and_once(probe: Any) -> None:
@@ -299,6 +301,124 @@ def test_a_cancelled_waiter_does_not_disturb_the_others(probe: Any) -> None:
 
 async def _wait(operation: DelayedOperation) -> Completion:
     return await operation.completed
+
+
+def test_one_callback_that_raises_does_not_keep_the_others_from_hearing(probe: Any) -> None:
+    """A thread that waits must not wait for ever for another's mistake; the mistake is raised all the same."""
+    operation = probe()
+    heard: list[Any] = []
+
+    def bad(_: Completion) -> None:
+        raise ValueError("bad")
+
+    for callback in (bad, heard.append, bad, heard.append):
+        operation.when_completed(callback)
+    waited: list[Any] = []
+    waiter = threading.Thread(target=lambda: waited.append(operation.wait(30)))
+    waiter.start()
+    while len(operation._callbacks) < 5:
+        time.sleep(0.001)  # until the waiter has come
+    with pytest.raises(ValueError, match="bad"):
+        operation.force_complete()
+    waiter.join(30)
+    assert (heard, waited) == ([Completion.FORCED] * 2, [Completion.FORCED])
+
+
+def test_who_gave_up_waiting_leaves_nothing_behind(probe: Any) -> None:
+    """Polling an operation with short waits, on threads or in a loop, must not grow it."""
+
+    async def gives_up() -> None:
+        for _ in range(3):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(_wait(operation), 0.001)
+
+    operation = probe()
+    for _ in range(20):
+        assert operation.wait(0) is None
+    asyncio.run(gives_up())
+    assert operation._callbacks == []
+    operation.force_complete()
+    assert operation.wait(0) is Completion.FORCED
+
+
+def test_a_loop_that_was_closed_meanwhile_keeps_nobody_from_hearing(probe: Any) -> None:
+    """Its task is gone; the other waiters are told."""
+    operation, heard = probe(), list[Any]()
+    loop = asyncio.new_event_loop()
+    try:
+        task = loop.create_task(_wait(operation))
+        loop.run_until_complete(asyncio.sleep(0))
+    finally:
+        loop.close()
+    operation.when_completed(heard.append)
+    operation.force_complete()
+    assert heard == [Completion.FORCED]
+    task.get_coro().close()
+    task._log_destroy_pending = False
+
+
+def test_time_that_a_try_moves_on_expires_it_once(probe: Any) -> None:
+    """A timer that is driven from within `try_complete` calls `run` under the operation's own lock."""
+    clock = VirtualClock()
+    wheel: TimingWheel[Any] = TimingWheel(0)
+
+    class ByHand:
+        def schedule(self, delay_ms: int, callback: Any) -> Any:
+            return wheel.schedule(callback, clock.monotonic_ms() + delay_ms)
+
+    class Moves(probe):  # type: ignore[misc]
+        def try_complete(self) -> bool:
+            for entry in wheel.advance(clock.monotonic_ms()):
+                entry.task()
+                assert self.completions == 0, "it was completed under its own lock"
+            return False
+
+    purgatory = Purgatory[str](ByHand(), clock=clock)
+    operation = Moves(10)
+    purgatory.try_complete_else_watch(operation, ["a"])
+    clock.advance(10)
+    assert purgatory.check_and_complete("a") == 1
+    assert (operation.completion, operation.completions, operation.expirations) == (Completion.EXPIRED, 1, 1)
+    assert (purgatory.stats.expired, purgatory.watched(), purgatory.delayed) == (1, 0, 0)
+
+
+def test_a_try_that_closes_the_purgatory_is_completed_by_it(world: Any, probe: Any) -> None:
+    """By force and once, like all others that wait."""
+
+    class Closes(probe):  # type: ignore[misc]
+        def try_complete(self) -> bool:
+            if self.ready:
+                forced.extend(world.purgatory.close())
+            return False
+
+    forced: list[Any] = []
+    operation, other = Closes(60_000), probe(60_000)
+    world.purgatory.try_complete_else_watch(operation, ["a"])
+    world.purgatory.try_complete_else_watch(other, ["b"])
+    operation.ready = True
+    assert world.purgatory.check_and_complete("a") == 1
+    assert [(each.completion, each.completions) for each in (operation, other)] == [(Completion.FORCED, 1)] * 2
+    assert forced == [operation, other]
+    assert (world.purgatory.watched(), world.purgatory.delayed, world.purgatory.stats.forced) == (0, 0, 2)
+
+
+def test_an_error_hook_that_raises_stops_neither_check_nor_close(probe: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """The hook is the user's too: the operations behind the one that failed are tried, and forced at the end."""
+
+    def hook(operation: DelayedOperation, error: Exception) -> None:
+        raise RuntimeError("the hook failed")
+
+    purgatory = Purgatory[str](on_error=hook)
+    bad, good, last = Failing("try", timeout_ms=60_000), probe(60_000), probe(60_000)
+    bad.armed = False
+    for operation in (bad, good, last):
+        purgatory.try_complete_else_watch(operation, ["a"])
+    bad.armed = good.ready = True
+    assert purgatory.check_and_complete("a") == 1
+    bad.where = "complete"
+    assert purgatory.close() == [bad, last]
+    assert (last.completions, purgatory.stats.failed) == (1, 2)
+    assert "the hook failed" in caplog.text
 
 
 def test_the_repr_tells_the_state(world: Any, probe: Any) -> None:

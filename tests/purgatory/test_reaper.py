@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from typing import Any
 
 import pytest
@@ -102,16 +103,15 @@ def test_errors_are_logged_by_default(caplog: pytest.LogCaptureFixture) -> None:
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_an_unused_reaper_has_no_thread_and_a_closed_one_takes_nothing() -> None:
+def test_an_unused_reaper_has_no_thread_and_a_closed_one_takes_nothing(new_threads: Any) -> None:
     """A second close does nothing; what waited is never called."""
-    before = threading.active_count()
     called: list[int] = []
     reaper = Reaper()
-    assert threading.active_count() == before
+    assert new_threads() == []
     reaper.schedule(60_000, lambda: called.append(1))
     reaper.close()
     reaper.close()
-    assert (threading.active_count(), len(reaper), called) == (before, 0, [])
+    assert (new_threads(), len(reaper), called) == ([], 0, [])
     with pytest.raises(Rejected, match="closed"):
         reaper.schedule(1, lambda: None)
     assert repr(reaper) == "<Reaper closed pending=0>"
@@ -133,6 +133,71 @@ def test_a_callback_may_close_its_reaper() -> None:
     assert (len(reaper), called) == (0, [])
 
 
+def test_a_sleeping_reaper_keeps_nothing_alive(until: Any) -> None:
+    """What it called last is gone while it waits for what comes next, which may take a day."""
+
+    class Target:
+        def call(self) -> None: ...
+
+    clock = VirtualClock()
+    with Reaper(clock=clock) as reaper:
+        target = Target()
+        reference = weakref.ref(target)
+        reaper.schedule(1, target.call)
+        reaper.schedule(86_400_000, lambda: None)
+        del target
+        clock.wait_for_waiters(1)
+        clock.advance(1)
+        until(lambda: reference() is None)
+        assert len(reaper) == 1
+
+
+@pytest.mark.parametrize("error", [ValueError("again"), SystemExit(1)], ids=repr)
+def test_an_error_hook_that_raises_does_not_end_the_reaper(error: BaseException) -> None:
+    """The hook is the user's too; for what else waits there is no other thread."""
+
+    def hook(callback: object, raised: Exception) -> None:
+        raise error
+
+    done = threading.Event()
+    with Reaper(on_error=hook) as reaper:
+        reaper.schedule(0, lambda: 1 // 0)
+        reaper.schedule(1, done.set)
+        assert done.wait(30)
+
+
+@pytest.mark.parametrize("error", [SystemExit(1), KeyboardInterrupt(), GeneratorExit()], ids=repr)
+def test_a_callback_that_would_end_its_thread_does_not(error: BaseException, caplog: pytest.LogCaptureFixture) -> None:
+    """It is logged, and what else waits is called."""
+
+    def ends() -> None:
+        raise error
+
+    done = threading.Event()
+    with Reaper() as reaper:
+        reaper.schedule(0, ends)
+        reaper.schedule(1, done.set)
+        assert done.wait(30)
+    assert type(error).__name__ in caplog.text
+
+
+def test_a_thread_that_cannot_be_started_is_told_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is scheduled then, and the next timer finds the reaper as it was."""
+
+    def refuses(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    done = threading.Event()
+    with Reaper() as reaper:
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", refuses)
+            with pytest.raises(RuntimeError, match="can't start"):
+                reaper.schedule(1, done.set)
+        assert len(reaper) == 0
+        reaper.schedule(1, done.set)
+        assert done.wait(30)
+
+
 def test_wrong_shapes_are_told() -> None:
     """As the wheel tells them."""
     with pytest.raises(ConfigError, match="wheel_size"):
@@ -140,9 +205,8 @@ def test_wrong_shapes_are_told() -> None:
 
 
 @pytest.mark.slow
-def test_ten_threads_start_and_close_fifty_reapers() -> None:
+def test_ten_threads_start_and_close_fifty_reapers(new_threads: Any) -> None:
     """Each used, closed twice, or closed unused; no thread is left."""
-    before = threading.active_count()
 
     def work() -> None:
         for number in range(50):
@@ -156,5 +220,5 @@ def test_ten_threads_start_and_close_fifty_reapers() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
-    assert threading.active_count() == before
+        thread.join(50)
+    assert new_threads() == []

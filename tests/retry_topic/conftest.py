@@ -21,7 +21,7 @@ from retry_topic.message import Headers
 from retry_topic.policy import Fixed, PolicySet, Rule
 from retry_topic.service import RetryService, ServiceConfig
 
-PATIENCE_S = 20.0  # real seconds until a test gives up on other threads
+PATIENCE_S = 40.0  # real seconds until a test gives up on other threads
 
 
 class Call(NamedTuple):

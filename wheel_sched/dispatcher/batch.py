@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -43,15 +43,26 @@ class Batch:
     told: Callable[[Batch], object] | None = None  # whom to tell when the last answer has come
     lease_until_ns: int = 0  # by the local monotonic clock; never later than the store's own end of the lease
     over: bool = False
+    reached: int = 0  # every item before it has its answer, so that the last acknowledgement is found without a search
 
     def __post_init__(self) -> None:
         self.answers = [None] * len(self.items)
 
     def acknowledge(self, place: int, answer: Answer) -> None:
-        """Answer for the item at `place`, from any thread, also after `publish` has returned (see `Publisher`)."""
-        self.answers[place] = answer
-        if self.told is not None and not unanswered(self.answers):
-            self.told(self)
+        """Answer for the item at `place`, from any thread, also after `publish` has returned (see `Publisher`).
+
+        Cost: each answer is passed once in all, however many threads there are and whatever their order.
+        """
+        answers, told = self.answers, self.told
+        answers[place] = answer
+        if told is None:
+            return
+        reached, end = self.reached, len(answers)
+        while reached < end and answers[reached] is not None:
+            reached += 1
+        self.reached = reached  # a slower thread may set it back, to where it is true as well
+        if reached == end:
+            told(self)
 
 
 class Publisher(Protocol):
@@ -73,8 +84,3 @@ class Publisher(Protocol):
     def refuse(self, item: Claimed, reason: str) -> Answer:
         """What to do with an item that the server could not push (one-script hand-over only)."""
         ...
-
-
-def unanswered(answers: Sequence[Answer | None]) -> int:
-    """How many answers are missing."""
-    return sum(answer is None for answer in answers)

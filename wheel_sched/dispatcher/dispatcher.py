@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
 from wheel_sched.clock import Clock, SystemClock
@@ -25,13 +25,14 @@ from wheel_sched.dispatcher.backoff import Backoff
 from wheel_sched.dispatcher.batch import Batch, Publisher
 from wheel_sched.dispatcher.config import DispatcherConfig
 from wheel_sched.dispatcher.listener import Listener
+from wheel_sched.dispatcher.pulse import Pulse
 from wheel_sched.dispatcher.push import PushTarget
 from wheel_sched.dispatcher.server_time import ServerTime
 from wheel_sched.dispatcher.statistics import DispatcherStats
 from wheel_sched.dispatcher.waiting import Waiting
 from wheel_sched.dispatcher.workers import Workers
 from wheel_sched.errors import StaleEpoch, StoreError, WheelSchedError
-from wheel_sched.purgatory import Joined
+from wheel_sched.purgatory import Joined, Purgatory
 from wheel_sched.store.delay_store import DelayStore
 from wheel_sched.store.items import (
     Claim,
@@ -47,6 +48,8 @@ from wheel_sched.store.items import (
 from wheel_sched.store.operations import Call, ClaimDue, Extend, Look, ReportJump, Settle, Sweep
 
 logger = logging.getLogger("wheel_sched.dispatcher")
+
+_OWNER = "wheel-sched-dispatcher"
 
 
 class _Reply(NamedTuple):
@@ -102,10 +105,9 @@ class Dispatcher:
         self._inbox: deque[Callable[[], None]] = deque()
         self._backoff = Backoff(self.config, self.stats)
         self._wakeup = threading.Condition()
-        self._workers = Workers(
-            publisher, self.config.workers, self._clock, lambda batch: self._note(lambda: self._waiting.returned(batch))
-        )
-        self._owner = threading.Thread(target=self._own, name="wheel-sched-dispatcher", daemon=True)
+        self._pulse = Pulse(self._clock)
+        self._workers = Workers(publisher, self.config, self._clock, self._pulse, self._returned)
+        self._owner = threading.Thread(target=self._own, name=_OWNER, daemon=True)
         self._listeners: list[Listener] = []
         self._state = "new"
         self._state_lock = threading.Lock()
@@ -114,7 +116,6 @@ class Dispatcher:
         self._store_failures = 0
         self._quiet_until_us = 0
         self._asked_us = 0
-        self._turn_began_ns: int | None = None
 
     def __repr__(self) -> str:
         stats = self.stats
@@ -130,18 +131,24 @@ class Dispatcher:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    @property
-    def turn_s(self) -> float | None:
-        """Seconds the owner's present turn has lasted, 0 while it sleeps; None when it has ended or not begun."""
+    def ailing(self) -> list[str]:
+        """What of it a restart would mend, in words: a thread that has ended, or an owner's turn of over a minute."""
         if not self._owner.is_alive():
-            return None
-        began_ns = self._turn_began_ns
-        return 0.0 if began_ns is None else (self._clock.monotonic_ns() - began_ns) / 1e9
+            return ["its thread has ended"]
+        threads = [*self._workers.threads, *(listener.thread for listener in self._listeners)]
+        ended = [f"{thread.name} has ended" for thread in threads if not thread.is_alive()]
+        return ended * (self._state == "running") + self._pulse.stuck(_OWNER)  # in a drain they end
 
     @property
     def ready(self) -> bool:
-        """It runs, has read every shard's window, and the store answered its last call."""
-        return self._owner.is_alive() and self._state == "running" and not self._unread and not self._store_failures
+        """It runs, has read every shard's window, the store answered its last call, and the publisher returns."""
+        runs = self._owner.is_alive() and self._state == "running"
+        return runs and not self._unread and not self._store_failures and not self._pulse.stuck()
+
+    @property
+    def purgatory(self) -> Purgatory[Hashable]:
+        """Where claimed batches wait for their answers, and a drain for its end; to look at."""
+        return self._waiting.purgatory
 
     def start(self) -> None:
         """Start the owner and the workers."""
@@ -208,7 +215,7 @@ class Dispatcher:
         self._drained = True
 
     def _step(self) -> None:
-        self._turn_began_ns = self._clock.monotonic_ns()
+        self._pulse.beat(_OWNER)
         while self._inbox:
             self._inbox.popleft()()
         self._waiting.timer.run_due()
@@ -243,7 +250,7 @@ class Dispatcher:
                 until_us.append(local_us + expiry * 1000 - self._time.now_us(local_us))
             if (timeout_ms := self._waiting.timer.next_ms()) is not None:
                 until_us.append(timeout_ms * 1000)
-            self._turn_began_ns = None
+            self._pulse.rest(_OWNER)
             self._clock.wait(self._wakeup, max(0, min(until_us) - local_us) / 1000 if until_us else None)
 
     def _converse(self) -> bool:
@@ -370,8 +377,8 @@ class Dispatcher:
             listener = Listener(
                 self.store.backend, dict(marks), self._mark_heard, self._reconnected, self.config.sweep_ms + 5_000
             )
-            self._listeners.append(listener)
             listener.start()
+            self._listeners.append(listener)
 
     def _mark_heard(self, shard: int, mark: Mark) -> None:
         def arm() -> None:
@@ -431,6 +438,9 @@ class Dispatcher:
         self.stats.in_flight += len(batch.items)
         self._alarms.keep(batch, self._now_ms() + self.config.lease_ms // 3)
         self._waiting.watch(batch)
+
+    def _returned(self, batch: Batch) -> None:
+        self._note(lambda: self._waiting.returned(batch))
 
     def _told(self, batch: Batch) -> None:
         self._note(lambda: self._waiting.told(batch))

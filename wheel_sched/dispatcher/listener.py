@@ -46,10 +46,10 @@ class Listener:
         self._block_ms = block_ms
         self._stopping = threading.Event()
         self._waiter: Any = None
-        self._thread = threading.Thread(target=self._listen, name="wheel-sched-listener", daemon=True)
+        self.thread = threading.Thread(target=self._listen, name="wheel-sched-listener", daemon=True)
 
     def start(self) -> None:
-        self._thread.start()
+        self.thread.start()
 
     def _listen(self) -> None:
         failures = 0
@@ -83,6 +83,6 @@ class Listener:
             waiter = self._waiter
             if waiter is not None:  # again and again, for the thread may be about to connect and to read
                 self._backend.interrupt(waiter)
-            if not self._thread.is_alive() or self._thread is threading.current_thread():
+            if not self.thread.is_alive() or self.thread is threading.current_thread():
                 return
-            self._thread.join(STOP_POLL_S)
+            self.thread.join(STOP_POLL_S)

@@ -9,6 +9,8 @@ from collections.abc import Callable
 
 from wheel_sched.clock import Clock
 from wheel_sched.dispatcher.batch import Answer, Batch, Failed, Publisher
+from wheel_sched.dispatcher.config import DispatcherConfig
+from wheel_sched.dispatcher.pulse import STUCK_AFTER_MS, Pulse
 from wheel_sched.store.items import Refused
 
 logger = logging.getLogger("wheel_sched.dispatcher")
@@ -20,21 +22,32 @@ class Workers:
     Args:
         publisher: what they call. With a true attribute `instant` it never waits (a broker in this process) and is
             called in the owner's thread, which spares two changes of thread a batch.
-        count: how many.
+        config: how many they are, and how long a publisher may take.
         clock: what leases are measured with here.
+        pulse: where each thread is heard of while it publishes.
         returned: called from a worker when a batch is through; what is unanswered in it then is in doubt. Not called
             for what a publisher with a true attribute `asynchronous` has sent: that tells of the last answer itself.
     """
 
-    def __init__(self, publisher: Publisher, count: int, clock: Clock, returned: Callable[[Batch], None]) -> None:
+    def __init__(
+        self,
+        publisher: Publisher,
+        config: DispatcherConfig,
+        clock: Clock,
+        pulse: Pulse,
+        returned: Callable[[Batch], None],
+    ) -> None:
         self._publisher = publisher
         self._asynchronous = bool(getattr(publisher, "asynchronous", False))
         self._instant = bool(getattr(publisher, "instant", False))
         self._clock = clock
         self._returned = returned
+        self._pulse = pulse
+        self._patience_ms = config.publish_timeout_ms + STUCK_AFTER_MS
         self._work: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
         self.threads = [
-            threading.Thread(target=self._publish, name=f"wheel-sched-publisher-{n}", daemon=True) for n in range(count)
+            threading.Thread(target=self._publish, name=f"wheel-sched-publisher-{n}", daemon=True)
+            for n in range(config.workers)
         ]
 
     def start(self) -> None:
@@ -62,8 +75,11 @@ class Workers:
             self._work.put(None)
 
     def _publish(self) -> None:
+        name = threading.current_thread().name
         while (batch := self._work.get()) is not None:
+            self._pulse.beat(name, self._patience_ms)
             self._attend(batch)
+            self._pulse.rest(name)
 
     def _attend(self, batch: Batch) -> None:
         try:

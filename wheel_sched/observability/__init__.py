@@ -5,6 +5,6 @@ anyway, and a probe is answered from this process alone.
 """
 
 from wheel_sched.observability.endpoint import Endpoint, parse_address, verdict
-from wheel_sched.observability.liveness import STUCK_AFTER_S, Watched, dead_parts, unready_parts
+from wheel_sched.observability.liveness import Watched, dead_parts, unready_parts
 
-__all__ = ["STUCK_AFTER_S", "Endpoint", "Watched", "dead_parts", "parse_address", "unready_parts", "verdict"]
+__all__ = ["Endpoint", "Watched", "dead_parts", "parse_address", "unready_parts", "verdict"]

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from http import HTTPStatus
 from importlib.metadata import version
-from typing import Protocol
+from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -22,6 +22,9 @@ from wheel_sched.dispatcher import DispatcherStats
 from wheel_sched.dispatcher.statistics import LATENESS_BUCKETS_MS
 from wheel_sched.errors import WheelSchedError
 from wheel_sched.observability.endpoint import Page, Reply
+from wheel_sched.observability.histogram import cumulated
+from wheel_sched.observability.purgatories import of_purgatories
+from wheel_sched.purgatory import Purgatory
 from wheel_sched.store import Counts, DelayStore
 
 logger = logging.getLogger("wheel_sched.observability")
@@ -57,19 +60,29 @@ class MetricsCollector(Collector):
     Args:
         dispatchers: name, which becomes the label `dispatcher`, to a dispatcher or a service.
         store: asked once per scrape, one command a shard. Defaults to None: nothing is told of it.
+        purgatories: name, which becomes the label `purgatory`, to a purgatory; a dispatcher's own is its `purgatory`.
+            Defaults to none.
 
     Thread rules: `collect` from any thread.
     """
 
-    def __init__(self, dispatchers: Mapping[str, _Dispatches], store: DelayStore | None = None) -> None:
+    def __init__(
+        self,
+        dispatchers: Mapping[str, _Dispatches],
+        store: DelayStore | None = None,
+        purgatories: Mapping[str, Purgatory[Any]] | None = None,
+    ) -> None:
         self._dispatchers = dict(dispatchers)
         self._store = store
+        self._purgatories = dict(purgatories or {})
 
     def collect(self) -> Iterator[Metric]:
         build = GaugeMetricFamily("wheel_sched_build_info", "Constant 1; the version is a label.", labels=["version"])
         build.add_metric([version("wheel-sched")], 1)
         yield build
         yield from self._of_dispatchers()
+        if self._purgatories:
+            yield from of_purgatories({name: one.stats for name, one in self._purgatories.items()})
         if self._store is not None:
             yield from self._of_store(self._store)
 
@@ -88,7 +101,7 @@ class MetricsCollector(Collector):
         )
         for name, one in stats.items():
             in_flight.add_metric([name], one.in_flight)
-            lateness.add_metric([name], _cumulated(one.lateness_counts), one.lateness_sum_ms / 1000)
+            lateness.add_metric([name], cumulated(LATENESS_BUCKETS_MS, one.lateness_counts), one.lateness_sum_ms / 1000)
         yield in_flight
         yield lateness
 
@@ -126,15 +139,6 @@ def _of_counts(counts: Counts) -> Iterator[Metric]:
     if head_ms is not None:
         next_due.add_metric([], head_ms / 1000)
     yield next_due
-
-
-def _cumulated(counts: list[int]) -> list[tuple[str, float]]:
-    bounds = [str(bound_ms / 1000) for bound_ms in LATENESS_BUCKETS_MS] + ["+Inf"]
-    total, buckets = 0, []
-    for bound, count in zip(bounds, list(counts), strict=True):
-        total += count
-        buckets.append((bound, float(total)))
-    return buckets
 
 
 def metrics_page(collector: MetricsCollector) -> Page:

@@ -69,6 +69,7 @@ class HeartbeatMonitor(Generic[M]):
 
         Raises:
             ConfigError: `timeout_ms` is not an int of at least 1; nothing was changed.
+            Rejected: the timer is closed; the member is none.
         """
         own_ms = None if timeout_ms is None else _timeout(timeout_ms)
         with self._lock:
@@ -77,7 +78,11 @@ class HeartbeatMonitor(Generic[M]):
                 self._timeouts[member] = own_ms
             deadline_ms = (own_ms or self.timeout_ms) - (-self._now_ns() // _MS)
             self._members[member] = self._wheel.schedule(member, deadline_ms)
-            self._rearm(deadline_ms)
+            try:
+                self._rearm(deadline_ms)
+            except BaseException:
+                self._forget(member)
+                raise
 
     def beat(self, member: M) -> bool:
         """The member was heard of; False when it is none (any more)."""

@@ -81,6 +81,8 @@ class Lock(Protocol):
 class DelayedOperation:
     """What waits. Override `try_complete` and `on_complete`, and `on_expiration` if an expiry is news.
 
+    Watcher lists tell operations apart by identity: leave `__eq__` and `__hash__` as they are.
+
     Args:
         timeout_ms: how long it may wait once it is watched; 0 or less: it expires at once.
         lock: what `try_complete` runs under, where its condition is already guarded by a lock of the caller's: then it
@@ -172,6 +174,8 @@ class DelayedOperation:
             if self._ended is not None or self._place is None:
                 return
             self._ended = _EXPIRED
+            if self._phase is _TRYING:  # as above: time was moved on by try_complete itself
+                return
         finally:
             lock.release()
         self._finish(_EXPIRED)
@@ -240,8 +244,15 @@ class DelayedOperation:
     def wait(self, timeout_s: float | None = None) -> Completion | None:
         """Block until `on_complete` has run; who completed it, None when `timeout_s` (real seconds) were over."""
         done = threading.Event()
-        self.when_completed(lambda _: done.set())
-        return self._ended if done.wait(timeout_s) else None
+
+        def tell(_: Completion) -> None:
+            done.set()
+
+        self.when_completed(tell)
+        if done.wait(timeout_s):
+            return self._ended
+        self._withdraw(tell)
+        return None
 
     @property
     def completed(self) -> Completed:
@@ -290,13 +301,31 @@ class DelayedOperation:
                 self._call_back(self._callbacks)
 
     def _call_back(self, callbacks: list[Callable[[Completion], object]]) -> None:
+        """Call all of them, for somebody may be blocked until his is; then raise what the first that failed raised."""
         ended = self._ended
+        problem: BaseException | None = None
         while callbacks and ended is not None:
             try:
                 callback = callbacks.pop(0)
             except IndexError:  # another thread was quicker
-                return
-            callback(ended)
+                break
+            try:
+                callback(ended)
+            except BaseException as error:
+                problem = problem or error
+        if problem is not None:
+            raise problem
+
+    def _withdraw(self, callback: Callable[[Completion], object]) -> None:
+        """Forget a callback of somebody who waits no more."""
+        self._lock.acquire()
+        try:
+            if self._callbacks is not None:
+                self._callbacks.remove(callback)
+        except ValueError:  # it is being called
+            pass
+        finally:
+            self._lock.release()
 
 
 class Completed:
@@ -318,7 +347,15 @@ class Completed:
                 future.set_result(ended)
 
         def told(ended: Completion) -> None:
-            loop.call_soon_threadsafe(tell, ended)
+            try:
+                loop.call_soon_threadsafe(tell, ended)
+            except RuntimeError:
+                if not loop.is_closed():  # if it is, nobody waits in it any more
+                    raise
 
         self._operation.when_completed(told)
-        return (yield from future.__await__())
+        try:
+            return (yield from future.__await__())
+        except BaseException:
+            self._operation._withdraw(told)
+            raise

@@ -21,7 +21,7 @@ from wheel_sched.clock import Clock, SystemClock
 from wheel_sched.errors import Rejected
 from wheel_sched.purgatory.operation import _TAKEN, _TRYING, Completion, DelayedOperation
 from wheel_sched.purgatory.reaper import Reaper
-from wheel_sched.purgatory.statistics import Lateness, PurgatoryStats, Tally
+from wheel_sched.purgatory.statistics import Lateness, PurgatoryStats, Tally, bucketed
 from wheel_sched.purgatory.timing import Handle, Timer
 from wheel_sched.purgatory.watchers import WatcherLists
 
@@ -169,6 +169,7 @@ class Purgatory(Generic[K]):
     @property
     def stats(self) -> PurgatoryStats:
         """What was done and what waits; a sum over lists that may change meanwhile."""
+        lateness = self._lateness.by_ms()
         return PurgatoryStats(
             watched=self.watched(),
             keys=len(self._lists),
@@ -178,14 +179,16 @@ class Purgatory(Generic[K]):
             expired=self._expired_tally.value,
             cancelled=self._cancelled.value,
             failed=self._failed.value,
-            lateness_counts=self._lateness.counts,
+            lateness_counts=bucketed(lateness),
+            lateness_sum_ms=sum(lateness_ms * count for lateness_ms, count in lateness.items()),
             lateness_max_ms=self._lateness.max_ms,
         )
 
     def close(self) -> list[DelayedOperation]:
         """Let nothing more in, complete what waits by force, so that nobody waits for ever, and answer it. Idempotent.
 
-        A reaper of the purgatory's own is stopped, after the callback it may be at.
+        A reaper of the purgatory's own is stopped, after the callback it may be at: so hold no lock that an operation
+        wants. What `on_complete` raises is told to `on_error`.
         """
         self._closed = True
         waiting = {operation: None for key in self._lists for operation in self._lists.watching(key)}
@@ -195,12 +198,17 @@ class Purgatory(Generic[K]):
             lock.acquire()
             try:
                 # no longer here: it was completed, or told that the purgatory is closed
-                if operation._ended is not None or operation._place is not self or operation._phase is _TRYING:
+                if operation._ended is not None or operation._place is not self:
                     continue
+                trying = operation._phase is _TRYING  # it is that try which closes
+                if trying and operation._handle is None:
+                    continue  # on its way in, and about to be told
                 operation._ended = _FORCED
             finally:
                 lock.release()
             forced.append(operation)
+            if trying:
+                continue  # who tries finishes it when the lock is free
             try:
                 operation._finish(_FORCED)
             except Exception as error:
@@ -255,7 +263,10 @@ class Purgatory(Generic[K]):
 
     def _report(self, operation: DelayedOperation, error: Exception) -> None:
         self._failed.add()
-        self._on_error(operation, error)
+        try:
+            self._on_error(operation, error)
+        except Exception:  # the other operations of the key are to be tried all the same
+            logger.exception("purgatory.on_error_failed: for %r and %r", operation, error)
 
     def _expiry_failed(self, callback: Any, error: Exception) -> None:
         self._report(callback.__self__, error)  # the callback is the operation's `run`

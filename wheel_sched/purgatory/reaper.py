@@ -6,8 +6,8 @@ until the earliest deadline, and is woken only for what is due before that.
 
 Threads: any thread may schedule and cancel. The compiled wheel is called directly (a call of it is one step under the
 GIL); the pure one under a lock. Callbacks run in the reaper's thread, one after the other, under no lock. The thread
-comes with the first timer and is a daemon: close the reaper, or what waits is lost when the program ends. A process
-that forks makes its own in the child.
+comes with the first timer and is a daemon: close the reaper, or what waits is lost when the program ends. It does not
+survive a fork: a child makes its own.
 """
 
 from __future__ import annotations
@@ -75,6 +75,7 @@ class Reaper:
 
         Raises:
             Rejected: the reaper is closed, or the delay is not an int; nothing was scheduled.
+            RuntimeError: the thread cannot be started; nothing was scheduled.
         """
         if self._closed:
             raise Rejected("the reaper is closed; nothing was scheduled")
@@ -83,7 +84,11 @@ class Reaper:
         # The reaper writes down until when it sleeps before it looks at the wheel for the last time, so one of the two
         # sees the other.
         if deadline_ms < self._sleeps_until:
-            self._wake(deadline_ms)
+            try:
+                self._wake(deadline_ms)
+            except RuntimeError:  # the system has no thread for us
+                handle.cancel()
+                raise
         return handle
 
     def __len__(self) -> int:
@@ -127,28 +132,41 @@ class Reaper:
         with self._lock:
             if self._closed or deadline_ms >= self._sleeps_until:
                 return
-            self._sleeps_until = _AWAKE
             if self._thread is None:
-                self._thread = threading.Thread(target=self._reap, name="wheel-sched-expirations", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._reap, name="wheel-sched-expirations", daemon=True)
+                thread.start()
+                self._thread = thread
             else:
                 self._changed.notify_all()
+            self._sleeps_until = _AWAKE
 
     def _reap(self) -> None:
         while not self._closed:
-            with self._lock:
-                due = self._wheel.advance(self._clock.monotonic_ms(), _BATCH)
-            for entry in due:
-                callback = entry.task
-                entry.finish()
-                if callback is not None and not self._closed:
-                    try:
-                        callback()
-                    except Exception as error:
-                        self._on_error(callback, error)
-            if not due:
+            if not self._call_due():
                 self._sleep()
-            del due
+
+    def _call_due(self) -> bool:
+        """Call what is due, if anything is. A frame of its own, so that a sleeping reaper keeps nothing of it alive."""
+        with self._lock:
+            due = self._wheel.advance(self._clock.monotonic_ms(), _BATCH)
+        for entry in due:
+            callback = entry.task
+            entry.finish()
+            if callback is not None and not self._closed:
+                try:
+                    callback()
+                except BaseException as error:  # also what would end the thread, for which all others wait
+                    self._report(callback, error)
+        return bool(due)
+
+    def _report(self, callback: Callback, error: BaseException) -> None:
+        try:
+            if isinstance(error, Exception):
+                self._on_error(callback, error)
+            else:
+                _log(callback, error)
+        except BaseException:
+            logger.exception("purgatory.on_error_failed: for %r and %r", callback, error)
 
     def _sleep(self) -> None:
         with self._lock:
@@ -187,5 +205,5 @@ class _LockedHandle:
             lock.release()
 
 
-def _log(callback: Callback, error: Exception) -> None:
+def _log(callback: Callback, error: BaseException) -> None:
     logger.error("purgatory.callback_failed: %r", callback, exc_info=error)

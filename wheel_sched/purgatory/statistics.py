@@ -6,11 +6,13 @@ A `Tally` counts with `next(itertools.count())`, one C call that no other thread
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import count
 from typing import Final
 
 LATENESS_BUCKETS_MS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000)
+_EXACT_MS: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,7 @@ class PurgatoryStats:
         failed: callbacks and tries that raised where no caller could be told.
         lateness_counts: expirations by lateness, one bucket for each bound of `LATENESS_BUCKETS_MS` (its upper end,
             inclusive) and one for what lies above all of them.
+        lateness_sum_ms: of all expirations together; what was over 10 s late counts with its seconds rounded up.
         lateness_max_ms: the latest expiration.
     """
 
@@ -40,6 +43,7 @@ class PurgatoryStats:
     cancelled: int
     failed: int
     lateness_counts: tuple[int, ...]
+    lateness_sum_ms: int
     lateness_max_ms: int
 
 
@@ -59,21 +63,36 @@ class Tally:
 
 
 class Lateness:
-    """A histogram of expirations."""
+    """How late expirations were: a tally for each lateness there was, from which all else is added up.
 
-    __slots__ = ("_buckets", "max_ms")
+    Healthy ones are a few milliseconds late, so the tallies are few. Above 10 s they are a second apart, which bounds
+    them after a stall of any length.
+    """
+
+    __slots__ = ("_tallies", "max_ms")
 
     def __init__(self) -> None:
-        self._buckets = [Tally() for _ in range(len(LATENESS_BUCKETS_MS) + 1)]
+        self._tallies: dict[int, Tally] = {}
         self.max_ms = 0
 
     def add(self, lateness_ms: int) -> None:
         """Count one."""
-        self._buckets[bisect_left(LATENESS_BUCKETS_MS, lateness_ms)].add()
+        tally = self._tallies.get(lateness_ms)
+        if tally is None:
+            rounded_ms = lateness_ms if lateness_ms <= _EXACT_MS else -(-lateness_ms // 1_000) * 1_000
+            tally = self._tallies.setdefault(rounded_ms, Tally())
+        tally.add()
         if lateness_ms > self.max_ms:
             self.max_ms = lateness_ms
 
-    @property
-    def counts(self) -> tuple[int, ...]:
-        """One number per bucket."""
-        return tuple(bucket.value for bucket in self._buckets)
+    def by_ms(self) -> dict[int, int]:
+        """How many were how late."""
+        return {lateness_ms: tally.value for lateness_ms, tally in list(self._tallies.items())}
+
+
+def bucketed(by_ms: Mapping[int, int]) -> tuple[int, ...]:
+    """One number for each bucket."""
+    counts = [0] * (len(LATENESS_BUCKETS_MS) + 1)
+    for lateness_ms, times in by_ms.items():
+        counts[bisect_left(LATENESS_BUCKETS_MS, lateness_ms)] += times
+    return tuple(counts)

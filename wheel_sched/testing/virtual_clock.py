@@ -146,7 +146,7 @@ class VirtualClock:
                 del self._waiters[waiter]
                 self._busy_at = time.monotonic()
 
-    def wait_for_waiters(self, count: int = 1, timeout_seconds: float = 10.0) -> None:
+    def wait_for_waiters(self, count: int = 1, timeout_seconds: float = 30.0) -> None:
         """Block, in real time, until at least `count` threads wait on this clock: the test's signal to move on.
 
         Raises:

@@ -81,11 +81,11 @@ def test_async_handlers_run_side_by_side_up_to_the_concurrency(bench: Bench) -> 
 def test_a_slow_handler_keeps_its_message(bench: Bench, handler: Handlers) -> None:
     """Past `idle_ms` and more, nobody else is given it, because it is kept alive."""
     gate, other = Gate(), handler()
-    slow = bench.consume(gate, idle_ms=150, concurrency=1)
+    slow = bench.consume(gate, idle_ms=1_500, concurrency=1)
     bench.publish(b"m")
     bench.until(lambda: gate.inside == 1)
-    second = bench.consume(other, idle_ms=150)
-    time.sleep(0.8)  # more than five times `idle_ms`
+    second = bench.consume(other, idle_ms=1_500)
+    time.sleep(1.8)  # longer than `idle_ms`, which leaves each of the beats a second to be late
     gate.open.set()
     bench.until(lambda: slow.stats.acknowledged == 1)
     assert (other.calls, gate.values, second.stats.delivered) == ([], [b"m"], 0)
@@ -126,7 +126,7 @@ def test_a_message_that_outlives_its_consumers_is_poison(bench: Bench, handler: 
         assert taken.message.value == b"poison"
         time.sleep(0.11)  # it dies: silent for longer than `idle_ms`
     handle = handler()
-    consumer = bench.consume(handle, idle_ms=100, crash_cap=3)
+    consumer = bench.consume(handle, idle_ms=400, crash_cap=3)
     bench.until(lambda: consumer.stats.dead == 1 and consumer.stats.acknowledged == 1)
     (record,) = bench.records(RETRY)
     state = read(record.headers)
@@ -142,9 +142,9 @@ def test_suspects_are_handled_alone(bench: Bench) -> None:
         assert len(bench.home.broker.consumer(["orders"], "billing", idle_ms=100).poll(5, 1_000)) == 5
         time.sleep(0.11)  # it dies: silent for longer than `idle_ms`
     bench.publish(*(b"%d" % n for n in range(5, 15)))
-    time.sleep(0.7)  # longer than the next one's `idle_ms`
+    time.sleep(1.5)  # longer than the next one's `idle_ms`, which is how long a suspect is waited for
     gate = Gate()
-    consumer = bench.consume(gate, concurrency=4, idle_ms=700)
+    consumer = bench.consume(gate, concurrency=4, idle_ms=1_500)
     bench.until(lambda: gate.inside == 1)
     time.sleep(0.2)  # time for a second, were there one
     assert gate.most == 1
@@ -175,7 +175,7 @@ def test_a_crash_is_no_attempt(bench: Bench, handler: Handlers) -> None:
         bench.home.broker.consumer(["orders"], "billing", idle_ms=100).poll(1, 1_000)
         time.sleep(0.11)  # it dies: silent for longer than `idle_ms`
     handle = handler(ValueError("x"))
-    bench.consume(handle, idle_ms=100)
+    bench.consume(handle, idle_ms=400)
     bench.until(lambda: len(bench.records(RETRY)) == 1)
     assert read(bench.records(RETRY)[0].headers).attempt == 1
     assert handle.attempts == [1]
@@ -192,7 +192,7 @@ def test_stop_waits_for_running_handlers_and_settles_them(bench: Bench, handler:
     time.sleep(0.2)  # it waits: handlers are inside
     assert stopping.is_alive()
     gate.open.set()
-    stopping.join(10)
+    stopping.join(40)
     assert not stopping.is_alive()
     handled = sorted(gate.values)
     assert consumer.stats.acknowledged == len(handled)
@@ -207,7 +207,7 @@ def test_stop_gives_up_waiting_and_leaves_the_rest_to_others(bench: Bench, handl
     bench.until(lambda: gate.inside == 1)
     start = time.monotonic()
     consumer.stop(timeout_s=0.2)
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 20  # and not until the handler returns
     bench.consume(other, idle_ms=100)
     bench.until(lambda: other.values == [b"m"])
     gate.open.set()
@@ -227,9 +227,9 @@ def test_stop_cuts_async_handlers_off(bench: Bench, handler: Handlers) -> None:
 
     consumer = bench.consume(hang, idle_ms=100)
     bench.publish(b"m")
-    assert started.wait(10)
+    assert started.wait(40)
     consumer.stop(timeout_s=0.1)
-    assert cancelled.wait(5)
+    assert cancelled.wait(40)
     other = handler()
     bench.consume(other, idle_ms=100)
     bench.until(lambda: other.values == [b"m"])
@@ -249,9 +249,9 @@ def test_run_blocks_until_stop_is_through(bench: Bench) -> None:
     running.join(0.2)
     assert running.is_alive()
     gate.open.set()
-    running.join(10)
+    running.join(40)
     assert consumer.stats.acknowledged == 1
-    stopping.join(10)
+    stopping.join(40)
     assert not running.is_alive()
 
 

@@ -79,12 +79,12 @@ class Rig:
         self.in_flight.add(delivery)
         return delivery
 
-    def drained(self, timeout_s: float = 10) -> bool:
+    def drained(self, timeout_s: float = 40) -> bool:
         return self.in_flight.wait_until_at_most(0, timeout_s)
 
     def finish(self) -> bool:
         self.settler.finish()
-        self.thread.join(10)
+        self.thread.join(40)
         return not self.thread.is_alive()
 
 
@@ -182,7 +182,7 @@ def test_finishing_does_not_wait_for_a_broker_that_is_away(rig: Rig) -> None:
     rig.settler.put(Outcome(rig.deliver(), "acknowledged"))
     start = time.monotonic()
     assert rig.finish()
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 20
 
 
 def test_a_record_that_is_here_already_is_settled_with_its_newest_handle(rig: Rig) -> None:
@@ -203,7 +203,7 @@ def test_room_is_what_is_free() -> None:
         in_flight.add(delivery)
     assert (in_flight.room(5, 0), in_flight.room(3, 0.01)) == (2, 0)
     threading.Timer(0.02, in_flight.remove, [deliveries[:1]]).start()
-    assert in_flight.room(3, 10) == 1
+    assert in_flight.room(3, 40) == 1
 
 
 def test_holds_are_renewed_because_a_heartbeat_monitor_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,11 +212,11 @@ def test_holds_are_renewed_because_a_heartbeat_monitor_says_so(monkeypatch: pyte
     try:
         kept = rig.deliver("kept")
         gone = rig.deliver("gone")
-        assert len(rig.in_flight._holds) == 2
+        _until(lambda: len(rig.in_flight._holds) == 2)  # fewer for a moment, while they are being renewed
         _until(lambda: rig.stub.beaten.count(kept) >= 2)
         rig.settler.put(Outcome(gone, "acknowledged"))
-        assert rig.in_flight.wait_until_at_most(1, 10)
-        assert len(rig.in_flight._holds) == 1
+        assert rig.in_flight.wait_until_at_most(1, 40)
+        _until(lambda: len(rig.in_flight._holds) == 1)  # none for a moment, while it is being renewed
         assert rig.in_flight._holds.expired >= 2
         monkeypatch.setattr(rig.in_flight._holds, "run_due", lambda: 0)
         seen = len(rig.stub.beaten)
@@ -230,7 +230,7 @@ def test_holds_are_renewed_because_a_heartbeat_monitor_says_so(monkeypatch: pyte
 
 
 def _until(condition: Callable[[], bool]) -> None:
-    until_s = time.monotonic() + 10
+    until_s = time.monotonic() + 40
     while not condition():
         assert time.monotonic() < until_s
         time.sleep(0.001)  # the settling thread's doing

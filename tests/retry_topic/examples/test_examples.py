@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow  # each is a process of its own
+# each is a process of its own, with children some of them: seconds alone, half a minute on a busy machine
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(200)]
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
@@ -16,7 +17,7 @@ EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 def run(name: str, *args: str, cwd: Path) -> list[str]:
     """The lines an example prints; it has to end well and say nothing on stderr."""
     ended = subprocess.run(
-        [sys.executable, "-W", "error", EXAMPLES / name, *args], cwd=cwd, capture_output=True, text=True, timeout=50
+        [sys.executable, "-W", "error", EXAMPLES / name, *args], cwd=cwd, capture_output=True, text=True, timeout=180
     )
     assert (ended.returncode, ended.stderr) == (0, "")
     return ended.stdout.splitlines()

@@ -100,6 +100,17 @@ def test_what_is_parked_at_the_end_is_sent(broker: Counting, linger: Any) -> Non
     assert (broker.calls, batch.answers) == ([[b"a"]], [Done("a")])
 
 
+def test_what_comes_after_the_end_goes_at_once(broker: Counting, linger: Any) -> None:
+    """There is nothing left that could wait, and a batch that is parked for ever would be in doubt."""
+    publisher = linger()
+    publisher.close()
+    for value in (b"a", b"b"):
+        batch = batch_of(value)
+        publisher.publish(batch)
+        assert batch.answers == [Done(value.decode())]
+    assert broker.calls == [[b"a"], [b"b"]]
+
+
 def test_a_broker_that_raises_leaves_all_of_them_in_doubt(broker: Counting, linger: Any) -> None:
     """Each batch has its answers; nothing waits for the publish timeout."""
     broker.error = RuntimeError("a bug")

@@ -21,7 +21,7 @@ from retry_topic.names import dead_topic_of, retry_topic_of
 if TYPE_CHECKING:
     from conftest import Bench, Handler
 
-pytestmark = [pytest.mark.real, pytest.mark.slow]
+pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.timeout(200)]  # process after process
 
 Policy = Callable[..., RetryPolicy]
 Handlers = Callable[..., "Handler"]
@@ -88,7 +88,7 @@ class Child(NamedTuple):
 
     def lines(self) -> list[bytes]:
         """All it printed, once it has ended."""
-        out, _ = self.process.communicate(timeout=30)
+        out, _ = self.process.communicate(timeout=60)
         return out.splitlines()
 
     def line(self) -> bytes:
@@ -98,7 +98,7 @@ class Child(NamedTuple):
 
     def kill(self) -> None:
         os.kill(self.process.pid, signal.SIGKILL)
-        self.process.wait(10)
+        self.process.wait(60)
 
 
 @pytest.fixture
@@ -136,7 +136,7 @@ def test_a_message_that_kills_its_consumers_is_poison(
     printed: list[bytes] = []
     deaths = 0
     while not server.home.store.counts().total("dead"):
-        child = start(CONSUMER, server.url, 250, 3, 8)
+        child = start(CONSUMER, server.url, 1_000, 3, 8)
         server.until(lambda c=child: c.process.poll() is not None or server.home.store.counts().total("dead"))  # type: ignore[misc]  # the loop's own child
         deaths += child.process.poll() == 9
         if child.process.poll() is None:
@@ -144,12 +144,12 @@ def test_a_message_that_kills_its_consumers_is_poison(
             child.process.stdin.close()
             child.process.stdin = None
         printed += child.lines()
-        time.sleep(0.3)  # longer than `idle_ms`: what it held is free
+        time.sleep(1.0)  # as long as `idle_ms`: what it held is free
     (letter,) = server.dead()
     assert letter.message is not None
     assert letter.message.value == b"poison"
     assert (deaths, letter.state.error_class, letter.state.attempt) == (3, "poison", 1)
-    last = start(CONSUMER, server.url, 250, 3, 8)
+    last = start(CONSUMER, server.url, 1_000, 3, 8)
     others = {b"%d" % n for n in range(20)}
     seen = {line.split()[0] for line in printed}
     while not others <= seen:
@@ -166,9 +166,7 @@ def test_a_killed_consumer_loses_nothing(
     child = start(CONSUMER, server.url, 300, 5, 1)
     first = [child.line() for _ in range(7)]
     assert first == [b"%d 1" % n for n in range(6)] + [b"hang 1"]
-    server.until(lambda: len(server.home.broker.topics()) > 0)
-    time.sleep(0.1)  # the last acknowledgement before the one that hangs is on its way
-    child.kill()
+    child.kill()  # one at a time was in flight, so those before it are settled
     handle = handler()
     consumer = server.consume(handle, idle_ms=300)
     server.until(lambda: consumer.stats.acknowledged == 4)
@@ -199,7 +197,7 @@ def test_a_killed_service_loses_and_doubles_nothing(
         server.publish(b"%d" % n, topic=RETRY, headers=last if n % 2 else retried)
     child = start(SERVICE, server.url, point, 3_600_000)
     assert child.line() == b"reached"
-    assert child.process.wait(10) == -signal.SIGKILL
+    assert child.process.wait(60) == -signal.SIGKILL
     server.serve(policy(max_attempts=2, base_ms=3_600_000), batch=10, idle_ms=300)
     server.until(lambda: len(server.records(dead_topic_of("billing"))) >= 20 and server.waiting() >= 20)
     time.sleep(0.5)  # longer than `idle_ms`: what would come again has come
@@ -210,7 +208,7 @@ def test_a_killed_service_loses_and_doubles_nothing(
     assert sorted((record.value for record in server.records(dead_topic_of("billing"))), key=int) == sorted(
         letters, key=int
     )
-    assert server.unsettled(RETRY) == []
+    server.until(lambda: server.unsettled(RETRY) == [])
 
 
 @pytest.mark.parametrize("point", ["after-remember", "before-ack", "after-ack"])
@@ -225,14 +223,14 @@ def test_a_record_is_taken_in_once_though_its_message_has_gone_out_already(
     consumer = server.consume(handle)
     child = start(SERVICE, server.url, point, 1)
     assert child.line() == b"reached"
-    assert child.process.wait(10) == -signal.SIGKILL
+    assert child.process.wait(60) == -signal.SIGKILL
     time.sleep(0.4)  # longer than the delay and `idle_ms`
     server.serve(policy(base_ms=1), idle_ms=300)
     server.until(lambda: consumer.stats.acknowledged >= 30)
     time.sleep(0.5)  # what would come again has come
     server.quiet(consumer)
     assert sorted(handle.values, key=int) == [b"%d" % n for n in range(30)]
-    assert server.unsettled(RETRY) == []
+    server.until(lambda: server.unsettled(RETRY) == [])
 
 
 def test_a_killed_dispatcher_loses_nothing_and_the_script_doubles_nothing(

@@ -57,7 +57,7 @@ def test_a_retry_is_never_early_and_waits_as_long_as_the_policy_says(bench: Benc
         assert failed_ms is not None
         assert call.at_ms >= due_ms >= failed_ms + delay_ms
         assert call.state.delay_ms == delay_ms
-        assert call.at_ms - due_ms < 5_000  # on time, as far as a shared machine lets a test say so
+        assert call.at_ms - due_ms < 20_000  # on time, as far as a shared machine lets a test say so
 
 
 def test_the_cap_by_count_ends_the_attempts(bench: Bench, handler: Handlers, policy: Policy) -> None:
@@ -78,15 +78,15 @@ def test_the_cap_by_count_ends_the_attempts(bench: Bench, handler: Handlers, pol
 def test_the_cap_by_age_ends_the_attempts(bench: Bench, handler: Handlers) -> None:
     """A retry that would be due later than the greatest age is not made, whatever the count says."""
     handle = handler(ValueError("always"))
-    bench.serve(RetryPolicy(delay=Fixed(base_ms=60), max_attempts=None, max_age_ms=200))
+    bench.serve(RetryPolicy(delay=Fixed(base_ms=300), max_attempts=None, max_age_ms=1_000))
     bench.consume(handle)
     bench.publish(b"m")
     (letter,) = bench.dead()
     assert letter.reason.startswith("max-age: ")
-    assert 2 <= len(handle.calls) <= 4  # 60, 120 and 180 ms after the first failure at most
+    assert 2 <= len(handle.calls) <= 4  # 300, 600 and 900 ms after the first failure at most
     died_ms, first_ms = letter.died_ms, letter.state.first_failed_ms
     assert first_ms is not None
-    assert died_ms - first_ms < 5_000
+    assert died_ms - first_ms < 20_000  # judged when it failed, not when the next retry would have been due
 
 
 def test_a_fatal_error_is_dead_at_once(bench: Bench, handler: Handlers, policy: Policy) -> None:
@@ -270,7 +270,8 @@ def test_many_messages_all_come_through(bench: Bench, handler: Handlers, policy:
     bench.until(lambda: consumer.stats.acknowledged == 200)
     assert sorted(map(int, handle.values)) == sorted([*range(300), *(n for n in range(300) if n % 3 != 0)])
     assert {int(letter.message.value) % 3 for letter in bench.letters() if letter.message} == {2}
-    assert [len(bench.unsettled(topic)) for topic in ("orders", retry_topic_of("billing"))] == [0, 0]
+    for topic in ("orders", retry_topic_of("billing")):
+        bench.until(lambda topic=topic: bench.unsettled(topic) == [])  # type: ignore[misc]  # the last may be on its way
 
 
 def test_what_the_intake_did_is_told(bench: Bench, handler: Handlers, policy: Policy) -> None:

@@ -1,0 +1,100 @@
+"""Acknowledging item by item: the last one tells, and none looks through the batch."""
+
+from __future__ import annotations
+
+import random
+import sys
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from wheel_sched.dispatcher import Batch
+from wheel_sched.store import Claim, Claimed, Done
+
+COUNT = 2_000
+
+
+class Counting(list[Any]):
+    """Answers that count how often one is looked at."""
+
+    looks = 0
+
+    def __getitem__(self, place: Any) -> Any:
+        self.looks += 1
+        return super().__getitem__(place)
+
+    def __iter__(self) -> Any:
+        raise AssertionError("somebody looks through all of them")
+
+
+def batch_of(count: int, told: list[Batch]) -> Batch:
+    items = [Claimed(str(n), 0, 1, "", b"") for n in range(count)]
+    batch = Batch(Claim(0, 1, 0, 1, None, None, []), items)
+    batch.told = told.append
+    return batch
+
+
+def orders(count: int) -> dict[str, Sequence[int]]:
+    places = list(range(count))
+    return {
+        "forwards": places,
+        "backwards": places[::-1],
+        "at random": random.Random(1).sample(places, count),
+        "first last": [*places[1:], 0],
+    }
+
+
+@pytest.mark.parametrize("order", orders(1))
+def test_every_answer_is_passed_once_in_all(order: str) -> None:
+    """Whatever the order, 2,000 acknowledgements look at no more than two answers each, and the last one tells."""
+    told: list[Batch] = []
+    batch = batch_of(COUNT, told)
+    batch.answers = answers = Counting([None] * COUNT)
+    *places, last = orders(COUNT)[order]
+    for place in places:
+        batch.acknowledge(place, Done(str(place)))
+    assert told == []
+    batch.acknowledge(last, Done(str(last)))
+    assert told == [batch]
+    assert answers.looks <= 2 * COUNT
+
+
+def test_answers_filled_in_place_count_as_well() -> None:
+    """A publisher may do some of both; the last of them has to be an acknowledgement."""
+    told: list[Batch] = []
+    batch = batch_of(3, told)
+    batch.acknowledge(2, Done("2"))
+    batch.answers[0] = Done("0")
+    assert told == []
+    batch.acknowledge(1, Done("1"))
+    assert told == [batch]
+    batch.acknowledge(1, Done("1"))  # again, which whoever is told has to bear
+    assert told == [batch, batch]
+
+
+def test_threads_that_acknowledge_at_once_never_leave_it_untold() -> None:
+    """Four threads, switched as often as the interpreter can: somebody saw that all were there."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(100):
+            told: list[Batch] = []
+            batch = batch_of(40, told)
+            start = threading.Barrier(4)
+
+            def work(first: int, batch: Batch = batch, start: threading.Barrier = start) -> None:
+                start.wait(30)
+                for place in range(first, 40, 4):
+                    batch.acknowledge(place, Done(str(place)))
+
+            threads = [threading.Thread(target=work, args=(first,)) for first in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(30)
+            assert told
+            assert all(one is batch for one in told)
+    finally:
+        sys.setswitchinterval(interval)
