@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import ConfigResource, ResourceType
+from confluent_kafka import admin as _typed_admin
 
 from retry_topic.brokers.kafka.sender import claims_topic
 from retry_topic.brokers.kafka.topology import TIMEOUT_S
@@ -19,6 +19,7 @@ from wheel_sched.errors import BrokerError
 if TYPE_CHECKING:
     from retry_topic.brokers.kafka import KafkaBroker
 
+_admin: Any = _typed_admin  # which does not say all it exports
 _DAY_MINUTES = 1_440
 
 
@@ -105,7 +106,7 @@ def _transaction(broker: KafkaBroker) -> Finding:
 
 def _settings(broker: KafkaBroker, number: int) -> dict[str, str]:
     """A broker's settings, {} where they may not be read."""
-    resource = ConfigResource(ResourceType.BROKER, str(number))
+    resource = _admin.ConfigResource(_admin.ResourceType.BROKER, str(number))
     try:
         (future,) = broker.topology.admin.describe_configs([resource], request_timeout=TIMEOUT_S).values()
         return {name: entry.value for name, entry in future.result(TIMEOUT_S).items() if entry.value is not None}

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka import admin as _typed_admin
 
 from retry_topic.brokers.kafka.faults import broker_error, error_of
 from wheel_sched.errors import BrokerUnavailable, ConfigError
@@ -21,6 +21,7 @@ from wheel_sched.errors import BrokerUnavailable, ConfigError
 TIMEOUT_S = 15.0
 _AGAIN_S = 1.0
 _VISIBLE_S = 10.0  # how long a new topic may take until every request sees it
+_admin: Any = _typed_admin  # which does not say all it exports
 _NAME = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 
 
@@ -45,7 +46,7 @@ class Topology:
     def __init__(
         self, settings: Mapping[str, Any], partitions: int, replication: int, settings_of_topics: Mapping[str, str]
     ) -> None:
-        self.admin = AdminClient(dict(settings))
+        self.admin: Any = _admin.AdminClient(dict(settings))
         self._partitions = partitions
         self._replication = replication
         self._settings_of_topics = dict(settings_of_topics)
@@ -99,7 +100,7 @@ class Topology:
             self._until_visible(absent)
             return absent
         wanted = [
-            NewTopic(
+            _admin.NewTopic(
                 name,
                 partitions or self._partitions,
                 self._replication,
@@ -134,7 +135,7 @@ class Topology:
         """The offset behind the last record of each partition, or that of the first."""
         if not places:
             return {}
-        spec = OffsetSpec.earliest() if earliest else OffsetSpec.latest()
+        spec = _admin.OffsetSpec.earliest() if earliest else _admin.OffsetSpec.latest()
         found = {}
         for place, future in self.admin.list_offsets(dict.fromkeys(places, spec), request_timeout=TIMEOUT_S).items():
             try:

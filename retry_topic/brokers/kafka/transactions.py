@@ -84,7 +84,7 @@ class Transactions:
             return answers
         if self._producer is None:
             self.revive()
-        producer = self._producer
+        producer: Any = self._producer
         try:
             producer.begin_transaction()
         except (KafkaException, RuntimeError) as error:
