@@ -7,13 +7,14 @@ SHELL := /bin/sh
 
 PY := .venv/bin/python
 export ARGS ?=
+unexport PYTHONDONTWRITEBYTECODE # tests, and the processes they start, are compiled once
 WORKERS ?= 2
 BENCHMARKS ?= store dispatch wheel purgatory apscheduler celery
 
 # An empty layer is a failure, unless the caller has narrowed the run and the other layer holds what was asked for.
 pytest = $(PY) -m pytest $(1) $(ARGS) || { code=$$?; [ $$code -eq 5 ] && [ -n "$$ARGS" ]; }
 
-.PHONY: help demo test test-unit test-real rabbit-test kafka-test spark-test test-pythons check lint types mypy pyright imports built-wheel bench clean distclean venv-demo venv-test venv-spark venv-dev
+.PHONY: help demo test test-unit test-real rabbit-test kafka-test test-celery spark-test test-pythons check lint types mypy pyright imports built-wheel bench clean distclean venv-demo venv-test venv-spark venv-dev
 
 help: ## show this
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -43,6 +44,9 @@ kafka-test: venv-test ## the retry service over a real Kafka broker: needs Java 
 	@printf '==> Kafka\n'
 	@java -version >/dev/null 2>&1 || { printf 'error: Kafka needs Java 17: apt-get install openjdk-17-jre-headless; nothing was run\n' >&2; exit 1; }
 	@$(PY) -m pytest -m kafka tests/kafka $(ARGS)
+
+test-celery: venv-test ## Celery 5.5 and 5.6, the releases before the one that all other tests run on
+	@.ci/celery-versions
 
 spark-test: venv-spark ## the jobs on Spark; needs Java 17 and half a gigabyte of packages
 	@printf '==> Spark\n'

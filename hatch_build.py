@@ -1,7 +1,8 @@
 """The build compiles the timing wheel's core when Cython and a C compiler are there; without them the pure one serves.
 
 A wheel gets the extension from a temporary folder, an editable install beside its source (ignored by git; the name
-holds Python's version, so that several can share a tree). `WHEEL_SCHED_PURE=1` leaves it out.
+holds Python's version, so that several can share a tree). `WHEEL_SCHED_PURE=1` leaves it out, and so does a
+free-threaded Python: the compiled core builds on the GIL and would turn it on.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class CompiledCore(BuildHookInterface):  # type: ignore[type-arg]  # of a build'
         beside_the_source = Path(self.root, SOURCE).with_name(name)
         if version == "editable":
             beside_the_source.unlink(missing_ok=True)  # one that no longer fits its source would be taken silently
-        if os.environ.get("WHEEL_SCHED_PURE") == "1":
+        if os.environ.get("WHEEL_SCHED_PURE") == "1" or sysconfig.get_config_var("Py_GIL_DISABLED"):
             return
         self._scratch = tempfile.mkdtemp(prefix="wheel-sched-core-")
         try:

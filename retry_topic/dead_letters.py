@@ -6,6 +6,7 @@ header, decides how often that may happen, so that a poisoned message cannot cir
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -34,6 +35,7 @@ class DeadLetterInfo:
         reason: why, in words.
         state: its retry headers; empty when it cannot be read.
         message: what would be sent again; None when it cannot be read.
+        route: what chose its shard. Defaults to its id.
     """
 
     id: str
@@ -42,6 +44,7 @@ class DeadLetterInfo:
     reason: str
     state: RetryState
     message: Message | None
+    route: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +138,7 @@ class DeadLetters:
         """Dead letters in order of death, page by page."""
         selection = selection or Selection()
         if selection.ids is not None:
-            for found in self._home.store.get(sorted(selection.ids)):
+            for found in self._home.store.get(sorted(selection.ids), anywhere=True):
                 if found is not None and found.state == "dead":
                     letter = read_dead(found)
                     if selection.matches(letter):
@@ -337,16 +340,20 @@ class DeadLetters:
         if not isinstance(message, Message):
             raise Rejected(f"expected edit to return a Message, got: {message!r:.200}; {letter.id} stays dead")
         message = message.to(goes_to, write(message.headers, state))
-        return Item(letter.id, None, encode_body(message), letter.topic)
+        return Item(letter.id, None, encode_body(message), letter.topic, route=letter.route)
 
     def delete(self, selection: Selection | None = None, *, dry_run: bool = False, limit: int | None = None) -> int:
         """Delete dead letters for good; how many."""
-        ids = [letter.id for letter in self.select(selection)][:limit]
+        letters = [*itertools.islice(self.select(selection), limit)]
         if dry_run:
-            return len(ids)
+            return len(letters)
+        by_route: dict[str | None, list[str]] = {}
+        for letter in letters:
+            by_route.setdefault(letter.route, []).append(letter.id)
         deleted = 0
-        for at in range(0, len(ids), _PAGE):
-            deleted += self._home.store.delete_dead(ids[at : at + _PAGE]).count(Outcome.DONE)
+        for route, ids in by_route.items():
+            for at in range(0, len(ids), _PAGE):
+                deleted += self._home.store.delete_dead(ids[at : at + _PAGE], route=route).count(Outcome.DONE)
         return deleted
 
 
@@ -363,4 +370,4 @@ def read_dead(found: Found) -> DeadLetterInfo:
         message = None
     state = read(message.headers) if message is not None else RetryState()
     topic = state.original_topic or found.topic
-    return DeadLetterInfo(found.id, topic, found.score_ms, found.reason, state, message)
+    return DeadLetterInfo(found.id, topic, found.score_ms, found.reason, state, message, found.route)

@@ -46,6 +46,7 @@ from retry_topic.policy import Dead, PolicySet, decide, explain, failure_from
 from retry_topic.wire import decode_body, encode_body
 from wheel_sched.errors import BrokerError, Rejected
 from wheel_sched.store import Found, Item, Outcome
+from wheel_sched.store.key_gates import KeyGates, ref_of, route_of
 
 logger = logging.getLogger("retry_topic.intake")
 
@@ -95,11 +96,11 @@ class Case:
     message: Message | None = None
     item: Item | None = None
     duplicate: bool = False
+    head: str = ""
 
     @property
     def member(self) -> str:
-        replay = f"r{self.state.replays}" if self.state.replays else ""
-        return f"{self.state.id}{replay}.{self.state.attempt}"
+        return f"{self.state.stem}.{self.state.attempt}"
 
     @property
     def tries_key(self) -> str:
@@ -155,6 +156,7 @@ class Intake:
         self._secrets = secrets
         self._seen = seen
         self._rng = rng or random.Random()
+        self._gates = KeyGates(home.store)
 
     def take(self, consumer: BrokerConsumer, deliveries: Sequence[Delivery]) -> list[Taken]:
         """Store or bury each delivery, then settle it. What fails stays unsettled and comes again.
@@ -184,7 +186,9 @@ class Intake:
         for case in fresh:
             self._decide(case, now_ms)
         self._schedule([case for case in fresh if case.dead is None], insist)
-        self._bury([case for case in fresh if case.dead is not None], now_ms, insist)
+        dead = [case for case in fresh if case.dead is not None]
+        self._bury(dead, now_ms, insist)
+        self._give_way(dead, insist)
         tries = [(case.tries_key, case.state.attempt, case.keep_until_ms) for case in fresh]
         tries += [(self._record_key(case), 1, now_ms + _TAKEN_FOR_MS) for case in fresh]
         insist(lambda: store.remember(tries))
@@ -233,6 +237,7 @@ class Intake:
 
         for case, count in zip(cases, known([f"{case.state.id}!" for case in cases]), strict=True):
             case.state = replace(case.state, attempt=max(1, case.state.attempt), replays=count)
+            case.head = case.state.stem  # as its ordering key knows it
         taken_in = known([self._record_key(case) for case in cases])
         behind: list[tuple[Case, int, int]] = []
         counts = known([case.tries_key for case in cases])
@@ -241,7 +246,8 @@ class Intake:
                 behind.append((case, case.state.attempt, taken))
                 case.state = replace(case.state, attempt=max(count, case.state.attempt))
         members = [case.member for case, _, _ in behind]
-        for (case, claimed, taken), found in zip(behind, insist(lambda: store.get(members)), strict=True):
+        stored = insist(lambda: store.get(members, anywhere=True))
+        for (case, claimed, taken), found in zip(behind, stored, strict=True):
             here = case.is_in(found)
             if here and found is not None and found.state == "dead":
                 continue  # it is buried and told to the dead topic once more
@@ -274,7 +280,8 @@ class Intake:
         case.state = replace(state, original_topic=case.topic, consumer_group=self._group, signature=None, oddities=())
         if self._secrets:
             case.state = sign(case.state, self._secrets[0])
-        to_group = self._redelivery == "group" or case.topic == case.delivery.message.topic  # the origin is not known
+        unknown = case.topic == case.delivery.message.topic  # its origin
+        to_group = self._redelivery == "group" or unknown or case.state.gate is not None
         target = redelivery_topic_of(self._group) if to_group else case.topic
         headers = write(case.delivery.message.headers, case.state)
         if self._spring:
@@ -301,11 +308,18 @@ class Intake:
         if insist(lambda: self._home.store.bury(graves)) < len(graves):
             self._bury([case for case in self._others_ids(cases, insist) if self._renamed(case)], now_ms, insist)
 
+    def _give_way(self, cases: Sequence[Case], insist: Insist) -> None:
+        """Heads of ordering keys that are dead let the next ones follow."""
+        rows = [(case.state.gate, case.head) for case in cases if case.state.gate is not None]
+        if rows:
+            insist(lambda: self._gates.given_up(rows))
+
     def _others_ids(self, cases: Sequence[Case], insist: Insist) -> list[Case]:
         """Those whose id the store has for another message; the rest are there already."""
         others = []
         members = [case.member for case in cases]
-        for case, found in zip(cases, insist(lambda: self._home.store.get(members)), strict=True):
+        stored = insist(lambda: self._home.store.get(members, anywhere=True))
+        for case, found in zip(cases, stored, strict=True):
             told = case.dead is not None and found is not None and found.state == "dead" and not found.body
             if told or case.is_in(found) or (found is None and case.repeated):
                 case.duplicate = case.dead is None
@@ -321,6 +335,8 @@ class Intake:
         logger.warning("intake.id_is_taken: %s is another message's; stored as %s", case.state.id, own_id)
         case.state = replace(case.state, id=own_id, replays=0)
         self._write(case)
+        if case.state.gate is not None:  # its key waits for the other id, which is not this message's
+            self._gates.given_up([(case.state.gate, case.head)])
         return True
 
     # -- settling
@@ -370,11 +386,17 @@ def _item(case: Case, message: Message) -> tuple[Item, str | None]:
     """What the store is to hold, and why it cannot let it wait, if so. The dead topic keeps what it cannot hold."""
     topic = case.topic[:_MAX_NAME]
     try:
-        item = Item(case.member, case.due_ms, encode_body(message), topic)
+        item = Item(case.member, case.due_ms, encode_body(message), topic, *_ordered(case))
         item.check()
     except Rejected as error:
         return Item(case.member, None, b"", topic), f"unstorable: {error}"
     return item, "oversized" if len(item.body) > _MAX_BODY_BYTES else None
+
+
+def _ordered(case: Case) -> tuple[tuple[str, ...], str | None]:
+    """Refs and route of an item."""
+    gate = case.state.gate
+    return ((), None) if gate is None else ((ref_of(gate),), route_of(gate))
 
 
 def as_grave(case: Case, now_ms: int) -> tuple[Item, str]:

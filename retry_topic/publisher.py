@@ -33,6 +33,8 @@ class BrokerPublisher:
         """The places of what can be sent, and how; what is unreadable is answered in the batch."""
         found: list[tuple[int, Entry]] = []
         for place, item in enumerate(batch.items):
+            if batch.answers[place] is not None:  # held back, see `flow`
+                continue
             try:
                 form = decode_push(item.body)
                 if form.kind != "S":

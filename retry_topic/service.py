@@ -18,6 +18,7 @@ from typing import Literal, TypeVar
 
 from retry_topic.brokers.protocol import BrokerConsumer, Delivery, LogBroker, LogReader
 from retry_topic.consumer.config import secrets_problems
+from retry_topic.flow import FlowPublisher, is_limited
 from retry_topic.home import Home
 from retry_topic.intake import Intake, Taken
 from retry_topic.lingering import LingeringPublisher
@@ -26,7 +27,7 @@ from retry_topic.owning import ClaimPublisher, OwnedStore, Shards, in_transactio
 from retry_topic.policy import PolicySet, RetryPolicy
 from retry_topic.publisher import BrokerPublisher
 from retry_topic.slices import SliceIntake
-from wheel_sched.dispatcher import Dispatcher, DispatcherConfig, DispatcherStats
+from wheel_sched.dispatcher import Dispatcher, DispatcherConfig, DispatcherStats, Publisher
 from wheel_sched.errors import BrokerError, ConfigError, StoreError, WheelSchedError
 
 logger = logging.getLogger("retry_topic.service")
@@ -52,8 +53,8 @@ class ServiceConfig:
         linger_ms: how long what is due waits for company, so that the broker is called less often: pays with several
             of `dispatcher.workers`, and makes messages so much later at most. Defaults to 0: it does not.
         linger_messages: so many go without waiting. Defaults to 500.
-        hand_over: "auto" takes the one-script way (exactly once) where it is possible; "settle" never. Defaults to
-            "auto".
+        hand_over: "auto" takes the one-script way (exactly once) where it is possible and no policy limits releases;
+            "settle" never. Defaults to "auto".
     """
 
     redelivery: Literal["group", "origin"] = "group"
@@ -124,27 +125,29 @@ class RetryService:
             secrets=self.config.secrets,
             seen=seen,
         )
-        push = home.push_target() if self.config.hand_over == "auto" else None
+        limited = is_limited(policy_set)
+        # what the server pushes by itself nobody can hold back
+        push = home.push_target() if self.config.hand_over == "auto" and not limited else None
         publisher = BrokerPublisher(home.broker)
-        self._lingering: LingeringPublisher | None = None
-        if self.config.linger_ms and push is None:
-            self._lingering = LingeringPublisher(
-                publisher, linger_ms=self.config.linger_ms, messages=self.config.linger_messages
-            )
         self._log_broker = log_broker
         self._sender = None if log_broker is None else log_broker.sender(home.store.namespace, home.store.shards)
         self._owned: OwnedStore | None = None
-        self._claims: ClaimPublisher | None = None
-        if self._sender is None:
-            self.dispatcher = Dispatcher(
-                home.store, self._lingering or publisher, push=push, config=self.config.dispatcher
+        self._lingering: LingeringPublisher | None = None
+        if self.config.linger_ms and push is None and self._sender is None:
+            self._lingering = LingeringPublisher(
+                publisher, linger_ms=self.config.linger_ms, messages=self.config.linger_messages
             )
-        else:
-            dispatching = in_transactions(self.config.dispatcher)
-            shards = Shards(home.store, self._sender, lease_ms=dispatching.lease_ms, lapse_cap=dispatching.lapse_cap)
-            self._owned = OwnedStore(home.store, shards)
-            self._claims = ClaimPublisher(self._owned, self._sender)
-            self.dispatcher = Dispatcher(self._owned, self._claims, config=dispatching)
+        self._claims: ClaimPublisher | None = None
+        sender: Publisher = self._lingering or publisher
+        store, dispatching = home.store, self.config.dispatcher
+        if self._sender is not None:
+            dispatching = in_transactions(dispatching)
+            shards = Shards(store, self._sender, lease_ms=dispatching.lease_ms, lapse_cap=dispatching.lapse_cap)
+            store = self._owned = OwnedStore(store, shards)
+            sender = self._claims = ClaimPublisher(self._owned, self._sender)
+        if limited:
+            sender = FlowPublisher(sender, home.store, policy_set)
+        self.dispatcher = Dispatcher(store, sender, push=push, config=dispatching)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._take_in, name=f"retry-intake-{group}", daemon=True)
         self._state = "new"
@@ -152,10 +155,7 @@ class RetryService:
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
-        hand_over = "one script" if self.dispatcher.push else "claim, publish, settle"
-        if self._sender is not None:
-            hand_over = "transactions"
-        return f"<RetryService {self.group} {self._state} {hand_over} {self.dispatcher!r}>"
+        return f"<RetryService {self.group} {self._state} {self.hand_over} {self.dispatcher!r}>"
 
     def __enter__(self) -> RetryService:
         self.start()
@@ -163,6 +163,13 @@ class RetryService:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+    @property
+    def hand_over(self) -> str:
+        """How due messages get to their topic, as `Home.hand_over`; limits of a policy need a settling dispatcher."""
+        if self._sender is not None:
+            return "transactions"
+        return "one script" if self.dispatcher.push else "claim, publish, settle"
 
     @property
     def stats(self) -> DispatcherStats:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from wheel_sched.testing.servers import TemporaryServer
 
 # No deadline: the machine is shared, and a slow example is no wrong example.
-settings.register_profile("dev", max_examples=60, deadline=None)
+settings.register_profile("dev", max_examples=40, deadline=None)
 settings.register_profile("ci", max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 

@@ -7,9 +7,10 @@ One thread, the reaper, owns the wheel: it sleeps until the earliest deadline, h
 woken only by a timer that is due before it would wake anyway. An idle timer causes no wake-ups, and a timer that was
 never used has no thread.
 
-Threads: any thread may call anything, callbacks included. `schedule` without a key takes no lock: it appends to a deque
-that the reaper empties (with `max_pending` it does take it, for the count has to be exact). Callbacks run without a
-lock. A child made by `fork` starts with an empty timer that works; what was pending fires in the parent.
+Threads: any thread may call anything, callbacks included. `schedule` without a key takes no lock: with the compiled
+core it is a call or two into the wheel, each of which is one step under the GIL, else it appends to a deque that the
+reaper empties (with `max_pending` it does take it, for the count has to be exact). Callbacks run without a lock. A
+child made by `fork` starts with an empty timer that works; what was pending fires in the parent.
 
 Source: `org.apache.kafka.server.util.timer.SystemTimer` and `SystemTimerReaper`.
 """
@@ -186,8 +187,10 @@ class SystemTimer(TimerFace):
         due = agenda.due(BATCH)
         if due or agenda.closed:
             return due
+        self._sleeps_until = math.inf  # from here on whoever schedules comes to wake, and waits for the lock
         next_ms = agenda.next_ms()
-        self._sleeps_until = math.inf if next_ms is None else next_ms
+        if next_ms is not None:
+            self._sleeps_until = next_ms
         if agenda.inbox:
             self._sleeps_until = AWAKE
             return due

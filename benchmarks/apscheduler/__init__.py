@@ -57,7 +57,8 @@ class Sizes:
         rounds: of each comparison. Defaults to 5.
         drain: jobs of a burst in memory. Defaults to 20,000.
         redis: jobs of a burst on Redis. Defaults to 5,000.
-        waiting_rounds: of lateness, `add_job` and stalls. Defaults to 3.
+        waiting_rounds: of lateness and `add_job`. Defaults to 3.
+        stall_rounds: of stalls of the event loop; each is the longest of thousands of turns. Defaults to 5.
         lateness_s: how long the steady rate lasts. Defaults to 5.
         million: jobs in memory for one update. Defaults to 1,000,000.
     """
@@ -66,12 +67,13 @@ class Sizes:
     drain: int = 20_000
     redis: int = 5_000
     waiting_rounds: int = 3
+    stall_rounds: int = 5
     lateness_s: float = 5.0
     million: int = 1_000_000
 
 
 FULL = Sizes()
-QUICK = Sizes(rounds=3, drain=10_000, redis=2_000, waiting_rounds=1, lateness_s=2.0, million=300_000)
+QUICK = Sizes(rounds=3, drain=10_000, redis=2_000, waiting_rounds=1, stall_rounds=3, lateness_s=2.0, million=300_000)
 
 _PER_S, _ADD_DUE, _STALL_DUE = 10_000, 50_000, 3_000
 
@@ -79,7 +81,7 @@ _PER_S, _ADD_DUE, _STALL_DUE = 10_000, 50_000, 3_000
 def run(sizes: Sizes) -> dict[str, Any]:
     """Measure; the figures by key."""
     logging.getLogger("apscheduler").setLevel(logging.ERROR)
-    narration = Narration(7 * sizes.rounds + 6 * sizes.waiting_rounds + 1)
+    narration = Narration(7 * sizes.rounds + 4 * sizes.waiting_rounds + 2 * sizes.stall_rounds + 1)
     drains = {
         kind: interleaved(sizes.rounds, memory_drains(kind, sizes.drain), narration) for kind in ("date", "interval")
     }
@@ -100,7 +102,7 @@ def run(sizes: Sizes) -> dict[str, Any]:
     with bench_server() as server:
         on_redis = interleaved(sizes.rounds, redis_drains(server, sizes.redis), narration)
         stalls = interleaved(
-            sizes.waiting_rounds,
+            sizes.stall_rounds,
             {
                 "stock event loop": lambda: loop_stall(AsyncIOScheduler, stock_redis(server), _STALL_DUE),
                 "our event loop": lambda: loop_stall(WheelAsyncIOScheduler, our_redis(server), _STALL_DUE),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
@@ -132,9 +132,9 @@ QUICK = Sizes(
 
 def run(sizes: Sizes) -> dict[str, Any]:
     """Measure; the figures by key."""
-    narration = Narration(3 * sizes.rounds + 2 * len(sizes.pools) * sizes.late_rounds + 2)
+    narration = Narration(3 * sizes.rounds + 2 * len(sizes.pools) * sizes.late_rounds + 10)
     narration.step("memory, kill -9, visibility timeout and outage, stock and ours side by side")
-    aside = _side_by_side(sizes)
+    aside = _side_by_side(sizes, narration)
     with contextlib.ExitStack() as stack:
         sites: dict[Kind, Site] = {kind: stack.enter_context(site(kind)) for kind in KINDS}
         for kind in ("stock", "ours", "many"):
@@ -195,7 +195,7 @@ def run(sizes: Sizes) -> dict[str, Any]:
     }
 
 
-def _side_by_side(sizes: Sizes) -> dict[str, dict[str, Any]]:
+def _side_by_side(sizes: Sizes, narration: Narration) -> dict[str, dict[str, Any]]:
     """What does not measure time in milliseconds, all at once."""
     runs: dict[str, Callable[[Kind], dict[str, Any]]] = {
         "memory": lambda kind: scenarios.memory(kind, sizes.held),
@@ -204,5 +204,10 @@ def _side_by_side(sizes: Sizes) -> dict[str, dict[str, Any]]:
         "outage": lambda kind: scenarios.outage(kind, 100, 10.0, 3.0, sizes.limit_s),
     }
     with ThreadPoolExecutor(2 * len(runs)) as pool:
-        pending = {name: {kind: pool.submit(run, kind) for kind in KINDS} for name, run in runs.items()}
-        return {name: {kind: future.result() for kind, future in kinds.items()} for name, kinds in pending.items()}
+        pending = {pool.submit(run, kind): (name, kind) for name, run in runs.items() for kind in KINDS}
+        done: dict[str, dict[str, Any]] = {name: {} for name in runs}
+        for future in as_completed(pending):
+            name, kind = pending[future]
+            done[name][kind] = future.result()
+            narration.step(f"{name}, {kind}: measured")
+        return done

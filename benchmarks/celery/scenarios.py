@@ -44,17 +44,16 @@ def memory(kind: Kind, tasks: int) -> dict[str, float]:
 
 def lateness(kind: Kind, pool: str, tasks: int, over_s: float, lead_s: float, give_up_s: float) -> Lateness:
     """`tasks` over `over_s` seconds through one worker; stock is given up on `give_up_s` after the last is due."""
-    with site(kind, workers=1, pool=pool, concurrency=_CONCURRENCY[pool]) as place:
-        time.sleep(_SETTLE_S)  # as above
-        start_s = time.time() + lead_s
-        place.send([start_s + number * over_s / tasks for number in range(tasks)])
-        if time.time() >= start_s:
-            raise RuntimeError("this machine is too slow to send the tasks before they are due")
-        time.sleep(max(0.0, start_s + over_s - time.time()))  # the measurement itself
-        place.seen(lambda: place.ran() >= tasks, give_up_s if kind == "stock" else max(give_up_s, _OURS_WAIT_S))
-        runs = place.runs()
-        span_s = max(time.time() - start_s, 0.001)
-        return _lateness(runs, span_s, start_s)
+    while True:
+        with site(kind, workers=1, pool=pool, concurrency=_CONCURRENCY[pool]) as place:
+            time.sleep(_SETTLE_S)  # as above
+            start_s = time.time() + lead_s
+            place.send([start_s + number * over_s / tasks for number in range(tasks)])
+            if time.time() < start_s:
+                time.sleep(max(0.0, start_s + over_s - time.time()))  # the measurement itself
+                place.seen(lambda: place.ran() >= tasks, give_up_s if kind == "stock" else max(give_up_s, _OURS_WAIT_S))
+                return _lateness(place.runs(), max(time.time() - start_s, 0.001), start_s)
+        lead_s *= 2  # some were due before they were sent: this machine is slower than expected
 
 
 def _lateness(runs: list[Run], span_s: float, start_s: float) -> Lateness:

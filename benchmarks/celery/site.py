@@ -26,7 +26,7 @@ from wheel_sched.testing.servers import TemporaryServer, temporary_server
 
 Kind = Literal["stock", "ours"]
 KINDS: tuple[Kind, ...] = ("stock", "ours")
-_WAIT_S = 300.0  # 50,000 tasks on their way into a stock worker
+_WAIT_S = 900.0  # 50,000 tasks on their way into a stock worker
 _POLL_S = 0.02
 _QUEUE = "celery"
 

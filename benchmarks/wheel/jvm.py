@@ -1,68 +1,146 @@
-"""Kafka's own `SystemTimer` and Netty's `HashedWheelTimer`, from their published jars, through a driver of ours.
+"""Kafka's own `SystemTimer` and Netty's `HashedWheelTimer`, from their published jars, beside our compiled core.
 
-The driver (`benchmarks/jvm`) is built by Maven into `target/` the first time. It measures CPU time of the calling
-thread, after warming up, with the same deadlines; Kafka's expire includes the hand-over to its executor's thread, which
-is part of its `advanceClock`. The JVM's collector works on threads of its own and is not counted, so Python's is off.
-Netty expires on a thread of its own by real time, so only its add is compared.
+Each side is a process of its own, warmed up by rounds that are not counted, and asked by turns: while one measures, the
+other waits for its stdin. Both get the same delays. The driver of the JVM (`benchmarks/jvm`) is built by Maven into
+`target/` the first time; ours is `beside_the_jvm`.
+
+Add is the call that users write. Kafka's makes its task and its entry, reads the clock and takes a lock; what the clock
+costs is measured apart. Ours makes its entry; the deadline is given. Nobody keeps a handle.
+
+Expire begins with timers that wait and ends with tasks that have run, a counter's increment each, by the same thousand
+steps of time. Kafka's advance hands each task to a thread of its own, so that thread's CPU counts; ours hands them out
+and the loop around it runs them. `caller` is what is left of both without the runs: Kafka's advance with the hand-over
+alone, ours with the hand-out alone.
+
+The JVM's collector and compiler work on threads that are not counted, so Python's collector is off. Netty expires on a
+thread of its own by real time, so only its add is compared.
 """
 
 from __future__ import annotations
 
-import gc
 import json
+import random
 import subprocess
+import sys
+import tempfile
+from array import array
 from pathlib import Path
 from statistics import median
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
-from benchmarks.wheel.mixes import deadlines_ms, fill_and_drain, moments_ms
-from benchmarks.wheel.subjects import SUBJECTS
+from benchmarks.narration import Narration
+from benchmarks.wheel.mixes import HOUR_MS
+from wheel_sched.wheel import CORES
 
-_ROUNDS = 9
-_FOLDER = Path(__file__).resolve().parents[1] / "jvm"
+COUNTS = {"10k": 10_000, "100k": 100_000}
+WARM_UP = 8
+ROUNDS = 9
+STEPS = len(COUNTS) * (WARM_UP + ROUNDS)
+_ROOT = Path(__file__).resolve().parents[2]
+_FOLDER = _ROOT / "benchmarks" / "jvm"
 
 
-def compare() -> dict[str, Any]:
-    """`vs_kafka` and `vs_netty` at 100 k uniform timers, and the nanoseconds of both sides."""
-    measured = _measured()
-    at: dict[str, Any] = measured["100k"]
-    add, expire = _ours(100_000)
+def compare(narration: Narration) -> dict[str, Any]:
+    """`vs_kafka` and `vs_netty` at 100 k uniform timers, and the nanoseconds of all sides."""
+    java = ["java", "-Xmx2g", "-cp", _built(), "org.wheelsched.benchmark.Timers"]
+    python = [sys.executable, "-m", "benchmarks.wheel.beside_the_jvm"]
+    table: dict[str, dict[str, float]] = {}
+    with tempfile.TemporaryDirectory() as folder, _Side(java) as theirs, _Side(python) as ours:
+        for label, count in COUNTS.items():
+            rounds = _rounds(theirs, ours if "compiled" in CORES else None, count, Path(folder), label, narration)
+            table[label] = {name: round(median(one[name] for one in rounds), 2) for name in rounds[0]}
+            last = rounds
     return {
-        "vs_kafka": {"add": _over(at["kafka"]["add"], add), "expire": _over(at["kafka"]["expire"], expire)},
-        "vs_netty": {"add": _over(at["netty"]["add"], add)},
-        "jvm": {**measured, "wheel, compiled": {"add": add, "expire": expire}},
+        "vs_kafka": {
+            "add": _over(last, "kafka add", "ours add"),
+            "add_clock_apart": _over(last, "kafka add, clock apart", "ours add"),
+            "expire": _over(last, "kafka expire", "ours expire"),
+            "expire_caller": _over(last, "kafka caller", "ours caller"),
+        },
+        "vs_netty": {"add": _over(last, "netty add", "ours add")},
+        "jvm": table,
     }
 
 
-def _ours(count: int) -> tuple[float, float] | tuple[None, None]:
-    """Nanoseconds of the compiled core, with Python's collector off."""
-    if "wheel, compiled" not in SUBJECTS:
-        return None, None
-    due_ms = deadlines_ms("uniform", count, seed=1)
-    steps_ms = moments_ms(due_ms)
-    gc.disable()
-    # A JVM keeps the pages of its heap; without some survivors Python would give them back and have them zeroed anew.
-    warm = SUBJECTS["wheel, compiled"]()
-    survivors = warm.fill(due_ms * 2)
-    warm.cancel(survivors)
-    survivors = survivors[::1000]
-    try:
-        found = [fill_and_drain(SUBJECTS["wheel, compiled"](), due_ms, steps_ms) for _ in range(_ROUNDS)]
-    finally:
-        gc.enable()
-        del survivors
-    return median(add for add, _ in found), median(expire or 0 for _, expire in found)
+class _Side:
+    """A process that answers a line of JSON to each line with a file of delays."""
+
+    def __init__(self, command: list[str]) -> None:
+        self._command = command
+
+    def __enter__(self) -> Self:
+        self._process = subprocess.Popen(
+            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=_ROOT
+        )
+        return self
+
+    def ask(self, delays: Path) -> dict[str, float]:
+        """One round."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{delays}\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        assert answer, f"{self._command} ended with {self._process.wait()}"
+        found: dict[str, float] = json.loads(answer)
+        return found
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()  # its end
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
 
 
-def _over(theirs: float, ours: float | None) -> float | None:
-    return None if ours is None else round(theirs / ours, 2)
+def _rounds(
+    theirs: _Side, ours: _Side | None, count: int, folder: Path, label: str, narration: Narration
+) -> list[dict[str, float]]:
+    """Nanoseconds by side and round."""
+    found = []
+    for number in range(-WARM_UP, ROUNDS):
+        narration.step(f"JVM, {label}, " + (f"round {number + 1} of {ROUNDS}" if number >= 0 else "warm-up"))
+        delays = folder / "delays"
+        delays.write_bytes(_delays(count, number))
+        sides = (theirs, ours) if number % 2 else (ours, theirs)
+        answers = {side: side.ask(delays) for side in sides if side is not None}
+        jvm = answers[theirs]
+        values = {
+            "kafka add": jvm["add"],
+            "kafka clock": jvm["clock"],
+            "kafka add, clock apart": jvm["add"] - jvm["clock"],
+            "kafka caller": jvm["caller"],
+            "kafka expire": jvm["caller"] + jvm["executor"],
+            "netty add": jvm["netty"],
+        }
+        if ours is not None:
+            values |= {f"ours {name}": ns for name, ns in answers[ours].items()}
+        if number >= 0:
+            found.append(values)
+    return found
 
 
-def _measured() -> dict[str, Any]:
+def _delays(count: int, seed: int) -> bytes:
+    rng = random.Random(seed)
+    delays = array("q", [rng.randint(1, HOUR_MS) for _ in range(count)])
+    if sys.byteorder == "big":
+        delays.byteswap()
+    return delays.tobytes()
+
+
+def _over(rounds: list[dict[str, float]], theirs: str, ours: str) -> float | None:
+    """The median over rounds of their time over ours."""
+    if ours not in rounds[0]:
+        return None
+    return round(median(one[theirs] / one[ours] for one in rounds), 2)
+
+
+def _built() -> str:
     build = ["mvn", "--batch-mode", "--quiet", "-f", str(_FOLDER / "pom.xml"), "package"]
     subprocess.run(build, check=True, stdout=subprocess.DEVNULL, timeout=600)
-    classpath = f"{_FOLDER / 'target' / 'classes'}:{_FOLDER / 'target' / 'dependency'}/*"
-    java = ["java", "-Xmx2g", "-cp", classpath, "org.wheelsched.benchmark.Timers"]
-    done = subprocess.run(java, check=True, text=True, capture_output=True, timeout=300)
-    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    return found
+    return f"{_FOLDER / 'target' / 'classes'}:{_FOLDER / 'target' / 'dependency'}/*"

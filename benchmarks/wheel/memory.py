@@ -40,12 +40,14 @@ def main(core: str, count: int) -> dict[str, Any]:
     rng = random.Random(7)
     due_ms = [rng.randint(1, _HOUR_MS) for _ in range(count)]  # the caller's ints, whoever keeps them
     handles: list[Any] = [None] * count
+    order = list(range(count))
+    rng.shuffle(order)  # as requests end: one entry kept here and there would keep all memory from going back
     gc.collect()
     before = _resident()
     for number, deadline_ms in enumerate(due_ms):
         handles[number] = wheel.schedule(task, deadline_ms)
     full = _resident()
-    for number in range(count):
+    for number in order:
         handles[number].cancel()
         handles[number] = None
     gc.collect()

@@ -2,7 +2,7 @@
 
     python examples/celery_eta/run.py ./data
 
-While everything waits, one of the two workers is killed.
+While everything waits for an hour, one of the two workers is killed; then the hour is made two seconds.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 
 from celery import Celery
 from celery.result import AsyncResult
+from wheel_sched_celery import HeldTasks, install
 
 from wheel_sched.store.embedded import EmbeddedServer
 
@@ -26,6 +27,7 @@ def main(folder: str) -> None:
         broker = f"redis+socket://{server.socket_path}"
         env = {**os.environ, "BROKER": broker, "PYTHONPATH": str(HERE)}
         app = Celery("run", broker=broker, backend=broker)
+        wheel = install(app)
         workers = [start_worker(name, folder, env) for name in ("first", "second")]
         try:
             while len(app.control.ping(timeout=1.0)) < len(workers):
@@ -36,6 +38,9 @@ def main(folder: str) -> None:
             print(f"{len(ids)} tasks wait in the store, none in a worker")  # noqa: T201
             workers[0].kill()
             print("killed the first worker")  # noqa: T201
+            held = HeldTasks(app)
+            moved = held.reschedule(list(held.select()), held.now_ms() + 2_000)
+            print(f"{len(moved.done)} tasks are due in two seconds instead")  # noqa: T201
             reports = [AsyncResult(task_id, app=app).get(timeout=60) for task_id in ids]
             early = sum(report["late_ms"] < 0 for report in reports)
             print(f"{len({report['who'] for report in reports})} reports sent, {early} of them early")  # noqa: T201
@@ -43,6 +48,7 @@ def main(folder: str) -> None:
             for worker in workers:
                 worker.terminate()
                 worker.wait()
+            wheel.close()
             app.close()
 
 

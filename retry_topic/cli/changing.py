@@ -6,7 +6,7 @@ Every change is made in steps of at most 500; a run that is interrupted has chan
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import click
 
@@ -78,11 +78,12 @@ def retry(
       wheel-sched retry --topic orders --error '*Timeout*' --rate 50
       wheel-sched retry --state held --spread 5m --dry-run
 
-    A filter means what is due or held; dead letters take part with --state dead, or by id.
+    A filter means what is due or held; dead letters take part with --state dead, or by id. What is parked behind a
+    failed message of its key is let out by id alone, and out of its order.
     """
     pace = Pace(rate, spread_ms)
     with opened_home(session.settings) as home:
-        meant = choose(home, ids, chosen, everything, ("due", "held"))
+        meant = choose(home, ids, _in_order(chosen), everything, ("due", "held"))
         counts = home.store.counts()
         now_ms = counts.now_us // 1000
         if dry_run:
@@ -126,7 +127,7 @@ def reschedule(
     if (delay_ms is None) == (at_ms is None):
         raise click.UsageError("When? Give --in or --at.")
     with opened_home(session.settings) as home:
-        meant = choose(home, ids, chosen, everything, ("due", "held"))
+        meant = choose(home, ids, _in_order(chosen), everything, ("due", "held"))
         now_ms = home.store.windows(0, 0)[0].now_us // 1000
         if dry_run:
             tell_dry_run("reschedule", meant, now_ms, as_json)
@@ -170,6 +171,11 @@ def delete(
             confirm(f"Delete {amount(len(meant), 'message')} for good?", yes)
         outcomes = alter(home, meant.members, lambda member, _: Alteration(member.id, _DELETE[member.state]))
     return tell_outcomes("deleted", outcomes, as_json)
+
+
+def _in_order(chosen: Filter) -> Filter:
+    """A filter never lets out what stands in line behind its key's head; ids do."""
+    return replace(chosen, parked=False)
 
 
 def _reschedule(home: Home, members: Sequence[Member], start_ms: int, pace: Pace) -> list[Outcome]:

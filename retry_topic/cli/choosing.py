@@ -73,7 +73,7 @@ def choose(home: Home, ids: Sequence[str], chosen: Filter, everything: bool, sta
     if not ids and not chosen.narrow and not everything:
         raise click.UsageError("Which messages? Give ids, a filter (--topic, --error, ...) or --all.")
     if ids:
-        found = home.store.get(list(dict.fromkeys(ids)))
+        found = home.store.get(list(dict.fromkeys(ids)), anywhere=True)
         missing = [item_id for item_id, item in zip(dict.fromkeys(ids), found, strict=True) if item is None]
         if missing:
             raise CommandFailed(

@@ -44,6 +44,11 @@ class Entry:
         return self.found.score_ms or None
 
     @property
+    def parked(self) -> bool:
+        """Whether it stands in line behind the head of its ordering key."""
+        return self.found.state == "held" and self.found.reason.startswith("ordered: ")
+
+    @property
     def error(self) -> str:
         """What went wrong, in a line; "" when nothing did."""
         state = self.letter.state
@@ -68,6 +73,7 @@ class Filter:
     until_ms: int | None = None
     key: str | None = None
     limit: int | None = None
+    parked: bool | None = None  # only, or none of, those that stand in line behind their key's head
 
     @property
     def narrow(self) -> bool:
@@ -85,6 +91,7 @@ class Filter:
             and (self.fingerprint is None or (state.error_fingerprint or "").startswith(self.fingerprint))
             and (self.since_ms is None or (at_ms is not None and at_ms >= self.since_ms))
             and (self.until_ms is None or (at_ms is not None and at_ms < self.until_ms))
+            and (self.parked is None or self.parked == entry.parked)
             and (self.key is None or (letter.message is not None and letter.message.key == self.key.encode()))
         )
 

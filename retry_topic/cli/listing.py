@@ -21,10 +21,11 @@ _SHOWN = 50  # lines of a listing unless --limit says otherwise
 @click.command()
 @filter_options
 @click.option("--dead", is_flag=True, help="The same as --state dead.")
+@click.option("--parked", is_flag=True, help="What stands in line behind a failed message of its key.")
 @click.option("--group", is_flag=True, help="Dead letters by error: count, first, last, a sample.")
 @json_option
 @pass_session
-def ls(session: Session, chosen: Filter, dead: bool, group: bool, as_json: bool) -> None:
+def ls(session: Session, chosen: Filter, dead: bool, parked: bool, group: bool, as_json: bool) -> None:
     """List messages: what waits, in order of due.
 
     \b
@@ -32,6 +33,7 @@ def ls(session: Session, chosen: Filter, dead: bool, group: bool, as_json: bool)
       wheel-sched ls
       wheel-sched ls --topic orders --until +10m         due in the next ten minutes
       wheel-sched ls --dead --group                      what failed, by kind of error
+      wheel-sched ls --parked --key customer-7           what waits for its turn
       wheel-sched ls --dead --error '*Timeout*' --since 2h --json
 
     INSTANT is `2h` (ago), `+5m` (from now), `now` or RFC 3339. Without --limit 50 lines are shown.
@@ -40,6 +42,10 @@ def ls(session: Session, chosen: Filter, dead: bool, group: bool, as_json: bool)
         if chosen.states not in ((), ("dead",)):
             raise click.UsageError("--dead and --group are about dead letters; leave --state away.")
         chosen = replace(chosen, states=("dead",))
+    if parked:
+        if dead or group or chosen.states not in ((), ("held",)):
+            raise click.UsageError("--parked is about what is held; leave --state, --dead and --group away.")
+        chosen = replace(chosen, states=("held",), parked=True)
     with opened_home(session.settings) as home:
         now_ms = home.store.windows(0, 0)[0].now_us // 1000
         if group:
@@ -61,22 +67,30 @@ def _entries(home: Home, chosen: Filter, now_ms: int, as_json: bool) -> None:
         if as_json:
             emit(as_dict(entry))
         else:
-            rows.append(_row(entry, now_ms, len(states) > 1))
+            rows.append(_parked_row(entry, now_ms) if chosen.parked else _row(entry, now_ms, len(states) > 1))
     if as_json:
         return
-    head = ("died" if states == ("dead",) else "due", "at", "attempt", "topic", "id", "error")
+    head: tuple[str, ...] = ("died" if states == ("dead",) else "due", "at", "attempt", "topic", "id", "error")
+    if chosen.parked:
+        head = ("parked", "at", "key", "topic", "id")
     if rows:
         table((*(("state",) if len(states) > 1 else ()), *head), rows)
     else:
-        note(
-            f"nothing is {' or '.join(states)}" + (" that matches" if chosen.narrow and not _only_state(chosen) else "")
-        )
+        what = "parked" if chosen.parked else " or ".join(states)
+        note(f"nothing is {what}" + (" that matches" if chosen.narrow and not _only_state(chosen) else ""))
     if more and chosen.limit is None:
         note(f"the first {limit} are shown; --limit N shows more")
 
 
 def _only_state(chosen: Filter) -> bool:
     return not replace(chosen, states=()).narrow
+
+
+def _parked_row(entry: Entry, now_ms: int) -> tuple[str, ...]:
+    at_ms, message = entry.at_ms or now_ms, entry.letter.message
+    key = b"" if message is None or message.key is None else message.key
+    text = one_line(key.decode("utf-8", "backslashreplace"), 60)
+    return relative(at_ms, now_ms), instant(at_ms), text, entry.letter.topic or "-", entry.id
 
 
 def _row(entry: Entry, now_ms: int, with_state: bool) -> tuple[str, ...]:

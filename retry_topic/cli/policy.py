@@ -10,10 +10,12 @@ import click
 from retry_topic.cli.opening import opened_home, policies_of
 from retry_topic.policy import Dead, Failure, RetryPolicy, decide, explain, format_duration, plot, simulate
 from retry_topic.policy.dumping import dump_policies
+from retry_topic.policy.flow import describe
 from retry_topic.policy.model import PolicySet
 from wheel_sched.cli.instants import DURATION
 from wheel_sched.cli.options import Session, json_option, pass_session
 from wheel_sched.cli.output import emit, one_line, say, span, table
+from wheel_sched.store.flow_control import FlowControl
 
 _file = click.argument("file", default="default", metavar="[FILE|default]")
 _topic = click.option("--topic", metavar="TOPIC", help="The policy of this topic (default: the file's default).")
@@ -132,7 +134,8 @@ def explain_policy(
 
         with opened_home(session.settings) as home:
             entry = find_message(home, message_id)
-        why = why_due(entry)
+            flows = FlowControl(home.store).flows()
+        why = why_due(entry, flows=flows)
         emit({"id": entry.id, "due_ms": entry.at_ms, "why": why}) if as_json else say(why)
         return
     chosen = _chosen(session, file, topic)
@@ -173,6 +176,7 @@ def _describe(chosen: RetryPolicy, as_json: bool) -> None:
         f"policy {chosen.ident}: a failed message is delivered {attempts} times in all, within {age}, then it is dead",
         f"a wait asked for by a handler or by Retry-After is kept up to {format_duration(chosen.retry_after_max_ms)}",
     ]
+    lines += describe(chosen.rate, chosen.burst, chosen.spread_ms, chosen.budget, chosen.breaker)
     for number, rule in enumerate(chosen.rules, 1):
         name = f" ({rule.name})" if rule.name else ""
         what = "dead at once" if rule.dead else "its own delay or caps"

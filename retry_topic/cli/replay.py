@@ -104,7 +104,11 @@ def _selection(home: Home, chosen: Filter) -> Selection:
 
 
 def _tell_plan(home: Home, plan: Replayed, pace: Pace, as_json: bool) -> None:
-    samples = [entry_of(found) for found in home.store.get([letter.id for letter in plan.samples]) if found is not None]
+    samples = [
+        entry_of(found)
+        for found in home.store.get([letter.id for letter in plan.samples], anywhere=True)
+        if found is not None
+    ]
     rate = pace.per_second(plan.replayed)
     seconds = plan.replayed / rate if rate else 0.0
     if as_json:

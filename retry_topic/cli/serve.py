@@ -144,7 +144,7 @@ def serve(
             note(f"metrics and probes at {endpoint.url}")
         for service in services:
             running.enter_context(service)
-        note(f"serving {', '.join(groups)} from {redacted(settings.store)}; hand-over: {home.hand_over}")
+        note(f"serving {', '.join(groups)} from {redacted(settings.store)}; hand-over: {services[0].hand_over}")
         while not stopping.wait(_LOOK_S):
             if server is not None and not _runs(server.pid):
                 raise EmbeddedServerError(

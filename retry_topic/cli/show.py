@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -11,12 +12,15 @@ import click
 from retry_topic.cli.filters import Entry, entry_of
 from retry_topic.cli.listing import as_dict
 from retry_topic.cli.opening import opened_home
+from retry_topic.flow import flow_of
 from retry_topic.headers import HEADER_NAMES
 from retry_topic.home import Home
 from retry_topic.policy import format_duration
 from wheel_sched.cli.failing import CommandFailed
 from wheel_sched.cli.options import Session, json_option, pass_session
 from wheel_sched.cli.output import emit, instant, one_line, paint, say, when
+from wheel_sched.store.flow_control import FlowControl
+from wheel_sched.store.operations.flow import Flow
 
 _ATTEMPTS_TRIED = 100  # of a message named without its attempt
 _PREVIEW = 300  # characters of the payload
@@ -41,11 +45,12 @@ def show(session: Session, message_id: str, raw: bool, as_json: bool) -> None:
     with opened_home(session.settings) as home:
         entry = find_message(home, message_id)
         counts = home.store.counts()
+        flows = FlowControl(home.store).flows()
     message = entry.letter.message
     if raw:
         sys.stdout.buffer.write(entry.found.body if message is None else message.value)
         return
-    why = why_due(entry, entry.found.topic in counts.paused)
+    why = why_due(entry, entry.found.topic in counts.paused, flows)
     if as_json:
         emit({**as_dict(entry), "why": why, **_details(entry)})
     else:
@@ -58,10 +63,10 @@ def find_message(home: Home, message_id: str) -> Entry:
     Raises:
         CommandFailed: there is none.
     """
-    (found,) = home.store.get([message_id])
+    (found,) = home.store.get([message_id], anywhere=True)
     if found is None:
         attempts = [f"{message_id}.{number}" for number in range(1, _ATTEMPTS_TRIED + 1)]
-        found = next((item for item in reversed(home.store.get(attempts)) if item is not None), None)
+        found = next((item for item in reversed(home.store.get(attempts, anywhere=True)) if item is not None), None)
     if found is None:
         raise CommandFailed(
             f"there is no message {message_id}: it was delivered or deleted, or never stored here; see `wheel-sched ls`"
@@ -69,9 +74,11 @@ def find_message(home: Home, message_id: str) -> Entry:
     return entry_of(found)
 
 
-def why_due(entry: Entry, paused: bool = False) -> str:
+def why_due(entry: Entry, paused: bool = False, flows: Sequence[Flow] = ()) -> str:
     """In words: why it is where it is, and due when it is due."""
     found, state = entry.found, entry.letter.state
+    if entry.parked:
+        return f"parked at {instant(found.score_ms)} behind a failed message of its key; see `wheel-sched keys`"
     if found.state == "dead":
         return f"given up: {found.reason or 'no reason is on record'}"
     if found.state == "held":
@@ -81,6 +88,8 @@ def why_due(entry: Entry, paused: bool = False) -> str:
     at_ms = entry.at_ms or 0
     if state.attempt == 0 or state.due_ms is None:
         text = "published to be delivered then; it has not failed" if not state.replays else "replayed from the dead"
+    elif at_ms > state.due_ms and (held_back := _held_back(entry, flows)):
+        text = f"policy {state.policy or 'unknown'} had said {instant(state.due_ms)}; held back since: {held_back}"
     elif at_ms != state.due_ms:
         text = f"rescheduled by hand; policy {state.policy or 'unknown'} had said {instant(state.due_ms)}"
     else:
@@ -93,6 +102,28 @@ def why_due(entry: Entry, paused: bool = False) -> str:
     if found.state == "fly":
         return f"{text}; it was claimed and is being delivered, under a lease until {instant(found.score_ms)}"
     return text + ("; its topic is paused" if paused else "")
+
+
+def _held_back(entry: Entry, flows: Sequence[Flow]) -> str:
+    """What flow control says about the message's topic; "" when nothing holds it back."""
+    name = flow_of(entry.letter.state.consumer_group or "", entry.found.topic)
+    clauses = []
+    for flow in flows:
+        numbers = flow.numbers
+        if flow.topic != name:
+            continue
+        if flow.destination is None:
+            reasons = [reason for reason in ("rate", "budget") if numbers.get(reason)]
+            if reasons:
+                every = format_duration(-(-numbers.get("interval", 0) // 1000))
+                clauses.append(f"{' and '.join(reasons)} of {name}: one every {every}")
+        elif flow.state in ("o", "h"):
+            who = f"destination {flow.destination}" if flow.destination else name
+            until = (
+                f"open until {instant(numbers.get('until', 0))}" if flow.state == "o" else "half open, one probe is out"
+            )
+            clauses.append(f"the circuit of {who} is {until}")
+    return "; ".join(clauses)
 
 
 def _details(entry: Entry) -> dict[str, Any]:

@@ -85,6 +85,18 @@ def failed_message(
     return message.to(retry_topic_of(group), write(message.headers, state))
 
 
+def ordered_state(group: str, message: Message, state: RetryState, gate: str) -> RetryState:
+    """The state of a message of an ordered topic, with the id and the gate that its order is kept by."""
+    return replace(_rooted(group, message, state), ordering=gate, consumer_group=group)
+
+
+def parked_message(group: str, message: Message, state: RetryState, secrets: Sequence[bytes] = ()) -> Message:
+    """The message as it waits behind its key's head, untried: it comes back on the group's redelivery topic."""
+    if secrets and state.id is not None:
+        state = sign(state, secrets[0])
+    return message.to(redelivery_topic_of(group), write(message.headers, state))
+
+
 def _rooted(group: str, message: Message, state: RetryState) -> RetryState:
     """The state with an id and an origin. What the headers know of the origin stays; the rest is where it was read."""
     source = message.source

@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from retry_topic.brokers.protocol import BrokerConsumer, Delivery
+from retry_topic.brokers.protocol import BrokerConsumer, Delivery, LogBroker
 from retry_topic.consumer.config import ConsumerConfig, ConsumerStats
 from retry_topic.consumer.failing import (
     delivered_message,
@@ -30,14 +30,17 @@ from retry_topic.consumer.failing import (
     retry_state,
     too_late,
 )
-from retry_topic.consumer.settling import AWAY_S, InFlight, Outcome, Settler
+from retry_topic.consumer.heads import Heads
+from retry_topic.consumer.ordered import OrderedTopic
+from retry_topic.consumer.reporting import Reporter
+from retry_topic.consumer.settling import AWAY_S, InFlight, Outcome, Settler, Sink
 from retry_topic.headers import RetryState
 from retry_topic.home import EXPIRES_HEADER, Home
 from retry_topic.message import Message
 from retry_topic.names import check_group, redelivery_topic_of, retry_topic_of
 from retry_topic.policy import Failure
 from retry_topic.verdict import Ack, DeadLetter, Retry, verdict_of
-from wheel_sched.errors import BrokerError, Rejected
+from wheel_sched.errors import BrokerError, ConfigError, Rejected
 
 logger = logging.getLogger("retry_topic.consumer")
 
@@ -59,6 +62,9 @@ class Consumer:
         group: the consumer group.
         config: see `ConsumerConfig`.
 
+    Raises:
+        ConfigError: its broker's topics are logs (Kafka), and `ordering` is not "none".
+
     Thread rules: a plain handler runs on up to `concurrency` threads; an async one on one loop of its own. `start`
     and `stop` from any thread but a handler's; a consumer that was stopped is not started again.
     """
@@ -76,6 +82,11 @@ class Consumer:
         self.topics = [topics] if isinstance(topics, str) else list(topics)
         self.group = check_group(group)
         self.config = config or ConsumerConfig()
+        if self.config.ordering != "none" and isinstance(home.broker, LogBroker):
+            raise ConfigError(
+                f"expected ordering to be 'none' with {type(home.broker).__name__}, got: {self.config.ordering!r}; "
+                "order by key is kept on Redis streams and in memory: nothing was started"
+            )
         self.stats = ConsumerStats()
         self._handler = handler
         self._asynchronous = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
@@ -92,6 +103,9 @@ class Consumer:
         self._pool: ThreadPoolExecutor | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._threads: dict[str, threading.Thread] = {}
+        self._heads: Heads | None = None
+        self._ordered: list[OrderedTopic] = []
+        self._reporter = Reporter(home.store, group, self.config.destination) if self.config.reports else None
 
     def __repr__(self) -> str:
         return f"<Consumer {self.group} {self.topics} {self._state} in_flight={len(self._in_flight)}>"
@@ -114,7 +128,8 @@ class Consumer:
                 return
             broker = self.home.broker
             broker.create_topic(retry_topic_of(self.group))
-            topics = [*self.topics, redelivery_topic_of(self.group)]
+            in_order = self.config.ordering == "key"
+            topics = [*(() if in_order else self.topics), redelivery_topic_of(self.group)]
             consumer = broker.consumer(topics, self.group, idle_ms=self.config.idle_ms)
             self._consumer = consumer
             settler = Settler(broker, consumer, self._in_flight, self.stats, self.config.idle_ms)
@@ -125,8 +140,22 @@ class Consumer:
             else:
                 self._pool = ThreadPoolExecutor(self.config.concurrency, thread_name_prefix=f"{self.group}-handler")
             self._spawn(settler.run, "settle")
-            self._spawn(lambda: self._poll(consumer, settler), "poll")
+            if self._reporter is not None:
+                self._reporter.start()
+            give: Callable[[Delivery], None] = lambda delivery: self._hand_over(delivery, settler)  # noqa: E731
+            if in_order:
+                self._heads = Heads(self.home.store, self._give, settler, lambda one: self._state_of(one.message))
+                self._heads.start(f"{self.group}-heads")
+                give = self._heads.arrived
+                self._ordered = [self._read_in_order(topic) for topic in dict.fromkeys(self.topics)]
+            self._spawn(lambda: self._poll(consumer, give), "poll")
             self._state = "running"
+
+    def _read_in_order(self, topic: str) -> OrderedTopic:
+        self.home.broker.create_topic(topic)
+        reading = OrderedTopic(self.home, topic, self.group, self.config, self.stats, self._give)
+        reading.start()
+        return reading
 
     def stop(self, timeout_s: float = 30.0) -> None:
         """Drain: read no more, wait up to `timeout_s` for running handlers, settle, leave the group. Idempotent.
@@ -151,9 +180,17 @@ class Consumer:
             return max(0.0, until - time.monotonic())
 
         self._stopping.set()
+        for reading in self._ordered:
+            reading.stop(until)
         # first the reader, so that nothing comes after the last look at what is in flight
         self._threads["poll"].join(left_s() + _POLL_MS / 1000)
         self._in_flight.wait_until_at_most(0, left_s())
+        if self._heads is not None:
+            self._heads.finish(left_s() + 2)
+        for reading in self._ordered:
+            reading.join(left_s() + 2)
+        if self._reporter is not None:
+            self._reporter.stop()
         if self._settler is not None:
             self._settler.finish()
             self._threads["settle"].join(left_s() + 2)  # two tries at a broker that is away
@@ -175,7 +212,7 @@ class Consumer:
 
     # -- reading
 
-    def _poll(self, consumer: BrokerConsumer, settler: Settler) -> None:
+    def _poll(self, consumer: BrokerConsumer, give: Callable[[Delivery], None]) -> None:
         failures = 0
         careful = True  # one at a time at first: the next message may be what killed the process before this one
         while not self._stopping.is_set():
@@ -196,18 +233,14 @@ class Consumer:
             self.stats.delivered += len(deliveries)
             fresh = [delivery for delivery in deliveries if self._in_flight.add(delivery)]
             self.stats.in_flight = len(self._in_flight)
-            suspects = [delivery for delivery in fresh if self._is_suspect(delivery)]
+            suspects = [delivery for delivery in fresh if is_suspect(delivery, self.config.crash_cap)]
             careful = careful and bool(suspects)
             for delivery in fresh:
                 if delivery not in suspects:
-                    self._hand_over(delivery, settler)
-            self._one_by_one(suspects, settler)
+                    give(delivery)
+            self._one_by_one(suspects, give)
 
-    def _is_suspect(self, delivery: Delivery) -> bool:
-        """Whether consumers died over it so often that what is handled beside it is in danger of its blame."""
-        return max(2, min(_SUSPECT_FROM, self.config.crash_cap)) <= delivery.deliveries <= self.config.crash_cap
-
-    def _one_by_one(self, suspects: list[Delivery], settler: Settler) -> None:
+    def _one_by_one(self, suspects: list[Delivery], give: Callable[[Delivery], None]) -> None:
         """Hand suspects over with nothing else in flight, so that a death counts against the one that caused it.
 
         No longer than `idle_ms` each: a message that hangs must not stop everything. In no order, so that who comes
@@ -218,7 +251,7 @@ class Consumer:
             if not self._calm(len(suspects)):
                 self._in_flight.remove(suspects)  # not handled: they come to somebody else
                 return
-            self._hand_over(suspects.pop(), settler)
+            give(suspects.pop())
             if not suspects:
                 self._calm(0)
 
@@ -230,30 +263,37 @@ class Consumer:
                 return False
         return True
 
-    def _hand_over(self, delivery: Delivery, settler: Settler) -> None:
-        state = retry_state(self.group, delivery.message, self.config.secrets)
+    def _state_of(self, message: Message) -> RetryState:
+        return retry_state(self.group, message, self.config.secrets)
+
+    def _hand_over(self, delivery: Delivery, sink: Sink) -> None:
+        self._give(delivery, self._state_of(delivery.message), sink)
+
+    def _give(self, delivery: Delivery, state: RetryState, sink: Sink) -> None:
+        """Have a delivery handled; its outcome goes to `sink`."""
         message = delivered_message(self.group, delivery.message, state)
         if delivery.deliveries > self.config.crash_cap:
             self.stats.poison += 1
-            settler.put(self._failed(delivery, state, outlived(delivery.deliveries)))
+            sink.put(self._failed(delivery, state, outlived(delivery.deliveries)))
         elif expired(message.header(EXPIRES_HEADER)):
             self.stats.expired += 1
-            settler.put(self._failed(delivery, state, too_late()))
+            sink.put(self._failed(delivery, state, too_late()))
         elif self._loop is not None:
-            asyncio.run_coroutine_threadsafe(self._handle_async(delivery, state, message, settler), self._loop)
+            asyncio.run_coroutine_threadsafe(self._handle_async(delivery, state, message, sink), self._loop)
         elif self._pool is not None:
-            self._pool.submit(self._handle, delivery, state, message, settler)
+            self._pool.submit(self._handle, delivery, state, message, sink)
 
     # -- handling
 
-    def _handle(self, delivery: Delivery, state: RetryState, message: Message, settler: Settler) -> None:
+    def _handle(self, delivery: Delivery, state: RetryState, message: Message, sink: Sink) -> None:
         try:
             outcome = self._judged(delivery, state, self._handler(message))
         except BaseException as error:  # SystemExit in a handler fails its message, not the consumer
             outcome = self._raised(delivery, state, error)
-        settler.put(outcome)
+        self._report(message, state, outcome)
+        sink.put(outcome)
 
-    async def _handle_async(self, delivery: Delivery, state: RetryState, message: Message, settler: Settler) -> None:
+    async def _handle_async(self, delivery: Delivery, state: RetryState, message: Message, sink: Sink) -> None:
         try:
             awaitable: Awaitable[Any] = self._handler(message)
             outcome = self._judged(delivery, state, await awaitable)
@@ -261,7 +301,12 @@ class Consumer:
             if self._cut_off:
                 raise  # by `stop`: it did not fail, it comes again
             outcome = self._raised(delivery, state, error)
-        settler.put(outcome)
+        self._report(message, state, outcome)
+        sink.put(outcome)
+
+    def _report(self, message: Message, state: RetryState, outcome: Outcome) -> None:
+        if self._reporter is not None:
+            self._reporter.note(message, first=state.attempt == 0, succeeded=outcome.ended == "acknowledged")
 
     def _judged(self, delivery: Delivery, state: RetryState, returned: Any) -> Outcome:
         match verdict_of(returned):
@@ -282,6 +327,11 @@ class Consumer:
     def _failed(self, delivery: Delivery, state: RetryState, failure: Failure, print_: str | None = None) -> Outcome:
         forward = failed_message(self.group, delivery.message, state, failure, print_, self.config.secrets)
         return Outcome(delivery, "dead" if failure.verdict == "dead" else "retried", forward)
+
+
+def is_suspect(delivery: Delivery, crash_cap: int) -> bool:
+    """Whether consumers died over it so often that what is handled beside it is in danger of its blame."""
+    return max(2, min(_SUSPECT_FROM, crash_cap)) <= delivery.deliveries <= crash_cap
 
 
 def _end(loop: asyncio.AbstractEventLoop) -> None:

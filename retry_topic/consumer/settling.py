@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 from retry_topic.brokers.protocol import Broker, BrokerConsumer, Delivery
 from retry_topic.consumer.config import ConsumerStats
@@ -37,9 +37,17 @@ class Outcome:
     """What is to become of a delivery: settled as it is, or forwarded."""
 
     delivery: Delivery
-    ended: Literal["acknowledged", "retried", "dead"]
+    ended: Literal["acknowledged", "retried", "dead", "parked"]
     forward: Message | None = None
     refusals: int = 0
+
+
+class Sink(Protocol):
+    """Where outcomes go: to be settled, or to whom the order of keys matters first."""
+
+    def put(self, outcome: Outcome) -> None:
+        """Have an outcome settled. Any thread."""
+        ...
 
 
 class InFlight:
@@ -74,6 +82,12 @@ class InFlight:
             self._held[key] = delivery
             self._holds.add(key)
             return fresh
+
+    def drop_all(self) -> None:
+        """Forget all of them: they are handed to others."""
+        with self._changed:
+            left = list(self._held.values())
+        self.remove(left)
 
     def current(self, delivery: Delivery) -> Delivery:
         """The delivery with the handle that was given last."""
@@ -127,11 +141,21 @@ class Settler:
         in_flight: what was read.
         stats: where it counts.
         idle_ms: as `in_flight` has it.
+        in_order: what could not be settled keeps back what came after it, or a crash would let an earlier message of
+            a key be handled again behind a later one. Defaults to False.
     """
 
     def __init__(
-        self, broker: Broker, consumer: BrokerConsumer, in_flight: InFlight, stats: ConsumerStats, idle_ms: int
+        self,
+        broker: Broker,
+        consumer: BrokerConsumer,
+        in_flight: InFlight,
+        stats: ConsumerStats,
+        idle_ms: int,
+        *,
+        in_order: bool = False,
     ) -> None:
+        self._in_order = in_order
         self._broker = broker
         self._consumer = consumer
         self._in_flight = in_flight
@@ -161,6 +185,8 @@ class Settler:
             ready = self._collect(min(until, self._again_at) if self._again else until)
             if self._again and (time.monotonic() >= self._again_at or self._finishing.is_set()):
                 ready, self._again = self._again + ready, []
+            elif self._again and self._in_order:
+                ready, self._again = [], self._again + ready
             if ready:
                 self._settle(ready)
             self._beat()

@@ -69,6 +69,7 @@ FIELDS: dict[str, Field] = {
     "error_fingerprint": Field("retry-error-fingerprint", "label"),
     "error_status": Field("retry-error-status", "integer", low=100, high=599),
     "replays": Field("retry-replays", "integer", high=MAX_COUNT, clamp=True),
+    "ordering": Field("retry-ordering", "label", max_bytes=29),
     "signature": Field("retry-signature", "label"),
 }
 """Field of `RetryState` -> its header, in the order in which headers are written."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Literal
 
 MAX_COUNT = 1_000_000
 """Greatest attempt or replay count there is; larger claims are clamped to it, which is past every sensible cap."""
+
+_GATE = re.compile(r"[A-Za-z0-9_-]{12}\.[A-Za-z0-9_-]{16}")
 
 Dialect = Literal["none", "own", "spring", "smallrye", "pulsar"]
 
@@ -40,6 +43,7 @@ class RetryState:
         error_fingerprint: its group.
         error_status: its HTTP status.
         replays: how often it was replayed from the dead letters. Defaults to 0.
+        ordering: the gate of its ordering key, see `wheel_sched.store.key_gates`; None = it is not ordered.
         signature: HMAC over id, attempt, first failure and replays, see `signature`.
         oddities: what was wrong with the headers when they were read; says nothing about the state, so it is not
             compared and not written. Defaults to none.
@@ -67,6 +71,17 @@ class RetryState:
     error_fingerprint: str | None = None
     error_status: int | None = None
     replays: int = 0
+    ordering: str | None = None
     signature: str | None = None
     oddities: tuple[str, ...] = field(default=(), compare=False)
     dialect: Dialect = field(default="none", compare=False)
+
+    @property
+    def stem(self) -> str:
+        """What the ids of all its attempts in the delay store begin with; another one after each replay."""
+        return f"{self.id}r{self.replays}" if self.replays else f"{self.id}"
+
+    @property
+    def gate(self) -> str | None:
+        """`ordering`, when it can be a gate: headers are not trusted."""
+        return self.ordering if self.ordering is not None and _GATE.fullmatch(self.ordering) else None

@@ -1,7 +1,8 @@
 """The way out in transactions: a claim's messages and its number, all or nothing.
 
 What the broker refuses for good leaves the claim in the store first, then the rest goes out. What is in doubt is not
-answered before the broker has told: until then the claim stays open, whatever happens to this process.
+answered before the broker has told: until then the claim stays open, whatever happens to this process. What is answered
+before it comes here (flow control holds it back) leaves the claim in the same way.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ from retry_topic.message import Message
 from retry_topic.owning.store import OwnedStore
 from wheel_sched.dispatcher import Answer, Batch, Failed
 from wheel_sched.errors import BrokerError, Rejected, StoreError
-from wheel_sched.store import Claim, Claimed, Dead, Done, Held, decode_push
+from wheel_sched.store import Claim, Claimed, Dead, Done, Held, Next, Settlement, decode_push
 
 logger = logging.getLogger("retry_topic.owning")
 
 _AGAIN_S = (0.05, 0.1, 0.2, 0.5, 1.0)
+_LATER_MS = 1_000  # until what could not be decided about is decided about again
 _STOPPED = Failed("the service is stopping: it was not sent")
 
 
@@ -56,6 +58,9 @@ class ClaimPublisher:
     def _messages(self, batch: Batch, answers: dict[int, Answer]) -> dict[int, Message]:
         found = {}
         for place, item in enumerate(batch.items):
+            if (answer := batch.answers[place]) is not None:
+                answers[place] = answer
+                continue
             try:
                 form = decode_push(item.body)
                 if form.kind != "S":
@@ -107,11 +112,8 @@ class ClaimPublisher:
     def _leave(self, batch: Batch, claim: Claim, answers: dict[int, Answer], early: set[int]) -> None:
         """What will not go out leaves the claim before the rest does."""
         leaving = [place for place in answers if place not in early]
-        settlements = [
-            Dead(batch.items[place].id, answer.reason) if isinstance(answer, Failed) else answer
-            for place in leaving
-            if (answer := answers[place]) is not None
-        ]
+        later_ms = claim.now_us // 1000 + _LATER_MS
+        settlements = [_settlement(batch.items[place], answers[place], later_ms) for place in leaving]
         self._store.settle_early(claim, settlements)
         early.update(leaving)
 
@@ -139,6 +141,12 @@ class ClaimPublisher:
                 return None
             failures += 1
             self._store.owned.renew(claim.shard)
+
+
+def _settlement(item: Claimed, answer: Answer, later_ms: int) -> Settlement:
+    if not isinstance(answer, Failed):
+        return answer
+    return Next(item.id, later_ms) if answer.transient else Dead(item.id, answer.reason)
 
 
 def _answer(item: Claimed, refusal: PublishFailure) -> Answer:

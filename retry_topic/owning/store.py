@@ -9,13 +9,14 @@ answered here as stale: the claim stays open for whoever takes the shard over.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from retry_topic.owning.shards import Shards
 from wheel_sched.dispatcher import DispatcherConfig
 from wheel_sched.errors import StaleEpoch, StoreUnavailable, WheelSchedError
 from wheel_sched.store import MAX_BATCH, DelayStore
+from wheel_sched.store.begun import Begun, Performed
 from wheel_sched.store.items import Claim, Outcome, Settled, Settlement, Window
 from wheel_sched.store.operations import Call, ClaimDue, Extend, Look, Settle
 
@@ -52,22 +53,15 @@ class OwnedStore(DelayStore):
 
     def execute(self, calls: Sequence[Call[Any]]) -> list[Any]:
         """Perform calls, a value or an exception for each, in order."""
-        answers: list[Any] = [None] * len(calls)
-        passed: list[tuple[int, Call[Any]]] = []
-        for index, call in enumerate(calls):
-            try:
-                changed = self._changed(call)
-            except WheelSchedError as error:
-                answers[index] = error
-                continue
-            if isinstance(changed, Call):
-                passed.append((index, changed))
-            else:
-                answers[index] = changed
-        replies = self._inner.execute([call for _, call in passed]) if passed else []
-        for (index, call), reply in zip(passed, replies, strict=True):
-            answers[index] = self._heard(calls[index], call, reply)
-        return answers
+        made = self._made(calls)
+        passed = _passed(made)
+        return self._answers(calls, made, self._inner.execute(passed) if passed else [])
+
+    def begin(self, calls: Sequence[Call[Any]]) -> Begun:
+        """`execute` in two halves: calls are changed on their way now, and answers when they are heard."""
+        made = self._made(calls)
+        passed = _passed(made)
+        return _Begun(self, calls, made, self._inner.begin(passed) if passed else Performed([]))
 
     def close(self) -> None:
         """The store itself stays open."""
@@ -89,6 +83,16 @@ class OwnedStore(DelayStore):
             told[settlement.id] = Outcome.DONE if outcome is Outcome.STALE else outcome
 
     # -- on the way out
+
+    def _made(self, calls: Sequence[Call[Any]]) -> list[Any]:
+        """For each call the one to be made instead, or its answer."""
+        made: list[Any] = []
+        for call in calls:
+            try:
+                made.append(self._changed(call))
+            except WheelSchedError as error:
+                made.append(error)
+        return made
 
     def _changed(self, call: Call[Any]) -> Any:
         """The call to be made instead, or its answer."""
@@ -126,7 +130,14 @@ class OwnedStore(DelayStore):
 
     # -- on the way back
 
-    def _heard(self, asked: Call[Any], made: Call[Any], reply: Any) -> Any:
+    def _answers(self, calls: Sequence[Call[Any]], made: Sequence[Any], replies: Sequence[Any]) -> list[Any]:
+        rest = iter(replies)
+        return [
+            self._heard(asked, next(rest)) if isinstance(instead, Call) else instead
+            for asked, instead in zip(calls, made, strict=True)
+        ]
+
+    def _heard(self, asked: Call[Any], reply: Any) -> Any:
         shard = asked.shard
         if isinstance(reply, StaleEpoch):
             self.owned.drop(shard)
@@ -155,3 +166,21 @@ class OwnedStore(DelayStore):
             now_ms = window.now_us // 1000
             head_ms = max(head_ms, self.owned.elsewhere_until_ms(shard) + 1, now_ms + _LOOK_AGAIN_MS)
         return Claim(shard, 0, window.now_us, window.epoch, head_ms, None, [])
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """Calls of an `OwnedStore` that are on their way."""
+
+    store: OwnedStore
+    calls: Sequence[Call[Any]]
+    made: Sequence[Any]
+    begun: Begun
+
+    def answers(self) -> list[Any]:
+        """See `Begun`."""
+        return self.store._answers(self.calls, self.made, self.begun.answers())
+
+
+def _passed(made: Sequence[Any]) -> list[Call[Any]]:
+    return [call for call in made if isinstance(call, Call)]

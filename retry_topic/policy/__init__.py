@@ -5,6 +5,7 @@ from retry_topic.policy.delays import Decorrelated, Delay, Draw, Exponential, Fi
 from retry_topic.policy.dumping import content_hash, dump_policies
 from retry_topic.policy.explanation import explain
 from retry_topic.policy.failure import Failure, class_name, failure_from, failure_of
+from retry_topic.policy.flow import Breaker, Budget, Rate
 from retry_topic.policy.loading import load_policies
 from retry_topic.policy.model import PolicySet, RetryPolicy
 from retry_topic.policy.plot import plot
@@ -14,6 +15,8 @@ from retry_topic.policy.simulation import Simulation, Spread, Step, simulate
 from wheel_sched.duration import format_duration, parse_duration
 
 __all__ = [
+    "Breaker",
+    "Budget",
     "Dead",
     "DeadReason",
     "Decision",
@@ -28,6 +31,7 @@ __all__ = [
     "Listed",
     "Match",
     "PolicySet",
+    "Rate",
     "Retry",
     "RetryPolicy",
     "Rule",

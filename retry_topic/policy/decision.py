@@ -9,7 +9,7 @@ In this order, the first that applies:
    less than a `Retry-After` of the remote side; both requests bounded by `retry_after_max`;
 5. cap by age: the retry would be *due* later than `max_age` after the first failure -> dead (waiting for a retry
    that is not allowed any more helps nobody);
-6. retry.
+6. retry, later by up to the policy's `spread`, evenly, but not beyond the cap by age.
 
 Invariants: `due_ms >= now_ms`; a first failure in the future counts as now, an attempt below 1 as 1, so no value of
 a failure raises a limit. Cost: O(rules). Any thread; randomness is the caller's.
@@ -47,6 +47,7 @@ class Why:
         asked_ms: wait asked for by the handler or the remote side, unbounded.
         bound_ms: the bound of `asked_ms`.
         delay_ms: the delay in the end, None when the message died before there was one.
+        spread_ms: how much of it is the policy's spread. Defaults to 0.
     """
 
     policy: str
@@ -62,6 +63,7 @@ class Why:
     asked_ms: int | None = None
     bound_ms: int = 0
     delay_ms: int | None = None
+    spread_ms: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON-able data; the rule is given by number, name and what matched."""
@@ -108,6 +110,7 @@ def decide(policy: RetryPolicy, failure: Failure, now_ms: int, rng: random.Rando
 
     draw: Draw | None = None
     delay_ms: int | None = None
+    spread_ms = 0
 
     def why() -> Why:
         return Why(
@@ -124,6 +127,7 @@ def decide(policy: RetryPolicy, failure: Failure, now_ms: int, rng: random.Rando
             asked_ms=failure.retry_after_ms,
             bound_ms=policy.retry_after_max_ms,
             delay_ms=delay_ms,
+            spread_ms=spread_ms,
         )
 
     if failure.verdict == "dead":
@@ -144,4 +148,8 @@ def decide(policy: RetryPolicy, failure: Failure, now_ms: int, rng: random.Rando
     due_ms = now_ms + delay_ms
     if max_age_ms is not None and due_ms > first_failed_ms + max_age_ms:
         return Dead("max-age", why())
+    if policy.spread_ms:
+        room_ms = policy.spread_ms if max_age_ms is None else first_failed_ms + max_age_ms - due_ms
+        spread_ms = min(rng.randint(0, policy.spread_ms), room_ms)
+        delay_ms, due_ms = delay_ms + spread_ms, due_ms + spread_ms
     return Retry(due_ms, delay_ms, why())

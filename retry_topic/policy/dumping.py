@@ -8,9 +8,10 @@ from hashlib import blake2b
 from typing import Any
 
 from retry_topic.policy.delays import KINDS, Delay
+from retry_topic.policy.flow import Breaker, Budget
 from retry_topic.policy.model import PolicySet, RetryPolicy
 from retry_topic.policy.rules import Rule
-from retry_topic.policy.schema import DELAY_KEYS, UNLIMITED, place_of
+from retry_topic.policy.schema import DELAY_KEYS, OFF, UNLIMITED, place_of
 from wheel_sched.duration import format_duration
 
 
@@ -35,6 +36,11 @@ def _policy(policy: RetryPolicy, place: tuple[str, ...]) -> str:
         f"max_age = {_text(UNLIMITED) if policy.max_age_ms is None else _duration(policy.max_age_ms)}",
         f"retry_after_max = {_duration(policy.retry_after_max_ms)}",
         f"delay = {_delay(policy.delay)}",
+        f"spread = {_duration(policy.spread_ms)}",
+        f"rate = {_text(UNLIMITED if policy.rate is None else str(policy.rate))}",
+        f"burst = {policy.burst}",
+        f"budget = {_budget(policy.budget)}",
+        f"breaker = {_breaker(policy.breaker)}",
     ]
     if not policy.rules:
         lines.append("rule = []")  # said aloud: a topic without the key would inherit the default's rules
@@ -58,6 +64,21 @@ def _rule(rule: Rule) -> Iterator[str]:
         yield f"max_age = {_duration(rule.max_age_ms)}"
     if rule.delay is not None:
         yield f"delay = {_delay(rule.delay)}"
+
+
+def _budget(budget: Budget | None) -> str:
+    if budget is None:
+        return _text(OFF)
+    return f"{{ share = {_text(f'{budget.percent}%')}, least = {_text(str(budget.least))} }}"
+
+
+def _breaker(breaker: Breaker | None) -> str:
+    if breaker is None:
+        return _text(OFF)
+    return (
+        f"{{ failures = {_text(f'{breaker.percent}%')}, of = {breaker.of}, within = {_duration(breaker.within_ms)}, "
+        f"open = {_duration(breaker.open_ms)}, by = {_text(breaker.by)} }}"
+    )
 
 
 def _delay(delay: Delay) -> str:

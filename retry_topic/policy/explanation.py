@@ -25,6 +25,8 @@ def explain(decision: Decision) -> str:
         clauses[0] += _death(decision)
     else:
         clauses[0] += _delay(why)
+        if why.spread_ms:
+            clauses.append(f"spread drew {format_duration(why.spread_ms)} more")
         clauses.append(f"due {format_time(decision.due_ms)}")
     if why.match is not None:
         name = f" ({why.match.rule.name})" if why.match.rule.name else ""
@@ -62,7 +64,7 @@ def _delay(why: Why) -> str:
     if why.draw is None:
         return f"the handler asked for {format_duration(asked_ms or 0)}{bound}"
     text = _draw(why.draw)
-    if asked_ms is not None and why.delay_ms != why.draw.delay_ms:
+    if asked_ms is not None and (why.delay_ms or 0) - why.spread_ms != why.draw.delay_ms:
         text += f", raised by retry-after to {format_duration(asked_ms)}{bound}"
     return text
 

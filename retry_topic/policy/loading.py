@@ -15,9 +15,20 @@ from typing import Any, TypeVar
 
 from retry_topic.policy.checks import is_integer
 from retry_topic.policy.delays import KINDS, Delay
+from retry_topic.policy.flow import Breaker, Budget, Rate, parse_percent, parse_rate
 from retry_topic.policy.model import PolicySet, RetryPolicy
 from retry_topic.policy.rules import Rule
-from retry_topic.policy.schema import DELAY_KEYS, FILE_KEYS, POLICY_KEYS, RULE_KEYS, UNLIMITED, place_of
+from retry_topic.policy.schema import (
+    BREAKER_KEYS,
+    BUDGET_KEYS,
+    DELAY_KEYS,
+    FILE_KEYS,
+    OFF,
+    POLICY_KEYS,
+    RULE_KEYS,
+    UNLIMITED,
+    place_of,
+)
 from wheel_sched.duration import LONGEST_MS, parse_duration
 from wheel_sched.errors import ConfigError
 
@@ -128,6 +139,12 @@ class _Table:
         parsed = [self._parsed(f"{key}.{number}", value) for number, value in enumerate(values, 1)]
         return None if None in parsed else tuple(ms for ms in parsed if ms is not None)
 
+    def rate(self, key: str) -> Rate | None:
+        return parse_rate(self.data[key]) or self.wrong(key, 'a rate such as "100/s", "30/m" or "5/h"')
+
+    def percent(self, key: str) -> int | None:
+        return parse_percent(self.data[key]) or self.wrong(key, 'a share from "1%" to "100%"')
+
     def listed(self, key: str, types: tuple[type, ...], wanted: str) -> tuple[Any, ...] | None:
         """One value or a list of them."""
         value = self.data[key]
@@ -137,7 +154,7 @@ class _Table:
         self.wrong(key, wanted)
         return None
 
-    def limit(self, key: str, read: Callable[[str], int | None]) -> int | None:
+    def limit(self, key: str, read: Callable[[str], _Made | None]) -> _Made | None:
         """None for "unlimited", else what `read` makes of it."""
         return None if self.data[key] == UNLIMITED else read(key)
 
@@ -173,6 +190,7 @@ def _policy(data: Any, place: Sequence[str], base: RetryPolicy, problems: list[s
         given["retry_after_max_ms"] = bound_ms
     if "delay" in table.data and (delay := _delay(table.data["delay"], (*place, "delay"), problems)) is not None:
         given["delay"] = delay
+    given |= _flow(table, place, problems)
     if "rule" in table.data:
         rules = table.data["rule"]
         if not isinstance(rules, list):
@@ -181,6 +199,47 @@ def _policy(data: Any, place: Sequence[str], base: RetryPolicy, problems: list[s
         made = [_rule(rule, (*place, "rule", str(number)), problems) for number, rule in enumerate(rules, 1)]
         given["rules"] = tuple(rule for rule in made if rule is not None)
     return _made(lambda: replace(base, **given), place, problems) or base
+
+
+def _flow(table: _Table, place: Sequence[str], problems: list[str]) -> dict[str, Any]:
+    """The settings of flow control that a policy gives."""
+    given: dict[str, Any] = {}
+    if "spread" in table.data and (spread_ms := table.duration("spread")) is not None:
+        given["spread_ms"] = spread_ms
+    if "rate" in table.data:
+        given["rate"] = table.limit("rate", table.rate)
+    if "burst" in table.data and (burst := table.integer("burst")) is not None:
+        given["burst"] = burst
+    if "budget" in table.data:
+        given["budget"] = None if table.data["budget"] == OFF else _budget(table, place, problems)
+    if "breaker" in table.data:
+        given["breaker"] = None if table.data["breaker"] == OFF else _breaker(table, place, problems)
+    return given
+
+
+def _budget(parent: _Table, place: Sequence[str], problems: list[str]) -> Budget | None:
+    table = _Table(parent.data["budget"], (*place, "budget"), BUDGET_KEYS, problems)
+    given: dict[str, Any] = {}
+    if "share" in table.data and (percent := table.percent("share")) is not None:
+        given["percent"] = percent
+    if "least" in table.data and (least := table.rate("least")) is not None:
+        given["least"] = least
+    return _made(lambda: Budget(**given), table.place, problems)
+
+
+def _breaker(parent: _Table, place: Sequence[str], problems: list[str]) -> Breaker | None:
+    table = _Table(parent.data["breaker"], (*place, "breaker"), BREAKER_KEYS, problems)
+    given: dict[str, Any] = {}
+    for key, field, read in (
+        ("failures", "percent", table.percent),
+        ("of", "of", table.integer),
+        ("within", "within_ms", table.duration),
+        ("open", "open_ms", table.duration),
+        ("by", "by", table.text),
+    ):
+        if key in table.data and (value := read(key)) is not None:
+            given[field] = value
+    return _made(lambda: Breaker(**given), table.place, problems)
 
 
 def _rule(data: Any, place: Sequence[str], problems: list[str]) -> Rule | None:

@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 from retry_topic.policy.checks import check_duration, check_integer, check_name, check_tuple
 from retry_topic.policy.delays import Delay, Exponential, check_delay
+from retry_topic.policy.flow import Breaker, Budget, Rate, check_flow
 from retry_topic.policy.rules import MAX_ATTEMPTS, Rule
 from wheel_sched.duration import UNITS_MS
 from wheel_sched.errors import ConfigError
@@ -32,6 +33,11 @@ class RetryPolicy:
             604,800,000 (7 d, Kafka's own default retention).
         retry_after_max_ms: longest wait that a handler or a remote side may ask for. Defaults to 86,400,000 (1 d).
         rules: exceptions to the above, the first match wins. Defaults to none.
+        rate: retries of the topic released at most. Defaults to None: any number.
+        burst: so many of them at once after a pause. Defaults to 0: a second's worth.
+        spread_ms: each due is later by up to this, evenly, so that equal dues part. Defaults to 0.
+        budget: retries as a share of first attempts. Defaults to None: any.
+        breaker: holds back retries of what is down. Defaults to None: none does.
     """
 
     name: str = "default"
@@ -41,6 +47,11 @@ class RetryPolicy:
     max_age_ms: int | None = 7 * UNITS_MS["d"]
     retry_after_max_ms: int = UNITS_MS["d"]
     rules: tuple[Rule, ...] = ()
+    rate: Rate | None = None
+    burst: int = 0
+    spread_ms: int = 0
+    budget: Budget | None = None
+    breaker: Breaker | None = None
 
     def __post_init__(self) -> None:
         problems = check_name("name", self.name) + check_integer("version", self.version, 1, MAX_VERSION)
@@ -52,6 +63,7 @@ class RetryPolicy:
         if self.max_attempts is None and self.max_age_ms is None:
             problems.append("expected max_attempts or max_age to be limited, got: both unlimited")
         problems += check_duration("retry_after_max", self.retry_after_max_ms)
+        problems += check_flow(self.rate, self.burst, self.spread_ms, self.budget, self.breaker)
         if problems:
             raise ConfigError(problems)
 
@@ -59,6 +71,11 @@ class RetryPolicy:
     def ident(self) -> str:
         """`name@version`, the value of the `retry-policy` header."""
         return f"{self.name}@{self.version}"
+
+    @property
+    def limited(self) -> bool:
+        """Whether releases of the topic are held back by anything."""
+        return self.rate is not None or self.budget is not None or self.breaker is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,11 @@ max_attempts = 8               # or "unlimited"
 max_age = "7d"                 # or "unlimited"
 retry_after_max = "1d"
 delay = { kind = "exponential", base = "1s", factor = 2, cap = "1h", jitter = "full" }
+spread = "0ms"                 # each due is later by up to this
+rate = "100/s"                 # of releases: per s, m or h; or "unlimited"
+burst = 0                      # so many at once after a pause; 0 = a second's worth
+budget = { share = "20%", least = "1/s" }                                         # or "off"
+breaker = { failures = "50%", of = 20, within = "1m", open = "30s", by = "" }     # or "off"
 
 [[default.rule]]               # first match wins
 name = "bad input"
@@ -24,7 +29,13 @@ from typing import Literal
 KeyType = Literal["duration", "durations", "number", "text"]
 
 FILE_KEYS = ("default", "topic")
-POLICY_KEYS = ("name", "version", "max_attempts", "max_age", "retry_after_max", "delay", "rule")
+POLICY_KEYS = (
+    "name", "version", "max_attempts", "max_age", "retry_after_max", "delay", "spread", "rate", "burst", "budget",
+    "breaker", "rule",
+)  # fmt: skip
+BUDGET_KEYS = ("share", "least")
+BREAKER_KEYS = ("failures", "of", "within", "open", "by")
+OFF = "off"
 RULE_KEYS = ("name", "error", "status", "dead", "max_attempts", "max_age", "delay")
 UNLIMITED = "unlimited"
 

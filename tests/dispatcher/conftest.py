@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from wheel_sched.dispatcher import Answer, Batch, Dispatcher, DispatcherConfig
+from wheel_sched.store.begun import Performed
 from wheel_sched.store.delay_store import DelayStore
 from wheel_sched.store.items import Claimed, Done, Item, Mark, State
 from wheel_sched.store.memory import MemoryBackend
@@ -159,7 +160,8 @@ class FailingCalls:
         self._execute = store.execute
         self.calls: list[Call[Any]] = []
         self.failures: dict[str, list[Exception]] = {}
-        store.execute = self.execute  # type: ignore[method-assign]  # a double of one method of one object
+        store.execute = self.execute  # type: ignore[method-assign]  # a double of two methods of one object
+        store.begin = lambda calls: Performed(self.execute(calls))  # type: ignore[method-assign]
 
     def execute(self, calls: Sequence[Call[Any]]) -> list[Any]:
         self.calls.extend(calls)

@@ -45,7 +45,7 @@ class Publisher:
 
 def gone(threads: Threads) -> bool:
     """Wait a moment for the threads to end."""
-    until_s = time.monotonic() + 5
+    until_s = time.monotonic() + 30
     while threads():
         if time.monotonic() > until_s:
             return False
@@ -206,7 +206,7 @@ def test_a_real_servers_listener_ends_too(redis_url: str, threads: Threads) -> N
             time.sleep(n % 4 * n / 10_000)  # 0 to 12 ms into its life
             began_s = time.monotonic()
             dispatcher.stop()
-            assert time.monotonic() - began_s < 1.5
+            assert time.monotonic() - began_s < 20  # a read that nobody interrupts takes over a minute
             assert gone(threads), threads()
 
 

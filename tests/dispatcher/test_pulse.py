@@ -114,15 +114,15 @@ def test_a_stuck_owner_is_told_by_the_heartbeat_monitor(world: World, monkeypatc
     dispatcher = world.dispatcher(lease_ms=100 * STUCK_AFTER_MS)
     (monitor,) = monitors
     entered, go_on = threading.Event(), threading.Event()
-    execute = world.store.execute
+    begin = world.store.begin
 
     def hangs(calls: Any) -> Any:
         assert OWNER in monitor
         entered.set()
         go_on.wait(60)
-        return execute(calls)
+        return begin(calls)
 
-    monkeypatch.setattr(world.store, "execute", hangs)
+    monkeypatch.setattr(world.store, "begin", hangs)
     world.put("m0")
     assert entered.wait(30)
     assert dispatcher.ailing() == []

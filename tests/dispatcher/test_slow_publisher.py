@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from wheel_sched.store.delay_store import DelayStore
 
 LEASE_MS = 3_000
-PATIENCE_S = 20
+PATIENCE_S = 40
 
 
 class Gate:

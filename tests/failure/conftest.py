@@ -140,6 +140,10 @@ class Stage:
     def counts(self) -> Counts:
         return self.store.counts()
 
+    def wait_in_flight(self, count: int) -> None:
+        """Wait until the server has done what a process asked for before it ended."""
+        wait_until(lambda: self.counts().sizes["fly"] == count, f"{count} were in flight")
+
     def wait_drained(self) -> None:
         """Wait until nothing waits or is in flight any more."""
         wait_until(lambda: self.counts().sizes["body"] == 0, "the store was empty")

@@ -35,6 +35,7 @@ class TestImitation(StoreConformance):
         return lambda shards: RedisBackend(shared_fake, Dialect(namespace))
 
 
+@pytest.mark.slow
 class TestImitationWithoutFunctions(StoreConformance):
     """EVALSHA on fakeredis, as for servers that refuse functions."""
 

@@ -481,15 +481,17 @@ def _run(make_backend: Callable[[], Backend], share: int) -> None:
     run_state_machine_as_test(machine, settings=settings(max_examples=examples, stateful_step_count=40))
 
 
-def test_memory_keeps_to_the_model() -> None:
+@pytest.mark.parametrize("share", [3, pytest.param(1, marks=pytest.mark.slow)])
+def test_memory_keeps_to_the_model(share: int) -> None:
     """Any history on the memory store."""
-    _run(lambda: MemoryBackend(1, clock="test"), share=1)
+    _run(lambda: MemoryBackend(1, clock="test"), share)
 
 
-def test_the_imitation_keeps_to_the_model(shared_fake: redis.Redis, namespace: str) -> None:
+@pytest.mark.parametrize("share", [12, pytest.param(4, marks=pytest.mark.slow)])
+def test_the_imitation_keeps_to_the_model(shared_fake: redis.Redis, namespace: str, share: int) -> None:
     """Any history on the scripts, in the imitation the unit tests stand on."""
     numbers = itertools.count()
-    _run(lambda: RedisBackend(shared_fake, Dialect(f"{namespace}-{next(numbers)}")), share=6)
+    _run(lambda: RedisBackend(shared_fake, Dialect(f"{namespace}-{next(numbers)}")), share)
 
 
 @pytest.mark.real

@@ -1,4 +1,4 @@
-"""Every test of a timer runs on both faces, and on real and on virtual time where it can.
+"""Every test of a timer runs on both faces, on real and on virtual time where it can, and on every core.
 
 A test is written once, in plain synchronous steps, against a `Face`. Timers made by it are closed at the end.
 """
@@ -21,6 +21,8 @@ from wheel_sched.clock import Clock, SystemClock
 from wheel_sched.testing import VirtualClock
 from wheel_sched.testing.virtual_loop import VirtualEventLoop
 from wheel_sched.timer import SystemTimer
+from wheel_sched.timing import agenda
+from wheel_sched.wheel import CORES
 
 Timer = SystemTimer | AsyncTimer
 
@@ -175,6 +177,15 @@ def loop_of(kind: str) -> asyncio.AbstractEventLoop:
 
 
 def made(kind: str) -> Iterator[Face]:
+    """A face of a kind, "threads" or "asyncio-virtual" say, and of a core where that is named: "threads/pure"."""
+    kind, _, core = kind.partition("/")
+    with pytest.MonkeyPatch.context() as patch:
+        if core:
+            patch.setattr(agenda, "TimingWheel", CORES[core])
+        yield from made_of(kind)
+
+
+def made_of(kind: str) -> Iterator[Face]:
     if kind.startswith("threads"):
         face = ThreadFace(VirtualClock() if kind == "threads-virtual" else SystemClock())
         yield face
@@ -186,19 +197,19 @@ def made(kind: str) -> Iterator[Face]:
         over_loop.close()
 
 
-VIRTUAL = ["threads-virtual", "asyncio-virtual"]
+VIRTUAL = [f"{kind}/{core}" for kind in ("threads-virtual", "asyncio-virtual") for core in sorted(CORES)]
 REAL = ["threads", "asyncio", *([] if sys.platform == "win32" else ["uvloop"])]
 
 
 @pytest.fixture(params=VIRTUAL)
 def virtual(request: pytest.FixtureRequest) -> Iterator[Face]:
-    """Both faces on virtual time: a test may say exactly when."""
+    """Both faces on virtual time and on every core: a test may say exactly when."""
     yield from made(request.param)
 
 
 @pytest.fixture(params=[*VIRTUAL, *REAL])
 def face(request: pytest.FixtureRequest) -> Iterator[Face]:
-    """Both faces on every kind of time and loop: a test says in which order, and never early."""
+    """Both faces on every kind of time, loop and core: a test says in which order, and never early."""
     yield from made(request.param)
 
 

@@ -108,3 +108,34 @@ def test_the_exception_of_a_coroutine_is_reported(loop_face: Any) -> None:
     loop_face.pass_ms(5)
     assert [str(error) for error in loop_face.errors] == ["late"]
     assert len(timer) == 0
+
+
+def test_a_failed_timer_may_be_tried_again_after_a_while(virtual: Any) -> None:
+    """Kafka's testRetryableTimer, WithCustomBackoff and testNonRetryableTimer: the handler of errors decides."""
+    ran: list[tuple[str, int]] = []
+
+    def run(name: str, failures: int) -> None:
+        ran.append((name, virtual.now_ms()))
+        if len([one for one, _ in ran if one == name]) <= failures:
+            raise ValueError(name)
+
+    def again(handle: Any, error: BaseException) -> None:
+        if str(error) != "once":
+            assert handle.reschedule(500 if str(error) == "default" else 70)
+
+    timer = virtual.timer(on_error=again)
+    handles = [
+        timer.schedule(10, run, name, failures, key=name)
+        for name, failures in (("default", 2), ("custom", 1), ("once", 9))
+    ]
+    virtual.pass_ms(2000)
+    assert sorted(ran) == [
+        ("custom", 10),
+        ("custom", 80),
+        ("default", 10),
+        ("default", 510),
+        ("default", 1010),
+        ("once", 10),
+    ]
+    assert {handle.state.value for handle in handles} == {"fired"}
+    assert len(timer) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import random
 from collections import Counter
@@ -89,6 +90,15 @@ def test_deadlines_round_up_to_a_tick(virtual: Any) -> None:
     assert fired == []
     virtual.pass_ms(1)
     assert fired == [11, 20]
+
+
+def test_a_timer_runs_though_nobody_keeps_its_handle(face: Any) -> None:
+    """Tokio cancels what is dropped; here only `cancel` does."""
+    timer, fired = face.timer(), []
+    for number in range(20):
+        timer.schedule(number, fired.append, number)
+    gc.collect()
+    face.until(lambda: len(fired) == 20)
 
 
 @pytest.mark.parametrize("delay_ms", [2**63 - 1, 2**63, 10**30, 1.7e308, 10**400])

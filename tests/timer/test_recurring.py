@@ -165,3 +165,14 @@ def test_a_day_of_beats_passes_in_no_time_by_autojump() -> None:
         handle = timer.every(60_000, run)
         assert done.wait(40)
     assert fired == [60_000 * beat for beat in range(1, 24 * 60 + 1)]
+
+
+@pytest.mark.parametrize("interval_ms", [2**63 - 1, 2**64, 10**30])
+def test_a_huge_interval_waits(virtual: Any, interval_ms: int) -> None:
+    """libuv's huge_repeat: the run after the first lies beyond every clock, and does not come at once."""
+    timer, fired = virtual.timer(), []
+    handle = timer.every(interval_ms, fired.append, 1, first_ms=5)
+    timer.every(10, fired.append, 2)
+    virtual.pass_ms(30)
+    assert fired == [1, 2, 2, 2]
+    assert handle.remaining_ms() > 2**62

@@ -16,11 +16,20 @@ import pytest
 
 from wheel_sched.errors import ConfigError, Rejected
 from wheel_sched.timer import SystemTimer
+from wheel_sched.timing import agenda
 from wheel_sched.timing.face import BACKLOG
-from wheel_sched.wheel import EntryState
+from wheel_sched.wheel import CORES, EntryState
 
 PATIENCE_S = 40.0  # for what must come; only a defect waits that long
 CANCELLED, RUNNING, FIRED = EntryState.CANCELLED, EntryState.RUNNING, EntryState.FIRED
+
+
+@pytest.fixture(params=sorted(CORES), autouse=True)
+def core(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The core of every timer made here: on one, threads schedule straight into the wheel, on the other by an inbox."""
+    name: str = request.param
+    monkeypatch.setattr(agenda, "TimingWheel", CORES[name])
+    return name
 
 
 @pytest.fixture
@@ -353,8 +362,8 @@ def test_one_timer_closed_by_many_threads_gives_each_pending_timer_to_one() -> N
         assert not set(refused) & {*runs, *given}
 
 
-def test_a_sleeping_reaper_is_not_woken_by_what_is_due_later() -> None:
-    """A thousand timers behind the one it sleeps for: no wake-up; a flood of them: so that it sorts them in."""
+def test_a_sleeping_reaper_is_not_woken_by_what_is_due_later(core: str) -> None:
+    """A thousand timers behind the one it sleeps for: no wake-up. A flood of them: only if it has to sort them in."""
     with SystemTimer() as timer:
         timer.schedule(60_000, print)
         until(lambda: timer._sleeps_until > 0)
@@ -365,7 +374,8 @@ def test_a_sleeping_reaper_is_not_woken_by_what_is_due_later() -> None:
         for _ in range(2 * BACKLOG):
             timer.schedule(70_000, print)
         until(lambda: timer._sleeps_until > 0)
-        assert before < timer.statistics.wakeups < before + BACKLOG // 10
+        woken = timer.statistics.wakeups - before
+        assert woken == 0 if CORES[core].any_thread else 0 < woken < BACKLOG // 10
         assert len(timer) == 1001 + 2 * BACKLOG
 
 

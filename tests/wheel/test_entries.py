@@ -241,3 +241,57 @@ def test_the_repr_of_an_entry_shows_its_state(core: Core) -> None:
     assert repr(entry) == "<TimerTaskEntry pending deadline_ms=5 task='task'>"
     entry.cancel()
     assert repr(entry) == "<TimerTaskEntry cancelled deadline_ms=5 task=None>"
+
+
+def test_entries_at_the_edges_of_every_level_can_be_cancelled_and_moved(core: Core) -> None:
+    """Tokio's remove_at_timer_wheel_threshold: one before, on and one after each edge, from a clock on either side."""
+    for wheel_size in (2, 64, 4096):
+        for power in range(1, 4):
+            edge = wheel_size**power
+            for now_ms in (0, edge - 1, edge):
+                wheel = core(now_ms, wheel_size=wheel_size)
+                around = [now_ms + edge + offset for offset in (-1, 0, 1)]
+                entries = [wheel.schedule(deadline_ms, deadline_ms) for deadline_ms in around]
+                assert wheel.next_expiry() == around[0]
+                assert entries[1].cancel() is EntryState.CANCELLED
+                assert entries[2].reschedule(around[0])
+                assert [entry.task for entry in wheel.advance(around[0])] == [around[0], around[2]]
+                assert (len(wheel), wheel.next_expiry()) == (0, None)
+
+
+def test_an_entry_can_be_cancelled_on_the_very_tick_it_was_moved_to(make_wheel: MakeWheel) -> None:
+    """Tokio's drop_after_reschedule_at_new_scheduled_time: moved earlier, due, and not handed out yet."""
+    wheel = make_wheel()
+    first, moved, last = (
+        wheel.schedule(name, deadline_ms) for name, deadline_ms in (("a", 100), ("b", 9000), ("c", 100))
+    )
+    assert moved.reschedule(100)
+    assert wheel.advance(100, 1) == [first]
+    assert moved.cancel() is EntryState.CANCELLED
+    assert wheel.advance(10_000) == [last]
+
+
+def test_what_was_handed_out_can_be_put_back(make_wheel: MakeWheel) -> None:
+    """Agrona's handler that refuses a timer: it waits again, behind its tick, and is counted."""
+    wheel = make_wheel()
+    refused, taken = wheel.schedule("refused", 100), wheel.schedule("taken", 100)
+    assert wheel.advance(100) == [refused, taken]
+    assert refused.reschedule(refused.deadline_ms)
+    assert (len(wheel), wheel.next_expiry()) == (1, 100)
+    assert wheel.advance(100) == [refused]
+
+
+def test_an_entry_made_beforehand_waits_once_it_is_armed(make_wheel: MakeWheel) -> None:
+    """Until then it is as one that has fired; afterwards as one that was scheduled."""
+    wheel = make_wheel()
+    entry = wheel.entry("task")
+    assert (entry.state, entry.task, entry.touch(50), len(wheel)) == (EntryState.FIRED, "task", False, 0)
+    assert entry.cancel() is EntryState.FIRED
+    wheel.schedule("before", 100)
+    assert entry.reschedule(100)
+    wheel.schedule("after", 100)
+    assert [due.task for due in wheel.advance(100)] == ["before", "task", "after"]
+    forgotten = wheel.entry(Task())
+    gone = weakref.ref(forgotten.task)
+    del forgotten
+    assert gone() is None

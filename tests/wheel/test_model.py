@@ -203,7 +203,7 @@ class WheelAgainstSortedList(RuleBasedStateMachine):
         assert [item.tick for item in listed] == sorted(item.tick for item in listed)
 
 
-@pytest.mark.parametrize("histories", [50, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("histories", [20, pytest.param(200, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", sorted(CORES))
 @pytest.mark.timeout(300)
 def test_every_history_agrees_with_a_sorted_list(name: str, histories: int) -> None:

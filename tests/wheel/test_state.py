@@ -90,9 +90,10 @@ def test_counters_tell_what_was_done(core: Core) -> None:
     wheel.advance(5)
     wheel.advance(1000)
     counters = wheel.counters
-    assert (counters.pending, sum(counters.levels)) == (0, 0)
+    assert (counters.pending, counters.levels) == (0, (0,))
     assert (counters.productive_wakeups, counters.empty_wakeups) == (2, 1)
-    assert 2 <= counters.cascades <= 3  # mid once, far once or by way of the level between
+    # Mid once; far by way of the level between, where the pure core files it straight from beyond its horizon.
+    assert counters.cascades == (2 if core.__module__.endswith("pure") else 3)
 
 
 def test_a_snapshot_lists_what_would_be_handed_out_in_that_order(make_wheel: MakeWheel) -> None:

@@ -19,6 +19,7 @@ COMMANDS = {
     "topics": Lazy("retry_topic.cli.topics:topics", "Topics, what they hold and what waits for them."),
     "ls": Lazy("retry_topic.cli.listing:ls", "List messages in order of due; dead letters by fingerprint."),
     "show": Lazy("retry_topic.cli.show:show", "The whole story of one message."),
+    "keys": Lazy("retry_topic.cli.keys:keys", "Ordering keys that wait for a failed message; open one by hand."),
     "retry": Lazy("retry_topic.cli.changing:retry", "Try messages now instead of when they are due."),
     "reschedule": Lazy("retry_topic.cli.changing:reschedule", "Give messages another due."),
     "delete": Lazy("retry_topic.cli.changing:delete", "Delete messages for good."),

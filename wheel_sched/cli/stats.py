@@ -8,9 +8,12 @@ import click
 
 from wheel_sched.cli.opening import opened
 from wheel_sched.cli.options import Session, json_option, pass_session
-from wheel_sched.cli.output import emit, relative, say, table, when
+from wheel_sched.cli.output import amount, emit, relative, say, table, when
 from wheel_sched.store import Counts
+from wheel_sched.store.flow_control import FlowControl
 from wheel_sched.store.items import STATES
+from wheel_sched.store.key_gates import KeyGates
+from wheel_sched.store.operations.flow import Flow
 
 _EVENTS = ("accepted", "completed", "cancelled", "lapsed", "died", "requeued", "deleted", "trimmed")
 
@@ -29,8 +32,17 @@ def stats(session: Session, as_json: bool) -> None:
     with opened(session.settings) as store:
         counts = store.counts()
         shards = store.shards
+        closed, parked = KeyGates(store).counts(counts.topics)
+        flows = FlowControl(store).flows()
     if as_json:
-        emit(as_dict(counts, shards, session.settings.namespace))
+        ordered = {"closed_keys": closed, "parked": {topic: count for topic, count in parked.items() if count}}
+        emit(
+            {
+                **as_dict(counts, shards, session.settings.namespace),
+                "ordered": ordered,
+                "flows": [_flow(flow) for flow in flows],
+            }
+        )
         return
     now_ms = counts.now_us // 1000
     rows = [
@@ -47,6 +59,12 @@ def stats(session: Session, as_json: bool) -> None:
     say(f"next due   {'nothing waits' if counts.due_head_ms is None else when(counts.due_head_ms, now_ms)}")
     ever = [f"{counts.happened(event):,} {event}" for event in _EVENTS if counts.happened(event)]
     say(f"ever       {', '.join(ever) or 'nothing happened yet'}")
+    if closed:
+        say(f"ordered    {amount(closed, 'key')} closed, {amount(sum(parked.values()), 'message')} parked")
+    for flow in flows:
+        if flow.destination is not None and flow.state == "":
+            continue  # results are reported for it, and no policy has a breaker
+        say(f"flow       {_flow_line(flow, now_ms)}")
     if counts.frozen:
         say(f"frozen     {counts.frozen}")
 
@@ -54,6 +72,35 @@ def stats(session: Session, as_json: bool) -> None:
 def _flag(counts: Counts, topic: str, now_ms: int) -> str:
     since_ms = counts.paused.get(topic)
     return "" if since_ms is None else f"paused {relative(since_ms, now_ms)}"
+
+
+_STATES = {"c": "closed", "o": "open", "h": "half open"}
+
+
+def _flow(flow: Flow) -> dict[str, Any]:
+    """A flow or a circuit as plain data."""
+    names = ("granted", "rate", "budget", "interval") if flow.destination is None else ("refused", "opens", "probes")
+    state = {} if flow.destination is None else {"circuit": _STATES.get(flow.state)}
+    return {
+        "topic": flow.topic,
+        "destination": flow.destination,
+        **state,
+        **{"interval_us" if name == "interval" else name: flow.numbers.get(name, 0) for name in names},
+    }
+
+
+def _flow_line(flow: Flow, now_ms: int) -> str:
+    numbers = flow.numbers
+    if flow.destination is None:
+        held = ", ".join(
+            f"{numbers[name]:,} held back by the {name}" for name in ("rate", "budget") if numbers.get(name)
+        )
+        return f"{flow.topic}: {numbers.get('granted', 0):,} released" + (f", {held}" if held else "")
+    until = f" until {when(numbers.get('until', 0), now_ms)}" if flow.state == "o" else ""
+    return (
+        f"{flow.topic} {flow.destination or '(all)'}: circuit {_STATES.get(flow.state, 'closed')}{until}, "
+        f"{numbers.get('refused', 0):,} held back, opened {numbers.get('opens', 0):,} times"
+    )
 
 
 def as_dict(counts: Counts, shards: int, namespace: str) -> dict[str, Any]:

@@ -7,6 +7,7 @@ it, not the message. Bounded; the item that failed longest ago is forgotten and 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 
 from wheel_sched.dispatcher.batch import Answer, Failed
 from wheel_sched.dispatcher.config import DispatcherConfig
@@ -25,6 +26,14 @@ class Backoff:
         self._config = config
         self._stats = stats
         self._failures: OrderedDict[str, int] = OrderedDict()
+
+    def settlements(self, items: Sequence[Claimed], answers: Sequence[Answer | None], now_ms: int) -> list[Settlement]:
+        """How the items of a batch are settled."""
+        if not self._failures:
+            done = [a for item, a in zip(items, answers, strict=True) if type(a) is Done and a.id == item.id]
+            if len(done) == len(items):  # as usual
+                return list[Settlement](done)
+        return [self.settlement(item, answer, now_ms) for item, answer in zip(items, answers, strict=True)]
 
     def settlement(self, item: Claimed, answer: Answer | None, now_ms: int) -> Settlement:
         """How `item` is settled; None = unanswered: in doubt, and released like any other failure."""

@@ -15,8 +15,8 @@ class DispatcherConfig:
     """Settings of a `Dispatcher`.
 
     Args:
-        batch: items per claim; it and the settling of the batch before go out together, and at 125 keep the server
-            busy for about a millisecond. Defaults to 125.
+        batch: items per claim; the claim and the settling of the batch before are two calls, each of which keeps the
+            server busy for about a millisecond at 125. Defaults to 125.
         push_batch: items per claim-and-publish script, which does more per item. Defaults to 60.
         lease_ms: how long a claimed batch belongs to this dispatcher; extended while it is being published, so it
             bounds how late a batch is when its dispatcher dies. Defaults to 10 s.

@@ -8,6 +8,10 @@ Invariant: for every shard there is an alarm no later than the earliest due and 
 known here, and whoever inserts something earlier raises the shard's marker; so a sleeping dispatcher is always armed
 for the right moment. The sweep (60 s) covers markers that were lost with a server's memory.
 
+At most `workers` batches are between the beginning of their publishing and the answer to their settling: so many can
+be doubled when this process dies. While an instant publisher is at one, the server already claims the next, which
+waits here until the one before is settled; that one is late by its lease if this process dies, and not doubled.
+
 Source: Kafka's SystemTimer and its reaper, with a durable purgatory behind it.
 """
 
@@ -17,13 +21,15 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 from wheel_sched.clock import Clock, SystemClock
 from wheel_sched.dispatcher.alarms import Alarms, Keep
 from wheel_sched.dispatcher.backoff import Backoff
-from wheel_sched.dispatcher.batch import Batch, Publisher
+from wheel_sched.dispatcher.batch import Batch, Failed, Publisher
 from wheel_sched.dispatcher.config import DispatcherConfig
+from wheel_sched.dispatcher.exchange import Asked, Question, ask
 from wheel_sched.dispatcher.listener import Listener
 from wheel_sched.dispatcher.pulse import Pulse
 from wheel_sched.dispatcher.push import PushTarget
@@ -31,7 +37,7 @@ from wheel_sched.dispatcher.server_time import ServerTime
 from wheel_sched.dispatcher.statistics import DispatcherStats
 from wheel_sched.dispatcher.waiting import Waiting
 from wheel_sched.dispatcher.workers import Workers
-from wheel_sched.errors import StaleEpoch, StoreError, WheelSchedError
+from wheel_sched.errors import StaleEpoch, StoreError
 from wheel_sched.purgatory import Joined, Purgatory
 from wheel_sched.store.delay_store import DelayStore
 from wheel_sched.store.items import (
@@ -50,14 +56,6 @@ from wheel_sched.store.operations import Call, ClaimDue, Extend, Look, ReportJum
 logger = logging.getLogger("wheel_sched.dispatcher")
 
 _OWNER = "wheel-sched-dispatcher"
-
-
-class _Reply(NamedTuple):
-    """A call, what it is about, and its answer."""
-
-    call: Call[Any]
-    batch: Batch | None
-    answer: Any
 
 
 class Dispatcher:
@@ -100,6 +98,8 @@ class Dispatcher:
         self._to_sweep: set[int] = set()
         self._swept_ms: dict[int, int] = {}
         self._marks: dict[int, bytes] = {}
+        self._ahead: Asked | None = None  # the claim of the batch after the one that is being published
+        self._ready: deque[Batch] = deque()  # claimed, and nobody has begun to publish them
         self._answered: deque[Batch] = deque()
         self._waiting = Waiting(self._clock, self.config.publish_timeout_ms, self._answered.append)
         self._inbox: deque[Callable[[], None]] = deque()
@@ -202,6 +202,9 @@ class Dispatcher:
     def _finished(self) -> bool:
         if self._stop_by_ns is not None and not self._draining:
             self._draining = True
+            if self._ahead is not None:
+                self._hear([self._ahead])
+                self._ahead = None
             left_ns = self._stop_by_ns - self._clock.monotonic_ns()
             self._waiting.drain(self._alarms.batches, max(0, left_ns // 1_000_000), self._drain_over)
         return self._drained
@@ -209,7 +212,12 @@ class Dispatcher:
     def _drain_over(self, batches: Joined[Batch]) -> None:
         """All are settled, or the time is up: what is unanswered then is in doubt, and released."""
         for batch in batches.missing:
-            self._waiting.returned(batch)
+            if batch in self._ready:
+                batch.answers = [Failed("its dispatcher stopped before it was published")] * len(batch.items)
+                self._answered.append(batch)
+            else:
+                self._waiting.returned(batch)
+        self._ready.clear()
         if self._answered:
             self._converse()
         self._drained = True
@@ -231,7 +239,8 @@ class Dispatcher:
                     self._to_sweep.add(alarm.shard)
                 else:
                     self._ripe[alarm.shard] = None
-        if not self._converse():
+        talked = self._converse()
+        if not (self._give_out() or talked):
             self._sleep()
 
     def _local_us(self) -> int:
@@ -257,42 +266,54 @@ class Dispatcher:
         """One round trip with all that is to be said; False when there was nothing."""
         if self._local_us() < self._quiet_until_us and self._stop_by_ns is None:
             return False
-        asked: list[tuple[Call[Any], Batch | None]] = []
+        settling: list[Question] = []
         while self._answered:
             batch = self._answered.popleft()
             if batch.settling is None:
-                batch.settling = Settle(batch.claim.number, self._settlements(batch), self.config.dead_cap)
-            asked.append((Call(batch.claim.shard, batch.settling), batch))
-        settling = len(asked)
-        if self._stop_by_ns is None:
-            asked += [(call, None) for call in self._claims(settling)]
-        if not asked:
-            return False
-        before_us = self._asked_us = self._local_us()
-        try:
-            answers = self.store.execute([call for call, _ in asked])
-        except WheelSchedError as error:
-            answers = [error] * len(asked)
-        after_us = self._local_us()
-        self._heard([_Reply(*pair, answer) for pair, answer in zip(asked, answers, strict=True)], before_us, after_us)
-        return True
+                answers = list(batch.answers)  # a publisher past its timeout may still be writing
+                settlements = self._backoff.settlements(batch.items, answers, self._now_ms())
+                batch.settling = Settle(batch.claim.number, settlements, self.config.dead_cap)
+            settling.append((Call(batch.claim.shard, batch.settling), batch))
+        ahead, self._ahead = self._ahead, None
+        free = self.config.workers - self._alarms.out() + len(settling) - (ahead is not None)
+        claims = [(call, None) for call in self._claims(free)] if self._stop_by_ns is None else []
+        # two messages, for each is a turn of its own at the server, and others wait meanwhile
+        asked = [] if ahead is None else [ahead]
+        asked += [ask(self.store, questions, self._local_us()) for questions in (settling, claims) if questions]
+        self._hear(asked)
+        return bool(asked)
 
-    def _claims(self, settling: int) -> list[Call[Any]]:
+    def _give_out(self) -> bool:
+        """Have the ready batches published, as many at once as there are workers; False when there was none."""
+        ready = len(self._ready)
+        while self._ready and self._alarms.out() - len(self._ready) < self.config.workers:
+            batch = self._ready.popleft()
+            if self._workers.at_once and self._ahead is None and self._stop_by_ns is None:
+                for call in self._ripe_claims(1):
+                    self._ahead = ask(self.store, [(call, None)], self._local_us(), ahead=True)
+            self._waiting.watch(batch)
+            self._workers.give(batch)
+        return len(self._ready) < ready
+
+    def _claims(self, free: int) -> list[Call[Any]]:
         config = self.config
         calls: list[Call[Any]] = [Call(shard, Look(0, 0)) for shard in sorted(self._unread)]
-        calls += [
-            Call(shard, Sweep(config.dead_cap, config.dead_age_ms, config.lapse_cap))
-            for shard in sorted(self._to_sweep - self._unread)
-        ]
+        sweep = partial(Sweep, config.dead_cap, config.dead_age_ms, config.lapse_cap)
+        calls += [Call(shard, sweep()) for shard in sorted(self._to_sweep - self._unread)]
+        # one batch per worker: more could be doubled if this process dies, and is no faster
+        return calls + self._ripe_claims(max(0, free) if self.push is None else self.store.shards)
+
+    def _ripe_claims(self, most: int) -> list[Call[Any]]:
+        """Claims of the shards that wait longest; each is ripe again when an answer or a marker says so."""
+        config = self.config
+        calls: list[Call[Any]] = []
         room = config.max_in_flight - self.stats.in_flight
-        ripe = [shard for shard in self._ripe if shard not in self._unread]
-        if self.push is None:  # one batch per worker: more could be doubled if this process dies, and is no faster
-            del ripe[max(0, config.workers - (self._alarms.out() - settling)) :]
-        for shard in ripe:
+        for shard in [shard for shard in self._ripe if shard not in self._unread][:most]:
             limit = min(config.batch if self.push is None else config.push_batch, room)
             if limit <= 0:
                 break
             room -= limit
+            del self._ripe[shard]
             epoch = self._epochs.get(shard)
             if self.push is None:
                 calls.append(Call(shard, ClaimDue(limit, config.lease_ms, None, epoch, config.lapse_cap)))
@@ -300,8 +321,17 @@ class Dispatcher:
                 calls.append(Call(shard, self.push.claim(limit, config.lease_ms, epoch, config.lapse_cap)))
         return calls
 
-    def _heard(self, replies: Sequence[_Reply], before_us: int, after_us: int) -> None:
-        failed: Exception | None = None
+    def _hear(self, asked: Sequence[Asked]) -> None:
+        failures = [failure for each in asked if (failure := self._heard(each)) is not None]
+        if failures:
+            self._store_away(failures[-1])
+        elif asked:
+            self._store_failures = 0
+
+    def _heard(self, asked: Asked) -> Exception | None:
+        """Wait for the replies and act on them; the last one that is a failure of the store."""
+        failed, replies = None, asked.replies()
+        self._asked_us, after_us = asked.at_us, self._local_us()
         for reply in replies:
             answer, shard = reply.answer, reply.call.shard
             if isinstance(answer, StaleEpoch):
@@ -312,14 +342,14 @@ class Dispatcher:
                 if reply.batch is not None:
                     self._answered.append(reply.batch)  # again, under the same token
                 continue
-            jump_us = self._time.observe(answer.now_us, before_us, after_us)
+            jump_us = self._time.observe(answer.now_us, asked.at_us, after_us)
             if jump_us:
                 self._jumped(jump_us)
             match answer:
                 case Window():
                     self._read(answer)
                 case Claim():
-                    self._claimed(answer)
+                    self._claimed(answer, asked.ahead)
                 case Pushed():
                     self._pushed(answer)
                 case Swept():
@@ -332,10 +362,7 @@ class Dispatcher:
                     if reply.batch is not None:
                         self._settled(reply.batch, answer)
                     self._arm(shard, answer.due_head_ms, answer.fly_head_ms)
-        if failed is None:
-            self._store_failures = 0
-        else:
-            self._store_away(failed)
+        return failed
 
     def _store_away(self, error: Exception) -> None:
         self.stats.store_errors += 1
@@ -390,20 +417,18 @@ class Dispatcher:
     def _reconnected(self, shards: Sequence[int]) -> None:
         self._note(lambda: self._unread.update(shards))
 
-    def _claimed(self, claim: Claim) -> None:
-        self._ripe.pop(claim.shard, None)
+    def _claimed(self, claim: Claim, ahead: bool) -> None:
         self._epochs[claim.shard] = claim.epoch
         self.stats.claims += 1
         if claim.items:
             batch = Batch(claim, claim.items)
-            self._watch(batch)
-            self._workers.give(batch)
+            self._hold(batch)
+            self._ready.append(batch)
         else:
             self.stats.empty_claims += 1
-        self._arm(claim.shard, claim.due_head_ms, claim.fly_head_ms)
+        self._arm(claim.shard, claim.due_head_ms, claim.fly_head_ms, keep=ahead)
 
     def _pushed(self, pushed: Pushed) -> None:
-        self._ripe.pop(pushed.shard, None)
         self._epochs[pushed.shard] = pushed.epoch
         self.stats.claims += 1
         if pushed.dues_ms:
@@ -414,7 +439,8 @@ class Dispatcher:
         if pushed.refused:
             batch = Batch(pushed, [refused.item for refused in pushed.refused])
             batch.answers = [self._workers.refuse(refused) for refused in pushed.refused]
-            self._watch(batch)
+            self._hold(batch)
+            self._waiting.watch(batch)
         self._arm(pushed.shard, pushed.due_head_ms, pushed.fly_head_ms)
 
     def _arm(self, shard: int, due_head_ms: int | None, fly_head_ms: int | None, *, keep: bool = False) -> None:
@@ -422,7 +448,8 @@ class Dispatcher:
         now_ms = self._now_ms()
         heads = [head for head in (due_head_ms, fly_head_ms) if head is not None]
         if not heads:
-            self._alarms.let_sleep(shard)
+            if not keep:
+                self._alarms.let_sleep(shard)
         elif min(heads) <= now_ms:
             self._ripe[shard] = None
         else:
@@ -432,12 +459,11 @@ class Dispatcher:
 
     # -- batches
 
-    def _watch(self, batch: Batch) -> None:
+    def _hold(self, batch: Batch) -> None:
         batch.lease_until_ns = self._asked_us * 1000 + self.config.lease_ms * 1_000_000
         batch.told = self._told
         self.stats.in_flight += len(batch.items)
         self._alarms.keep(batch, self._now_ms() + self.config.lease_ms // 3)
-        self._waiting.watch(batch)
 
     def _returned(self, batch: Batch) -> None:
         self._note(lambda: self._waiting.returned(batch))
@@ -458,13 +484,6 @@ class Dispatcher:
         elif Outcome.STALE not in answer.outcomes:
             batch.lease_until_ns = asked_ns + self.config.lease_ms * 1_000_000
         self._alarms.keep(batch, now_ms + self.config.lease_ms // 3)
-
-    def _settlements(self, batch: Batch) -> list[Settlement]:
-        answers = list(batch.answers)  # a publisher past its timeout may still be writing
-        now_ms = self._now_ms()
-        return [
-            self._backoff.settlement(item, answer, now_ms) for item, answer in zip(batch.items, answers, strict=True)
-        ]
 
     def _settled(self, batch: Batch, settled: Settled) -> None:
         self._alarms.done(batch)

@@ -50,6 +50,11 @@ class Workers:
             for n in range(config.workers)
         ]
 
+    @property
+    def at_once(self) -> bool:
+        """A batch that is given is answered before `give` returns."""
+        return self._instant and not self._asynchronous
+
     def start(self) -> None:
         for thread in self.threads:
             thread.start()

@@ -8,7 +8,8 @@ none. Needs the extra `metrics`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from http import HTTPStatus
 from importlib.metadata import version
 from typing import Any, Protocol
@@ -26,6 +27,9 @@ from wheel_sched.observability.histogram import cumulated
 from wheel_sched.observability.purgatories import of_purgatories
 from wheel_sched.purgatory import Purgatory
 from wheel_sched.store import Counts, DelayStore
+from wheel_sched.store.flow_control import FlowControl
+from wheel_sched.store.key_gates import KeyGates
+from wheel_sched.store.operations.flow import Flow
 
 logger = logging.getLogger("wheel_sched.observability")
 
@@ -59,7 +63,7 @@ class MetricsCollector(Collector):
 
     Args:
         dispatchers: name, which becomes the label `dispatcher`, to a dispatcher or a service.
-        store: asked once per scrape, one command a shard. Defaults to None: nothing is told of it.
+        store: asked once per scrape, three commands a shard. Defaults to None: nothing is told of it.
         purgatories: name, which becomes the label `purgatory`, to a purgatory; a dispatcher's own is its `purgatory`.
             Defaults to none.
 
@@ -109,6 +113,8 @@ class MetricsCollector(Collector):
         up = GaugeMetricFamily("wheel_sched_store_up", "1 when the store answered this scrape.")
         try:
             counts = store.counts()
+            closed, parked = KeyGates(store).counts(counts.topics)
+            flows = FlowControl(store).flows()
         except WheelSchedError as error:
             logger.info("metrics.store_away: %s", error)
             up.add_metric([], 0)
@@ -117,6 +123,8 @@ class MetricsCollector(Collector):
         up.add_metric([], 1)
         yield up
         yield from _of_counts(counts)
+        yield from _of_keys(closed, parked)
+        yield from _of_flows(flows)
 
 
 def _of_counts(counts: Counts) -> Iterator[Metric]:
@@ -139,6 +147,40 @@ def _of_counts(counts: Counts) -> Iterator[Metric]:
     if head_ms is not None:
         next_due.add_metric([], head_ms / 1000)
     yield next_due
+
+
+def _of_keys(closed: int, parked: Mapping[str, int]) -> Iterator[Metric]:
+    yield GaugeMetricFamily("wheel_sched_closed_keys", "Ordering keys that wait for a failed message.", value=closed)
+    lines = GaugeMetricFamily("wheel_sched_parked_messages", "Messages behind the head of their key.", labels=["topic"])
+    for topic, count in sorted(parked.items()):
+        if count:
+            lines.add_metric([topic], count)
+    yield lines
+
+
+def _of_flows(flows: Sequence[Flow]) -> Iterator[Metric]:
+    """By topic; destinations are too many to be labels."""
+    released = CounterMetricFamily("wheel_sched_flow_released", "Let through by flow control.", labels=["topic"])
+    held = CounterMetricFamily(
+        "wheel_sched_flow_held_back", "Times something was sent back to wait.", labels=["topic", "reason"]
+    )
+    opened = GaugeMetricFamily("wheel_sched_circuits_open", "Destinations that get no retries now.", labels=["topic"])
+    opens, refused = Counter[str](), Counter[str]()
+    for flow in flows:
+        if flow.destination is None:
+            released.add_metric([flow.topic], flow.numbers.get("granted", 0))
+            for reason in ("rate", "budget"):
+                held.add_metric([flow.topic, reason], flow.numbers.get(reason, 0))
+            opens[flow.topic] += 0
+        else:
+            opens[flow.topic] += flow.state in ("o", "h")
+            refused[flow.topic] += flow.numbers.get("refused", 0)
+    for topic in opens:
+        opened.add_metric([topic], opens[topic])
+        held.add_metric([topic, "circuit"], refused[topic])
+    yield released
+    yield held
+    yield opened
 
 
 def metrics_page(collector: MetricsCollector) -> Page:

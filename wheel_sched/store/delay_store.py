@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, Protocol, TypeVar
 
+from wheel_sched.store.begun import Begun
 from wheel_sched.store.items import (
     MAX_DUE_MS,
     Claim,
@@ -42,6 +43,10 @@ class Backend(Protocol):
 
     def execute(self, calls: Sequence[Call[Any]], now_ms: int | None = None) -> list[Any]:
         """Perform calls; a value or an exception for each, in order."""
+        ...
+
+    def begin(self, calls: Sequence[Call[Any]], now_ms: int | None = None) -> Begun:
+        """`execute` in two halves: send calls, one at least; the answers are waited for when they are asked for."""
         ...
 
     def check_server(self) -> None:
@@ -137,6 +142,10 @@ class DelayStore:
     def execute(self, calls: Sequence[Call[Any]]) -> list[Any]:
         """Perform calls as they are, one round trip; a value or an exception for each (the dispatcher's way in)."""
         return self.backend.execute(calls, None if self._test_clock is None else self._test_clock())
+
+    def begin(self, calls: Sequence[Call[Any]]) -> Begun:
+        """`execute` in two halves, so that the caller works while the server does."""
+        return self.backend.begin(calls, None if self._test_clock is None else self._test_clock())
 
     def open(self) -> DelayStore:
         """Check the server, create the namespace when it is absent, compare it when it is there.
@@ -294,9 +303,12 @@ class DelayStore:
         """Changes of different kinds, or with a due each, in as few calls as the batches need."""
         return self._run(self.plans.change(alterations, route, token))
 
-    def get(self, ids: Sequence[str], *, route: str | None = None) -> list[Found | None]:
-        """Items wherever they lie, None where there is none."""
-        return self._run(self.plans.get(ids, route))
+    def get(self, ids: Sequence[str], *, route: str | None = None, anywhere: bool = False) -> list[Found | None]:
+        """Items wherever they lie, None where there is none.
+
+        With `anywhere` those not found in their shard are looked for in every other, where a route may have put them.
+        """
+        return self._run(self.plans.get(ids, route, anywhere))
 
     def find(self, ref: str, *, limit: int = 1000) -> list[str]:
         """Ids that carry `ref`, in no order."""

@@ -215,7 +215,7 @@ class Plans:
                 outcomes[i] = outcome
         return outcomes
 
-    def get(self, ids: Sequence[str], route: str | None) -> Plan[list[Found | None]]:
+    def get(self, ids: Sequence[str], route: str | None, anywhere: bool = False) -> Plan[list[Found | None]]:
         for item_id in ids:
             check_id(item_id)
         calls, members = self._batched(ids, lambda item_id: route or item_id, lambda part, _: Get(part), "")
@@ -224,6 +224,14 @@ class Plans:
         for indices, answers in zip(members, replies, strict=True):
             for i, answer in zip(indices, answers, strict=True):
                 found[i] = answer
+        absent = [i for i, item in enumerate(found) if item is None]
+        if anywhere and absent and self.shards > 1:  # stored with a route of their own
+            for at in range(0, len(absent), MAX_BATCH):
+                page = absent[at : at + MAX_BATCH]
+                everywhere = yield self._everywhere(lambda page=page: Get([ids[i] for i in page]))  # type: ignore[misc]
+                for answers in everywhere:
+                    for i, answer in zip(page, answers, strict=True):
+                        found[i] = found[i] or answer
         return found
 
     def find(self, ref: str, limit: int) -> Plan[list[str]]:

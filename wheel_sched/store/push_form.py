@@ -56,17 +56,21 @@ def decode_push(body: bytes) -> PushForm:
     """
     stop = body.find(b"]", 0, _MAX_HEAD) + 1
     try:
-        kind, cuts, size = (_known_layout if stop <= _SHORT_HEAD else _layout)(body[:stop])
+        kind, target, cuts, size = (_known_layout if stop <= _SHORT_HEAD else _layout)(body[:stop])
     except ValueError as error:
         raise Rejected(f"the body ({len(body)} bytes) is not in push form; it was left as it is") from error
     if size != len(body):
         raise Rejected(f"the body ({len(body)} bytes) is no whole push form; it was left as it is")
-    target, *pieces = [body[cut] for cut in cuts]
-    return PushForm(kind, target.decode("utf-8", "surrogateescape"), pieces)
+    return PushForm(kind, _name(body[target]), [body[cut] for cut in cuts])
 
 
-def _layout(head: bytes) -> tuple[Literal["S", "L"], list[slice], int]:
-    """What a head says: the kind, where the pieces lie, and how long the body is."""
+@lru_cache(maxsize=1024)
+def _name(raw: bytes) -> str:
+    return raw.decode("utf-8", "surrogateescape")
+
+
+def _layout(head: bytes) -> tuple[Literal["S", "L"], slice, list[slice], int]:
+    """What a head says: the kind, where the target and the pieces lie, and how long the body is."""
     kind = _KINDS.get(head[:3])
     if kind is None:
         raise ValueError(head[:3])
@@ -74,7 +78,8 @@ def _layout(head: bytes) -> tuple[Literal["S", "L"], list[slice], int]:
     if min(lengths) < 0 or not (len(lengths) == 2 if kind == "L" else len(lengths) % 2 and len(lengths) > 2):
         raise ValueError(len(lengths))
     ends = [*accumulate(lengths, initial=len(head))]
-    return kind, [slice(start, end) for start, end in pairwise(ends)], ends[-1]
+    target, *pieces = [slice(start, end) for start, end in pairwise(ends)]
+    return kind, target, pieces, ends[-1]
 
 
 _known_layout = lru_cache(maxsize=2048)(_layout)  # messages of a topic are mostly alike

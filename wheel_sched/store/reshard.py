@@ -25,6 +25,7 @@ from wheel_sched.store.freezing import Freeze, ListTries, Move, ShardState, Trie
 from wheel_sched.store.items import MAX_BATCH, MAX_DUE_MS, Counts, Found, State
 from wheel_sched.store.listeners import listeners
 from wheel_sched.store.operations import Call, Count, Get, ListIds, Open, Operation, Restore, Sweep
+from wheel_sched.store.operations.ordering import CountParked
 from wheel_sched.store.plans import shard_of
 
 PAGE = 250  # items in one step; bodies of a page travel to here and back
@@ -128,6 +129,12 @@ class _Run:
             raise ReshardRefused(
                 f"{claims} items are in flight: nothing was changed; stop all dispatchers, wait until their leases "
                 "have ended, and try again"
+            )
+        closed = sum(self._ask(shard, CountParked(()))[0] for shard in range(self._before))
+        if closed:
+            raise ReshardRefused(
+                f"{closed} ordering keys are closed: nothing was changed; wait until their heads are through (see "
+                "`wheel-sched keys`) and try again"
             )
         count = listeners(self._backend, self._before)
         if count:

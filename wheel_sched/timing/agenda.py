@@ -7,9 +7,11 @@ states of the handles. Its face (a reaper thread, an event loop) asks what is du
 Invariant: a handle that has not begun is in one of three places, namely the inbox, a wheel, or `_handed` (due, given to
 the face). `start` and `cancel` are made under the face's lock, so each firing has one winner.
 
-Threads: everything happens under the face's lock, apart from `inbox.append`, by which any thread schedules without
-one. Finalizers may run anywhere, so `cancel` may come in the midst of the wheel's work on the same thread; what it
-changes is then noted in the handle and carried into the wheel through the inbox.
+Threads: everything happens under the face's lock, apart from the two ways by which any thread schedules without one:
+`inbox.append`, and with a core of which a call is one step (`TimingWheel.any_thread`) `new_entry` and the `reschedule`
+of what it answers, which spare the way through the inbox. Finalizers may run anywhere, so `cancel` may come in the
+midst of the wheel's work on the same thread; what it changes is then noted in the handle and carried into the wheel
+through the inbox.
 """
 
 from __future__ import annotations
@@ -61,6 +63,7 @@ class Agenda:
         self._rearm = rearm
         self._shape = {"tick_ms": tick_ms, "wheel_size": wheel_size}
         self._wheel: TimingWheel[TimerHandle] = TimingWheel(clock.monotonic_ms(), **self._shape)
+        self.new_entry = self._wheel.entry if self._wheel.any_thread else None
         self._wall: TimingWheel[TimerHandle] | None = None
         self._handed: dict[TimerHandle, None] = {}
         self._busy = False  # the wheel is at work: whoever comes now is a finalizer on the same thread

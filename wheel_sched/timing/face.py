@@ -67,6 +67,7 @@ class TimerFace(ABC):
         if problems:
             raise ConfigError(problems)
         self._clock = clock
+        self._now_ns = clock.monotonic_ns
         self._lock = lock
         self._max_pending = max_pending
         self._on_error = on_error
@@ -129,8 +130,8 @@ class TimerFace(ABC):
             Rejected: the delay, slack, key or callback is none, `max_pending` timers wait, or the timer is closed;
                 nothing was scheduled.
         """
-        deadline_ms = deadline_after(self._clock.monotonic_ns(), delay_ms)
-        return self._take(self._handle(deadline_ms, callback, args), slack_ms, key)
+        handle = self._handle(deadline_after(self._now_ns(), delay_ms), callback, args)
+        return self._take(handle, slack_ms, key)
 
     def add(self, task: TimerTask) -> TimerHandle:
         """Schedule a task as Kafka's `Timer.add` does; one that waits already is moved.
@@ -247,10 +248,18 @@ class TimerFace(ABC):
         agenda = self._agenda
         if self._max_pending is not None or handle._wall or agenda.closed:
             return self._add_locked(handle)
-        inbox = agenda.inbox
-        inbox.append(handle)
-        # Who sleeps writes down until when before looking into the inbox for the last time: one sees the other.
-        if look_ms < self._sleeps_until or len(inbox) > BACKLOG:
+        new_entry = agenda.new_entry
+        if new_entry is not None:
+            # The entry is known before it waits: from then on the timer may be handed out at any moment.
+            handle._entry = entry = new_entry(handle)
+            entry.reschedule(look_ms)
+        else:
+            agenda.inbox.append(handle)
+        # Who goes to sleep says so before looking for the last time: one sees the other.
+        if look_ms < self._sleeps_until:
+            with self._lock:
+                self._rearm(look_ms)
+        elif len(agenda.inbox) > BACKLOG:
             with self._lock:
                 self._attend(look_ms)
         if agenda.closed:

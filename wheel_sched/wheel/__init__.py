@@ -5,9 +5,9 @@
     for entry in wheel.advance(now_ms): ...         # sleep until wheel.next_expiry()
 
 Two cores keep one contract and pass one test-suite: `pure`, in Python, and `_wheel_c`, in Cython, which the
-installation compiles when it can. The compiled one is taken when it is there; `WHEEL_SCHED_PURE=1` in the environment
-forces the other. `CORE` says which one runs, `CORE_REASON` why (as `wheel-sched doctor` does), and `CORES` holds all
-there are.
+installation compiles when it can. The compiled one is taken when it is there and Python has a GIL, on which it builds;
+`WHEEL_SCHED_PURE=1` in the environment forces the other. `CORE` says which one runs, `CORE_REASON` why (as
+`wheel-sched doctor` does), and `CORES` holds all there are.
 
 Both are sans-I/O: `now` is an argument, time is whole milliseconds, and one owner calls everything. (Of the compiled
 core any thread may call anything while the GIL is on; faces build on that, users of the core need not.)
@@ -16,6 +16,7 @@ core any thread may call anything while the GIL is on; faces build on that, user
 from __future__ import annotations
 
 import os
+import sysconfig
 from typing import TYPE_CHECKING, Final, Literal
 
 from wheel_sched.wheel import pure, pure_entry
@@ -32,7 +33,9 @@ if TYPE_CHECKING:
     from wheel_sched.wheel.pure_entry import TimerTaskEntry
 else:
     TimerTaskEntry, TimingWheel = pure_entry.TimerTaskEntry, pure.TimingWheel
-    if os.environ.get("WHEEL_SCHED_PURE") != "1":
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        CORE_REASON = "this Python is free-threaded, and the compiled one would turn the GIL on"
+    elif os.environ.get("WHEEL_SCHED_PURE") != "1":
         try:
             from wheel_sched.wheel._wheel_c import TimerTaskEntry, TimingWheel
         except ModuleNotFoundError:

@@ -1,16 +1,20 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 # cython: auto_pickle=False, binding=False, embedsignature=False, always_allow_keywords=True
-"""The compiled core: the contract of `wheel_sched.wheel.pure` on linked lists and bitmaps.
+"""The compiled core: the contract of `wheel_sched.wheel.pure` on arrays and bitmaps.
 
 Levels of 64 slots (fewer when `wheel_size` is smaller; a greater one is made of levels of 64). The level of a tick is
 that of the highest bit in which it differs from the clock, the slot its digit there, so levels are aligned and FIFO
-inside a tick follows as in the pure core. A slot is a doubly linked list through the entries themselves, a level has a
-bitmap of its occupied slots, and what comes next is one count of trailing zeros. Nothing is allocated but the entry.
-Source: Varghese and Lauck's scheme 7 as Tokio has it (`runtime/time/wheel`).
+inside a tick follows as in the pure core. A slot is an array of its entries in the order they came, each of which knows
+its place; one that leaves makes its place empty, and when most are, the rest close up. A level has a bitmap of its
+occupied slots, and what comes next is one count of trailing zeros.
+Source: Varghese and Lauck's scheme 7 as Tokio has it (`runtime/time/wheel`), which links the entries of a slot. An
+array is no dearer to cancel in and takes 8 bytes an entry where links take 16; above all, who empties a slot of entries
+that no cache holds any more fetches a dozen of them from memory at a time, where links give away one address after the
+other. With 100,000 timers over an hour that makes three times the speed.
 
-Ownership. The links are bare pointers; the list of a slot owns one reference to each entry in it, which the wheel
-shows to the garbage collector and gives up in a loop, never in a recursion. Python code can run wherever an object is
-made or let go, so every method makes its objects first and lets go of tasks last: in between, the lists are whole.
+Ownership. The pointers are bare; a slot owns one reference to each entry in it, which the wheel shows to the garbage
+collector and gives up in a loop, never in a recursion. Python code can run wherever an object is made or let go, so
+every method makes its objects first and lets go of tasks last: in between, the slots are whole.
 
 Range. What lies from 2**62 ms on, deadline or clock, is kept in a dict with exact Python ints (`_beyond`), slower
 than the rest and just as right.
@@ -20,12 +24,13 @@ free-threaded build turns the GIL on.
 """
 
 cimport cython
-from cpython.list cimport PyList_Append
-from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_CheckExact
-from cpython.mem cimport PyMem_Calloc, PyMem_Free
+from cpython.list cimport PyList_Append, PyList_GET_SIZE
+from cpython.long cimport PyLong_CheckExact
+from cpython.mem cimport PyMem_Calloc, PyMem_Free, PyMem_RawFree, PyMem_RawRealloc
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
-from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy
 
 from types import GenericAlias
 
@@ -42,7 +47,45 @@ cdef extern from *:
     #define lowest_bit(x) __builtin_ctzll(x)
     #define highest_bit(x) (63 - __builtin_clzll(x))
     #endif
+    #if defined(__GNUC__) || defined(__clang__)
+    #define prefetch(address) __builtin_prefetch(address)
+    #else
+    #define prefetch(address) ((void)(address))
+    #endif
+    /* PyLong_AsLongLongAndOverflow; without a call for what ms on clocks are: ints from 0 to 2**60, of two digits. */
+    static inline int64_t as_ms(PyObject *value, int *overflow) {
+    #if PYLONG_BITS_IN_DIGIT == 30
+        const digit *digits;
+    #if PY_VERSION_HEX >= 0x030C0000
+        uintptr_t tag = ((PyLongObject *)value)->long_value.lv_tag;
+        digits = ((PyLongObject *)value)->long_value.ob_digit;
+        int size = (tag & 3) || tag >> 3 > 2 ? -1 : (int)(tag >> 3); /* positive, of one digit or two */
+    #else
+        Py_ssize_t size = Py_SIZE(value);
+        digits = ((PyLongObject *)value)->ob_digit;
+    #endif
+        if (size == 1) return (int64_t)digits[0];
+        if (size == 2) return (int64_t)digits[0] | (int64_t)digits[1] << 30;
+    #endif
+        return PyLong_AsLongLongAndOverflow(value, overflow);
+    }
+    /* Who gets an entry lets go of it soon, and its neighbours in the collector's list are in no cache. */
+    static void soon_gone(PyObject *entry) {
+        uintptr_t *head = (uintptr_t *)entry - 2;
+        prefetch((void *)head[0]);
+        prefetch((void *)(head[1] & ~(uintptr_t)3));
+    }
+    /* Append and hand one's own reference over; -1 and an exception when there is no memory. */
+    static int give(PyObject *list, PyObject *item) {
+        int answer = PyList_Append(list, item);
+        if (answer == 0) Py_DECREF(item);
+        return answer;
+    }
     """
+    void prefetch(void* address) noexcept
+    void soon_gone(PyObject* entry) noexcept
+    int64_t as_ms(object value, int* overflow) noexcept
+    int give(list into, PyObject* item) except -1
     int lowest_bit(uint64_t x) noexcept
     int highest_bit(uint64_t x) noexcept
 
@@ -64,6 +107,10 @@ cdef enum:
     PENDING = 1
     RUNNING = 2
     FIRED = 3
+    FEW = 4  # places that a slot has of itself
+    MANY = 64  # places from which on a slot is closed up when most have left
+    MOST = 1 << 30
+    AHEAD = 12  # entries that are on their way from memory at a time: as many as a core can wait for
 
 cdef int64_t RANGE_MS = <int64_t>1 << RANGE_BITS
 cdef object _RANGE_MS = RANGE_MS
@@ -72,8 +119,14 @@ cdef object _RUNNING = EntryState.RUNNING
 cdef tuple _STATES = (EntryState.CANCELLED, EntryState.PENDING, EntryState.RUNNING, EntryState.FIRED)
 
 cdef struct Slot:
-    PyObject* head
-    PyObject* tail
+    PyObject** items  # in the order they came; NULL where one has left
+    uint32_t first  # before it all have left
+    uint32_t length  # where the next one goes
+    uint32_t room
+    uint32_t live  # how many are there
+    # Where `items` points while these do. Allocated, small arrays would lie scattered among the entries, and keep the
+    # memory of a million that are gone from going back.
+    PyObject* few[FEW]
 
 cdef struct Level:
     uint64_t occupied  # bit n: slot n holds something
@@ -90,22 +143,22 @@ cdef class _Giant:
 
 
 # No tp_clear: a cycle through an entry leads through its task, which can be cleared, or its wheel, which is below.
+# No free list of our own beside Python's: five hundred entries kept of a million that were cancelled in any order lie in
+# every arena there was, so that no memory would go back (66 of 73 bytes a timer stayed).
 @cython.final
 @cython.no_gc_clear
 @cython.trashcan(True)
-@cython.freelist(512)
 cdef class TimerTaskEntry:
     """The handle of one scheduled task, made by `TimingWheel.schedule` only."""
 
-    cdef PyObject* next
-    cdef PyObject* prev
     cdef object _task  # a _Giant around it when `giant`
     cdef TimingWheel wheel
     cdef int64_t deadline
+    cdef uint32_t place  # in its slot
     cdef uint8_t level
     cdef uint8_t slot
     cdef uint8_t standing
-    cdef bint giant
+    cdef uint8_t giant
 
     __class_getitem__ = classmethod(GenericAlias)
 
@@ -156,7 +209,7 @@ cdef class TimerTaskEntry:
         cdef _Giant giant
         if not PyLong_CheckExact(deadline_ms):
             deadline_ms = whole("deadline_ms", deadline_ms)
-        deadline = PyLong_AsLongLongAndOverflow(deadline_ms, &overflow)
+        deadline = as_ms(deadline_ms, &overflow)
         if self.standing == CANCELLED:
             return False
         if overflow or self.giant or not in_range(self.wheel, deadline) or self.level == BEYOND:
@@ -169,13 +222,9 @@ cdef class TimerTaskEntry:
             put_in(self.wheel, self)
             return True
         if self.standing == PENDING:
-            unlink(self.wheel, <PyObject*>self)
-        else:
-            self.standing = PENDING
-            self.wheel.pending += 1
-            Py_INCREF(self)
+            take_out(self.wheel, self)
         self.deadline = deadline
-        link(self.wheel, <PyObject*>self, tick_of(self.wheel, deadline))
+        put_in(self.wheel, self)
         return True
 
     def touch(self, deadline_ms):
@@ -190,7 +239,7 @@ cdef class TimerTaskEntry:
             deadline_ms = whole("deadline_ms", deadline_ms)
         if self.standing != PENDING:
             return False
-        deadline = PyLong_AsLongLongAndOverflow(deadline_ms, &overflow)
+        deadline = as_ms(deadline_ms, &overflow)
         if overflow or self.giant or self.level == BEYOND or not in_range(self.wheel, deadline):
             if self.level != BEYOND or deadline_ms < self.deadline_ms:
                 return self.reschedule(deadline_ms)
@@ -231,6 +280,7 @@ cdef class TimingWheel:
     cdef object wheel_size
 
     __class_getitem__ = classmethod(GenericAlias)
+    any_thread = True  # under the GIL, which this module turns on: see above
 
     def __cinit__(self, now_ms=0, *, tick_ms=1, wheel_size=4096):
         cdef int bit
@@ -258,6 +308,11 @@ cdef class TimingWheel:
 
     def __dealloc__(self):
         # Nothing is linked here: each linked entry holds on to its wheel, and the collector has cleared it first.
+        cdef int level, slot
+        if self.levels != NULL:
+            for level in range(self.used):
+                for slot in range(SLOTS):
+                    give_back(&self.levels[level].slots[slot])
         PyMem_Free(self.levels)
 
     @property
@@ -281,6 +336,8 @@ cdef class TimingWheel:
             level = max((exact_tick(self, entry) ^ clock_of(self)).bit_length() - 1, 0) // self.bits
             levels += [0] * (level + 1 - len(levels))
             levels[level] += 1
+        while len(levels) > 1 and not levels[len(levels) - 1]:  # no -1: this module is compiled without wraparound
+            levels.pop()
         moves = self.cascades, self.relocations
         return WheelCounters(len(self), tuple(levels), *moves, self.productive_wakeups, self.empty_wakeups)
 
@@ -292,7 +349,7 @@ cdef class TimingWheel:
         due = "none" if expiry_ms is None else f"{expiry_ms - self.now_ms:+}ms"
         return (
             f"<TimingWheel pending={len(self)} now={self.now_ms}ms next={due}"
-            f" tick={self._tick_ms}ms size={self.wheel_size} levels={self.used}>"
+            f" tick={self._tick_ms}ms size={self.wheel_size} levels={len(self.counters.levels)}>"
         )
 
     def schedule(self, task, deadline_ms):
@@ -308,16 +365,24 @@ cdef class TimingWheel:
         cdef TimerTaskEntry entry = TimerTaskEntry.__new__(TimerTaskEntry)
         entry._task = task
         entry.wheel = self
-        deadline = PyLong_AsLongLongAndOverflow(deadline_ms, &overflow)
+        deadline = as_ms(deadline_ms, &overflow)
         if overflow or not in_range(self, deadline):
             set_deadline(entry, deadline_ms, _Giant())
             put_in(self, entry)
             return entry
         entry.deadline = deadline
-        entry.standing = PENDING
         link(self, <PyObject*>entry, tick_of(self, deadline))
+        entry.standing = PENDING
         Py_INCREF(entry)
         self.pending += 1
+        return entry
+
+    def entry(self, task):
+        """An entry that waits for nothing yet, as one that has fired: `reschedule` arms it."""
+        cdef TimerTaskEntry entry = TimerTaskEntry.__new__(TimerTaskEntry)
+        entry._task = task
+        entry.wheel = self
+        entry.standing = FIRED
         return entry
 
     def advance(self, now_ms, limit=None):
@@ -337,7 +402,7 @@ cdef class TimingWheel:
         most = batch_limit(limit)
         cdef list due = []
         if self.beyond_clock is None:
-            now = PyLong_AsLongLongAndOverflow(now_ms, &overflow)
+            now = as_ms(now_ms, &overflow)
             if overflow < 0 or (not overflow and now < 0):
                 now = 0
             elif overflow or now >= self.range_ms:

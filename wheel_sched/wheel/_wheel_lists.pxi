@@ -1,4 +1,4 @@
-# The second half of _wheel_c.pyx: the lists, what waits beyond them, and what the garbage collector is shown.
+# The second half of _wheel_c.pyx: the slots, what waits beyond them, and what the garbage collector is shown.
 
 cdef inline int64_t tick_of(TimingWheel wheel, int64_t deadline) noexcept:
     """The tick a deadline within range comes out at, never before the clock."""
@@ -12,13 +12,76 @@ cdef inline bint in_range(TimingWheel wheel, int64_t deadline) noexcept:
     return -RANGE_MS < deadline < wheel.range_ms and wheel.beyond_clock is None
 
 
-cdef inline void link(TimingWheel wheel, PyObject* node, int64_t tick) noexcept:
-    """Append an entry to the slot of `tick`, which is not before the clock. The caller has the list own it."""
+cdef int grow(Slot* slot) except -1:
+    """Make room for one more; places are taken over by those behind them when most have gone."""
+    if not slot.room:
+        slot.items = slot.few
+        slot.room = FEW
+        return 0
+    if 2 * slot.live <= slot.length:
+        close_up(slot)
+        return 0
+    if slot.room >= MOST or resized(slot, 4 * FEW if slot.room == FEW else 2 * slot.room) < 0:
+        raise MemoryError()
+    return 0
+
+
+cdef int resized(Slot* slot, uint32_t room) noexcept:
+    """Give a slot's array another size, above FEW; -1, and nothing has changed, without memory."""
+    cdef bint own = slot.items == slot.few
+    cdef void* items = PyMem_RawRealloc(NULL if own else slot.items, room * sizeof(PyObject*))
+    if items == NULL:
+        return -1
+    if own:
+        memcpy(items, slot.few, slot.length * sizeof(PyObject*))
+    slot.items = <PyObject**>items
+    slot.room = room
+    return 0
+
+
+cdef void close_up(Slot* slot) noexcept:
+    """Move what is left to the front, in its order, and give back what that leaves unused."""
+    cdef uint32_t at, length = 0
+    cdef uint32_t room = slot.room
+    for at in range(slot.first, slot.length):
+        if slot.items[at] != NULL:
+            slot.items[length] = slot.items[at]
+            (<TimerTaskEntry>slot.items[length]).place = length
+            length += 1
+    slot.first = 0
+    slot.length = length
+    while room > 4 * FEW and room >= 4 * length:
+        room //= 2
+    if room < slot.room:
+        resized(slot, room)
+
+
+cdef inline void give_back(Slot* slot) noexcept:
+    """Be as at first."""
+    if slot.room > FEW:
+        PyMem_RawFree(slot.items)
+        slot.room = 0
+    slot.first = slot.length = 0
+
+
+cdef inline void emptied(Level* home, int slot) noexcept:
+    """Nothing is left in a slot."""
+    home.occupied &= ~((<uint64_t>1) << slot)
+    give_back(&home.slots[slot])
+
+
+cdef inline int link(TimingWheel wheel, PyObject* node, int64_t tick) except -1:
+    """Append an entry to the slot of `tick`, which is not before the clock. The caller has the slot own it.
+
+    Without memory nothing has changed, and that is the error.
+    """
     cdef uint64_t differing = <uint64_t>(tick ^ wheel.clock)
     cdef int level = wheel.level_of[highest_bit(differing)] if differing else 0
     cdef int slot = <int>((tick >> (level * wheel.bits)) & wheel.mask)
     cdef Level* home = &wheel.levels[level]
     cdef Slot* ends = &home.slots[slot]
+    if ends.length == ends.room:
+        grow(ends)
     if level:
         if level >= wheel.used:
             wheel.used = level + 1
@@ -27,35 +90,30 @@ cdef inline void link(TimingWheel wheel, PyObject* node, int64_t tick) noexcept:
             wheel.far_tick = tick
     (<TimerTaskEntry>node).level = level
     (<TimerTaskEntry>node).slot = slot
-    (<TimerTaskEntry>node).next = NULL
-    (<TimerTaskEntry>node).prev = ends.tail
-    if ends.tail == NULL:
-        ends.head = node
-        home.occupied |= (<uint64_t>1) << slot
-    else:
-        (<TimerTaskEntry>ends.tail).next = node
-    ends.tail = node
+    (<TimerTaskEntry>node).place = ends.length
+    ends.items[ends.length] = node
+    ends.length += 1
+    ends.live += 1
+    home.occupied |= (<uint64_t>1) << slot
     home.count += 1
+    return 0
 
 
 cdef inline void unlink(TimingWheel wheel, PyObject* node) noexcept:
-    """Take an entry from its list, whose reference passes to the caller."""
+    """Take an entry from its slot, whose reference passes to the caller."""
     cdef Level* home = &wheel.levels[(<TimerTaskEntry>node).level]
     cdef int slot = (<TimerTaskEntry>node).slot
     cdef Slot* ends = &home.slots[slot]
-    cdef PyObject* next_node = (<TimerTaskEntry>node).next
-    cdef PyObject* prev_node = (<TimerTaskEntry>node).prev
-    if prev_node == NULL:
-        ends.head = next_node
-    else:
-        (<TimerTaskEntry>prev_node).next = next_node
-    if next_node == NULL:
-        ends.tail = prev_node
-    else:
-        (<TimerTaskEntry>next_node).prev = prev_node
-    if ends.head == NULL:
-        home.occupied &= ~((<uint64_t>1) << slot)
+    cdef uint32_t place = (<TimerTaskEntry>node).place
+    ends.items[place] = NULL
+    ends.live -= 1
     home.count -= 1
+    if ends.live == 0:
+        emptied(home, slot)
+    elif place == ends.length - 1:  # as of an entry that is moved again and again
+        ends.length = place
+    elif ends.length > MANY and 4 * ends.live < ends.length - ends.first:
+        close_up(ends)
     if wheel.far_head == node:
         wheel.far_head = NULL
 
@@ -72,8 +130,8 @@ cdef inline int take_out(TimingWheel wheel, TimerTaskEntry entry) except -1:
 
 
 cdef int put_in(TimingWheel wheel, TimerTaskEntry entry) except -1:
-    """Have an entry wait where its deadline belongs."""
-    entry.standing = PENDING
+    """Have an entry that waits nowhere wait where its deadline belongs; without memory it is cancelled."""
+    entry.standing = CANCELLED
     if wheel.beyond_clock is not None or entry.deadline >= wheel.range_ms:
         entry.level = BEYOND
         wheel.beyond[entry] = None
@@ -81,6 +139,7 @@ cdef int put_in(TimingWheel wheel, TimerTaskEntry entry) except -1:
         link(wheel, <PyObject*>entry, tick_of(wheel, entry.deadline))
         Py_INCREF(entry)
         wheel.pending += 1
+    entry.standing = PENDING
     return 0
 
 
@@ -104,15 +163,11 @@ cdef int set_deadline(TimerTaskEntry entry, object deadline_ms, _Giant giant) ex
 cdef int hand_out(TimingWheel wheel, int64_t target, Py_ssize_t most, list due) except -1:
     """Move what is due by tick `target` to `due`, until that holds `most`. Runs no Python code."""
     cdef Level* near = &wheel.levels[0]
-    cdef Slot* ends
-    cdef PyObject* node
-    cdef PyObject* following
-    cdef int64_t tick, clock_ms
-    cdef Py_ssize_t count = 0
+    cdef int64_t tick
     cdef int slot
     if target < wheel.clock:
         target = wheel.clock
-    while count < most:
+    while PyList_GET_SIZE(due) < most:
         if not near.occupied:
             if refill(wheel, target):
                 continue
@@ -124,22 +179,39 @@ cdef int hand_out(TimingWheel wheel, int64_t target, Py_ssize_t most, list due) 
             wheel.clock = target
             break
         wheel.clock = tick
-        clock_ms = tick * wheel.tick
-        ends = &near.slots[slot]
-        while ends.head != NULL and count < most:
-            node = ends.head
-            following = (<TimerTaskEntry>node).next
-            if (<TimerTaskEntry>node).deadline <= clock_ms:
-                PyList_Append(due, <object>node)
-                unlink(wheel, node)
-                (<TimerTaskEntry>node).standing = RUNNING
-                wheel.pending -= 1
-                count += 1
-                Py_DECREF(<object>node)
-            else:  # touched
-                unlink(wheel, node)
-                wheel.relocations += 1
-                link(wheel, node, tick_of(wheel, (<TimerTaskEntry>node).deadline))
+        hand_out_slot(wheel, slot, tick * wheel.tick, most, due)
+    return 0
+
+
+cdef int hand_out_slot(TimingWheel wheel, int slot, int64_t clock_ms, Py_ssize_t most, list due) except -1:
+    """Move what is due in a slot of the lowest level to `due`, from the front, until that holds `most`."""
+    cdef Level* near = &wheel.levels[0]
+    cdef Slot* ends = &near.slots[slot]
+    cdef uint32_t at = ends.first, length = ends.length, moved = 0
+    cdef Py_ssize_t before = PyList_GET_SIZE(due), given
+    cdef PyObject* node
+    try:
+        while at < length and PyList_GET_SIZE(due) < most:
+            node = ends.items[at]
+            if node != NULL:
+                if (<TimerTaskEntry>node).deadline <= clock_ms:
+                    give(due, node)
+                    soon_gone(node)
+                    (<TimerTaskEntry>node).standing = RUNNING
+                else:  # touched, so it belongs to a later slot
+                    link(wheel, node, tick_of(wheel, (<TimerTaskEntry>node).deadline))
+                    moved += 1
+            at += 1
+    finally:
+        # The slot lets go of its front in one step: one by one would cost as much as all the rest.
+        given = PyList_GET_SIZE(due) - before
+        ends.first = at
+        ends.live -= moved + <uint32_t>given
+        near.count -= moved + given
+        wheel.pending -= given
+        wheel.relocations += moved
+        if ends.live == 0:
+            emptied(near, slot)
     return 0
 
 
@@ -150,60 +222,87 @@ cdef int64_t start_of(TimingWheel wheel, int level, int slot) noexcept:
     return block | (<int64_t>slot << (level * wheel.bits))
 
 
-cdef bint refill(TimingWheel wheel, int64_t target) noexcept:
+cdef int refill(TimingWheel wheel, int64_t target) except -1:
     """Empty the first far slot into the levels below it if it begins by `target`. Level 0 must be empty."""
     cdef int level, slot
     cdef int64_t start
-    cdef Level* home
-    cdef PyObject* node
-    cdef PyObject* following
     for level in range(1, wheel.used):
-        home = &wheel.levels[level]
-        if home.occupied:
-            slot = lowest_bit(home.occupied)
+        if wheel.levels[level].occupied:
+            slot = lowest_bit(wheel.levels[level].occupied)
             start = start_of(wheel, level, slot)
             if start > target:
                 return False
             wheel.clock = start
             wheel.far_head = NULL
-            node = home.slots[slot].head
-            home.slots[slot].head = home.slots[slot].tail = NULL
-            home.occupied &= home.occupied - 1
-            while node != NULL:
-                following = (<TimerTaskEntry>node).next
-                link(wheel, node, tick_of(wheel, (<TimerTaskEntry>node).deadline))
-                home.count -= 1
-                wheel.cascades += 1
-                node = following
+            cascade(wheel, level, slot)
             return True
     return False
 
 
-cdef bint earliest(TimingWheel wheel, int level, int slot) noexcept:
+cdef int cascade(TimingWheel wheel, int level, int slot) except -1:
+    """Move all of a far slot, at whose start the clock is, to where it belongs."""
+    cdef Level* home = &wheel.levels[level]
+    cdef Slot* ends = &home.slots[slot]
+    cdef uint32_t at, moved = 0
+    cdef PyObject* node
+    try:
+        for at in range(ends.first, ends.length):
+            # What waits for long is in no cache any more: ask for it in time, many at once.
+            if at + AHEAD < ends.length:
+                prefetch(ends.items[at + AHEAD])
+            node = ends.items[at]
+            if node != NULL:
+                link(wheel, node, tick_of(wheel, (<TimerTaskEntry>node).deadline))
+                ends.items[at] = NULL
+                moved += 1
+    finally:
+        ends.live -= moved
+        home.count -= moved
+        wheel.cascades += moved
+        if ends.live == 0:
+            emptied(home, slot)
+    return 0
+
+
+cdef int earliest(TimingWheel wheel, int level, int slot) except -1:
     """Find the head of a slot, which becomes `far_head` of a far level; postponed entries move. False: none was left."""
     cdef int64_t last = start_of(wheel, level, slot) + (<int64_t>1 << (level * wheel.bits)) - 1
     cdef int64_t tick, first = last + 1
-    cdef PyObject* node = wheel.levels[level].slots[slot].head
-    cdef PyObject* following
+    cdef Level* home = &wheel.levels[level]
+    cdef Slot* ends = &home.slots[slot]
+    cdef uint32_t at, moved = 0
+    cdef PyObject* node
     cdef PyObject* found = NULL
-    while node != NULL and (level or found == NULL):
-        following = (<TimerTaskEntry>node).next
-        tick = tick_of(wheel, (<TimerTaskEntry>node).deadline)
-        if tick > last:
-            unlink(wheel, node)
-            link(wheel, node, tick)
-            wheel.relocations += 1
-        elif tick < first:
-            first = tick
-            found = node
-        node = following
+    try:
+        for at in range(ends.first, ends.length):
+            if at + AHEAD < ends.length:
+                prefetch(ends.items[at + AHEAD])
+            node = ends.items[at]
+            if node == NULL:
+                continue
+            tick = tick_of(wheel, (<TimerTaskEntry>node).deadline)
+            if tick > last:
+                link(wheel, node, tick)
+                ends.items[at] = NULL
+                moved += 1
+            elif tick < first:
+                first = tick
+                found = node
+                if level == 0:
+                    break
+    finally:
+        ends.live -= moved
+        home.count -= moved
+        wheel.relocations += moved
+        if ends.live == 0:
+            emptied(home, slot)
     if level:
         wheel.far_head = found
         wheel.far_tick = first
     return found != NULL
 
 
-cdef bint find_far_head(TimingWheel wheel) noexcept:
+cdef int find_far_head(TimingWheel wheel) except -1:
     """Find the earliest entry of the far levels; False: nothing waits there."""
     cdef int level
     for level in range(1, wheel.level_count):
@@ -243,17 +342,18 @@ cdef int hand_out_beyond(TimingWheel wheel, object target, Py_ssize_t most, list
 
 
 cdef list waiting(TimingWheel wheel):
-    """All entries in the order they would be handed out. Walks the lists without running Python code."""
+    """All entries in the order they would be handed out. Walks the slots without running Python code."""
     cdef list entries = []
-    cdef PyObject* node
+    cdef Slot* ends
     cdef int level, slot
+    cdef uint32_t at
     for level in range(wheel.used):
         if wheel.levels[level].count:
             for slot in range(SLOTS):
-                node = wheel.levels[level].slots[slot].head
-                while node != NULL:
-                    PyList_Append(entries, <object>node)
-                    node = (<TimerTaskEntry>node).next
+                ends = &wheel.levels[level].slots[slot]
+                for at in range(ends.first, ends.length):
+                    if ends.items[at] != NULL:
+                        PyList_Append(entries, <object>ends.items[at])
     entries += list(wheel.beyond)
     # Stable: a slot keeps its order. What is due at once is equal, whatever its deadline was.
     entries.sort(key=lambda entry: exact_tick(wheel, entry))
@@ -266,20 +366,21 @@ cdef traverseproc generated_traverse = NULL
 cdef int traverse(PyObject* self, visitproc visit, void* arg) noexcept:
     """Show the collector what the lists own."""
     cdef Level* levels = (<TimingWheel>self).levels
-    cdef PyObject* node
+    cdef Slot* ends
     cdef int level, slot, answer
+    cdef uint32_t at
     answer = generated_traverse(self, visit, arg)
     if answer or levels == NULL:
         return answer
     for level in range((<TimingWheel>self).used):
         if levels[level].count:
             for slot in range(SLOTS):
-                node = levels[level].slots[slot].head
-                while node != NULL:
-                    answer = visit(node, arg)
-                    if answer:
-                        return answer
-                    node = (<TimerTaskEntry>node).next
+                ends = &levels[level].slots[slot]
+                for at in range(ends.first, ends.length):
+                    if ends.items[at] != NULL:
+                        answer = visit(ends.items[at], arg)
+                        if answer:
+                            return answer
     return 0
 
 
@@ -287,11 +388,15 @@ cdef int clear_garbage(PyObject* self) noexcept:
     """Give up what the lists own, one by one, with the wheel whole whenever a task's finalizer runs."""
     cdef TimingWheel wheel = <TimingWheel>self
     cdef Level* levels = wheel.levels
+    cdef Slot* ends
     cdef PyObject* node
-    cdef int level, slot
+    cdef int level
     for level in range(wheel.used):
         while levels != NULL and levels[level].occupied:
-            node = levels[level].slots[lowest_bit(levels[level].occupied)].head
+            ends = &levels[level].slots[lowest_bit(levels[level].occupied)]
+            while ends.items[ends.first] == NULL:
+                ends.first += 1
+            node = ends.items[ends.first]
             unlink(wheel, node)
             wheel.pending -= 1
             (<TimerTaskEntry>node).standing = CANCELLED

@@ -33,7 +33,7 @@ from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 from itertools import chain
 from operator import attrgetter
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from wheel_sched.wheel.arguments import batch_limit, check_shape, whole
 from wheel_sched.wheel.pure_entry import TimerTaskEntry, TimerTaskList
@@ -43,6 +43,8 @@ T = TypeVar("T")
 
 
 _RUNNING: Final = EntryState.RUNNING
+_FIRED: Final = EntryState.FIRED
+_NO_LIMIT: Final = sys.maxsize
 _SAMPLE: Final = 64  # deadlines looked at to choose a horizon
 
 _deadline_of: Final[Callable[[Any], int]] = attrgetter("_deadline_ms")
@@ -73,6 +75,9 @@ class TimingWheel(Generic[T]):
         ConfigError: all that is wrong with the arguments.
     """
 
+    # Whether a call is one step, so that any thread may make it, and a finalizer in the midst of another.
+    any_thread: ClassVar[bool] = False
+
     def __init__(self, now_ms: int = 0, *, tick_ms: int = 1, wheel_size: int = 4096) -> None:
         check_shape(now_ms, tick_ms, wheel_size)
         self._tick_ms = tick_ms
@@ -84,7 +89,7 @@ class TimingWheel(Generic[T]):
         self._far: list[_Level[T]] = []
         self._far_start = sys.maxsize  # no slot of a far level begins before it
         self._unfiled: TimerTaskList[T] = {}
-        self._horizon = self._near.end  # every filed tick lies before it, every unfiled one at or after it
+        self._set_horizon(self._near.end)
         # By tick, the next one to be handed out last: popitem() then takes it in O(1), where a walk from the front
         # would step over all that were taken before. Holds what has been filed, and what a limit left of a slot.
         self._run: TimerTaskList[T] = {}
@@ -114,6 +119,8 @@ class TimingWheel(Generic[T]):
             number = max(differing.bit_length() - 1, 0) // self._bits
             levels += [0] * (number + 1 - len(levels))
             levels[number] += 1
+        while len(levels) > 1 and not levels[-1]:
+            levels.pop()
         moves = self._cascades, self._relocations
         return WheelCounters(self._pending, tuple(levels), *moves, self._productive_wakeups, self._empty_wakeups)
 
@@ -140,14 +147,13 @@ class TimingWheel(Generic[T]):
         entry._task = task
         entry._deadline_ms = deadline_ms
         entry._wheel = self
+        self._pending += 1
         # What `_place` does, in line and without max(): the calls would add a quarter to the cost.
-        tick = deadline_ms if self._tick_ms == 1 else -(-deadline_ms // self._tick_ms)
-        if tick >= self._horizon:
-            slot = self._unfiled
+        if deadline_ms > self._filed_ms:
+            entry._slot = slot = self._unfiled
             slot[entry] = None
-            entry._slot = slot
-            self._pending += 1
             return entry
+        tick = deadline_ms if self._tick_ms == 1 else -(-deadline_ms // self._tick_ms)
         level = self._near
         if tick < level.end:
             number = tick if tick > self._clock else self._clock
@@ -169,7 +175,18 @@ class TimingWheel(Generic[T]):
             heappush(level.heap, number)
         found[entry] = None
         entry._slot = found
-        self._pending += 1
+        return entry
+
+    def entry(self, task: T) -> TimerTaskEntry[T]:
+        """An entry that waits for nothing yet, as one that has fired: `reschedule` arms it.
+
+        For callers who must know the entry before it can be handed out.
+        """
+        entry: TimerTaskEntry[T] = TimerTaskEntry()
+        entry._task = task
+        entry._deadline_ms = 0
+        entry._wheel = self
+        entry._slot = _FIRED
         return entry
 
     def advance(self, now_ms: int, limit: int | None = None) -> list[TimerTaskEntry[T]]:
@@ -185,7 +202,7 @@ class TimingWheel(Generic[T]):
         """
         if type(now_ms) is not int:
             now_ms = whole("now_ms", now_ms)
-        limit = sys.maxsize if limit is None else batch_limit(limit)
+        limit = _NO_LIMIT if limit is None else batch_limit(limit)
         near = self._near
         heap = near.heap
         target = now_ms // self._tick_ms
@@ -282,7 +299,7 @@ class TimingWheel(Generic[T]):
     def _place(self, entry: TimerTaskEntry[T]) -> None:
         """Put an entry where its deadline belongs. The caller counts it and has taken it from its old slot."""
         tick = -(-entry._deadline_ms // self._tick_ms)  # rounds up
-        if tick >= self._horizon:
+        if entry._deadline_ms > self._filed_ms:
             self._unfiled[entry] = None
             entry._slot = self._unfiled
             return
@@ -330,13 +347,18 @@ class TimingWheel(Generic[T]):
             block = level.shift + self._bits
             level.end = ((tick >> block) + 1) << block
         if tick >= self._horizon:
-            self._horizon = self._near.end  # nothing lies beyond: else it would have been filed
+            self._set_horizon(self._near.end)  # nothing lies beyond: else it would have been filed
+
+    def _set_horizon(self, tick: int) -> None:
+        """Every filed tick lies before it, every unfiled one at or after it."""
+        self._horizon = tick
+        self._filed_ms = (tick - 1) * self._tick_ms  # the last deadline before it
 
     def _emptied(self) -> None:
         """Give back what held the entries: the last one has left."""
         self._run.clear()
         self._unfiled.clear()
-        self._horizon = self._near.end
+        self._set_horizon(self._near.end)
         for level in (self._near, *self._far):
             if level.heap:
                 level.slots.clear()
@@ -352,7 +374,7 @@ class TimingWheel(Generic[T]):
         sample = sorted([entry._deadline_ms for entry in entries[:: len(entries) // _SAMPLE + 1]])
         last_tick = max(-(-sample[len(sample) // 4] // tick_ms), tick)
         last_ms = last_tick * tick_ms
-        self._horizon = last_tick + 1
+        self._set_horizon(last_tick + 1)
         near = [entry for entry in entries if entry._deadline_ms <= last_ms]
         tick_of: Callable[[TimerTaskEntry[T]], int]
         tick_of = _deadline_of if tick_ms == 1 else lambda entry: -(-entry._deadline_ms // tick_ms)

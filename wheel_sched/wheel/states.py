@@ -25,8 +25,8 @@ class WheelCounters:
 
     Args:
         pending: entries waiting.
-        levels: entries waiting per level, lowest first, by where their ticks belong; the pure core leaves levels out
-            above the last that holds something.
+        levels: entries waiting per level, lowest first, by where their ticks belong, up to the last level that holds
+            something; at least one.
         cascades: moves of an entry to a finer place on its way to the lowest level. How many it takes is the core's.
         relocations: moves of an entry that `touch` had postponed, made when its old place came up.
         productive_wakeups: `advance` calls that handed something out.

@@ -13,10 +13,9 @@ from typing import Any
 
 from apscheduler.jobstores.base import JobLookupError
 
-from wheel_sched.errors import Rejected
 from wheel_sched.store import DelayStore, Found, Item, Outcome, State
 from wheel_sched.store.items import MAX_DUE_MS
-from wheel_sched_apscheduler.codec import JobCodec, Unreadable
+from wheel_sched_apscheduler.codec import JobCodec, Unreadable, unsigned
 from wheel_sched_apscheduler.entries import (
     JOB_STATES,
     FireRecord,
@@ -24,7 +23,9 @@ from wheel_sched_apscheduler.entries import (
     JobEntry,
     JobPage,
     JobState,
+    check_state,
     load_records,
+    newest,
 )
 from wheel_sched_apscheduler.instants import floor_ms, from_ms, to_ms
 from wheel_sched_apscheduler.layout import HISTORY, JOB, OCCURRENCE, TAG, WORKERS, due_of, job_id_of, read_occurrence
@@ -53,7 +54,7 @@ class Catalogue:
         sizes = self.store.counts().now
         if state is None:
             return sum(number for (_, topic), number in sizes.items() if topic == JOB)
-        _check_state(state)
+        check_state(state)
         if state in ("paused", "quarantined"):
             return sum(_is_quarantined(found) == (state == "quarantined") for found in self._found("held"))
         return sizes.get((_PLACES[state], JOB), 0)
@@ -72,7 +73,7 @@ class Catalogue:
         Raises:
             Rejected: the state is none, or the cursor is not from an earlier page.
         """
-        _check_state(state)
+        check_state(state)
         place = _PLACES[state]
         page = self.store.list_items(
             place,
@@ -190,14 +191,8 @@ class Catalogue:
 
     def history(self, *, job_id: str | None = None, limit: int = 100) -> list[FireRecord]:
         """The last ends, newest first; in whatever order the events came."""
-        records = [
-            record
-            for found in self._found("dead", HISTORY)
-            for record in load_records(found.body)
-            if job_id is None or record.job_id == job_id
-        ]
-        records.sort(key=lambda record: record.finished_ms, reverse=True)
-        return records[:limit]
+        records = (record for found in self._found("dead", HISTORY) for record in load_records(found.body))
+        return newest((record for record in records if job_id in (None, record.job_id)), limit)
 
     # Tags and metadata.
 
@@ -314,7 +309,7 @@ class Catalogue:
             if found is None or not _is_quarantined(found):
                 continue
             try:
-                body = read_occurrence(found.body)[1] if found.topic == OCCURRENCE else found.body
+                body = read_occurrence(unsigned(found.body))[1] if found.topic == OCCURRENCE else found.body
                 moment = self.codec.next_run_time(body)
             except Unreadable:
                 moment = None
@@ -349,8 +344,3 @@ class Catalogue:
 
 def _is_quarantined(found: Found) -> bool:
     return found.state == "held" and found.reason.startswith(QUARANTINE)
-
-
-def _check_state(state: str) -> None:
-    if state not in JOB_STATES:
-        raise Rejected(f"expected state to be one of {', '.join(JOB_STATES)}, got: {state!r}; nothing was changed")

@@ -23,6 +23,7 @@ from wheel_sched_apscheduler.layout import HISTORY, WORKER, WORKERS
 
 ENDS_PER_ITEM = 50
 WRITE_AT_ENDS = 500
+ITEMS_AT_A_TIME = 20  # some milliseconds of work, in which an event loop may have to wait for the interpreter
 WRITE_EVERY_S = 1.0
 ANNOUNCE_AFTER_S = 0.5
 ANNOUNCE_EVERY_S = 1.0
@@ -71,7 +72,7 @@ class Chronicle:
             return []
         self._write_at = now_s + WRITE_EVERY_S
         found: list[Found] = []
-        while self._ends and len(found) < MAX_BATCH:
+        while self._ends and len(found) < (MAX_BATCH if self.closing else ITEMS_AT_A_TIME):
             ends = [self._ends.popleft() for _ in range(min(len(self._ends), ENDS_PER_ITEM))]
             item_id = f"\0{uuid4().hex}"
             found.append(Found(item_id, "dead", now_ms, 0, HISTORY, dump_records(ends)))

@@ -5,16 +5,28 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from datetime import datetime
+from operator import attrgetter
 from typing import Any, Literal
 
+from wheel_sched.errors import Rejected
 from wheel_sched_apscheduler.fire import Fire
 from wheel_sched_apscheduler.instants import to_ms
 
 JobState = Literal["scheduled", "paused", "in_flight", "quarantined"]
 JOB_STATES: tuple[JobState, ...] = ("scheduled", "paused", "in_flight", "quarantined")
+
+
+def check_state(state: str) -> None:
+    """Refuse what is no state of a job.
+
+    Raises:
+        Rejected: it is none.
+    """
+    if state not in JOB_STATES:
+        raise Rejected(f"expected state to be one of {', '.join(JOB_STATES)}, got: {state!r}; nothing was changed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +111,9 @@ class FireRecord:
         return self.started_ms - self.run_time_ms if self.started_ms else self.claimed_ms - self.run_time_ms
 
 
+_row_of = attrgetter(*(each.name for each in fields(FireRecord)))
+
+
 def owner_name() -> str:
     """This process, for people."""
     return f"{socket.gethostname()}:{os.getpid()}"
@@ -121,9 +136,14 @@ def record_of(fire: Fire, owner: str) -> FireRecord:
     )
 
 
+def newest(records: Iterable[FireRecord], limit: int) -> list[FireRecord]:
+    """The `limit` that ended last, newest first."""
+    return sorted(records, key=lambda record: record.finished_ms, reverse=True)[:limit]
+
+
 def dump_records(records: Sequence[FireRecord]) -> bytes:
     """Records as one body."""
-    return json.dumps([list(asdict(record).values()) for record in records], separators=(",", ":")).encode()
+    return json.dumps([_row_of(record) for record in records], separators=(",", ":")).encode()
 
 
 def load_records(body: bytes) -> list[FireRecord]:

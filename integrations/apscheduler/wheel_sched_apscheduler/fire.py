@@ -41,6 +41,7 @@ class Fire:
         scheduled: its next run time when it was claimed.
         token: fencing token; greater than that of every earlier hand-out of this job.
         redelivered: whether the occurrence was handed out before and its holder was lost.
+        claimed_ms: when it was claimed, in ms since 1970. Defaults to 0: now.
     """
 
     __slots__ = (
@@ -64,7 +65,9 @@ class Fire:
         "unseen",
     )
 
-    def __init__(self, job: Any, job_id: str, scheduled: datetime, token: int, redelivered: bool = False) -> None:
+    def __init__(
+        self, job: Any, job_id: str, scheduled: datetime, token: int, redelivered: bool = False, claimed_ms: int = 0
+    ) -> None:
         self.job = job
         self.job_id = job_id
         self.scheduled = scheduled
@@ -79,7 +82,7 @@ class Fire:
         self.unseen = 0  # heartbeats at which its executor did not know it
         self.finish: Finish | None = None
         self.error = ""
-        self.claimed_ms = time.time_ns() // 1_000_000
+        self.claimed_ms = claimed_ms or time.time_ns() // 1_000_000
         self.started_ms = self.finished_ms = 0
         self.ticket: Any = None  # the store's own
 
@@ -119,7 +122,9 @@ class Fire:
         return f"<Fire {self.id} token={self.token} {state}>"
 
 
-def bare_fire(job: Any, token: int, *, redelivered: bool = False, fixed: list[datetime] | None = None) -> Fire:
+def bare_fire(
+    job: Any, token: int, *, redelivered: bool = False, fixed: list[datetime] | None = None, claimed_ms: int = 0
+) -> Fire:
     """The fire of a job that stays as it is, for a driver that sets the current fire itself.
 
     Args:
@@ -127,8 +132,9 @@ def bare_fire(job: Any, token: int, *, redelivered: bool = False, fixed: list[da
         token: fencing token.
         redelivered: whether the occurrence was handed out before.
         fixed: the run times when they are decided already; they then stand in `run_times`. Defaults to None.
+        claimed_ms: see `Fire`. Defaults to 0.
     """
-    fire = Fire(job, job.id, job.next_run_time, token, redelivered)
+    fire = Fire(job, job.id, job.next_run_time, token, redelivered, claimed_ms)
     if fixed:
         fire.run_at(fixed)
     return fire
@@ -156,24 +162,26 @@ class CurrentFire:
 
     @property
     def id(self) -> str:
-        """`job:run_time_ms`; few jobs ask, so it is made when one does."""
+        """`job:run_time_ms`."""
         return f"{self.job_id}:{to_ms(self.run_time)}"
 
     def __repr__(self) -> str:
         return f"<CurrentFire {self.id} token={self.token}{' redelivered' if self.redelivered else ''}>"
 
 
-_current: ContextVar[CurrentFire | None] = ContextVar("wheel_sched_fire", default=None)
+# the arguments of a CurrentFire: few jobs ask for theirs, so it is made when one does
+_current: ContextVar[tuple[str, datetime, int, bool] | None] = ContextVar("wheel_sched_fire", default=None)
 
 
 def current_fire() -> CurrentFire | None:
     """The occurrence that is running here; None outside of a job of our stores."""
-    return _current.get()
+    running = _current.get()
+    return None if running is None else CurrentFire(*running)
 
 
 def enter(job_id: str, run_time: datetime, token: int, redelivered: bool) -> Any:
     """Make an occurrence the current one; give the answer to `leave`."""
-    return _current.set(CurrentFire(job_id, run_time, token, redelivered))
+    return _current.set((job_id, run_time, token, redelivered))
 
 
 def leave(mark: Any) -> None:

@@ -42,7 +42,19 @@ ORPHANS_AT_MOST = 10_000  # ended fires whose settlement came too late, in case 
 class Ticket:
     """Where a fire lies in the store."""
 
-    __slots__ = ("body", "claim", "due_ms", "item_id", "occurrence", "refs", "shard", "since", "split", "stored")
+    __slots__ = (
+        "body",
+        "claim",
+        "due_ms",
+        "gone",
+        "item_id",
+        "occurrence",
+        "refs",
+        "shard",
+        "since",
+        "split",
+        "stored",
+    )
 
     def __init__(
         self,
@@ -65,6 +77,7 @@ class Ticket:
         self.stored = stored
         self.occurrence = occurrence  # the claimed item is one that was split off before
         self.split = False  # nothing is claimed any more; the occurrence waits for its lease's end
+        self.gone = False  # nothing of it is in the store: it is handed out at most once
         self.since = time.monotonic()
 
 
@@ -182,7 +195,7 @@ class Flights:
         settlements: dict[tuple[int, int], list[tuple[Fire | None, Settlement]]] = {}
         changes: dict[int, list[tuple[Fire, Alteration]]] = {}
         self._gather_ended(settlements, changes)
-        self._gather_returned(settlements, changes, server_now_ms)
+        parcels += self._scheduled(self._gather_returned(settlements, changes))
         while self._quarantined:
             shard, claim, item_id, reason = self._quarantined.popleft()
             settlements.setdefault((shard, claim), []).append((None, Held(item_id, reason)))
@@ -242,16 +255,29 @@ class Flights:
         self,
         settlements: dict[tuple[int, int], list[tuple[Fire | None, Settlement]]],
         changes: dict[int, list[tuple[Fire, Alteration]]],
-        server_now_ms: int,
-    ) -> None:
+    ) -> dict[int, list[Item]]:
+        """The answer: what has left the store already, and is to be put into it again."""
+        again: dict[int, list[Item]] = {}
         while self._returned:
             fire, due_ms = self._returned.popleft()
             ticket: Ticket = fire.ticket
             due = ticket.due_ms if due_ms is None else due_ms
-            if ticket.split:
+            if ticket.gone:
+                again.setdefault(ticket.shard, []).append(self._occurrence(fire, due))
+            elif ticket.split:
                 changes.setdefault(ticket.shard, []).append((fire, Alteration(ticket.item_id, "r", due)))
             else:
                 settlements.setdefault((ticket.shard, ticket.claim), []).append((fire, Next(ticket.item_id, due)))
+        return again
+
+    def _scheduled(self, items: dict[int, list[Item]]) -> list[Parcel]:
+        """Calls that store new items, by shard."""
+        parcels = []
+        for shard, each in items.items():
+            for at in range(0, len(each), MAX_BATCH):
+                call: Call[Any] = Call(shard, Schedule(each[at : at + MAX_BATCH], new_token()))
+                parcels.append(Parcel(call, [], self._ignored))
+        return parcels
 
     def _gather_splits(
         self,
@@ -273,13 +299,10 @@ class Flights:
             if not (ticket.since <= oldest or due or fire.overriding is not None) or not self._may_split(fire):
                 self._young.append(fire)
                 continue
-            chosen.setdefault(ticket.shard, []).append((fire, self._occurrence(fire, server_now_ms)))
-        parcels = []
+            item = self._occurrence(fire, server_now_ms + self._lease_ms)
+            chosen.setdefault(ticket.shard, []).append((fire, item))
+        parcels = self._scheduled({shard: [item for _, item in pairs] for shard, pairs in chosen.items()})
         for shard, pairs in chosen.items():
-            for at in range(0, len(pairs), MAX_BATCH):
-                part = pairs[at : at + MAX_BATCH]
-                call: Call[Any] = Call(shard, Schedule([item for _, item in part], new_token()))
-                parcels.append(Parcel(call, [], self._ignored))
             for fire, item in pairs:
                 ticket = fire.ticket
                 settlements.setdefault((shard, ticket.claim), []).append((None, self._successor(fire)))
@@ -288,15 +311,14 @@ class Flights:
                 self.flying[item.id] = fire
         return parcels
 
-    def _occurrence(self, fire: Fire, server_now_ms: int) -> Item:
+    def _occurrence(self, fire: Fire, due_ms: int) -> Item:
         ticket: Ticket = fire.ticket
         run_times = fire.run_times or [fire.scheduled]
-        body = occurrence_body(run_times, ticket.body)
         # of the job's own shard, so that its fencing tokens go on growing
         route = fire.job_id if self._shards > 1 else None
         item_id = occurrence_id(fire.job_id, to_ms(run_times[0]))
-        refs = (f"run:{fire.job_id}",)
-        return Item(item_id, server_now_ms + self._lease_ms, body, OCCURRENCE, refs, route)
+        body = self._codec.seal(item_id, occurrence_body(run_times, ticket.body))
+        return Item(item_id, due_ms, body, OCCURRENCE, (f"run:{fire.job_id}",), route)
 
     def heartbeats(self, server_now_ms: int, alive: Callable[[Fire], bool]) -> list[Parcel]:
         """Calls that extend the leases of what is still running here."""

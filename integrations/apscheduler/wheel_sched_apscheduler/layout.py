@@ -1,7 +1,8 @@
 """How jobs lie in a delay store.
 
     topic job           id = job id                       body = the job (see `codec`), due = its next run time
-    topic occurrence    id = <run time in ms>\\0<job id>   body = <run times in us, comma-separated>|<the job>
+    topic occurrence    id = <run time in ms>\\0<job id>   body = <run times in us, comma-separated>|<the job>, signed
+                                                               under its own id where jobs are signed
     topic worker        a process with long runs under way, parked: its host, pid and fires
     topic history       ends, some fifty an item, among the dead and capped like these
     refs                tag:<tag> of a job, run:<job id> of an occurrence, workers of a worker

@@ -3,8 +3,8 @@
 What it is. A drop-in for `MemoryJobStore`: add, update and remove are O(1) at any number of jobs, where a sorted list
 moves half of its entries. Order is made inside the due batch alone; `get_all_jobs` sorts on demand.
 
-Invariant. A job with a next run time is in exactly one of: the wheel, the heap of what was late when it was added, and
-the hands of a fire. A paused job is in none of them.
+Invariant. A job with a next run time is in exactly one of: the wheel, what was overdue when it was added, and the
+hands of a fire. A paused job is in none of them.
 
 Threads. Any; one lock, held for the length of a call. Nothing is durable: `RedisWheelJobStore` is.
 """
@@ -12,10 +12,11 @@ Threads. Any; one lock, held for the length of a call. Nothing is durable: `Redi
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
-from heapq import heapify, heappop, heappush
+from operator import attrgetter
 from typing import Any
 
 from apscheduler.jobstores.base import ConflictingIdError, JobLookupError
@@ -27,9 +28,10 @@ from wheel_sched_apscheduler.bracket import BracketStore
 from wheel_sched_apscheduler.claimed_job import claimed
 from wheel_sched_apscheduler.entries import JobState
 from wheel_sched_apscheduler.fire import Finish, Fire, bare_fire
-from wheel_sched_apscheduler.instants import floor_ms, from_ms, to_us
+from wheel_sched_apscheduler.instants import floor_ms, from_ms, from_us, to_us
 from wheel_sched_apscheduler.memory_catalogue import MemoryCatalogue
 from wheel_sched_apscheduler.misfire import MISFIRES, Misfire, grace_after_claim
+from wheel_sched_apscheduler.overdue import Overdue
 from wheel_sched_apscheduler.passes import Batch
 
 _NEVER_US = 1 << 62
@@ -45,12 +47,11 @@ class _Slot:
         self.job = job
         self.due_us = _NEVER_US
         self.timer: TimerTaskEntry[_Slot] | None = None
-        self.late = 0  # its number in the heap of late ones; 0 = not there
+        self.late = False  # among the overdue
         self.fire: Fire | None = None
 
 
-def _order(slot: _Slot) -> tuple[int, str]:
-    return slot.due_us, slot.job.id
+_order = attrgetter("due_us", "job.id")
 
 
 def _state_of(slot: _Slot) -> JobState:
@@ -91,8 +92,7 @@ class WheelJobStore(MemoryCatalogue, BracketStore):
         self._lock = threading.RLock()
         self._slots: dict[str, _Slot] = {}
         self._wheel: TimingWheel[_Slot] = TimingWheel(SystemClock().wall_ms())
-        self._late: list[tuple[int, str, int, _Slot]] = []
-        self._numbers = 0
+        self._overdue: Overdue[_Slot] = Overdue()
         self._tokens = 0
 
     # The contract outside of a pass.
@@ -118,10 +118,17 @@ class WheelJobStore(MemoryCatalogue, BracketStore):
             slots = sorted(self._slots.values(), key=_order)
             return [(slot.job, _state_of(slot)) for slot in slots]
 
+    def _one(self, job_id: str) -> tuple[Any, JobState] | None:
+        slot = self._slots.get(job_id)
+        return None if slot is None else (slot.job, _state_of(slot))
+
+    def _states(self) -> list[JobState]:
+        with self._lock:
+            return [_state_of(slot) for slot in self._slots.values()]
+
     def _drop_notes(self, job_id: str) -> None:
-        if self._tags or self._metadata:
-            self._tags.pop(job_id, None)
-            self._metadata.pop(job_id, None)
+        self._tags.pop(job_id, None)
+        self._metadata.pop(job_id, None)
 
     def add_job(self, job: Any) -> None:
         """O(1).
@@ -139,7 +146,7 @@ class WheelJobStore(MemoryCatalogue, BracketStore):
         """Forget every job; what is running goes on and is not handed out again."""
         with self._lock:
             self._slots.clear()
-            self._late.clear()
+            self._overdue.clear()
             self._tags.clear()
             self._metadata.clear()
             self._wheel = TimingWheel(SystemClock().wall_ms())
@@ -167,12 +174,9 @@ class WheelJobStore(MemoryCatalogue, BracketStore):
 
     def _head(self) -> datetime | None:
         with self._lock:
-            late = self._late
-            while late and late[0][3].late != late[0][2]:
-                heappop(late)
-            if late:
-                head: datetime = late[0][3].job.next_run_time
-                return head
+            late_us = self._overdue.head()
+            if late_us is not None:
+                return from_us(late_us)
             expiry_ms = self._wheel.next_expiry()
             return None if expiry_ms is None else from_ms(expiry_ms)
 
@@ -182,65 +186,62 @@ class WheelJobStore(MemoryCatalogue, BracketStore):
         """Wait for the job's next run time, at the place where that belongs."""
         moment = slot.job.next_run_time
         if moment is None:
-            slot.due_us = _NEVER_US
             self._disarm(slot)
+            slot.due_us = _NEVER_US
             return
-        slot.due_us = due_us = to_us(moment)
+        due_us = to_us(moment)
         due_ms = -(-due_us // 1000)
+        if slot.late:
+            self._disarm(slot)
+        slot.due_us = due_us
         if due_ms > self._wheel.now_ms:
-            slot.late = 0
             if slot.timer is None:
                 slot.timer = self._wheel.schedule(slot, due_ms)
             else:
                 slot.timer.reschedule(due_ms)
             return
         self._disarm(slot)
-        self._numbers += 1
-        slot.late = self._numbers
-        heappush(self._late, (due_us, slot.job.id, slot.late, slot))
+        slot.late = True
+        self._overdue.add(due_us, slot.job.id, slot)
 
     def _disarm(self, slot: _Slot) -> None:
         if slot.timer is not None:
             slot.timer.cancel()
             slot.timer = None
         if slot.late:
-            slot.late = 0
-            if len(self._late) > 2 * len(self._slots) + 64:  # mostly entries that have left
-                self._late = [entry for entry in self._late if entry[3].late == entry[2]]
-                heapify(self._late)
+            slot.late = False
+            self._overdue.discard(slot.due_us, slot.job.id)
 
     # The seam, see `passes`.
 
     def claim_batch(self, now: datetime, limit: int | None = None) -> Batch:
         """Take what is due out of the wheel; O(1) per job."""
         limit = self._batch if limit is None else limit
-        due: list[_Slot] = []
-        now_us = to_us(now)
+        claimed_ms = time.time_ns() // 1_000_000
         with self._lock:
-            late = self._late
-            while late and len(due) < limit and late[0][0] <= now_us:
-                _, _, number, slot = heappop(late)
-                if slot.late == number:
-                    slot.late = 0
-                    due.append(slot)
+            due = self._overdue.take(to_us(now), limit)
+            for slot in due:
+                slot.late = False
             if len(due) < limit and floor_ms(now) >= self._wheel.now_ms:
                 for entry in self._wheel.advance(floor_ms(now), limit - len(due)):
                     taken = entry.task
                     if taken is not None:
                         taken.timer = None
                         due.append(taken)
-            due.sort(key=_order)
+                due.sort(key=_order)
             fires = []
+            token = self._tokens
             for slot in due:
-                self._tokens += 1
+                token += 1
                 if self.driven:
-                    fire = bare_fire(slot.job, self._tokens)
+                    fire = bare_fire(slot.job, token, claimed_ms=claimed_ms)
                 else:
-                    fire = claimed(slot.job, self._tokens, grace_after_claim(slot.job, now, self._misfire)).fire
+                    fire = claimed(slot.job, token, grace_after_claim(slot.job, now, self._misfire)).fire
                 slot.fire = fire
                 fire.ticket = slot
-                self._flying[fire.token] = fire
+                self._flying[token] = fire
                 fires.append(fire)
+            self._tokens = token
             more = len(fires) == limit
             return Batch(fires, now if more else self._head(), more)
 
@@ -257,7 +258,8 @@ class WheelJobStore(MemoryCatalogue, BracketStore):
                 elif fire.next_run_time is None:
                     if self._slots.get(fire.job_id) is slot:
                         del self._slots[fire.job_id]
-                        self._drop_notes(fire.job_id)
+                        if self._tags or self._metadata:
+                            self._drop_notes(fire.job_id)
                     continue
                 else:
                     slot.job.next_run_time = fire.next_run_time

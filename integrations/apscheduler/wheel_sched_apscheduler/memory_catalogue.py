@@ -14,12 +14,13 @@ from apscheduler.jobstores.base import ConflictingIdError, JobLookupError
 
 from wheel_sched.errors import Rejected
 from wheel_sched_apscheduler.entries import (
-    JOB_STATES,
     FireRecord,
     InFlight,
     JobEntry,
     JobPage,
     JobState,
+    check_state,
+    newest,
     owner_name,
     record_of,
 )
@@ -38,6 +39,14 @@ class MemoryCatalogue:
         """Jobs with their state, by next run time, then id; paused ones last."""
         raise NotImplementedError
 
+    def _one(self, job_id: str) -> tuple[Any, JobState] | None:
+        """One job with its state."""
+        raise NotImplementedError
+
+    def _states(self) -> Sequence[JobState]:
+        """The state of each job, in no order."""
+        raise NotImplementedError
+
     def add_job(self, job: Any) -> None:
         """Add one."""
         raise NotImplementedError
@@ -51,27 +60,38 @@ class MemoryCatalogue:
         Raises:
             Rejected: the state is none.
         """
-        if state is not None and state not in JOB_STATES:
-            raise Rejected(f"expected state to be one of {', '.join(JOB_STATES)}, got: {state!r}; nothing was changed")
+        if state is not None:
+            check_state(state)
         for job, found in self._ordered():
             if state in (None, found):
-                yield JobEntry(
-                    job.id,
-                    found,
-                    str(job.func_ref or job.func),
-                    job.name,
-                    str(job.trigger),
-                    job.next_run_time,
-                    job.executor,
-                    tags=self._tags.get(job.id, ()),
-                    metadata=self._metadata.get(job.id, {}),
-                    args=job.args,
-                    kwargs=job.kwargs,
-                )
+                yield self._entry(job, found)
+
+    def _entry(self, job: Any, state: JobState) -> JobEntry:
+        return JobEntry(
+            job.id,
+            state,
+            str(job.func_ref or job.func),
+            job.name,
+            str(job.trigger),
+            job.next_run_time,
+            job.executor,
+            tags=self._tags.get(job.id, ()),
+            metadata=self._metadata.get(job.id, {}),
+            args=job.args,
+            kwargs=job.kwargs,
+        )
 
     def count(self, state: JobState | None = None) -> int:
-        """How many jobs there are, in one state or in all."""
-        return sum(1 for _ in self.entries(state))
+        """How many jobs there are, in one state or in all.
+
+        Raises:
+            Rejected: the state is none.
+        """
+        states = self._states()
+        if state is None:
+            return len(states)
+        check_state(state)
+        return sum(found == state for found in states)
 
     def iter_jobs(
         self,
@@ -106,7 +126,8 @@ class MemoryCatalogue:
 
     def get_entry(self, job_id: str) -> JobEntry | None:
         """One job, None when there is none."""
-        return next((entry for entry in self.entries() if entry.id == job_id), None)
+        found = self._one(job_id)
+        return None if found is None else self._entry(*found)
 
     def add_jobs(
         self, jobs: Sequence[Any], *, metadata: Mapping[str, Any] | None = None, tags: Sequence[str] = ()
@@ -159,7 +180,7 @@ class MemoryCatalogue:
         self._metadata[job_id] = dict(metadata)
 
     def _must_be_there(self, job_id: str) -> None:
-        if self.get_entry(job_id) is None:
+        if self._one(job_id) is None:
             raise JobLookupError(job_id)
 
     def in_flight(self) -> list[InFlight]:
@@ -173,6 +194,4 @@ class MemoryCatalogue:
     def history(self, *, job_id: str | None = None, limit: int = 100) -> list[FireRecord]:
         """The last ends, newest first; in whatever order the events came."""
         owner = owner_name()
-        records = [record_of(fire, owner) for fire in list(self._past) if job_id in (None, fire.job_id)]
-        records.sort(key=lambda record: record.finished_ms, reverse=True)
-        return records[:limit]
+        return newest((record_of(fire, owner) for fire in list(self._past) if job_id in (None, fire.job_id)), limit)

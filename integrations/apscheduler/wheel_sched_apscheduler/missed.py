@@ -1,8 +1,9 @@
-"""The run times a job has missed, without walking through each of a coalesced one.
+"""The run times a job has missed, and the one after them, without walking through each of a coalesced one.
 
 Stock asks the trigger once per missed occurrence and then throws all but the last away: a job of one second that was
 down for a week costs 604,801 calls under the scheduler's lock. Here a coalesced interval is divided, and a coalesced
-cron schedule is searched backwards from now in steps that double.
+cron schedule is searched backwards from now in steps that double. What the trigger says beyond now ends the search
+and is the job's next run time: it need not be asked for that again.
 """
 
 from __future__ import annotations
@@ -17,23 +18,29 @@ from apscheduler.triggers.interval import IntervalTrigger
 _NEAR = timedelta(seconds=2)  # fewer missed runs than a search would cost
 
 
-def missed_run_times(job: Any, now: datetime) -> list[datetime]:
-    """The run times of `job` from its next one up to `now`, in order; of a coalesced job the last one alone."""
-    first = job.next_run_time
-    if first is None or first.astimezone(UTC) > now.astimezone(UTC):
-        return []
-    start = first
-    if job.coalesce and now - first > _NEAR:
-        start = _late_start(job.trigger, first, now)
+def missed_runs(job: Any, now: datetime) -> tuple[list[datetime], datetime | None]:
+    """The run times of `job` from its next one up to `now`, in order, of a coalesced job the last one alone; and the
+    first run time after `now`, None when there is none."""
+    now = now.astimezone(UTC)  # of one zone, Python compares wall clocks, which run twice through a fold
+    moment: datetime | None = job.next_run_time
+    if moment is None or moment > now:
+        return [], moment
+    if job.coalesce and now - moment > _NEAR:
+        moment = _late_start(job.trigger, moment, now)
     times: list[datetime] = []
-    moment = start
-    while moment is not None and moment.astimezone(UTC) <= now.astimezone(UTC):
+    following = job.trigger.get_next_fire_time
+    while moment is not None and moment <= now:
         if job.coalesce:
-            times[:] = [moment]
+            times = [moment]
         else:
             times.append(moment)
-        moment = job.trigger.get_next_fire_time(moment, now)
-    return times
+        moment = following(moment, now)
+    return times, moment
+
+
+def missed_run_times(job: Any, now: datetime) -> list[datetime]:
+    """The first half of `missed_runs`, for a driver that asks the trigger for the rest itself."""
+    return missed_runs(job, now)[0]
 
 
 def _late_start(trigger: Any, first: datetime, now: datetime) -> datetime:

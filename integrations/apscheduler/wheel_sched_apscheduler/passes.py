@@ -2,8 +2,9 @@
 
     batch = store.claim_batch(now, limit)      one round trip; it also settles what has ended since the last one
     for fire in batch.fires:
-        run_times = fire.run_times or fire.run_at(missed_run_times(fire.job, now))
-        fire.plan(fire.job.trigger.get_next_fire_time(run_times[-1], now))     None = it was the last one
+        run_times, following = missed_runs(fire.job, now)     of a fire that has none yet
+        fire.run_at(run_times)
+        fire.plan(following)                   None = it was the last one
     store.hand_over(batch.fires)               once planned, before or while executors take them; no I/O
     store.finish(fire, Finish.EXECUTED)        from any thread, when all run times of a fire have ended; no I/O
     store.release([fire], delay_ms)            a fire that is not to run now; any thread; no I/O

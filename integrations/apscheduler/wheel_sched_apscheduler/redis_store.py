@@ -26,6 +26,7 @@ from apscheduler.job import Job
 from wheel_sched.errors import ConfigError, StoreError
 from wheel_sched.store import Claim, Claimed, DelayStore, open_store
 from wheel_sched.store.operations import Call, ClaimDue, new_token
+from wheel_sched_apscheduler.at_most_once import settled_first
 from wheel_sched_apscheduler.bracket import BracketStore
 from wheel_sched_apscheduler.catalogue import Catalogue
 from wheel_sched_apscheduler.chronicle import Chronicle
@@ -35,9 +36,9 @@ from wheel_sched_apscheduler.fire import Finish, Fire, bare_fire
 from wheel_sched_apscheduler.flights import Flights, Parcel, Ticket
 from wheel_sched_apscheduler.instants import floor_ms, from_ms, to_ms
 from wheel_sched_apscheduler.keeper import Keeper
+from wheel_sched_apscheduler.lasting import LastingStore
 from wheel_sched_apscheduler.layout import OCCURRENCE, job_id_of, read_occurrence
 from wheel_sched_apscheduler.misfire import MISFIRES, Misfire, grace_after_claim
-from wheel_sched_apscheduler.missed import missed_run_times
 from wheel_sched_apscheduler.passes import Batch
 from wheel_sched_apscheduler.shelf import Shelf
 
@@ -154,7 +155,8 @@ class RedisWheelJobStore(Catalogue, BracketStore):
         if self._store is None:
             with self._opening:
                 if self._store is None:
-                    self._store = open_store(self._target, **self._settings)
+                    opened = open_store(self._target, **self._settings)
+                    self._store = LastingStore(opened.backend, shards=opened.shards)
         return self._store
 
     def start(self, scheduler: Any, alias: str) -> None:
@@ -217,7 +219,7 @@ class RedisWheelJobStore(Catalogue, BracketStore):
                 self._claim_tokens[shard] = new_token()
                 fires += self._boarded(claim, shard, now)
             if self._delivery == "at_most_once" and fires:
-                fires = self._settled_first(fires, now)
+                fires = settled_first(self, fires, now)
             more = any(len(claim.items) == limit for claim in answers)
             wake_at = now if more else self._wake_at_of(answers, asked_ms)
             self._planned_ms = to_ms(wake_at)
@@ -265,7 +267,7 @@ class RedisWheelJobStore(Catalogue, BracketStore):
         run_times, body = None, item.body
         occurrence = item.topic == OCCURRENCE
         if occurrence:
-            run_times, body = read_occurrence(item.body)
+            run_times, body = read_occurrence(self.codec.unseal(item.id, item.body))
         stored = self.codec.decode(job_id, body, Job if self.driven else ClaimedJob)
         job = stored.job
         if job.next_run_time is None:
@@ -291,22 +293,6 @@ class RedisWheelJobStore(Catalogue, BracketStore):
         )
         self._flights.board(fire)
         return fire
-
-    def _settled_first(self, fires: list[Fire], now: datetime) -> list[Fire]:
-        """At most once: each occurrence leaves the store before it is handed out; what could not leave is not."""
-        for fire in fires:
-            run_times = fire.run_at(
-                fire.run_times or getattr(fire.job, "fixed", None) or missed_run_times(fire.job, now)
-            )
-            if not self.driven:
-                fire.job.fixed = run_times
-            fire.plan(fire.job.trigger.get_next_fire_time(run_times[-1], now) if run_times else None)
-            self._flights.end(fire)
-        try:
-            self._send(self._flights.gather(self.store_now_ms()), [])
-        except StoreError as error:
-            self._failed(now, error)
-        return [fire for fire in fires if fire.ticket.item_id not in self._flights.flying]
 
     def hand_over(self, fires: Sequence[Fire]) -> None:
         """See `passes`."""

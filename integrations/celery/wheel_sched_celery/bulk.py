@@ -186,7 +186,7 @@ class _Bulk:
             if pattern.headers["eta"] != iso_of(eta_ms):
                 raise ValueError(pattern.headers["eta"])
             longest = self._wheel.app.amqp.argsrepr_maxsize
-            return MessageTemplate(pattern, self._wheel.item_of, longest)
+            return MessageTemplate(pattern, self._wheel.item_of, self._wheel.settings.lead, longest)
         except (KeyError, IndexError, TypeError, ValueError, Rejected):
             self._formable = False
             return None

@@ -26,7 +26,7 @@ from kombu.utils.json import dumps, loads
 from wheel_sched.store.items import Item
 from wheel_sched.store.push_form import decode_push, encode_push
 from wheel_sched_celery.due import iso_of
-from wheel_sched_celery.held_task import HeldTask, bounded, ref_of
+from wheel_sched_celery.held_task import HeldTask, bounded, ref_of, release_ms
 
 _YEAR_9998_MS: Final = 253_339_228_800_000  # no real task is due then, so its text stands nowhere by chance
 _PLAIN: Final = (int, float, bool, type(None))
@@ -47,13 +47,16 @@ class MessageTemplate:
     Args:
         pattern: the message made for `mark_ms()`, whose id occurs nowhere else.
         render: what the store would be given for a message, see `Wheel.item_of`.
+        lead_ms: see `release_ms`.
         longest_repr: how long Celery lets the texts of arguments get.
 
     Raises:
         ValueError: no form can be made of it.
     """
 
-    def __init__(self, pattern: HeldTask, render: Callable[[HeldTask], Item | None], longest_repr: int) -> None:
+    def __init__(
+        self, pattern: HeldTask, render: Callable[[HeldTask], Item | None], lead_ms: int, longest_repr: int
+    ) -> None:
         headers = pattern.headers
         if pattern.content_type != "application/json" or "compression" in headers or pattern.ttl_until_ms is not None:
             raise ValueError("neither plain JSON nor without a TTL")
@@ -73,7 +76,7 @@ class MessageTemplate:
         item = render(marked)
         if item is None:
             raise ValueError("the store cannot take it")
-        self._topic, self._lead_ms = item.topic, pattern.eta_ms - (item.due_ms or 0)
+        self._topic, self._lead_ms = item.topic, lead_ms
         self._target: str | None = None
         text = item.body
         if text.startswith(b"L1["):
@@ -127,7 +130,7 @@ class MessageTemplate:
         route = bounded(task_id)
         return Item(
             f"{route}:0:{eta_ms}",
-            max(0, eta_ms - self._lead_ms),
+            release_ms(eta_ms, self._lead_ms),
             text if self._target is None else encode_push("L", self._target, [text]),
             self._topic,
             (ref_of(task_id),),

@@ -92,7 +92,7 @@ def _recorder_of(producer: Any) -> tuple[Any, RecordingChannel]:
     """A producer with the defaults of `producer`, and the channel it writes to."""
     defaults = [producer.exchange, producer.routing_key, producer.serializer, producer.compression]
     known = _recorders.known.get(producer)
-    if known is None or any(was is not now for was, now in zip(known[0], defaults, strict=True)):
+    if known is None or known[0] != defaults:  # by value: a pooled producer binds its exchange anew each time
         channel = RecordingChannel()
         exchange, routing_key, serializer, compression = defaults
         recorder: Any = Producer(

@@ -1,4 +1,6 @@
-"""Remote control of workers with held tasks: `revoke` and `inspect scheduled` see them, `inspect wheel_stats` is new.
+"""Remote control of workers with held tasks.
+
+`revoke`, `inspect scheduled` and `inspect query_task` see them; `inspect wheel_stats` is new.
 
 Celery's own commands run first and unchanged; ours take their names in the worker's registry, which is made for that.
 For apps without the integration they do nothing more.
@@ -30,6 +32,7 @@ ETA_PRIORITY = 6  # what Celery's strategy gives its timer entries
 
 _stock_revoke: Any = control.revoke
 _stock_scheduled: Any = control.scheduled
+_stock_query_task: Any = control.query_task
 
 
 def announce(version: str) -> None:
@@ -84,6 +87,27 @@ def scheduled(state: Any, **options: Any) -> list[dict[str, Any]]:
         logger.warning("celery.held_not_listed: %s", error)
         return rows
     return rows + [row for found in page.found if (row := _row(found)) is not None]
+
+
+def query_task(state: Any, ids: Any, **options: Any) -> dict[str, Any]:
+    """Query for task information by id."""
+    rows: dict[str, Any] = _stock_query_task(state, ids, **options)
+    wheel = wheel_of(state.app)
+    if wheel is None or wheel.settings.url is None or not _speaks_for_all(state):
+        return rows
+    for task_id in map(str, maybe_list(ids) or []):
+        if task_id in rows:
+            continue
+        try:
+            found = wheel.store.get(wheel.store.find(ref_of(task_id)), route=bounded(task_id))
+        except WheelSchedError as error:
+            logger.warning("celery.held_not_listed: %s", error)
+            break
+        waiting = [each for each in found if each is not None and each.state != "dead"]
+        for each in sorted(waiting, key=lambda each: each.score_ms)[:1]:
+            if (row := _row(each)) is not None:
+                rows[task_id] = ("scheduled", row["request"])
+    return rows
 
 
 def wheel_stats(state: Any, **_options: Any) -> dict[str, Any]:
@@ -148,4 +172,5 @@ def _row(found: Found) -> dict[str, Any] | None:
 
 Panel.register(revoke, type="control", name="revoke", variadic="task_id", signature="[id1 [id2 [... [idN]]]]")
 Panel.register(scheduled, type="inspect", name="scheduled", alias="dump_schedule")
+Panel.register(query_task, type="inspect", name="query_task", variadic="ids", signature="[id1 [id2 [... [idN]]]]")
 Panel.register(wheel_stats, type="inspect", name="wheel_stats")

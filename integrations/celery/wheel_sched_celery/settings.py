@@ -18,6 +18,7 @@ from wheel_sched.errors import ConfigError
 PREFIX = "wheel_"
 HORIZON_MS: Final = 2_000
 LEAD_MS: Final = 1_000  # of a burst, so much is fetched before it falls due
+_DAY_MS: Final = 86_400_000
 ON_OUTAGE = ("stock", "refuse")
 _DURATIONS = ("horizon", "lead", "timeout", "drain_timeout")
 
@@ -40,7 +41,7 @@ class WheelSettings:
         url: of the delay store (redis://, rediss://, unix://, embedded:FOLDER or a redis-py client); None = no store:
             only the timer in the worker is replaced. Defaults to the broker's URL when that is a Redis.
         horizon: a task due later than this waits in the store; None = nothing is held, stock behaviour; what is held
-            already is still released. Defaults to 2 s.
+            already is still released. Defaults to 2 s, at most half of the broker's visibility timeout.
         namespace: prefix of the store's keys. Defaults to "celery".
         shards: of the namespace, fixed at its creation. Defaults to 1.
         durability: "memory", "everysec", "fsync" or "replicated". Defaults to "everysec".
@@ -48,7 +49,8 @@ class WheelSettings:
             the producer. Workers keep to stock in either case. Defaults to "stock".
         lead: how long before its due time a task goes to its queue; the worker's timer does the rest. The work of
             fetching it is then done when it falls due. A worker killed within that time leaves it to the broker's
-            redelivery. Defaults to half of the horizon, at most 1 s.
+            redelivery. Defaults to half of the horizon, at most 1 s and a quarter of the broker's visibility timeout:
+            what a worker holds longer than that timeout runs twice.
         dispatch: whether workers of this app release held tasks. Defaults to True.
         takeover: whether workers move ETA messages that reach them into the store. Defaults to True.
         timeout: of one call on the store, in producers and in the consumer's loop. Defaults to 5 s.
@@ -109,13 +111,23 @@ def load_settings(given: Mapping[str, Any], conf: Mapping[str, Any], broker_url:
             )
     if problems:
         raise ConfigError(problems)
-    horizon_ms = values.get("horizon", HORIZON_MS)
+    visible_ms = _visibility_ms(conf)
+    horizon_ms = values.setdefault("horizon", max(1, min(HORIZON_MS, visible_ms // 2)))
     if "lead" not in values and horizon_ms is not None:
-        values["lead"] = min(LEAD_MS, horizon_ms // 2)
+        values["lead"] = min(LEAD_MS, horizon_ms // 2, visible_ms // 4)
     settings = WheelSettings(**values)
     if settings.horizon is not None and settings.lead >= settings.horizon:
         raise ConfigError(f"expected lead to be shorter than horizon ({settings.horizon} ms), got: {settings.lead} ms")
     return settings
+
+
+def _visibility_ms(conf: Mapping[str, Any]) -> int:
+    """How long the broker leaves an unacknowledged message with a worker, as far as the app says; else a day."""
+    options = conf.get("broker_transport_options") or {}
+    seconds = options.get("visibility_timeout") if isinstance(options, Mapping) else None
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < _DAY_MS / 1000:
+        return _DAY_MS
+    return int(seconds * 1000)
 
 
 def url_of_broker(broker_url: str | None) -> str | None:

@@ -125,10 +125,18 @@ class Takeover:
             def leave_to_stock() -> Any:
                 return stock(message, body, ack, reject, callbacks, **options)
 
-            task = self._task_of(message, body, eta_ms, now_us // 1000)
+            horizon_ms = self._wheel.settings.horizon
+            later = horizon_ms is not None and eta_ms - now_us // 1000 > horizon_ms
+            again = bool((message.delivery_info or {}).get("redelivered"))
+            task = self._task_of(message, body, eta_ms, now_us // 1000) if later or again else None
             if task is None:
                 return leave_to_stock()
-            return self._take(_Taken(task, ack, leave_to_stock))
+            if later:
+                return self._take(_Taken(task, ack, leave_to_stock))
+            if not self._waits(task):
+                return leave_to_stock()
+            logger.info("celery.redelivered: task %s waits in the store already: this copy is dropped", task.task_id)
+            return ack(logger, self._consumer.connection_errors)
 
         return strategy
 
@@ -163,9 +171,8 @@ class Takeover:
             hub.call_soon(self.flush)
 
     def _task_of(self, message: Any, body: Any, eta_ms: int, now_ms: int) -> HeldTask | None:
-        """The task to hold; None when it is due soon or not to be held."""
-        horizon_ms = self._wheel.settings.horizon
-        if horizon_ms is None or eta_ms - now_ms <= horizon_ms or message.errors:
+        """What would be held of a message; None when it is not to be held."""
+        if message.errors:
             return None
         headers = dict(message.headers or {})
         identity = headers if "task" in headers else body
@@ -197,6 +204,14 @@ class Takeover:
             taken_over=True,
             one_of_many=bool((message.delivery_info or {}).get("exchange")) and queue.exchange.type != "direct",
         )
+
+    def _waits(self, task: HeldTask) -> bool:
+        """Whether the store holds this very message: its taker was too slow, or died, before it acknowledged it."""
+        try:
+            return self._wheel.holds(task)
+        except WheelSchedError as error:
+            logger.warning("celery.not_asked: task %s may run twice: %s", task.task_id, error)
+            return False
 
     def _by_the_store(self, now_us: int) -> Callable[..., float]:
         """`to_timestamp` as if this machine's clock were the store's."""

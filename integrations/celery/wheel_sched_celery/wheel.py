@@ -22,7 +22,7 @@ from wheel_sched.store.connect import open_store
 from wheel_sched.store.delay_store import DelayStore
 from wheel_sched.store.items import Item
 from wheel_sched_celery.errors import HoldRefused
-from wheel_sched_celery.held_task import HeldTask, encode_neutral
+from wheel_sched_celery.held_task import HeldTask, bounded, encode_neutral
 from wheel_sched_celery.redis_queue import RedisQueue
 from wheel_sched_celery.settings import WheelSettings, load_settings
 
@@ -156,6 +156,20 @@ class Wheel:
         except StoreError as error:
             self._gone(error)
             raise
+
+    def holds(self, task: HeldTask) -> bool:
+        """Whether this very message waits in the store, or is on its way out of it.
+
+        Raises:
+            StoreError: the store is away, or was a moment ago.
+        """
+        self._check_near()
+        try:
+            (found,) = self.store.get([task.item_id], route=bounded(task.task_id))
+        except StoreError as error:
+            self._gone(error)
+            raise
+        return found is not None and found.state in ("due", "fly")
 
     @contextlib.contextmanager
     def collecting(self) -> Iterator[list[HeldTask]]:

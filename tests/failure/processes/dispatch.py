@@ -1,11 +1,13 @@
 """A dispatcher in a process of its own, which can kill or stop itself at a named point.
 
 argv[1] is JSON: `url`, `receiver` (the server messages are published to), `name`, `push` (the server pushes to
-`<name>:out` itself), `durability`, `config` (of the dispatcher), `pause_ms` (how long each batch takes), and `at`,
-`signal` and `marker`: at the first reaching of the point `at` the file `marker` is written and the process sends
-itself that signal. It says "ready" when it runs, drains on SIGTERM, and says its counters as JSON at the end.
+`<name>:out` itself), `instant` (the publisher says it never waits, so that the next batch is claimed ahead),
+`durability`, `config` (of the dispatcher), `pause_ms` (how long each batch takes), and `at`, `signal` and `marker`: at
+the first reaching of the point `at` the file `marker` is written and the process sends itself that signal. It says
+"ready" when it runs, drains on SIGTERM, and says its counters as JSON at the end.
 
-Points: after_claim, before_publish, half_publish, after_publish, before_settle, after_settle, before_push, after_push.
+Points: after_claim, second_claim_sent, before_publish, half_publish, after_publish, before_settle, settle_sent,
+after_settle, before_push, after_push.
 """
 
 from __future__ import annotations
@@ -18,13 +20,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from wheel_sched.dispatcher import Batch, Dispatcher, DispatcherConfig, PushTarget
+from wheel_sched.store.begun import Begun
 from wheel_sched.store.connect import open_store
 from wheel_sched.store.delay_store import DelayStore
 from wheel_sched.store.items import Claim, Claimed, Dead, Done, Pushed
-from wheel_sched.store.operations import Call, PushDue, Settle
+from wheel_sched.store.operations import Call, ClaimDue, PushDue, Settle
 from wheel_sched.store.redis.backend import client_for
 
 settings: dict[str, Any] = json.loads(sys.argv[1])
@@ -44,17 +47,36 @@ class Watched:
     """Says at which point of its life a batch is, by the calls to the store."""
 
     def __init__(self, store: DelayStore) -> None:
-        self._execute = store.execute
-        store.execute = self.execute  # type: ignore[method-assign]  # a double of one method of one object
+        self._claims = 0
+        self._begin = store.begin
+        store.begin = self.begin  # type: ignore[method-assign]  # a double of one method of one object
 
-    def execute(self, calls: Sequence[Call[Any]]) -> list[Any]:
+    def begin(self, calls: Sequence[Call[Any]]) -> Sent:
         for call in calls:
             if isinstance(call.operation, Settle):
                 reach("before_settle", len(call.operation.settlements))
             elif isinstance(call.operation, PushDue):
                 reach("before_push")
-        answers = self._execute(calls)
-        for call, answer in zip(calls, answers, strict=True):
+        begun = self._begin(calls)
+        for call in calls:
+            if isinstance(call.operation, Settle):
+                reach("settle_sent", len(call.operation.settlements))
+            elif isinstance(call.operation, ClaimDue):
+                self._claims += 1
+                if self._claims == 2:
+                    reach("second_claim_sent", call.operation.limit)
+        return Sent(calls, begun)
+
+
+class Sent(NamedTuple):
+    """Calls that are on their way."""
+
+    calls: Sequence[Call[Any]]
+    begun: Begun
+
+    def answers(self) -> list[Any]:
+        answers = self.begun.answers()
+        for call, answer in zip(self.calls, answers, strict=True):
             if isinstance(call.operation, Settle):
                 reach("after_settle", len(call.operation.settlements))
             elif isinstance(answer, Claim) and answer.items:
@@ -68,6 +90,7 @@ class StreamPublisher:
     """Writes each message to the stream `out` of the receiver, whose entry ids tell when it arrived."""
 
     def __init__(self) -> None:
+        self.instant = bool(settings.get("instant"))
         self._client = client_for(settings["receiver"])
 
     def publish(self, batch: Batch) -> None:

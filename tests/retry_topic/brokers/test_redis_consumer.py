@@ -59,7 +59,7 @@ def test_a_killed_process_loses_nothing(redis_url: str, broker: RedisStreamsBrok
     os.kill(process.pid, signal.SIGKILL)
     process.join()
     got: list[Delivery] = []
-    while len(got) < 5 and time.monotonic() < start + 10:
+    while len(got) < 5 and time.monotonic() < start + 30:
         found = consumer.poll(10, 200)
         consumer.ack(found)
         got += found
@@ -70,11 +70,12 @@ def test_a_killed_process_loses_nothing(redis_url: str, broker: RedisStreamsBrok
 def test_every_orphan_is_found_among_many_that_are_held(broker: RedisStreamsBroker) -> None:
     """Looking for orphans goes on past any number of entries that are kept alive."""
     broker.publish(numbered("t", 2_000))
-    busy, dead, alive = (broker.consumer(["t"], "g", idle_ms=1_000) for _ in range(3))
+    # long enough for a round of the loop on a busy machine: what is held must not fall silent
+    busy, dead, alive = (broker.consumer(["t"], "g", idle_ms=5_000) for _ in range(3))
     held = busy.poll(1_990, 1_000)
     dead.poll(10, 1_000)
     got: list[Delivery] = []
-    until = time.monotonic() + 20
+    until = time.monotonic() + 30
     while len(got) < 10 and time.monotonic() < until:
         busy.beat(held)
         got += alive.poll(3, 100)
@@ -95,12 +96,12 @@ def test_what_was_read_beyond_the_limit_is_handed_out_next(broker: RedisStreamsB
 
 def test_a_surplus_that_somebody_took_over_is_not_handed_out(broker: RedisStreamsBroker) -> None:
     """What a slow member still had in store and another one took is handed out once only."""
-    slow = broker.consumer(["a", "b"], "g", idle_ms=200)
+    slow = broker.consumer(["a", "b"], "g", idle_ms=1_500)
     broker.publish([Message("a", b"1"), Message("b", b"2")])
     assert len(slow.poll(1, 1_000)) == 1
-    quick = broker.consumer(["a", "b"], "g", idle_ms=200)
+    quick = broker.consumer(["a", "b"], "g", idle_ms=1_500)
     got: list[Delivery] = []
-    until = time.monotonic() + 10
+    until = time.monotonic() + 30
     while len(got) < 2 and time.monotonic() < until:
         got += quick.poll(2, 50)
     assert sorted(values(got)) == [b"1", b"2"]
@@ -194,10 +195,11 @@ def test_a_member_survives_a_server_that_forgot_everything(
     time.sleep(0.05)  # let it wait in XREADGROUP; if it does not yet, the test asks less, not something else
     redis_client.flushall()
     broker.publish(numbered("t", 1))
-    waiting.join(10)
+    waiting.join(30)
     assert values(got) == [b"0"]
 
 
+@pytest.mark.real
 def test_a_member_goes_on_after_the_server_was_killed() -> None:
     """While the server is away `poll` says so; afterwards the same member reads on, and nothing was lost."""
     with temporary_server() as server:
@@ -211,7 +213,7 @@ def test_a_member_goes_on_after_the_server_was_killed() -> None:
             consumer.poll(1, 1_000)
         server.restart()
         got: list[Delivery] = []
-        until = time.monotonic() + 10
+        until = time.monotonic() + 30
         while len(got) < 2 and time.monotonic() < until:
             got += consumer.poll(2, 200)
         assert sorted(values(got)) == [b"0", b"1"]
@@ -235,16 +237,14 @@ def test_waiting_does_not_hold_up_settling(broker: RedisStreamsBroker) -> None:
     consumer = broker.consumer(["t"], "g")
     broker.publish(numbered("t", 1))
     held = consumer.poll(1, 1_000)
-    waiting = threading.Thread(target=lambda: consumer.poll(1, 1_500))
+    waiting = threading.Thread(target=lambda: consumer.poll(1, 40_000))
     waiting.start()
-    start = time.monotonic()
     for _ in range(5):
         consumer.beat(held)
-    took = time.monotonic() - start
-    still_waiting = waiting.is_alive()
-    waiting.join()
-    assert still_waiting
-    assert took < 1.4
+    assert waiting.is_alive()
+    broker.publish(numbered("t", 1))
+    waiting.join(30)
+    assert not waiting.is_alive()
 
 
 def test_the_count_of_deliveries_survives_beats(broker: RedisStreamsBroker, redis_client: redis.Redis) -> None:
@@ -252,12 +252,14 @@ def test_the_count_of_deliveries_survives_beats(broker: RedisStreamsBroker, redi
     broker.publish(numbered("t", 1))
     consumer = broker.consumer(["t"], "g", idle_ms=60_000)
     held = consumer.poll(1, 1_000)
-    time.sleep(0.05)  # so that there is something to renew
+    time.sleep(0.3)  # so that there is something to renew
+    began_s = time.monotonic()
     for _ in range(3):
         consumer.beat(held)
     (pending,) = redis_client.xpending_range("t", "g", "-", "+", 1)
+    took_ms = (time.monotonic() - began_s) * 1_000
     assert pending["times_delivered"] == 1
-    assert pending["time_since_delivered"] < 50
+    assert pending["time_since_delivered"] < took_ms + 100  # the server's clock has whole ms, and is not this one
 
 
 def test_a_settled_delivery_stays_settled_under_beats(broker: RedisStreamsBroker, redis_client: redis.Redis) -> None:
@@ -282,13 +284,13 @@ def test_members_that_are_gone_are_forgotten(broker: RedisStreamsBroker, redis_c
     names = {member["name"].decode() for member in redis_client.xinfo_consumers("t", "g")}
     assert names == {holding.name, silent.name, present.name}
     assert present._reap(3_600_000) == 0
-    time.sleep(0.1)  # so that the others have been silent for a while
+    time.sleep(1.6)  # so that the others have been silent for a while, and this one is not
     present.poll(1, 0)
-    assert present._reap(90) == 1
+    assert present._reap(1_500) == 1
     holding.ack(held)
-    time.sleep(0.1)  # the same again
+    time.sleep(1.6)  # the same again
     present.poll(1, 0)
-    assert present._reap(90) == 1
+    assert present._reap(1_500) == 1
     assert [member["name"].decode() for member in redis_client.xinfo_consumers("t", "g")] == [present.name]
 
 

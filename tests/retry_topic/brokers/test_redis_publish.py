@@ -170,6 +170,7 @@ def test_a_full_server_is_named() -> None:
     assert "maxmemory" in failure.reason
 
 
+@pytest.mark.real
 def test_a_read_only_replica_is_named() -> None:
     """Publishing to a replica fails with the advice to connect to the primary."""
     with temporary_server(tcp=True) as primary, temporary_server(replica_of=primary) as replica:

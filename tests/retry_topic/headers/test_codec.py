@@ -114,7 +114,9 @@ def test_no_state_whatever_writes_over_the_bounds(state: RetryState) -> None:
 def test_the_fullest_state_gives_up_only_its_message() -> None:
     """When everything is at its bound the message is cut, and nothing else is lost."""
     full: dict[str, Any] = {
-        name: "x" * 250 for name, field in FIELDS.items() if field.kind in ("label", "prose") and not field.choices
+        name: "x" * min(250, field.max_bytes)
+        for name, field in FIELDS.items()
+        if field.kind in ("label", "prose") and not field.choices
     }
     state = replace(
         RetryState(**full),

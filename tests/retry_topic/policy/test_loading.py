@@ -106,8 +106,8 @@ def test_an_empty_file_gives_the_built_in_default() -> None:
 def test_five_mistakes_are_named_at_once_with_their_places() -> None:
     """Nobody has to fix a file one run at a time."""
     assert problems_of(FIVE_MISTAKES) == [
-        "[default] expected keys name, version, max_attempts, max_age, retry_after_max, delay, rule, "
-        "got: max_atempts; did you mean max_attempts?",
+        "[default] expected keys name, version, max_attempts, max_age, retry_after_max, delay, spread, rate, burst, "
+        "budget, breaker, rule, got: max_atempts; did you mean max_attempts?",
         '[default] expected max_age to be a duration such as "90s", got: 3600',
         "[topic.orders.delay] expected cap to be at least base (10m), got: 5m",
         "[topic.orders.rule.2.delay] expected kind to be one of fixed, linear, exponential, decorrelated, list, "

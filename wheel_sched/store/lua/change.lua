@@ -7,12 +7,12 @@
 --   u <due ms, "=" = keep>  release a held id
 --   q <due ms>           requeue a dead id
 --   x                    delete a dead id
--- Answers {codes, now (us), head of due, head of fly}; a code per item:
+-- Answers {codes, now (us)}; a code per item:
 --   o done, a absent, f in flight (c: marked, its next is dropped), v other version, w wrong state for this verb.
 local s = begin(KEYS, ARGV)
 if s.err then return s end
 local said = recall(s)
-if said then return {said, s.us, first_score(KEYS[DUE]), first_score(KEYS[FLY])} end
+if said then return {said, s.us} end
 if (#ARGV - 2) / 5 > MAX_BATCH then return {err = 'WSBATCH at most ' .. MAX_BATCH .. ' items a call'} end
 local seq
 local function record(tail)
@@ -33,8 +33,8 @@ local function place(id, due, topic)  -- no due = parked
 end
 local function flush_places()  -- one id may be named twice: its place must be readable for the second
   if #s.due > 0 or #s.held > 0 then
-    finish(s)
-    s.due, s.least, s.held, s.whys, s.index, s.tally = {}, nil, {}, {}, {}, {}
+    write(s)
+    s.due, s.least, s.held, s.tally = {}, nil, {}, {}
   end
 end
 local function change(id, verb, argument, version, tail)
@@ -94,7 +94,7 @@ local function change(id, verb, argument, version, tail)
     forget_waiting(id, state)
     redis.call('HDEL', KEYS[BODY], id)
     redis.call('HDEL', KEYS[LAPSED], id)
-    if refs then refs_of(s, refs, id, 'SREM') end
+    if refs then cancelled(s, id, rec) end
     moves(s, topic, state, nil)
     event(s, 'cancelled', topic)
     return 'o'
@@ -136,5 +136,5 @@ for at = 3, #ARGV, 5 do
 end
 local text = table.concat(codes)
 record_answer(s, text)
-local due_head, fly_head = finish(s)
-return {text, s.us, due_head, fly_head}
+write(s)
+return {text, s.us}

@@ -4,7 +4,7 @@
 -- ARGV[8] -> the claim's number is above this one (0 = any), also when this server has forgotten that it was given out
 -- Answers {claim number (0 = nothing), now (us), epoch, head of due, head of fly, id, due, record, ...}; the due of an id
 -- whose lease ran out n times is told as <due>+<n>.
-local s = begin(KEYS, ARGV)
+local s = begin(KEYS, ARGV, LATER, 'claims')
 if s.err then return s end
 local n, lease = tonumber(ARGV[3]), tonumber(ARGV[4])
 if not (n >= 0 and n <= MAX_BATCH) then return {err = 'WSBATCH at most ' .. MAX_BATCH .. ' items a call'} end
@@ -17,7 +17,7 @@ if said then
     if due then mine[#mine + 1] = {claims[i], tonumber(due)} end
   end
   table.sort(mine, function(a, b) return a[2] < b[2] or (a[2] == b[2] and a[1] < b[1]) end)
-  local reply = {tonumber(said), s.us, s.epoch, first_score(KEYS[DUE]), first_score(KEYS[FLY])}
+  local reply = {tonumber(said), s.us, s.epoch, finish(s)}
   for _, pair in ipairs(mine) do
     local rec = redis.call('HGET', KEYS[BODY], pair[1])
     if rec then
@@ -40,11 +40,8 @@ local ids, dues, recs, topics, refs = take(s, n, until_ms)
 local number = 0
 local reply = {0, s.us, s.epoch, 0, 0}
 if #ids > 0 then
-  local floor = tonumber(ARGV[8])
-  if floor > 0 and floor > tonumber(redis.call('HGET', KEYS[META], 'claims') or '0') then
-    redis.call('HSET', KEYS[META], 'claims', ms(floor))
-  end
-  number = redis.call('HINCRBY', KEYS[META], 'claims', 1)
+  number = ms(math.max(tonumber(s.meta[7] or '0'), tonumber(ARGV[8])) + 1)
+  set(s, 'claims', number)
   local deadline = ms(s.now + lease)
   local fly, claims, start, ends = {}, {}, number .. ':', {}
   local lapses = redis.call('EXISTS', KEYS[LAPSED]) == 1 and redis.call('HMGET', KEYS[LAPSED], unpack(ids)) or {}
@@ -72,8 +69,8 @@ if #ids > 0 then
     redis.call('ZREM', KEYS[FLY], PAD)
     redis.call('HDEL', KEYS[CLAIM], PAD)
   end
-  record_answer(s, tostring(number))
+  record_answer(s, number)
 end
-reply[1] = number
+reply[1] = tonumber(number)
 reply[4], reply[5] = finish(s)
 return reply

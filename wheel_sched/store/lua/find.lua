@@ -1,6 +1,6 @@
 -- The ids that carry a ref. Writes nothing.
 -- ARGV[3] -> ref   ARGV[4] -> limit
-local s = begin(KEYS, ARGV, true)
+local s = begin(KEYS, ARGV, READING)
 if s.err then return s end
 local found = redis.call('SSCAN', s.base .. 'ref:' .. ARGV[3], '0', 'COUNT', ARGV[4])
 local cursor, ids = found[1], found[2]

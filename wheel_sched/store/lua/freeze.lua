@@ -9,7 +9,7 @@
 --   thaw <shards>              ends it: the shard count is <shards> from now on, and every claimer looks anew
 --   drop                       deletes a frozen shard that holds nothing any more
 -- Answers {open claims, reason it is frozen for ("" = it is not), shards}.
-local s = begin(KEYS, ARGV, true)
+local s = begin(KEYS, ARGV, READING)
 if s.err then return s end
 local verb = ARGV[3]
 local claims = redis.call('ZCARD', KEYS[FLY])
@@ -39,7 +39,7 @@ if verb == 'adopt' then
     for at = 6 + 2 * count, #ARGV, 2 do
       add(s, 't:' .. ARGV[at], tonumber(ARGV[at + 1]))
     end
-    finish(s)
+    write(s)
   end
 elseif verb == 'thaw' then
   redis.call('HSET', KEYS[META], 'shards', ARGV[4])
@@ -59,6 +59,7 @@ elseif verb == 'drop' then
   end
   local shards = tonumber(redis.call('HGET', KEYS[META], 'shards'))
   redis.call('DEL', unpack(KEYS))
+  redis.call('DEL', s.base .. 'gates', s.base .. 'owners', s.base .. 'done', s.base .. 'flows')
   return {0, '', shards}
 end
 return answer()

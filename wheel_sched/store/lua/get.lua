@@ -1,7 +1,7 @@
 -- Reads items wherever they are. Writes nothing.
 -- ARGV[3..] -> ids
 -- Answers {now (us), then per id: state ("" = absent), score (ms), record, reason}.
-local s = begin(KEYS, ARGV, true)
+local s = begin(KEYS, ARGV, READING)
 if s.err then return s end
 local reply = {s.us}
 local function say(state, score, rec, reason)

@@ -72,5 +72,5 @@ for i = 3, #ARGV do
   local living, dead = mend_living(id, rec), mend_dead(id, rec, grave)
   codes[#codes + 1] = dead == 'v' and 'v' or ((living == 'o' or dead == 'o') and 'o' or 'w')
 end
-finish(s)
+write(s)
 return table.concat(codes)

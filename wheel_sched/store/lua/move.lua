@@ -4,7 +4,7 @@
 --   lend <key, score>...       raises attempt records (see remember.lua)
 --   forget <key>...            removes attempt records
 -- Answers how many ids or records changed.
-local s = begin(KEYS, ARGV, true)
+local s = begin(KEYS, ARGV, READING)
 if s.err then return s end
 if redis.call('HEXISTS', KEYS[META], 'frozen') == 0 then return {err = 'WSTHAWED the shard is not frozen'} end
 local verb, changed = ARGV[3], 0
@@ -48,6 +48,6 @@ elseif verb == 'lift' then
       changed = changed + 1
     end
   end
-  finish(s)
+  write(s)
 end
 return changed

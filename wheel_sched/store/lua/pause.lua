@@ -22,7 +22,7 @@ if ARGV[3] == 'pause' then
     end
   end
   if #moved > 0 then redis.call('ZREM', KEYS[DUE], unpack(moved)) end
-  finish(s)
+  write(s)
   return {#moved, from + #ids - #moved, s.us}
 end
 if redis.call('HDEL', KEYS[META], flag) == 1 then
@@ -45,5 +45,5 @@ end
 redis.call('ZREM', index, unpack(ids))
 redis.call('ZREM', KEYS[HELD], unpack(ids))
 redis.call('HDEL', KEYS[WHY], unpack(ids))
-finish(s)
+write(s)
 return {#ids, from + #ids, s.us}

@@ -1,8 +1,8 @@
 -- Shared by every script of the delay store; loaded once per library, or in front of each script under EVALSHA.
 --
 -- Every script gets the same KEYS, all with one hash tag {ns:shard}:
---   KEYS[1]  meta   HASH    clock, last (ms), epoch, seq, claims, frozen, owner, owned (until, ms), paused (number of topics), p:<topic>,
---                           n:<state>:<topic> (how many are there now), t:<event>:<topic> (how many ever)
+--   KEYS[1]  meta   HASH    clock, last (ms), epoch, seq, claims, frozen, owner, owned (until, ms),
+--                           paused (number of topics), p:<topic>, n:<state>:<topic> (how many are there now), t:<event>:<topic> (how many ever)
 --   KEYS[2]  due    ZSET    id -> due (ms)
 --   KEYS[3]  fly    ZSET    id -> lease deadline (ms)
 --   KEYS[4]  body   HASH    id -> record, of waiting, held and in-flight ids
@@ -16,7 +16,8 @@
 --   KEYS[12] lapsed HASH    id -> how often its lease ran out
 -- and, with the same hash tag: op:<token> (the first answer of a call, for repeats), ref:<ref> (SET of ids),
 -- held:<reason code>:<topic> (ZSET id -> due), fences (HASH writer -> last closed epoch), seen:<epoch>:<writer> (SET
--- of the ids that a writer has brought in an epoch that is not closed yet) and in (HASH source -> next position).
+-- of the ids that a writer has brought in an epoch that is not closed yet) and in (HASH source -> next position);
+-- ordering keys: see gate.lua; release rates and circuits: see flow.lua.
 -- ARGV[1] -> [<now (ms)>]@<shards>: now only in a test-clock namespace; the caller's number of shards, 0 = any
 -- ARGV[2] -> token of the call, "" = not repeatable
 --
@@ -34,17 +35,25 @@ local SEEN_TTL_S = 604800    -- how long the ids of an epoch that nobody closes 
 -- from end to end, which for a batch of 125 costs more than all the rest of a claim.
 local PAD = '~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~'
 
-local function ms(n) return string.format('%.0f', n) end
+local function ms(n) return string.format('%d', n) end
 
--- The state of one call: time, epoch and what is to be written at its end.
-local function begin(KEYS, ARGV, reading)
-  local m = redis.call('HMGET', KEYS[META], 'clock', 'last', 'epoch', 'paused', 'frozen', 'shards')
+-- The state of one call: time, epoch and what is to be written at its end. `mode` is READING for what changes nothing
+-- and works while frozen, LATER when the call ends with `write` or `finish`, which then put down the time as well. `...`
+-- are more fields of meta, found in `meta` from 7 up: a command costs more than what it fetches.
+local READING, LATER = 'reading', 'later'
+local function begin(KEYS, ARGV, mode, ...)
+  local m = redis.call('HMGET', KEYS[META], 'clock', 'last', 'epoch', 'paused', 'frozen', 'shards', ...)
+  local reading = mode == READING
   if not m[1] then return {err = 'WSABSENT the namespace does not exist'} end
   if m[5] and not reading then return {err = 'WSFROZEN the namespace is frozen: ' .. m[5]} end
-  local given, shards = string.match(ARGV[1], '^(%d*)@(%d+)$')
-  if not given then return {err = 'WSCLOCK now must be whole milliseconds'} end
-  if shards ~= '0' and shards ~= m[6] and not reading then
-    return {err = 'WSSHARDS the namespace has ' .. m[6] .. ' shards, this process works with ' .. shards}
+  local given = ''
+  if ARGV[1] ~= '@' .. m[6] then       -- mostly it is
+    local shards
+    given, shards = string.match(ARGV[1], '^(%d*)@(%d+)$')
+    if not given then return {err = 'WSCLOCK now must be whole milliseconds'} end
+    if shards ~= '0' and shards ~= m[6] and not reading then
+      return {err = 'WSSHARDS the namespace has ' .. m[6] .. ' shards, this process works with ' .. shards}
+    end
   end
   local us
   if m[1] == 'test' then
@@ -56,9 +65,8 @@ local function begin(KEYS, ARGV, reading)
     us = tonumber(t[1]) * 1000000 + tonumber(t[2])
   end
   local s = {K = KEYS, epoch = tonumber(m[3]), paused = tonumber(m[4] or '0'), tally = {}, due = {}, held = {},
-             whys = {}, index = {}, base = string.sub(KEYS[META], 1, -5), token = ARGV[2]}
-  s.now = math.floor(us / 1000)
-  s.us = us
+             base = string.sub(KEYS[META], 1, -5), token = ARGV[2], meta = m, sets = {},
+             now = math.floor(us / 1000), us = us}
   local last = tonumber(m[2] or '0')
   if s.now < last then
     if last - s.now <= CLAMP_MS then
@@ -70,7 +78,11 @@ local function begin(KEYS, ARGV, reading)
       redis.call('HSET', KEYS[META], 'last_jump', ms(s.now - last), 'last', ms(s.now))
     end
   elseif s.now > last and not reading then
-    redis.call('HSET', KEYS[META], 'last', ms(s.now))
+    if mode == LATER then
+      s.sets = {'last', ms(s.now)}
+    else
+      redis.call('HSET', KEYS[META], 'last', ms(s.now))
+    end
   end
   return s
 end
@@ -92,6 +104,13 @@ local function parse(rec)
   local topic = string.sub(rec, at, at + tl - 1)
   local refs = rl > 0 and string.sub(rec, at + tl + kl, at + tl + kl + rl - 1) or nil
   return topic, refs, version, at + tl + kl + rl
+end
+
+-- Topic of a record's tail, the lengths of topic, route and refs, and where the topic starts.
+local NO_TAIL = '0:0:0:'
+local function head_of(tail)
+  local tl, kl, rl, at = string.match(tail, '^(%d+):(%d+):(%d+):()')
+  return string.sub(tail, at, at + tl - 1), tonumber(tl), tonumber(kl), tonumber(rl), at
 end
 
 -- Topic, refs and where the body starts. Records of one batch start alike, so most are only compared.
@@ -116,6 +135,7 @@ local function reason_code(reason) return string.match(reason, '^[%w_%-]+') or '
 
 local function put_held(s, id, due, topic, reason)
   local key = s.base .. 'held:' .. reason_code(reason) .. ':' .. topic
+  if #s.held == 0 then s.whys, s.index = {}, {} end
   table.insert(s.held, due) table.insert(s.held, id)
   table.insert(s.whys, id) table.insert(s.whys, reason .. '\n' .. topic)
   s.index[key] = s.index[key] or {}
@@ -154,10 +174,61 @@ local function drop_held(s, id)
   return reason
 end
 
+-- Ordering keys, see gate.lua: the next parked id of a key becomes its head, due at once; without one the key opens.
+local function next_of_key(s, gate, label)
+  local queue = s.base .. 'key:' .. gate
+  while true do
+    local id = redis.call('ZRANGE', queue, 0, 0)[1]
+    if not id then
+      redis.call('HDEL', s.base .. 'gates', gate)
+      return
+    end
+    redis.call('ZREM', queue, id)
+    local why = redis.call('HGET', s.K[WHY], id)
+    local reason, topic = string.match(why or '', '^(.-)\n(.*)$')
+    if reason == 'ordered: key ' .. gate then   -- else somebody has moved it by hand: it no longer stands in line
+      drop_held(s, id)
+      moves(s, topic, 'held', put_waiting(s, id, s.now, topic))
+      local stem = string.match(id, '^(.*)%.%d+$') or id
+      redis.call('HSET', s.base .. 'gates', gate, 'r:' .. ms(s.now) .. ':' .. #label .. ':' .. label .. stem)
+      return
+    end
+  end
+end
+
+-- The parts of a gate's value: kind (c closed by a failure, r released from the line), since (ms), label, head's stem.
+local function gate_parts(value)
+  local kind, since, length, at = string.match(value, '^(%a):(%d+):(%d+):()')
+  length = tonumber(length)
+  return kind, tonumber(since), string.sub(value, at, at + length - 1), string.sub(value, at + length)
+end
+
+-- An item with refs is given up (dead or cancelled): when it is the head of its ordering key, the next one follows.
+local function give_way(s, id, refs)
+  local gate = refs and string.match('\n' .. refs, '\ngate:([^\n]+)')
+  if not gate then return end
+  redis.call('ZREM', s.base .. 'key:' .. gate, id)
+  local value = redis.call('HGET', s.base .. 'gates', gate)
+  if not value then return end
+  local _, _, label, stem = gate_parts(value)
+  if string.sub(id, 1, #stem + 1) == stem .. '.' then next_of_key(s, gate, label) end
+end
+
+-- An item leaves because somebody cancelled it.
+local function cancelled(s, id, rec)
+  local _, refs = parse(rec)
+  if refs then
+    refs_of(s, refs, id, 'SREM')
+    give_way(s, id, refs)
+  end
+end
+
 local function put_dead(s, id, rec, topic, reason)
   redis.call('ZADD', s.K[DEAD], s.now, id)
   redis.call('HSET', s.K[DEADBODY], id, #reason .. ':' .. reason .. rec)
   event(s, 'died', topic)
+  local _, refs = parse(rec)
+  if refs then give_way(s, id, refs) end
 end
 
 -- The oldest dead letters above `cap` go, at most MAX_BATCH a call; cap 0 = unlimited.
@@ -189,13 +260,21 @@ local function first_score(key)
   return head[2] and tonumber(head[2]) or -1
 end
 
--- Writes what the call gathered; raises the marker when an earlier head arrived. Answers the heads of due and fly.
-local function finish(s)
+-- A field of meta that is written with all others.
+local function set(s, field, value)
+  local k = #s.sets
+  s.sets[k + 1], s.sets[k + 2] = field, value
+end
+
+-- Writes what the call gathered; raises the marker when an earlier head arrived. Answers the head of due if it knows it.
+local function write(s)
+  local head
   if #s.due > 0 then
-    local head = first_score(s.K[DUE])
+    head = first_score(s.K[DUE])
     redis.call('ZADD', s.K[DUE], unpack(s.due))
     if head < 0 or s.least < head then
-      redis.call('XADD', s.K[MARK], 'MAXLEN', 1, '*', 'd', ms(s.least))
+      head = s.least
+      redis.call('XADD', s.K[MARK], 'MAXLEN', 1, '*', 'd', ms(head))
     end
   end
   if #s.held > 0 then
@@ -203,10 +282,22 @@ local function finish(s)
     redis.call('HSET', s.K[WHY], unpack(s.whys))
     for key, pairs_ in pairs(s.index) do redis.call('ZADD', key, unpack(pairs_)) end
   end
+  local counts = s.counts              -- what some counters were when the call began, where it asked
   for field, by in pairs(s.tally) do
-    if by ~= 0 and redis.call('HINCRBY', s.K[META], field, by) == 0 then redis.call('HDEL', s.K[META], field) end
+    local before = counts and counts[field]
+    if by ~= 0 and before and before + by > 0 then
+      set(s, field, ms(before + by))
+    elseif by ~= 0 and redis.call('HINCRBY', s.K[META], field, by) == 0 then
+      redis.call('HDEL', s.K[META], field)
+    end
   end
-  return first_score(s.K[DUE]), first_score(s.K[FLY])
+  if #s.sets > 0 then redis.call('HSET', s.K[META], unpack(s.sets)) end
+  return head
+end
+
+-- `write`, and the heads of due and fly.
+local function finish(s)
+  return write(s) or first_score(s.K[DUE]), first_score(s.K[FLY])
 end
 
 local function recall(s) return s.token ~= '' and redis.call('GET', s.base .. 'op:' .. s.token) end
@@ -224,7 +315,7 @@ local function recover(s, limit, cap)
     local cut, due, topic = string.match(claims[i] or '', '^(!?)%d+:(%d+):[r-]:(.*)$')
     if cut == '!' then
       local rec = redis.call('HGET', s.K[BODY], id)
-      if rec then unref(s, id, rec) end
+      if rec then cancelled(s, id, rec) end
       redis.call('HDEL', s.K[BODY], id)
       redis.call('HDEL', s.K[LAPSED], id)
       moves(s, topic, 'fly', nil)

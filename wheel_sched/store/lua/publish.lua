@@ -7,16 +7,15 @@
 -- ARGV[8] -> "1" = streams that do not exist are created   ARGV[9] -> approximate MAXLEN of the streams (0 = none)
 -- Answers {claim number (0 = none refused), now (us), epoch, head of due, head of fly, number of refused,
 --          (id, due, record, reason) of each refused, dues of the pushed as one text}.
-local s = begin(KEYS, ARGV)
+local s = begin(KEYS, ARGV, LATER)
 if s.err then return s end
 local n = tonumber(ARGV[3])
 if not (n >= 0 and n <= MAX_BATCH) then return {err = 'WSBATCH at most ' .. MAX_BATCH .. ' items a call'} end
 local said = recall(s)
 if said then
   -- the pushed ones are out, the refused ones come back when their lease ends
-  local reply = {0, s.us, s.epoch, first_score(KEYS[DUE]), first_score(KEYS[FLY]), 0}
-  reply[#reply + 1] = said
-  return reply
+  local due_head, fly_head = finish(s)
+  return {0, s.us, s.epoch, due_head, fly_head, 0, said}
 end
 if ARGV[5] ~= '' and tonumber(ARGV[5]) < s.epoch then
   return {err = 'WSEPOCH the epoch is ' .. ms(s.epoch) .. ', the call came with ' .. ARGV[5]}

@@ -2,7 +2,7 @@
 -- ARGV[3] -> epoch: refused when the shard has another   ARGV[4] -> the number, "" = nobody knows: all are held, in doubt
 -- ARGV[5] -> number of a claim to leave alone ("" = none)   ARGV[6] -> lapses until an item is poison (0 = never)
 -- Answers {completed, released, held, 1 = there are more, now (us), head of due, head of fly}.
-local s = begin(KEYS, ARGV)
+local s = begin(KEYS, ARGV, LATER, 'claims')
 if s.err then return s end
 if tonumber(ARGV[3]) ~= s.epoch then
   return {err = 'WSEPOCH the epoch is ' .. ms(s.epoch) .. ', the call came with ' .. ARGV[3]}
@@ -21,7 +21,10 @@ for i = 1, #claims, 2 do
     gone[#gone + 1] = id
     local out = committed and tonumber(number) <= committed
     if out or cut == '!' then
-      if refs == 'r' then unref(s, id, redis.call('HGET', KEYS[BODY], id) or '') end
+      if refs == 'r' then
+        local leave = out and unref or cancelled
+        leave(s, id, redis.call('HGET', KEYS[BODY], id) or '')
+      end
       redis.call('HDEL', KEYS[BODY], id)
       redis.call('HDEL', KEYS[LAPSED], id)
       moves(s, topic, 'fly', nil)
@@ -51,8 +54,6 @@ if #gone > 0 then
   redis.call('ZREM', KEYS[FLY], unpack(gone))
   redis.call('HDEL', KEYS[CLAIM], unpack(gone))
 end
-if committed and committed > tonumber(redis.call('HGET', KEYS[META], 'claims') or '0') then
-  redis.call('HSET', KEYS[META], 'claims', ms(committed))
-end
+if committed and committed > tonumber(s.meta[7] or '0') then set(s, 'claims', ms(committed)) end
 local due_head, fly_head = finish(s)
 return {completed, released, held, more, s.us, due_head, fly_head}

@@ -2,7 +2,7 @@
 -- Works in a frozen namespace: it is what freezes it.
 -- ARGV[3..] -> quintuples: id, state (one in flight is due when its lease would have ended), score (ms), record, reason
 -- Answers how many were put.
-local s = begin(KEYS, ARGV, true)
+local s = begin(KEYS, ARGV, READING)
 if s.err then return s end
 local put, greatest = 0, tonumber(redis.call('HGET', KEYS[META], 'seq') or '0')
 local seq = greatest
@@ -21,6 +21,11 @@ for at = 3, #ARGV, 5 do
       redis.call('HSET', KEYS[BODY], id, rec)
       if state == 'held' then
         put_held(s, id, score, topic, reason)
+        local gate = string.match(reason, '^ordered: key (.+)$')
+        if gate then                   -- stands in line again, behind a head that is not known any more
+          redis.call('ZADD', s.base .. 'key:' .. gate, score, id)
+          redis.call('HSETNX', s.base .. 'gates', gate, 'r:' .. ms(s.now) .. ':0:?')
+        end
       else
         table.insert(s.due, score) table.insert(s.due, id)
         if not s.least or score < s.least then s.least = score end
@@ -34,5 +39,5 @@ for at = 3, #ARGV, 5 do
 end
 -- so that no version is ever given to a second record
 if greatest > seq then redis.call('HSET', KEYS[META], 'seq', ms(greatest)) end
-finish(s)
+write(s)
 return put

@@ -4,7 +4,7 @@
 -- ARGV[9] -> "1" = with records and reasons, "0" = ids and scores alone
 -- Answers {now (us), ids, scores (text), records, reasons}, the last two empty without records. A record of a dead id
 -- has <length of reason>:<reason> in front; the reason of an id in flight is its claim, of a held one as in `why`.
-local s = begin(KEYS, ARGV, true)
+local s = begin(KEYS, ARGV, READING)
 if s.err then return s end
 local key = ({due = KEYS[DUE], fly = KEYS[FLY], held = KEYS[HELD], dead = KEYS[DEAD]})[ARGV[3]]
 local found = page_behind(key, ARGV[4], ARGV[5], ARGV[6], ARGV[7], tonumber(ARGV[8]))

@@ -4,17 +4,26 @@
 --            or @<expected>:<next>:<source>: the call is a slice of that source's log and moves its position; where the
 --            position is another than expected ("" = none yet) nothing is stored: WSPOSITION <position>
 -- ARGV[4..] -> triples: id, due (ms, "" = parked, !<reason> = dead at once), tail of the record (all behind its version)
--- Answers {codes, now (us), head of due, head of fly}; a code per item: s stored, h stored and held, d duplicate.
-local s = begin(KEYS, ARGV)
+-- Answers {codes, now (us)}; a code per item: s stored, h stored and held, d duplicate.
+-- Most calls bring one item, and most of their time goes into the commands themselves: there are to be few.
+local first = head_of(ARGV[6] or NO_TAIL)  -- mostly the topic of all: its counters are read and written with the rest
+local waiting, accepted = 'n:due:' .. first, 't:accepted:' .. first
+local s = begin(KEYS, ARGV, LATER, 'seq', waiting, accepted)
 if s.err then return s end
+s.counts = {[waiting] = tonumber(s.meta[8] or '0'), [accepted] = tonumber(s.meta[9] or '0')}
 local said = recall(s)
-if said then return {said, s.us, first_score(KEYS[DUE]), first_score(KEYS[FLY])} end
+if said then
+  write(s)
+  return {said, s.us}
+end
 local n = (#ARGV - 3) / 3
 if n > MAX_BATCH then return {err = 'WSBATCH at most ' .. MAX_BATCH .. ' items a call'} end
 local ids = {}
 for i = 1, n do ids[i] = ARGV[3 * i + 1] end
 local have = n > 0 and redis.call('HMGET', KEYS[BODY], unpack(ids)) or {}
-local buried = n > 0 and redis.call('ZCARD', KEYS[DEAD]) > 0 and redis.call('ZMSCORE', KEYS[DEAD], unpack(ids)) or {}
+-- asking for a few is as quick as asking whether there are any
+local graves = n > 0 and (n < 8 or redis.call('ZCARD', KEYS[DEAD]) > 0)
+local buried = graves and redis.call('ZMSCORE', KEYS[DEAD], unpack(ids)) or {}
 local brought, seen_key, closed = {}, nil, false
 local expected, next_position, source = string.match(ARGV[3], '^@(%d*):(%d+):(.+)$')
 if source then
@@ -28,10 +37,11 @@ elseif ARGV[3] ~= '' then
   seen_key = s.base .. 'seen:' .. epoch .. ':' .. writer
   brought = n > 0 and not closed and redis.call('SMISMEMBER', seen_key, unpack(ids)) or {}
 end
-local prefix = '1:' .. redis.call('HINCRBY', KEYS[META], 'seq', 1) .. ':'
+local seq = ms(tonumber(s.meta[7] or '0') + 1)
+local prefix = '1:' .. seq .. ':'
 local codes, bodies, seen, topics = {}, {}, {}, {}
 local fresh, known = 0, nil
-local head, topic, refs                -- a batch mostly holds one topic: parse only when the start differs
+local topic, refs                      -- a batch mostly holds one topic: parse only when the start differs
 for i = 1, n do
   local id, tail = ids[i], ARGV[3 * i + 3]
   if closed or brought[i] == 1 or have[i] or buried[i] or seen[id] then
@@ -39,11 +49,11 @@ for i = 1, n do
   else
     seen[id] = true
     if not known or string.sub(tail, 1, #known) ~= known then
-      local tl, kl, rl, at = string.match(tail, '^(%d+):(%d+):(%d+):()')
-      topic = string.sub(tail, at, at + tl - 1)
-      refs = rl ~= '0' and string.sub(tail, at + tl + kl, at + tl + kl + rl - 1) or nil
+      local tl, kl, rl, at
+      topic, tl, kl, rl, at = head_of(tail)
+      refs = rl > 0 and string.sub(tail, at + tl + kl, at + tl + kl + rl - 1) or nil
       -- only heads without route and refs are alike from item to item
-      known = (rl == '0' and kl == '0') and string.sub(tail, 1, at + tl - 1) or nil
+      known = (rl == 0 and kl == 0) and string.sub(tail, 1, at + tl - 1) or nil
     end
     local due = ARGV[3 * i + 2]
     if string.byte(due) == 33 then
@@ -70,6 +80,7 @@ for name, count in pairs(tally_of(topics)) do
   moves(s, name, nil, 'due', count)
   event(s, 'accepted', name, count)
 end
+set(s, 'seq', seq)
 if fresh > 0 then redis.call('HSET', KEYS[BODY], unpack(bodies)) end
 if seen_key and n > 0 and not closed then
   redis.call('SADD', seen_key, unpack(ids))
@@ -77,6 +88,6 @@ if seen_key and n > 0 and not closed then
 end
 if source then redis.call('HSET', s.base .. 'in', source, next_position) end
 local text = table.concat(codes)
+write(s)
 record_answer(s, text)
-local due_head, fly_head = finish(s)
-return {text, s.us, due_head, fly_head}
+return {text, s.us}

@@ -6,10 +6,10 @@
 --   h <reason>                held
 --   d <reason>                dead
 -- Answers {codes, now (us), head of due, head of fly}; a code per id: o settled, t stale, c dropped: was cancelled.
-local s = begin(KEYS, ARGV)
+local s = begin(KEYS, ARGV, LATER)
 if s.err then return s end
 local said = recall(s)
-if said then return {said, s.us, first_score(KEYS[DUE]), first_score(KEYS[FLY])} end
+if said then return {said, s.us, finish(s)} end
 local number, cap, plain = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 local ids = {}
 for i = 1, plain do ids[i] = ARGV[5 + i] end
@@ -49,10 +49,11 @@ if #ids > 0 then
       end
       if verb == 'o' or verb == 'c' then
         gone[#gone + 1] = id
-        if refs == 'r' then unref(s, id, rec) end
+        if refs == 'r' and verb == 'o' then unref(s, id, rec) end
         if verb == 'o' then
           done[#done + 1] = topic
         else
+          if refs == 'r' then cancelled(s, id, rec) end
           moves(s, topic, 'fly', nil)
           event(s, 'cancelled', topic)
         end

@@ -1,7 +1,7 @@
 -- One page of attempt records, in order of expiry. Writes nothing.
 -- ARGV[3] -> rank to start from
 -- Answers {key, score (see remember.lua), ...}, at most MAX_BATCH pairs.
-local s = begin(KEYS, ARGV, true)
+local s = begin(KEYS, ARGV, READING)
 if s.err then return s end
 local found = redis.call('ZRANGE', KEYS[TRIES], ARGV[3], tonumber(ARGV[3]) + MAX_BATCH - 1, 'WITHSCORES')
 local reply = {}

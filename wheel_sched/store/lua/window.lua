@@ -1,7 +1,7 @@
 -- What comes next, without bodies. Writes nothing.
 -- ARGV[3] -> look ahead (ms)   ARGV[4] -> limit
 -- Answers {now (us), epoch, head of due, head of fly, last marker id, id, due, ...}.
-local s = begin(KEYS, ARGV, true)
+local s = begin(KEYS, ARGV, READING)
 if s.err then return s end
 local found = redis.call('ZRANGEBYSCORE', KEYS[DUE], '-inf', s.now + tonumber(ARGV[3]), 'WITHSCORES',
                          'LIMIT', 0, tonumber(ARGV[4]))

@@ -13,9 +13,10 @@ from types import MappingProxyType
 from typing import Any
 
 from wheel_sched.errors import ConfigError, NamespaceMismatch, StoreError, WheelSchedError
+from wheel_sched.store.begun import Performed
 from wheel_sched.store.freezing import Freeze, Move
 from wheel_sched.store.items import Mark
-from wheel_sched.store.memory import changes, owning, reads, writes
+from wheel_sched.store.memory import changes, flows, ordering, owning, reads, writes
 from wheel_sched.store.memory.shard import MemoryShard
 from wheel_sched.store.operations import SCHEMA, Call, Open, PushDue
 
@@ -46,6 +47,8 @@ WRITES: Mapping[str, Callable[[MemoryShard, Any], Any]] = MappingProxyType(
         "fence": writes.close_epoch,
         "own": owning.own,
         "resolve": owning.resolve,
+        "gate": ordering.gate,
+        "flow": flows.flow,
     }
 )
 
@@ -106,6 +109,10 @@ class MemoryBackend:
             if marked:
                 self._changed.notify_all()
         return answers
+
+    def begin(self, calls: Sequence[Call[Any]], now_ms: int | None = None) -> Performed:
+        """Perform calls; nobody has to wait here."""
+        return Performed(self.execute(calls, now_ms))
 
     def _perform(self, call: Call[Any], now_ms: int | None) -> tuple[Any, bool]:
         operation: Any = call.operation

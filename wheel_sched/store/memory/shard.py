@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from wheel_sched.errors import NamespaceMismatch
-from wheel_sched.store.items import Mark, State
+from wheel_sched.store.items import Item, Mark, State
+from wheel_sched.store.memory.flows import Flows
+from wheel_sched.store.memory.ordering import Gates
 from wheel_sched.store.memory.sorted_set import SortedSet
 from wheel_sched.store.record import decode_text, encode_text
 
@@ -85,6 +87,8 @@ class MemoryShard:
         self.brought: dict[tuple[str, int], set[bytes]] = {}  # of open epochs
         self.positions: dict[str, int] = {}  # source -> next position of its log
         self.owner, self.owned_until_ms = "", 0
+        self.gates = Gates()
+        self.flows = Flows()
         self.frozen: str | None = None
         self.mark = Mark(b"0-0", -1)
         self.now_ms = self.now_us = 0
@@ -245,6 +249,7 @@ class MemoryShard:
         item.state, item.reason, item.lapses = "dead", reason, 0
         self.dead.add(item.key, self.now_ms)
         self.event("died", item.topic)
+        self.give_way(item)
         return "dead"
 
     def remove(self, item: Stored, source: State, happened: str) -> None:
@@ -253,6 +258,42 @@ class MemoryShard:
         self.drop_refs(item)
         self.moves(item.topic, source, None)
         self.event(happened, item.topic)
+        if happened == "cancelled":
+            self.give_way(item)
+
+    # Ordering keys.
+
+    def give_way(self, item: Stored) -> None:
+        """An item is given up: when it is the head of its ordering key, the next one follows."""
+        for ref in item.refs:
+            if ref.startswith("gate:"):
+                gate = ref.removeprefix("gate:")
+                self.gates.leave_line(gate, item.key)
+                if self.gates.is_head(gate, item.id):
+                    self.next_of_key(gate)
+                return
+
+    def store_parked(self, given: Item, key: bytes, score_ms: int, reason: bytes) -> None:
+        """A new item that stands in line."""
+        route = plain(given.route) if given.route else None
+        item = Stored(key, plain(given.id), self.seq, plain(given.topic), route, tuple(given.refs), given.body)
+        self.items[key] = item
+        self.add_refs(item)
+        self.moves(item.topic, None, self.put_held(item, score_ms, reason))
+        self.event("accepted", item.topic)
+
+    def next_of_key(self, gate: str) -> None:
+        """The next parked id of a key becomes its head, due at once; without one the key opens."""
+        reason = f"ordered: key {gate}".encode()
+        while (key := self.gates.first_in_line(gate)) is not None:
+            self.gates.leave_line(gate, key)
+            item = self.items.get(key)
+            if item is not None and item.state == "held" and item.reason == reason:
+                self.drop_held(item)
+                self.moves(item.topic, "held", self.put_waiting(item, self.now_ms))
+                self.gates.promote(gate, item.id.rpartition(".")[0] or item.id, self.now_ms)
+                return
+        self.gates.open(gate)
 
     def trim_dead(self, keys: list[bytes]) -> None:
         for key in keys:

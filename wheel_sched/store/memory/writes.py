@@ -295,6 +295,8 @@ def restore(shard: MemoryShard, call: Restore) -> int:
             shard.event("died", item.topic)
         elif found.state == "held":
             shard.put_held(item, found.score_ms, bounded_reason(found.reason))
+            if found.reason.startswith("ordered: key "):  # stands in line again, behind a head that is not known
+                shard.gates.rebuild(found.reason.removeprefix("ordered: key "), key, found.score_ms, shard.now_ms)
         else:  # one in flight is due when its lease would have ended
             shard.put_due(item, found.score_ms)
         shard.moves(item.topic, None, item.state)

@@ -54,6 +54,8 @@ class Call(Generic[R]):
 
 def outcomes_of(codes: bytes) -> list[Outcome]:
     """The outcomes behind a script's string of codes."""
+    if codes.count(codes[:1]) == len(codes):  # mostly they are all alike
+        return [OUTCOME_OF[codes[0]]] * len(codes) if codes else []
     return [OUTCOME_OF[code] for code in codes]
 
 

@@ -27,13 +27,16 @@ def _claimed(reply: Sequence[Any], start: int, stop: int, step: int) -> list[Cla
     """Items from runs of id, due, record in a reply; records of one batch start alike, so most are only compared."""
     items = []
     known, version, topic = b"\n", 0, ""
-    for at in range(start, stop, step):
-        item_id, raw = decode_text(reply[at]), reply[at + 2]
-        try:
-            due_ms = int(reply[at + 1])
-        except ValueError:  # rare: a lease of it ran out
-            items.append(_lapsed(item_id, reply[at + 1], raw))
-            continue
+    due_ms, read = 0, b""
+    columns = (reply[start + column : stop : step] for column in range(3))
+    for raw_id, due, raw in zip(*columns, strict=True):
+        item_id = decode_text(raw_id)
+        if due != read:
+            try:
+                due_ms, read = int(due), due
+            except ValueError:  # rare: a lease of it ran out
+                items.append(_lapsed(item_id, due, raw))
+                continue
         if raw.startswith(known):
             items.append(Claimed(item_id, due_ms, version, topic, raw[len(known) :]))
             continue
@@ -142,7 +145,7 @@ class Settle:
     def argv(self) -> list[Argument]:
         done, rest = self.order()
         args: list[Argument] = [self.claim, self.dead_cap, len(done)]
-        args.extend(encode_text(self.settlements[i].id) for i in done)
+        args += [encode_text(self.settlements[i].id) for i in done]
         for i in rest:
             args.extend(self._quadruple(self.settlements[i]))
         return args

@@ -6,7 +6,7 @@ import contextlib
 import socket
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import redis
 from redis.backoff import NoBackoff
@@ -15,11 +15,13 @@ from redis.retry import Retry
 from redis.sentinel import SentinelConnectionPool
 
 from wheel_sched.errors import StoreTooOld, StoreUnavailable
+from wheel_sched.store.begun import Begun, Performed
 from wheel_sched.store.items import Mark
 from wheel_sched.store.operations import Call
 from wheel_sched.store.redis import faults
-from wheel_sched.store.redis.conversation import Dialect, Send, Sleep, by_node, ensure_durable
+from wheel_sched.store.redis.conversation import Dialect, Send, Sleep, Talk, by_node, ensure_durable
 from wheel_sched.store.redis.library import shard_keys
+from wheel_sched.store.redis.line import Line
 
 Client = redis.Redis | RedisCluster
 
@@ -73,26 +75,46 @@ class RedisBackend:
         self.dialect = dialect
         self.cluster = isinstance(client, RedisCluster)
         self._owns_client = owns_client
+        self._lines: list[Line] = []  # those nobody talks on
 
     def execute(self, calls: Sequence[Call[Any]], now_ms: int | None = None) -> list[Any]:
         """Perform calls, one round trip per node; a value or an exception for each, in order."""
         answers: list[Any] = [None] * len(calls)
         for group in by_node(calls, self.cluster):
             talk = self.dialect.talk([calls[i] for i in group], now_ms)
-            replies: list[Any] = []
-            try:
-                step = next(talk)
-                while True:
-                    if isinstance(step, Sleep):
-                        time.sleep(step.seconds)
-                        replies = []
-                    else:
-                        replies = self._send(step)
-                    step = talk.send(replies)
-            except StopIteration as end:
-                for i, answer in zip(group, end.value, strict=True):
-                    answers[i] = answer
+            for i, answer in zip(group, self._go_on(talk, None), strict=True):
+                answers[i] = answer
         return answers
+
+    def begin(self, calls: Sequence[Call[Any]], now_ms: int | None = None) -> Begun:
+        """Send calls (one at least) and don't wait for them; in a cluster they are performed at once."""
+        if isinstance(self.client, RedisCluster):
+            return Performed(self.execute(calls, now_ms))
+        talk = self.dialect.talk(calls, now_ms)
+        step: Any = next(talk)  # a talk begins by saying something
+        line = self._lines.pop() if self._lines else Line(self.client)
+        line.send(step.commands)
+        return _Talking(self, talk, line)
+
+    def heard(self, talk: Talk, line: Line) -> list[Any]:
+        """The end of what `begin` began."""
+        replies = line.replies()
+        self._lines.append(line)
+        return self._go_on(talk, replies)
+
+    def _go_on(self, talk: Talk, replies: list[Any] | None) -> list[Any]:
+        """Hold the talk to its end, from its beginning or from the replies to what it said first."""
+        try:
+            step = next(talk) if replies is None else talk.send(replies)
+            while True:
+                if isinstance(step, Sleep):
+                    time.sleep(step.seconds)
+                    step = talk.send([])
+                else:
+                    step = talk.send(self._send(step))
+        except StopIteration as end:
+            answers: list[Any] = end.value
+            return answers
 
     def _send(self, step: Send) -> list[Any]:
         if self.cluster:
@@ -182,8 +204,21 @@ class RedisBackend:
                     sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
+        while self._lines:
+            self._lines.pop().close()
         if self._owns_client:
             self.client.close()
+
+
+class _Talking(NamedTuple):
+    """What `RedisBackend.begin` sent."""
+
+    backend: RedisBackend
+    talk: Talk
+    line: Line
+
+    def answers(self) -> list[Any]:
+        return self.backend.heard(self.talk, self.line)
 
 
 def check_version(info: dict[str, Any]) -> None:

@@ -34,6 +34,8 @@ SCRIPTS = (
     "mend",
     "own",
     "resolve",
+    "gate",
+    "flow",
 )
 
 

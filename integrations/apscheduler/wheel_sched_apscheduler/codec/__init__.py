@@ -1,7 +1,7 @@
 """How a job lies in a durable store: JSON, an allow-list of what it may name, and a signature if you want one."""
 
 from wheel_sched_apscheduler.codec.allowing import Allowed, Forbidden
-from wheel_sched_apscheduler.codec.jobs import JobCodec, JobHead, Stored
+from wheel_sched_apscheduler.codec.jobs import JobCodec, JobHead, Stored, unsigned
 from wheel_sched_apscheduler.codec.signing import BadSignature, Signer
 from wheel_sched_apscheduler.codec.values import NotSerializable, Unreadable
 
@@ -15,4 +15,5 @@ __all__ = [
     "Signer",
     "Stored",
     "Unreadable",
+    "unsigned",
 ]

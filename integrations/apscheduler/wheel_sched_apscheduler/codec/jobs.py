@@ -146,8 +146,19 @@ class JobCodec:
 
     def _joined(self, job_id: str, moment: datetime | None, zone: bytes, rest: bytes) -> bytes:
         when = _NEVER if moment is None else b"%d" % to_us(moment)
-        body = b"1;%s;%s;%s" % (when, zone, rest)
-        return body if self._signer is None else self._signer.sign(job_id, body)
+        return self.seal(job_id, b"1;%s;%s;%s" % (when, zone, rest))
+
+    def seal(self, item_id: str, body: bytes) -> bytes:
+        """The body, signed for this id where there is a secret."""
+        return body if self._signer is None else self._signer.sign(item_id, body)
+
+    def unseal(self, item_id: str, raw: bytes) -> bytes:
+        """The body that `seal` was given.
+
+        Raises:
+            BadSignature: it was not signed for this id with a secret known here.
+        """
+        return raw if self._signer is None else self._signer.verify(item_id, raw)
 
     def decode(self, job_id: str, raw: bytes, kind: Any = Job, *, resolve: bool = True) -> Stored:
         """The job behind the bytes; without `resolve` its function is only named, and nothing is imported.
@@ -156,8 +167,7 @@ class JobCodec:
             BadSignature, Forbidden, Unreadable: it may not or cannot be read; nothing was imported.
             LookupError: its function is gone.
         """
-        body = raw if self._signer is None else self._signer.verify(job_id, raw)
-        when, zone, rest, doc = _parts(body)
+        when, zone, rest, doc = _parts(self.unseal(job_id, raw))
         ref = doc["f"]
         if not isinstance(ref, str):
             raise Unreadable("it names no function")
@@ -182,7 +192,7 @@ class JobCodec:
         Raises:
             Unreadable: it is no job.
         """
-        when, _, _, _ = _parts(_unsigned(raw), whole=False)
+        when, _, _, _ = _parts(unsigned(raw), whole=False)
         return None if when is None else from_us(when)
 
     def head(self, job_id: str, raw: bytes) -> JobHead:
@@ -191,7 +201,7 @@ class JobCodec:
         Raises:
             Unreadable: it is no job.
         """
-        when, zone, _, doc = _parts(_unsigned(raw))
+        when, zone, _, doc = _parts(unsigned(raw))
         try:
             trigger = str(self._triggers.load(doc["t"]))
         except (Unreadable, Forbidden):
@@ -209,8 +219,7 @@ class JobCodec:
             BadSignature, Unreadable: it cannot be read.
             Forbidden: the new reference is outside of the allow-list.
         """
-        body = raw if self._signer is None else self._signer.verify(job_id, raw)
-        when, zone, _, doc = _parts(body)
+        when, zone, _, doc = _parts(self.unseal(job_id, raw))
         if func is not None:
             self.allowed.check(func)
             doc["f"] = func
@@ -225,8 +234,7 @@ class JobCodec:
         Raises:
             BadSignature, Unreadable: it cannot be read.
         """
-        body = raw if self._signer is None else self._signer.verify(job_id, raw)
-        _, zone, rest, doc = _parts(body)
+        _, zone, rest, doc = _parts(self.unseal(job_id, raw))
         return self._joined(job_id, next_run_time, zone or self._home_zone(doc), rest)
 
     def _home_zone(self, doc: Mapping[str, Any]) -> bytes:
@@ -239,10 +247,11 @@ class JobCodec:
         Raises:
             BadSignature, Unreadable, Forbidden: it may not or cannot be read.
         """
-        return self._triggers.load(_parts(raw if self._signer is None else self._signer.verify(job_id, raw))[3]["t"])
+        return self._triggers.load(_parts(self.unseal(job_id, raw))[3]["t"])
 
 
-def _unsigned(raw: bytes) -> bytes:
+def unsigned(raw: bytes) -> bytes:
+    """A body without its signature, which is not looked at: for what is told, not for what is run."""
     return raw[_HASHES:] if raw[:1] == MARK else raw
 
 

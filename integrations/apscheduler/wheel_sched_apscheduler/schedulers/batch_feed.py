@@ -1,13 +1,15 @@
 """A job store of ours as the loop sees it: one round trip settles what has ended and claims the next batch.
 
 Claiming needs no lock of the scheduler, so nobody waits for the server but the loop. What is claimed is handed over at
-once; a pause or the end that comes in between puts it back, at its old due. Claiming stops while too much is in flight,
-so that a backlog stays in the store, where other processes can take it.
+once; a pause or the end that comes in between puts it back, at its old due. Claiming stops while an executor has too
+much in flight, so that a backlog stays in the store, where other processes can take it; see `loads` for what happens
+when there are others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -21,16 +23,15 @@ from apscheduler.events import (
 
 from wheel_sched_apscheduler.bracket import RETRY_REFUSED_MS
 from wheel_sched_apscheduler.fire import Finish, Fire
-from wheel_sched_apscheduler.missed import missed_run_times
+from wheel_sched_apscheduler.missed import missed_runs
 from wheel_sched_apscheduler.schedulers.feeds import Batch
 from wheel_sched_apscheduler.schedulers.handover import Handover, in_grace, missed, without_grace
+from wheel_sched_apscheduler.schedulers.loads import PACE_S, Loads
 
 if TYPE_CHECKING:
     from logging import Logger
 
     from apscheduler.events import SchedulerEvent
-
-_WORTHWHILE = 32  # this part of what may be in flight is claimed at a time, at least
 
 
 class BatchFeed:
@@ -39,10 +40,10 @@ class BatchFeed:
     Args:
         store: a started `passes.BatchStore`.
         alias: its name in the scheduler.
-        has_executor: whether there is an executor of that name.
+        executors: the names of all there are, looked at anew each time.
         ring: wakes the loop.
         retry_s: pause after an error nobody foresaw; a store that is away says itself when to come again.
-        max_in_flight: hand-overs that have not ended, at which claiming stops.
+        max_in_flight: hand-overs to one executor that have not ended, at which it gets no more.
         logger: where errors are told.
 
     Thread rules: `take` and `put_back` by the loop's thread; the ends of hand-overs come from any.
@@ -54,7 +55,7 @@ class BatchFeed:
         self,
         store: Any,
         alias: str,
-        has_executor: Callable[[str], bool],
+        executors: Collection[str],
         ring: Callable[[], None],
         retry_s: float,
         max_in_flight: int,
@@ -62,13 +63,11 @@ class BatchFeed:
     ) -> None:
         self.store = store
         self.alias = alias
-        self._has_executor = has_executor
+        self._executors = executors
         self._ring = ring
         self._retry_s = retry_s
-        self._max_in_flight = max_in_flight
         self._logger = logger
-        self._flying: set[Fire] = set()
-        self._full = False
+        self.loads = Loads(executors, max_in_flight)
 
     def forget(self, job_id: str | None = None) -> None:
         """Nothing is remembered here: the store tells a changed job from the one it gave out."""
@@ -76,26 +75,53 @@ class BatchFeed:
     def take(self, now: datetime, limit: int) -> Batch:
         """Claim at most `limit` jobs and plan their next runs."""
         batch = Batch()
-        if self._room() <= 0:
-            self._full = True
-            if self._room() <= 0:  # asked again: an end that came in between did not see that we wait
-                return batch
-        room = self._max_in_flight - len(self._flying)
+        room, again_s = self.loads.room()
+        if not room:
+            batch.head_s = None if again_s is None else now.timestamp() + again_s
+            return batch
         try:
             claimed = self.store.claim_batch(now, min(limit, room))
         except Exception:
             self._logger.exception("Job store %r failed; next try in %g s", self.alias, self._retry_s)
             batch.head_s = now.timestamp() + self._retry_s
             return batch
-        planned = [fire for fire in claimed.fires if self._plan(fire, now)]
-        self._flying.update(planned)
+        planned: list[Fire] = []
+        crowded: list[Fire] = []
+        late: list[Fire] = []
+        head = claimed.wake_at
+        for fire in claimed.fires:
+            job = fire.job
+            if job.executor not in self._executors:
+                self.store._unknown_executor(fire)
+                head = now
+                continue
+            if not self.loads.board(fire):
+                crowded.append(fire)
+                continue
+            if not fire.planned and not self._plan(fire, now):
+                self.loads.landed(fire)
+                head = now
+                continue
+            planned.append(fire)
+            following = fire.next_run_time
+            if following is not None and (head is None or following < head):
+                head = following
+            last = following is None and not fire.redelivered
+            if job.misfire_grace_time is None:
+                batch.handovers.append(Handover(job, self.alias, fire.run_times, self, fire, last))
+            elif not self._judged(fire, now, last, batch):
+                late.append(fire)
         self.store.hand_over(planned)
-        for fire in planned:
-            self._add(fire, now, batch)
-        heads = [fire.next_run_time for fire in planned if fire.next_run_time is not None]
-        if claimed.wake_at is not None:
-            heads.append(claimed.wake_at)
-        batch.head_s = min(heads).timestamp() if heads else None
+        for fire in late:
+            self._finish(fire, Finish.MISSED, "")
+        batch.head_s = None if head is None else head.timestamp()
+        if crowded:  # others, in this process or elsewhere, come first
+            delay_s = self.loads.put_back(len(crowded))
+            self.store.release(crowded, int(delay_s * 1000))
+            if claimed.more:
+                batch.head_s = now.timestamp() + len(crowded) * PACE_S
+            else:
+                batch.head_s = min(batch.head_s or math.inf, now.timestamp() + delay_s)
         return batch
 
     def put_back(self, handovers: list[Handover]) -> list[Handover]:
@@ -104,44 +130,38 @@ class BatchFeed:
             handover.end(())
         return []
 
-    def _room(self) -> int:
-        """How many may be claimed; 0 also when it is too few to be worth a round trip."""
-        room = self._max_in_flight - len(self._flying)
-        return room if room >= max(1, self._max_in_flight // _WORTHWHILE) else 0
-
     def _plan(self, fire: Fire, now: datetime) -> bool:
         """Decide its run times and what comes after them; False: it does not run now."""
         job = fire.job
-        if not self._has_executor(job.executor):
-            self.store._unknown_executor(fire)
-            return False
         try:
-            run_times = fire.run_times or fire.run_at(missed_run_times(job, now))
-            if fire.planned:
+            if fire.run_times:
+                fire.plan(job.trigger.get_next_fire_time(fire.run_times[-1], now))
                 return True
-            if run_times:
-                fire.plan(job.trigger.get_next_fire_time(run_times[-1], now))
-                return True
+            run_times, following = missed_runs(job, now)
         except Exception:
             self._logger.exception('The trigger of job "%s" failed; next try in %g s', job, self._retry_s)
             self.store.release([fire], int(self._retry_s * 1000))
-        else:
+            return False
+        if not run_times:
             self.store.release([fire])
-        return False
+            return False
+        fire.run_at(run_times)
+        fire.plan(following)
+        return True
 
-    def _add(self, fire: Fire, now: datetime, batch: Batch) -> None:
+    def _judged(self, fire: Fire, now: datetime, last: bool, batch: Batch) -> bool:
+        """Hand over what is within its grace; False: all of its runs came too late."""
         job = fire.job
         run_times, late = in_grace(job, fire.run_times, now)
-        last = fire.next_run_time is None and not fire.redelivered
         if late:
             self._logger.warning('%d run times of job "%s" came too late and are dropped', len(late), job)
             batch.events += missed(job, self.alias, late)
             if not run_times:
                 if last:
                     batch.events.append(JobEvent(EVENT_JOB_REMOVED, job.id, self.alias))
-                self._finish(fire, Finish.MISSED, "")
-                return
+                return False
         batch.handovers.append(Handover(without_grace(job), self.alias, run_times, self, fire, last, bool(late)))
+        return True
 
     def ended(self, handover: Handover, events: Sequence[SchedulerEvent]) -> None:
         """From any thread: what became of a hand-over."""
@@ -150,6 +170,9 @@ class BatchFeed:
             return
         if not events:
             self._release(fire)
+            return
+        if len(events) == 1 and events[0].code == EVENT_JOB_EXECUTED and not handover.late:  # nearly always
+            self._finish(fire, Finish.EXECUTED, "")
             return
         worst, error = Finish.MISSED if handover.late else Finish.EXECUTED, ""
         for event in events:
@@ -178,7 +201,5 @@ class BatchFeed:
         self._landed(fire)
 
     def _landed(self, fire: Fire) -> None:
-        self._flying.discard(fire)
-        if self._full and self._room():
-            self._full = False
+        if self.loads.landed(fire):
             self._ring()

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from apscheduler.events import SchedulerEvent
     from apscheduler.executors.base import BaseExecutor
 
+    from wheel_sched_apscheduler.schedulers.handover import Handover
+
+_PATIENCE_S = 0.05  # a loop that stands still must not hold up the other executors for long
+
 
 class WheelAsyncIOScheduler(WheelScheduler, AsyncIOScheduler):
     """Takes the place of `AsyncIOScheduler`; see `WheelScheduler` for its settings, and `event_loop` as in stock.
@@ -28,7 +32,7 @@ class WheelAsyncIOScheduler(WheelScheduler, AsyncIOScheduler):
     a coroutine that must not wait for a server, `await asyncio.to_thread(scheduler.add_job, ...)`.
     """
 
-    default_batch = 64  # between two batches the interpreter's lock is free: the event loop gets its turn
+    default_batch = 32  # between two batches the interpreter's lock is free: the event loop gets its turn
     _eventloop: asyncio.AbstractEventLoop | None
 
     def start(self, paused: bool = False) -> None:
@@ -100,6 +104,14 @@ class WheelAsyncIOScheduler(WheelScheduler, AsyncIOScheduler):
         else:
             loop.call_soon_threadsafe(self._cancel_coroutines)
         threading.Thread(target=self._end, args=(wait,), name="wheel-sched-shutdown", daemon=False).start()
+
+    def _hand_over(self, handovers: list[Handover]) -> None:
+        """And let the loop begin them before more are claimed: while this thread reads what it has claimed, the loop
+        must wait for the interpreter; and what is not begun need not lie in this process."""
+        super()._hand_over(handovers)
+        for lane in list(self._lanes.values()):
+            if isinstance(lane, EventLoopLane):
+                lane.wait_begun(_PATIENCE_S)
 
     def _cancel_coroutines(self) -> None:
         for lane in list(self._lanes.values()):

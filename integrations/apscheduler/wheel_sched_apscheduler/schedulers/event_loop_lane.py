@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -31,11 +32,17 @@ class EventLoopLane(Lane):
         self._loop: asyncio.AbstractEventLoop = executor._eventloop
         self._queue: deque[Handover] = deque()
         self._feeding = False
+        self._begun = threading.Event()
+
+    def wait_begun(self, patience_s: float) -> None:
+        """Until the loop has started all it was given; called by the scheduler's thread."""
+        self._begun.wait(patience_s)
 
     def _tell(self, accepted: list[Handover], refused: list[Handover]) -> None:
         super()._tell([], refused)  # submissions are announced on the loop, right before they start
 
     def _run(self, handovers: list[Handover]) -> None:
+        self._begun.clear()
         self._queue.extend(handovers)
         try:
             self._loop.call_soon_threadsafe(self._feed)
@@ -53,6 +60,8 @@ class EventLoopLane(Lane):
         self._feeding = bool(self._queue)
         if self._feeding:
             self._loop.call_soon(self._feed, True)
+        else:
+            self._begun.set()
 
     def _start(self, handover: Handover) -> None:
         super()._tell([handover], [])

@@ -9,7 +9,7 @@ An error of a store costs a pause of that store, never the loop: stock guards on
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from apscheduler.events import EVENT_JOB_REMOVED, JobEvent
 from apscheduler.jobstores.base import JobLookupError
 
-from wheel_sched_apscheduler.missed import missed_run_times
+from wheel_sched_apscheduler.missed import missed_runs
 from wheel_sched_apscheduler.schedulers.handover import Handover, in_grace, missed, without_grace
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class StockFeed:
     Args:
         store: started.
         alias: its name in the scheduler.
-        has_executor: whether there is an executor of that name.
+        executors: the names of all there are, looked at anew each time.
         retry_s: pause after an error of the store.
         logger: where errors are told.
 
@@ -63,13 +63,13 @@ class StockFeed:
         self,
         store: BaseJobStore,
         alias: str,
-        has_executor: Callable[[str], bool],
+        executors: Collection[str],
         retry_s: float,
         logger: Logger,
     ) -> None:
         self.store: Any = store
         self.alias = alias
-        self._has_executor = has_executor
+        self._executors = executors
         self._retry_s = retry_s
         self._logger = logger
         self._due: deque[Job] = deque()
@@ -121,12 +121,11 @@ class StockFeed:
             if job.id in self._changed:
                 continue
             taken += 1
-            if not self._has_executor(job.executor):
+            if job.executor not in self._executors:
                 self._park(job, f"there is no executor {job.executor!r}: add it")
                 continue
             try:
-                run_times = missed_run_times(job, now)
-                following = job.trigger.get_next_fire_time(run_times[-1], now) if run_times else None
+                run_times, following = missed_runs(job, now)
             except Exception as error:
                 self._park(job, f"its trigger failed ({error!r}): correct it")
                 continue

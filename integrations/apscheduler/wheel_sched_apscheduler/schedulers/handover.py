@@ -19,11 +19,12 @@ from apscheduler.events import (
 )
 
 from wheel_sched_apscheduler.fire import Fire
-from wheel_sched_apscheduler.schedulers.running import Lease
 
 if TYPE_CHECKING:
     from apscheduler.events import SchedulerEvent
     from apscheduler.job import Job
+
+    from wheel_sched_apscheduler.schedulers.running import Lease
 
 
 class Ender(Protocol):
@@ -70,12 +71,13 @@ class Handover:
     def lease(self) -> Lease | None:
         """What the job may know of its occurrence."""
         fire = self.fire
-        return None if fire is None else Lease(fire.token, fire.redelivered)
+        return None if fire is None else (fire.token, fire.redelivered)
 
     def begin(self) -> None:
         """It runs now, in this process."""
-        if self.fire is not None:
-            self.fire.note_start()
+        fire = self.fire
+        if fire is not None:
+            fire.note_start()
 
     def removed(self) -> SchedulerEvent:
         return JobEvent(EVENT_JOB_REMOVED, self.job.id, self.alias)

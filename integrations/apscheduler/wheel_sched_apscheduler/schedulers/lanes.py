@@ -57,6 +57,9 @@ class Reports(Protocol):
     def finished(self) -> None:
         """One hand-over has ended, whichever way."""
 
+    def wakeup(self) -> None:
+        """Have the lanes tended."""
+
 
 class Lane(ABC):
     """The way to one executor.
@@ -171,7 +174,16 @@ class AnyLane(Lane):
                 handover.end(events)
                 self._reports.announce(events)
             else:
+                self._drop_count_of_none(job_id)
                 self._tell([handover], [])
+
+    def _drop_count_of_none(self, job_id: str) -> None:
+        """An executor that runs the job inside of `submit_job` counts it down before it is counted up, and APScheduler
+        then keeps a zero for each id."""
+        executor = self.executor
+        with executor._lock:
+            if executor._instances.get(job_id) == 0:
+                del executor._instances[job_id]
 
     def _dressed(self, handover: Handover) -> Job:
         """The job, which sets the current fire itself where there is one."""

@@ -96,6 +96,8 @@ class ThreadLane(Lane):
         queue, name = self._queue, self.executor._logger.name
         while True:
             if (not queue or (self._row >= _ROW and self._workers > _FEW)) and self._may_leave():
+                if queue:  # those that stay may all meet slow jobs, and a scheduler that saw a full pool sleeps
+                    self._reports.wakeup()
                 break
             try:
                 handover = queue.popleft()

@@ -46,9 +46,9 @@ class WheelScheduler(BaseScheduler):
 
     Args:
         batch: jobs taken from a store at a time; it bounds how long the scheduler's lock is held. Defaults to 250, for
-            asyncio to 64.
-        max_in_flight: jobs of one of our stores that are handed over and have not ended, at which claiming from it
-            stops: the rest stays in the store, for other processes. Defaults to 2,000.
+            asyncio to 32.
+        max_in_flight: jobs of one of our stores that are handed over to one executor and have not ended, at which
+            that executor gets no more: the rest stays in the store, for other processes. Defaults to 2,000.
         job_defaults: as in stock, but `misfire_grace_time` defaults to None: nothing is dropped for being late. A
             grace counts from the moment a job is claimed, not from when a worker is free.
 
@@ -192,7 +192,8 @@ class WheelScheduler(BaseScheduler):
                 if feed is None:
                     continue
                 if batch is None:
-                    batch = feed.take(utc_now(), self._batch)
+                    with self._hush():  # the batch says when to come again
+                        batch = feed.take(utc_now(), self._batch)
                 handovers = batch.handovers
                 if self.closing or self.state != STATE_RUNNING:
                     handovers = feed.put_back(handovers)
@@ -218,11 +219,11 @@ class WheelScheduler(BaseScheduler):
             return None
         feed = self._feeds.get(alias)
         if feed is None or feed.store is not store:
-            known, retry_s = self._executors.__contains__, self.jobstore_retry_interval
+            executors, retry_s = self._executors, self.jobstore_retry_interval
             if isinstance(store, BatchStore):
-                feed = BatchFeed(store, alias, known, self._alarm.ring, retry_s, self._max_in_flight, self._logger)
+                feed = BatchFeed(store, alias, executors, self._alarm.ring, retry_s, self._max_in_flight, self._logger)
             else:
-                feed = StockFeed(store, alias, known, retry_s, self._logger)
+                feed = StockFeed(store, alias, executors, retry_s, self._logger)
             self._feeds[alias] = feed
         return feed
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -67,13 +66,13 @@ def soon(seconds: float = 0.02) -> datetime:
     return datetime.now(UTC) + timedelta(seconds=seconds)
 
 
-def in_loop(test: Callable[[Any, Heard], Any], **options: Any) -> None:
+def in_loop(test: Callable[[Any, Heard], Any], paused: bool = False, **options: Any) -> None:
     """Run a test coroutine with a started scheduler."""
 
     async def main() -> None:
         scheduler = WheelAsyncIOScheduler(timezone=UTC, **options)
         heard = Heard(scheduler)
-        scheduler.start()
+        scheduler.start(paused=paused)
         try:
             await test(scheduler, heard)
         finally:
@@ -156,34 +155,57 @@ def test_a_coroutine_that_runs_has_its_instance_counted() -> None:
 
 
 class SlowStore(MemoryJobStore):  # type: ignore[misc]  # APScheduler is untyped
-    """Takes its time, as a server far away does, and notes who has to wait for it."""
+    """Does not answer until it is told to, and notes who has to wait for it."""
 
     def __init__(self) -> None:
         super().__init__()
         self.threads: set[str] = set()
+        self.asked, self.answer = threading.Event(), threading.Event()
 
     def get_due_jobs(self, now: datetime) -> Any:
         self.threads.add(threading.current_thread().name)
-        time.sleep(0.2)  # the delay of the imagined server
+        self.asked.set()
+        assert self.answer.wait(PATIENCE_S)
         return super().get_due_jobs(now)
 
 
 def test_a_slow_store_does_not_hold_up_the_event_loop() -> None:
-    """The pass waits for the server, the loop does not: it turns many times meanwhile."""
+    """The pass waits for the server, the loop does not: it turns many times meanwhile, and only then is answered."""
     store = SlowStore()
 
     async def test(scheduler: Any, heard: Heard) -> None:
-        turns = 0
-        async with asyncio.timeout(PATIENCE_S):
-            while not heard.of(EVENT_JOB_EXECUTED):
-                await asyncio.sleep(0.001)  # gives the loop a turn
-                turns += 1
-                if turns == 5:
-                    await asyncio.to_thread(scheduler.add_job, lambda: None, "date", run_date=soon(0))
-        assert turns > 20
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                while not store.asked.is_set():
+                    await asyncio.sleep(0.001)  # until the pass waits; it tells nobody on the loop
+                for _ in range(50):
+                    await asyncio.sleep(0)
+                assert heard.of(EVENT_JOB_SUBMITTED) == []
+        finally:
+            store.answer.set()
+        await asyncio.to_thread(scheduler.add_job, lambda: None, "date", run_date=soon(0))
+        await heard.wait(EVENT_JOB_EXECUTED)
         assert threading.current_thread().name not in store.threads
 
     in_loop(test, jobstores={"default": store})
+
+
+def test_a_loop_that_stands_still_holds_up_no_other_executor() -> None:
+    """Coroutines wait for it to begin them, jobs in a pool do not."""
+
+    async def test(scheduler: Any, heard: Heard) -> None:
+        async def coroutine() -> None:
+            pass
+
+        ran = threading.Event()
+        for number in range(300):
+            scheduler.add_job(coroutine, "date", run_date=soon(-2), id=f"c{number}")
+        scheduler.add_job(ran.set, "date", run_date=soon(-1), executor="threads", id="t")
+        scheduler.resume()
+        assert ran.wait(PATIENCE_S)  # the loop stands here
+        await heard.wait(EVENT_JOB_EXECUTED, 301)
+
+    in_loop(test, paused=True, executors={"threads": ThreadPoolExecutor(1)})
 
 
 def test_draining_lets_coroutines_end() -> None:

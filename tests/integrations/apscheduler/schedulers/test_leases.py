@@ -68,9 +68,9 @@ def start(open_store: Callable[..., RedisWheelJobStore]) -> Iterator[Make]:
     """Start background schedulers over the store."""
     made: list[WheelBackgroundScheduler] = []
 
-    def factory(paused: bool = False, **options: Any) -> WheelBackgroundScheduler:
+    def factory(paused: bool = False, delivery: str = "at_least_once", **options: Any) -> WheelBackgroundScheduler:
         scheduler = WheelBackgroundScheduler(timezone=UTC, **options)
-        scheduler.add_jobstore(open_store(lease_s=60))
+        scheduler.add_jobstore(open_store(lease_s=60, delivery=delivery))
         scheduler.start(paused=paused)
         made.append(scheduler)
         return scheduler
@@ -97,11 +97,13 @@ def test_a_burst_and_an_interval_run_and_are_settled(start: Make, witness_of: Ma
     assert [job.id for job in scheduler.get_jobs()] == ["often"]
 
 
-def test_what_was_claimed_when_a_pause_came_is_put_back(start: Make, witness_of: Make) -> None:
-    """Another scheduler runs it, long before any lease ends."""
-    first, second = start(paused=True), start(paused=True)
+@pytest.mark.parametrize("delivery", ["at_least_once", "at_most_once"])
+def test_what_was_claimed_when_a_pause_came_is_put_back(start: Make, witness_of: Make, delivery: str) -> None:
+    """Another scheduler runs it, long before any lease ends; also what has left the store already."""
+    first, second = start(paused=True, delivery=delivery), start(paused=True, delivery=delivery)
     seen = witness_of(first), witness_of(second)
     first.add_job("time:time", "date", run_date=past(), id="one")
+    first.add_job("time:time", "interval", hours=1, next_run_time=past(), id="two")
     store = first._jobstores["default"]
     claim_batch = store.claim_batch
     claimed = threading.Event()
@@ -117,7 +119,8 @@ def test_what_was_claimed_when_a_pause_came_is_put_back(start: Make, witness_of:
     first.resume()
     assert claimed.wait(PATIENCE_S)
     second.resume()
-    seen[1].wait(EVENT_JOB_EXECUTED)
+    seen[1].wait(EVENT_JOB_EXECUTED, 2)
+    assert sorted(seen[1].ids(EVENT_JOB_EXECUTED)) == ["one", "two"]
     assert seen[0].of(EVENT_JOB_SUBMITTED) == []
 
 
@@ -150,12 +153,44 @@ def test_back_pressure_leaves_the_rest_in_the_store(start: Make, witness_of: Mak
         nonlocal most
         hand_over(fires)
         feed = scheduler._feeds["default"]
-        most = max(most, len(feed._flying))
+        most = max(most, len(feed.loads))
 
     store.hand_over = watch
     scheduler.resume()
     witness.wait(EVENT_JOB_EXECUTED, 100)
     assert 0 < most <= 40
+
+
+@pytest.mark.parametrize("kind", ["wheel", "at_least_once", "at_most_once"])
+def test_a_stuck_executor_holds_up_no_other(
+    open_store: Callable[..., RedisWheelJobStore], witness_of: Make, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Its backlog is due first; the other's jobs run all the same. When it goes on, all of its own run, each once."""
+    monkeypatch.setattr("wheel_sched_apscheduler.schedulers.loads.BACK_AFTER_S", 0.05)
+    store: Any = WheelJobStore() if kind == "wheel" else open_store(lease_s=60, delivery=kind)
+    executors = {"stuck": ThreadPoolExecutor(1), "default": ThreadPoolExecutor(1)}
+    gate = threading.Event()
+    executors["stuck"]._pool.submit(gate.wait)
+    scheduler = WheelBackgroundScheduler(timezone=UTC, max_in_flight=8, batch=16, executors=executors)
+    scheduler.add_jobstore(store)
+    witness = witness_of(scheduler)
+    scheduler.start(paused=True)
+    try:
+        for number in range(60):
+            scheduler.add_job("time:time", "date", run_date=past(60), executor="stuck", id=f"stuck-{number}")
+        for number in range(20):
+            scheduler.add_job("time:time", "date", run_date=past(1), id=f"other-{number}")
+        scheduler.resume()
+        witness.wait(EVENT_JOB_EXECUTED, 20)
+        assert sorted(witness.ids(EVENT_JOB_EXECUTED)) == sorted(f"other-{number}" for number in range(20))
+        assert len(scheduler._feeds["default"].loads) == 8
+        gate.set()
+        witness.wait(EVENT_JOB_EXECUTED, 80)
+        wait_until(lambda: store.count() == 0 and store.in_flight() == [], "everything was settled")
+        assert len(set(witness.ids(EVENT_JOB_EXECUTED))) == len(witness.ids(EVENT_JOB_EXECUTED)) == 80
+    finally:
+        gate.set()
+        scheduler.shutdown()
 
 
 def test_a_run_that_came_too_late_is_reported_and_settled(start: Make, witness_of: Make) -> None:

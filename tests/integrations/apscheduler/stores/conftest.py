@@ -1,21 +1,33 @@
-"""The job stores over what they stand on: memory, an imitation of Redis, and a real server."""
+"""The job stores over what they stand on: memory, an imitation of Redis, a server; and processes that share one."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
-from datetime import datetime
-from typing import Any
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import fakeredis
 import pytest
+import redis
 from apscheduler.job import Job
 from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.triggers.date import DateTrigger
-from wheel_sched_apscheduler import RedisWheelJobStore, WheelJobStore
+from wheel_sched_apscheduler import Producer, RedisWheelJobStore, WheelJobStore
 
-from wheel_sched.testing.servers import TemporaryServer
+from wheel_sched.testing.servers import TemporaryServer, temporary_server
 
+FOLDER = Path(__file__).parent / "processes"
+PATIENCE_S = 60.0
+JOB = "firing:record"
 _numbers = itertools.count()
 
 
@@ -107,3 +119,135 @@ def make_job() -> Maker:
         return Job(scheduler, **given)
 
     return make
+
+
+class Firing(NamedTuple):
+    """One run, as the job itself told it."""
+
+    fire_id: str
+    pid: int
+    token: int
+    at_ms: int
+
+
+class Runner:
+    """A scheduler process."""
+
+    def __init__(self, settings: dict[str, Any], judge_url: str) -> None:
+        patched = ["-m", "gevent.monkey"] if settings["kind"] == "gevent" else []  # as its users do
+        self._process = subprocess.Popen(
+            [sys.executable, *patched, str(FOLDER / "run_scheduler.py"), json.dumps(settings)],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "JUDGE_URL": judge_url, "PYTHONPATH": str(FOLDER)},
+        )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def wait_ready(self) -> None:
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == "ready\n"
+
+    def stop(self) -> dict[str, Any]:
+        """End it in order; how it was."""
+        self._process.send_signal(signal.SIGTERM)
+        out, _ = self._process.communicate(timeout=PATIENCE_S)
+        assert self._process.returncode == 0
+        found: dict[str, Any] = json.loads(out.splitlines()[-1])
+        return found
+
+    def kill(self) -> None:
+        """Kill it if it still runs. Idempotent."""
+        self._process.kill()
+        self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+
+class House:
+    """A server for the jobs, one for the judge, and the processes."""
+
+    def __init__(self, stack: ExitStack, monkeypatch: pytest.MonkeyPatch, kinds: Sequence[str]) -> None:
+        self._stack = stack
+        self._kinds = itertools.cycle(kinds)
+        # each change is on disk before it is answered: what is lost below is not the server's loss
+        self.server: TemporaryServer = stack.enter_context(temporary_server(fsync="always"))
+        judge = stack.enter_context(temporary_server())
+        self.judge_url = judge.url
+        self.judge: redis.Redis = stack.enter_context(redis.Redis.from_url(judge.url))
+        monkeypatch.syspath_prepend(str(FOLDER))
+        self.store = RedisWheelJobStore(self.server.url, allow=["firing"])
+        self.producer = stack.enter_context(Producer(self.store, timezone="UTC"))
+        self.runners: list[Runner] = []
+
+    def run(
+        self, count: int = 1, *, lease_s: float = 60.0, scheduler: dict[str, Any] | None = None, **options: Any
+    ) -> list[Runner]:
+        """Start schedulers, and wait until they are ready; `options` are their stores'."""
+        settings = {
+            "url": self.server.url,
+            "store": {"lease_s": lease_s, **options},
+            "scheduler": scheduler or {},
+        }
+        started = [Runner({**settings, "kind": next(self._kinds)}, self.judge_url) for _ in range(count)]
+        self.runners += started
+        for runner in started:
+            self._stack.callback(runner.kill)
+        for runner in started:
+            runner.wait_ready()
+        return started
+
+    def popen(self, script: str, *args: str) -> subprocess.Popen[str]:
+        """Start another program of the folder; it is gone at the end."""
+        process = subprocess.Popen(
+            [sys.executable, str(FOLDER / script), *args],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "JUDGE_URL": self.judge_url},
+        )
+        self._stack.enter_context(process)
+        self._stack.callback(process.kill)
+        return process
+
+    def one_shots(
+        self, count: int, *, in_s: float, apart_ms: float, func: str = JOB, args: Sequence[Any] = (), first: int = 0
+    ) -> None:
+        """Add jobs `j<first>`, ..., the first of them due `in_s` from now."""
+        start = datetime.now(UTC) + timedelta(seconds=in_s)
+        jobs = [
+            self.producer.make(
+                func, "date", args=args, id=f"j{first + n}", run_date=start + timedelta(milliseconds=n * apart_ms)
+            )
+            for n in range(count)
+        ]
+        assert self.producer.add_jobs(jobs) == []
+
+    def fired(self) -> list[Firing]:
+        rows: Any = self.judge.lrange("fired", 0, -1)
+        return [Firing(row[0], *map(int, row[1:])) for row in (raw.decode().split() for raw in rows)]
+
+    def jobs_fired(self) -> set[str]:
+        return {firing.fire_id.partition(":")[0] for firing in self.fired()}
+
+    def wait_until(self, condition: Callable[[], bool], what: str) -> None:
+        """Wait for what the processes do."""
+        until_s = time.monotonic() + PATIENCE_S
+        while not condition():
+            assert time.monotonic() < until_s, f"waited in vain until {what}; {len(self.fired())} firings"
+            time.sleep(0.02)  # another process's doing; there is nothing to wait on
+
+    def wait_empty(self) -> None:
+        """Until nothing waits and nothing is in flight: from then on nothing can be doubled."""
+        self.wait_until(lambda: self.store.count() == 0 and self.store.in_flight() == [], "the store was empty")
+
+
+OpenHouse = Callable[[Sequence[str]], House]
+
+
+@pytest.fixture
+def open_house(monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenHouse]:
+    """Makes houses whose processes get these kinds of schedulers in turn."""
+    with ExitStack() as stack:
+        yield lambda kinds: House(stack, monkeypatch, kinds)

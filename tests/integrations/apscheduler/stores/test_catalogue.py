@@ -141,6 +141,36 @@ def test_what_cannot_be_loaded_is_kept_with_the_reason(shared_store: Any, make_j
         store.repoint(good, "os:system")
 
 
+def test_a_run_under_way_is_signed_with_its_times(request: pytest.FixtureRequest, make_job: Any) -> None:
+    """A long run of a recurring job lies beside it; whoever changes its run times or its id is found out."""
+    from dataclasses import replace
+
+    opened = request.getfixturevalue("open_fake")
+    store, other = opened(secret="a secret of some length"), opened(secret="a secret of some length")
+    trigger = IntervalTrigger(hours=1, start_date=OLD, timezone="UTC")
+    for job_id in ("good", "bad"):
+        store.add_job(make_job(OLD, id=job_id, trigger=trigger))
+    for job in store.get_due_jobs(OLD):
+        job._get_run_times(OLD)
+        job.next_run_time = FAR
+        store.update_job(job)
+        job.fire.ticket.since -= 1  # as if it had run for a second
+    store.get_next_run_time()
+    store.flush()
+    items = {found.id.partition(chr(0))[2]: found for found in store.store.list_items(topic="occurrence").found}
+    assert set(items) == {"good", "bad"}
+    changed = items["bad"].body.replace(b"14622", b"14623", 1)
+    assert changed != items["bad"].body
+    store.store.replace(replace(items["bad"].item(), body=changed), keep_due=True)
+    store.store.reschedule([found.id for found in items.values()], 0)  # as if their leases had ended
+    (job,) = other.get_due_jobs(datetime.now(UTC))
+    assert (job.id, job.fire.run_times or job.fixed) == ("good", [OLD])
+    other.get_next_run_time()
+    other.flush()
+    (held,) = store.store.list_items("held", topic="occurrence").found
+    assert "signature is wrong" in held.reason
+
+
 def test_a_job_whose_executor_is_unknown_is_kept(shared_store: Any, make_job: Any) -> None:
     """A stock scheduler removes it before it asks for its run times."""
     shared_store.add_job(make_job(OLD, id="a", executor="elsewhere"))

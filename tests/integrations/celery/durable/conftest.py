@@ -24,13 +24,14 @@ import pytest
 import redis
 from celery import Celery
 from kombu import Exchange, Queue
-from wheel_sched_celery import install
+from wheel_sched_celery import HeldTasks, Selection, install
 
 from wheel_sched.store.connect import open_store
 from wheel_sched.store.delay_store import DelayStore
 from wheel_sched.testing.servers import TemporaryServer, temporary_server
 
 FOLDER = Path(__file__).parent / "processes"
+PATH = os.pathsep.join(filter(None, [str(FOLDER), os.environ.get("PYTHONPATH")]))
 PATIENCE_S = 60.0
 
 
@@ -63,7 +64,7 @@ class Worker:
         with log.open("wb") as out:
             self.process = subprocess.Popen(
                 command,
-                env={**os.environ, **env, "PYTHONPATH": str(FOLDER), "PYTHONWARNINGS": "ignore"},
+                env={**os.environ, **env, "PYTHONPATH": PATH, "PYTHONWARNINGS": "ignore"},
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # a kill reaches the pool's processes too
@@ -105,15 +106,22 @@ class Stage:
         broker_url: of the app; the server's unless another broker is tested.
         server: of results and runs, and of the store unless another one is given.
         store_url: of the delay store. Defaults to the server's.
+        store: what the producing apps are given instead of that URL. Defaults to the URL.
     """
 
     def __init__(
-        self, folder: Path, server: TemporaryServer, broker_url: str | None = None, store_url: str | None = None
+        self,
+        folder: Path,
+        server: TemporaryServer,
+        broker_url: str | None = None,
+        store_url: str | None = None,
+        store: Any = None,
     ) -> None:
         self.server = server
         self.folder = folder
         self.broker_url = broker_url or server.tcp_url
         self.store_url = store_url or server.tcp_url
+        self._place = store or self.store_url
         self.list = f"runs-{uuid.uuid4().hex}"
         self._workers: list[Worker] = []
         self._apps: list[Celery] = []
@@ -125,7 +133,7 @@ class Stage:
     @property
     def store(self) -> DelayStore:
         if self._store is None:
-            self._store = open_store(self.store_url, namespace="celery")
+            self._store = open_store(self._place, namespace="celery")
         return self._store
 
     def producer(self, *, installed: bool = True, **settings: Any) -> Celery:
@@ -140,7 +148,7 @@ class Stage:
             ],
         )
         if installed:
-            install(app, self.store_url, **settings)
+            install(app, self._place, **settings)
         self._apps.append(app)
         return app
 
@@ -191,6 +199,19 @@ class Stage:
     def held(self) -> int:
         """How many tasks wait in the store."""
         return self.store.counts().total("due")
+
+    def wait_held(self, count: int) -> None:
+        """Wait until so many tasks wait in the store."""
+        wait_until(lambda: self.held() == count, f"{count} tasks were held")
+
+    def bring_forward(self, seconds: float, queue: str | None = None) -> None:
+        """Let all that is held (for a queue) be due in so many seconds.
+
+        Held until some far time first, nothing can be due before a test, or a slow machine, is ready for it.
+        """
+        tasks = HeldTasks(self.app)
+        changed = tasks.reschedule(list(tasks.select(Selection(queue=queue))), tasks.now_ms() + int(seconds * 1000))
+        assert changed.left == []
 
     def queued(self, queue: str = "celery") -> int:
         return int(self.client.llen(queue))

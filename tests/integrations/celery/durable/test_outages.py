@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
+import redis
 from wheel_sched_celery import HoldRefused
 
 if TYPE_CHECKING:
@@ -18,22 +20,32 @@ def test_with_the_store_away_tasks_go_the_stock_way(stages: Stages) -> None:
     store = stages.server()
     stage = stages.stage(store_url=store.tcp_url)
     stage.worker().wait_ready()
-    stage.app.send_task("note", ("before",), countdown=4)
+    stage.app.send_task("note", ("before",), countdown=600)
     assert stage.held() == 1
     store.stop()
     stage.app.send_task("note", ("meanwhile",), countdown=3)
     stage.stock.send_task("note", ("foreign",), countdown=3)
     stage.app.send_task("again", ("again", 3, 1))
-    runs = stage.wait_runs(4)
-    assert sorted(run.name for run in runs) == ["again", "again", "foreign", "meanwhile"]
+    failing = stage.app.send_task("auto", ("auto",))  # autoretry_for, and max_retries reached meanwhile
+    alone = ["again", "again", "auto", "auto", "foreign", "meanwhile"]
+    runs = stage.wait_runs(len(alone))
+    assert sorted(run.name for run in runs) == alone
+    failing.get(timeout=60, propagate=False)
+    assert failing.state == "FAILURE"
     store.restart()
-    stage.assert_once(["meanwhile", "foreign", "again", "again", "before"])
     stage.wait_until(lambda: _holds(stage), "tasks are held again")
+    stage.bring_forward(1.5)
+    stage.wait_until(lambda: "before" in _ran(stage), "what was held before ran")
+    assert sorted(_ran(stage)) == sorted(["before", *alone])
 
 
 def _holds(stage: Stage) -> bool:
     stage.app.send_task("note", ("later",), countdown=600)
-    return stage.held() > 0
+    return stage.held() > 1
+
+
+def _ran(stage: Stage) -> list[str]:
+    return [run.name for run in stage.runs() if run.name != "later"]
 
 
 def test_an_app_that_refuses_says_so_and_sends_nothing(stages: Stages) -> None:
@@ -55,14 +67,16 @@ def test_a_broker_outage_over_the_due_times_loses_nothing(stages: Stages, togeth
     broker, results = stages.server(), stages.server()
     store_url = broker.tcp_url if together else results.tcp_url
     stage = stages.stage(server=results, broker_url=broker.tcp_url, store_url=store_url)
-    stage.worker(pool="prefork").wait_ready()
+    worker = stage.worker(pool="prefork").wait_ready()
     names = [f"task {i}" for i in range(100)]
-    for i, name in enumerate(names):
-        stage.app.send_task("note", (name,), countdown=2.5 + i * 0.01)
-    if not together:
-        stage.wait_until(lambda: stage.held() == len(names), "all were held")
+    for name in names:
+        stage.app.send_task("note", (name,), countdown=600)
+    assert stage.held() == len(names)
+    worker.send_all(signal.SIGSTOP)  # so that none is on its way before the broker is gone
+    stage.bring_forward(1)
     broker.stop()
-    stage.wait_until(lambda: stage.server.alive and _past(stage, 4), "the tasks were due")
+    worker.send_all(signal.SIGCONT)
+    stage.wait_until(lambda: _past(stage, 3), "the tasks were due")
     broker.restart()
     stage.assert_once(names)
 
@@ -87,3 +101,25 @@ def test_a_worker_that_starts_before_the_store_finds_it_later(stages: Stages) ->
     stage.wait_until(lambda: "dispatcher_waits" in worker.log, "the worker said that it waits")
     store.restart()
     stage.assert_once(["held", "at once"])
+
+
+def test_a_store_of_another_schema_is_left_alone_and_said(stages: Stages) -> None:
+    """A release that is too new or too old holds nothing there and releases nothing; tasks run the stock way."""
+    store = stages.server()
+    stage = stages.stage(store_url=store.tcp_url)
+    stage.app.send_task("note", ("held",), countdown=600)
+    assert stage.held() == 1
+    with redis.Redis.from_url(store.tcp_url) as client:
+        schema = client.hget("{celery:0}:meta", "schema")
+        assert schema is not None
+        client.hset("{celery:0}:meta", "schema", 99)
+        worker = stage.worker().wait_ready()
+        refusing, falling_back = stage.producer(on_outage="refuse"), stage.producer()
+        with pytest.raises(HoldRefused, match="has schema 99"):
+            refusing.send_task("note", ("refused",), countdown=600)
+        falling_back.send_task("note", ("stock",), countdown=3)
+        stage.assert_once(["stock"])
+        stage.wait_until(lambda: "has schema 99" in worker.log, "the worker said what is wrong")
+        client.hset("{celery:0}:meta", "schema", schema)
+    stage.bring_forward(1.5)
+    stage.assert_once(["stock", "held"])

@@ -82,7 +82,7 @@ def live(stage: Stage, pool: str) -> Life:
     results["swap"] = send("swap", 40)
     results["link"] = send("add", 5, 5, countdown=3, link=task("add", 100))
     results["expired"] = send("note", "expired", countdown=3.5, expires=3.2)
-    results["revoked"] = send("note", "revoked", countdown=4)
+    results["revoked"] = send("note", "revoked", countdown=60)
     results["later"] = send("note", "later", countdown=600)
     app.control.revoke(results["revoked"].id)
     (scheduled,) = app.control.inspect(timeout=30, limit=1).scheduled().values()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -13,24 +13,27 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(150)]
 
-SOFT = json.dumps({"worker_soft_shutdown_timeout": 1.0, "worker_enable_soft_shutdown_on_idle": True})
+SOFT = {"worker_soft_shutdown_timeout": 1.0, "worker_enable_soft_shutdown_on_idle": True}
+HORIZON = "6s"  # wide, so that the worker is down long before what waits in its timer is due
 
 
 @pytest.mark.parametrize(
     ("number", "settings"),
-    [(signal.SIGTERM, "{}"), (signal.SIGQUIT, "{}"), (signal.SIGQUIT, SOFT)],
+    [(signal.SIGTERM, {}), (signal.SIGQUIT, {}), (signal.SIGQUIT, SOFT)],
     ids=["warm", "cold", "soft"],
 )
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
-def test_nothing_is_lost_or_doubled(stage: Stage, pool: str, number: signal.Signals, settings: str) -> None:
+def test_nothing_is_lost_or_doubled(stage: Stage, pool: str, number: signal.Signals, settings: dict[str, Any]) -> None:
     """Tasks within the horizon are in the worker's timer when it is told to stop, the others in the store."""
-    worker = stage.worker(pool=pool, SETTINGS=settings).wait_ready()
+    worker = stage.worker(pool=pool, SETTINGS=json.dumps({**settings, "wheel_horizon": HORIZON})).wait_ready()
+    app = stage.producer(horizon=HORIZON)
     soon, later = [f"soon {i}" for i in range(6)], [f"later {i}" for i in range(50)]
-    for i, name in enumerate(later):
-        stage.app.send_task("note", (name,), countdown=3 + i * 0.01)
+    for name in later:
+        app.send_task("note", (name,), countdown=600)
     for name in soon:
-        stage.app.send_task("note", (name,), countdown=1.9)
+        app.send_task("note", (name,), countdown=5)
     worker.send(number)
     worker.wait_ended()
     stage.worker(pool=pool).wait_ready()
+    stage.bring_forward(1.5)
     stage.assert_once([*soon, *later])

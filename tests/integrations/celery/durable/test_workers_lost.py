@@ -9,12 +9,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import redis
 from kombu.utils.json import loads
 from wheel_sched_celery.due import iso_of
 from wheel_sched_celery.recording import record
 
+from wheel_sched.dispatcher import DispatcherConfig
+
 if TYPE_CHECKING:
-    from conftest import Stage
+    from conftest import Stage, Stages
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(150)]
 
@@ -25,10 +28,11 @@ def test_a_killed_worker_takes_no_held_task_with_it(stage: Stage) -> None:
     first.wait_ready()
     second.wait_ready()
     names = [f"task {i}" for i in range(200)]
-    for i, name in enumerate(names):
-        stage.app.send_task("note", (name,), countdown=5 + i * 0.005)
+    for name in names:
+        stage.app.send_task("note", (name,), countdown=600)
     assert stage.held() == len(names)
     first.kill()
+    stage.bring_forward(1.5)
     stage.assert_once(names)
 
 
@@ -36,10 +40,11 @@ def test_a_stopped_worker_neither_keeps_nor_doubles_what_is_held(stage: Stage) -
     """SIGSTOP over the due times, then SIGCONT: the other one did everything."""
     stopped = stage.worker("-Q", "elsewhere").wait_ready()  # it dispatches and consumes nothing that matters here
     names = [f"task {i}" for i in range(100)]
-    for i, name in enumerate(names):
-        stage.app.send_task("note", (name,), countdown=3.5 + i * 0.01)
+    for name in names:
+        stage.app.send_task("note", (name,), countdown=600)
     stopped.send_all(signal.SIGSTOP)
     stage.worker().wait_ready()
+    stage.bring_forward(1.5)
     stage.assert_once(names)
     stopped.send_all(signal.SIGCONT)
     stage.wait_until(lambda: len(_stats(stage)) == 2, "both workers answered")
@@ -49,15 +54,7 @@ def test_a_stopped_worker_neither_keeps_nor_doubles_what_is_held(stage: Stage) -
 def test_dispatchers_racing_hand_over_each_task_once(stage: Stage) -> None:
     """20,000 tasks due at once, two workers: the queue holds each of them once, and both did their share."""
     count = 20_000
-    start_ms = stage.store.now_ms() + 6_000
-    wheel: Any = stage.app.wheel
-    with stage.app.producer_pool.acquire(block=True) as producer:
-        message = stage.app.amqp.create_task_message("id", "note", eta=iso_of(start_ms))
-        options = {"headers": message.headers, "exchange": "", "routing_key": "parked", "serializer": "json"}
-        model = record(producer, message.body, {**options, **message.properties}, start_ms)
-    tasks = [replace(model, task_id=f"id-{i}", headers={**model.headers, "id": f"id-{i}"}) for i in range(count)]
-    for at in range(0, count, 500):
-        assert all(wheel.hold(tasks[at : at + 500]))
+    _park(stage, count, stage.store.now_ms() + 6_000)
     for worker in [stage.worker(), stage.worker()]:
         worker.wait_ready()
     stage.wait_until(lambda: stage.queued("parked") >= count, "all were handed over")
@@ -66,6 +63,42 @@ def test_dispatchers_racing_hand_over_each_task_once(stage: Stage) -> None:
     assert loads(rows[0])["headers"]["task"] == "note"
     stage.wait_until(lambda: sum(_published(stage)) == count, "both have counted")
     assert stage.held() == 0
+
+
+def test_a_worker_stopped_beyond_its_lease_while_it_publishes_loses_nothing(stages: Stages) -> None:
+    """Broker and store apart: the other worker takes what it had claimed, and only that can be there twice."""
+    broker, rest = stages.server(), stages.server()
+    stage = stages.stage(server=rest, broker_url=broker.tcp_url)
+    count = 10_000
+    first = stage.worker("-Q", "elsewhere").wait_ready()
+    _park(stage, count, stage.store.now_ms() - 1)
+    with redis.Redis.from_url(broker.tcp_url) as queue:
+        stage.wait_until(lambda: queue.llen("parked") and stage.store.counts().sizes["fly"], "it has claimed a batch")
+        first.send_all(signal.SIGSTOP)
+        counts = stage.store.counts()
+        assert counts.sizes["due"], "it was stopped in the middle"
+        second = stage.worker("-Q", "elsewhere").wait_ready()
+        stage.wait_until(lambda: not stage.store.counts().sizes["body"], "the other one has published all")
+        first.send_all(signal.SIGCONT)
+        second.kill()
+        _park(stage, 1, stage.store.now_ms() - 1, "last")
+        stage.wait_until(lambda: queue.llen("last") == 1, "the first is at work again")
+        ids = Counter(json.loads(row)["headers"]["id"] for row in queue.lrange("parked", 0, -1))
+    assert len(ids) == count
+    assert sum(ids.values()) - count <= DispatcherConfig().batch
+    assert max(ids.values()) <= 2
+
+
+def _park(stage: Stage, count: int, eta_ms: int, queue: str = "parked") -> None:
+    """Hold so many tasks for a queue that no worker consumes."""
+    wheel: Any = stage.app.wheel
+    with stage.app.producer_pool.acquire(block=True) as producer:
+        message = stage.app.amqp.create_task_message("id", "note", eta=iso_of(eta_ms))
+        options = {"headers": message.headers, "exchange": "", "routing_key": queue, "serializer": "json"}
+        model = record(producer, message.body, {**options, **message.properties}, eta_ms)
+    tasks = [replace(model, task_id=f"id-{i}", headers={**model.headers, "id": f"id-{i}"}) for i in range(count)]
+    for at in range(0, count, 500):
+        assert all(wheel.hold(tasks[at : at + 500]))
 
 
 def test_children_forked_beside_a_busy_dispatcher_never_hang(stage: Stage) -> None:

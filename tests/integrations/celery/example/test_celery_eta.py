@@ -36,5 +36,6 @@ def test_two_workers_a_producer_and_a_stock_one(tmp_path: Path) -> None:
     assert out.splitlines() == [
         "40 tasks wait in the store, none in a worker",
         "killed the first worker",
+        "40 tasks are due in two seconds instead",
         "40 reports sent, 0 of them early",
     ]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kombu import Connection, Exchange, Queue
 from wheel_sched_celery.due import instant_ms, iso_of
 from wheel_sched_celery.entities import entity_of, values_of
-from wheel_sched_celery.held_task import HeldTask, bounded, decode, encode_neutral
+from wheel_sched_celery.held_task import HeldTask, bounded, decode, encode_neutral, release_ms
 from wheel_sched_celery.redis_queue import RedisQueue
 
 from wheel_sched.errors import Rejected
@@ -96,6 +96,17 @@ def test_an_id_tells_retries_etas_and_copies_apart() -> None:
     copies = [replace(one, one_of_many=True, queue=name) for name in ("left", "right")]
     assert len({each.item_id for each in [one, *others, *copies]}) == 6
     assert one.item_id == replace(one, body=b"", headers={}).item_id == f"an-id:2:{ETA_MS}"
+
+
+@settings(max_examples=50)
+@given(st.integers(0, 2**48), st.integers(0, 5_000))
+def test_tasks_leave_the_store_within_the_lead_and_together(eta_ms: int, lead_ms: int) -> None:
+    """At most the lead before they are due, at least seven eighths of it, and on a few moments a second."""
+    release = release_ms(eta_ms, lead_ms)
+    assert max(0, eta_ms - lead_ms) <= release <= max(0, eta_ms - lead_ms) + lead_ms // 8
+    later = [release_ms(eta_ms + i, lead_ms) for i in range(0, max(lead_ms, 1), max(1, lead_ms // 50))]
+    assert later == sorted(later)
+    assert len(set(later)) <= 18 or lead_ms < 8
 
 
 def test_another_eta_stands_in_the_message_too() -> None:

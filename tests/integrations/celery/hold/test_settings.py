@@ -44,6 +44,30 @@ def test_an_argument_wins_over_the_configuration() -> None:
     assert load_settings({"horizon": None}, conf, None).holds is False
 
 
+@pytest.mark.parametrize(
+    ("options", "horizon", "lead"),
+    [
+        ({"visibility_timeout": 3600}, 2_000, 1_000),
+        ({"visibility_timeout": 5}, 2_000, 1_000),
+        ({"visibility_timeout": 1}, 500, 250),
+        ({"visibility_timeout": 0.001}, 1, 0),
+        ({"visibility_timeout": None}, 2_000, 1_000),
+        (None, 2_000, 1_000),
+    ],
+)
+def test_nothing_waits_in_a_worker_until_the_broker_takes_it_back(options: Any, horizon: int, lead: int) -> None:
+    """Horizon and lead are half and a quarter of the visibility timeout at most, unless somebody says otherwise."""
+    settings = load_settings({}, {"broker_transport_options": options}, "redis://x")
+    assert (settings.horizon, settings.lead) == (horizon, lead)
+
+
+def test_a_horizon_that_is_given_stays_and_held_tasks_are_fetched_in_time_all_the_same() -> None:
+    """`celery wheel doctor` says what is wrong with such a horizon."""
+    conf = {"broker_transport_options": {"visibility_timeout": 1}}
+    settings = load_settings({"horizon": 10}, conf, "redis://x")
+    assert (settings.horizon, settings.lead) == (10_000, 250)
+
+
 def test_everything_that_is_wrong_is_told_at_once() -> None:
     """With the name that was meant."""
     given: dict[str, Any] = {"horizon": "soon", "on_outage": "hope", "dispatch": "yes"}

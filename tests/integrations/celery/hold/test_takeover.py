@@ -68,12 +68,14 @@ class Scene:
     def _stock(self, message: Any, body: Any, ack: Any, reject: Any, callbacks: Any, to_timestamp: Any = None) -> None:
         self.stock.append({"id": message.headers["id"], "to_timestamp": to_timestamp})
 
-    def receive(self, task_id: str, in_s: float, errors: Any = None, **headers: Any) -> None:
-        eta = iso_of(self.house.store.now_ms() + int(in_s * 1000))
+    def receive(
+        self, task_id: str, in_s: float, errors: Any = None, *, again: bool = False, due: str = "", **headers: Any
+    ) -> None:
+        eta = due or iso_of(self.house.store.now_ms() + int(in_s * 1000))
         message = SimpleNamespace(
             headers={"task": "note", "id": task_id, "eta": eta, "retries": 0, **headers},
             properties={"correlation_id": task_id, "delivery_tag": 1, "priority": 3},
-            delivery_info={"exchange": "", "routing_key": "celery"},
+            delivery_info={"exchange": "", "routing_key": "celery", "redelivered": again},
             body=b"[]",
             content_type="application/json",
             content_encoding="utf-8",
@@ -166,6 +168,44 @@ def test_with_the_store_away_they_stay_in_the_worker(house: House, monkeypatch: 
     monkeypatch.setattr(house.store, "schedule", away)
     scene.consumer.turn()
     assert (scene.left_to_stock, scene.acked) == (["early"], [])
+
+
+def test_a_copy_of_what_waits_is_dropped_however_late_the_broker_redelivers_it(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Far from its due time it is stored under the same id, near it the stored one is asked for."""
+    first, second = Scene(house), Scene(house)
+    eta = iso_of(house.store.now_ms() + 60_000)
+    first.receive("slow", 0, due=eta)
+    first.consumer.turn()
+    second.receive("slow", 0, due=eta, again=True)
+    second.consumer.turn()
+    assert (len(house.held()), second.acked) == (1, ["slow"])
+    in_a_minute_us = house.store.now_ms() * 1000 + 59_000_000
+    monkeypatch.setattr(StoreClock, "now_us", lambda _: in_a_minute_us)
+    second.receive("slow", 0, due=eta, again=True)
+    assert (second.acked, second.stock) == (["slow", "slow"], [])
+
+
+def test_a_copy_of_what_has_left_the_store_runs(house: House) -> None:
+    """It may be the one that the store sent, whose worker died."""
+    scene = Scene(house)
+    scene.receive("sent", 1, again=True)
+    assert (scene.left_to_stock, scene.acked) == (["sent"], [])
+
+
+def test_a_copy_runs_when_the_store_cannot_be_asked(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twice is better than never."""
+    scene = Scene(house)
+    scene.receive("far", 60)
+    scene.consumer.turn()
+
+    def away(*_: Any, **__: Any) -> Any:
+        raise StoreUnavailable("gone")
+
+    monkeypatch.setattr(house.store, "get", away)
+    scene.receive("near", 1, again=True)
+    assert scene.left_to_stock == ["near"]
 
 
 def test_after_a_lost_connection_nothing_of_it_is_stored(house: House) -> None:

@@ -9,6 +9,7 @@ import pytest
 from celery import Celery
 from kombu.utils.json import loads
 from wheel_sched_celery import wheel_of
+from wheel_sched_celery.held_task import release_ms
 from wheel_sched_celery.management import HeldTasks, Selection
 
 from wheel_sched.errors import ConfigError, Rejected
@@ -103,7 +104,7 @@ def test_reschedule_moves_the_task_and_the_eta_in_its_message(tasks: HeldTasks, 
     assert [each.id for each in tasks.reschedule([before], eta_ms).done] == [ids["three"]]
     (after,) = tasks.get(ids["three"])
     assert after.eta_ms == eta_ms
-    assert after.found.score_ms == eta_ms - tasks.wheel.settings.lead
+    assert after.found.score_ms == release_ms(eta_ms, tasks.wheel.settings.lead)
     assert after.headers["eta"] != before.headers["eta"]
     assert {**after.headers, "eta": 0} == {**before.headers, "eta": 0}
     assert after.task is not None

@@ -9,19 +9,54 @@ import redis
 from wheel_sched_apscheduler import current_fire
 
 FIRED = "fired"
+TURNS = "turns"  # hash: how often each process has run `take_turn`
+OPEN = "open"  # while it is missing, `record_and_wait` waits
+AHEAD = 3  # a process that is so far ahead of the last one waits for it
 _client: redis.Redis | None = None
+
+
+def judge() -> redis.Redis:
+    global _client  # noqa: PLW0603 - one connection pool for a process
+    if _client is None:
+        _client = redis.Redis.from_url(os.environ["JUDGE_URL"])
+    return _client
 
 
 def record(work_s: float = 0.0) -> None:
     """Tell it, then work."""
-    global _client  # noqa: PLW0603 - one connection pool for a process
-    if _client is None:
-        _client = redis.Redis.from_url(os.environ["JUDGE_URL"])
     fire = current_fire()
     assert fire is not None
-    _client.rpush(FIRED, f"{fire.id} {os.getpid()} {fire.token} {time.time_ns() // 1_000_000}")
+    judge().rpush(FIRED, f"{fire.id} {os.getpid()} {fire.token} {time.time_ns() // 1_000_000}")
     if work_s:
         time.sleep(work_s)  # the work
+
+
+async def record_later() -> None:
+    """The same as a coroutine."""
+    record()
+
+
+def record_and_wait() -> None:
+    """Tell it, and work until the judge says that it is enough."""
+    record()
+    while not judge().exists(OPEN):
+        time.sleep(0.02)  # the judge tells nobody
+
+
+def take_turn(processes: int, jobs: int) -> None:
+    """Tell it, and wait while this process is ahead of the slowest of all: how fast each is does not matter then.
+
+    The slowest one never waits, so the jobs come to an end.
+    """
+    record()
+    client = judge()
+    mine = int(client.hincrby(TURNS, str(os.getpid()), 1))
+    while True:
+        turns = [int(value) for value in client.hvals(TURNS)]
+        slowest = min(turns) if len(turns) == processes else 0
+        if mine <= slowest + AHEAD or sum(turns) >= jobs:
+            break
+        time.sleep(0.01)  # another process's doing
 
 
 def fail() -> None:

@@ -1,6 +1,7 @@
 """A process with a scheduler over a shared store; says "ready", and on SIGTERM how it is, as JSON.
 
-argv[1] is JSON: `url`, `store` and `scheduler` (their settings) and `kind`: "stock", or a scheduler of ours by name.
+argv[1] is JSON: `url`, `store` and `scheduler` (their settings) and `kind`, one of KINDS: a stock scheduler, or one of
+ours.
 """
 
 from __future__ import annotations
@@ -10,22 +11,22 @@ import json
 import signal
 import sys
 import threading
+from importlib import import_module
 from typing import Any
 
 from apscheduler.events import EVENT_SCHEDULER_SHUTDOWN, EVENT_SCHEDULER_STARTED
-from apscheduler.schedulers.background import BackgroundScheduler
-from wheel_sched_apscheduler import (
-    RedisWheelJobStore,
-    WheelAsyncIOScheduler,
-    WheelBackgroundScheduler,
-    WheelBlockingScheduler,
-)
+from wheel_sched_apscheduler import RedisWheelJobStore
 
 KINDS = {
-    "stock": BackgroundScheduler,
-    "background": WheelBackgroundScheduler,
-    "blocking": WheelBlockingScheduler,
-    "asyncio": WheelAsyncIOScheduler,
+    "stock": ("apscheduler.schedulers.background", "BackgroundScheduler"),
+    "stock-blocking": ("apscheduler.schedulers.blocking", "BlockingScheduler"),
+    "stock-asyncio": ("apscheduler.schedulers.asyncio", "AsyncIOScheduler"),
+    "gevent": ("apscheduler.schedulers.gevent", "GeventScheduler"),
+    "tornado": ("apscheduler.schedulers.tornado", "TornadoScheduler"),
+    "twisted": ("apscheduler.schedulers.twisted", "TwistedScheduler"),
+    "background": ("wheel_sched_apscheduler", "WheelBackgroundScheduler"),
+    "blocking": ("wheel_sched_apscheduler", "WheelBlockingScheduler"),
+    "asyncio": ("wheel_sched_apscheduler", "WheelAsyncIOScheduler"),
 }
 
 
@@ -36,7 +37,15 @@ def say(what: str) -> None:
 
 def alive(scheduler: Any) -> bool:
     """Stock's own `running` stays True when its thread is dead."""
-    return bool(scheduler._thread.is_alive() if type(scheduler) is BackgroundScheduler else scheduler.running)
+    thread = getattr(scheduler, "_thread", None)
+    return bool(scheduler.running if thread is None else thread.is_alive())
+
+
+def between_passes(scheduler: Any) -> None:
+    """Pause it, and wait for the pass under way: within one, stock's own `remove_job` fails at a shutdown."""
+    scheduler.pause()
+    with scheduler._jobstores_lock:
+        pass
 
 
 def in_the_background(scheduler: Any) -> bool:
@@ -46,9 +55,7 @@ def in_the_background(scheduler: Any) -> bool:
     say("ready")
     ended.wait()
     lived = alive(scheduler)
-    scheduler.pause()
-    with scheduler._jobstores_lock:  # between two passes: within one, stock's own `remove_job` fails
-        pass
+    between_passes(scheduler)
     scheduler.shutdown()
     return lived
 
@@ -58,6 +65,7 @@ def in_this_thread(scheduler: Any) -> bool:
 
     def end() -> None:
         lived.append(alive(scheduler))
+        between_passes(scheduler)
         scheduler.shutdown()
 
     ender = threading.Thread(target=end)
@@ -69,6 +77,7 @@ def in_this_thread(scheduler: Any) -> bool:
 
 
 async def on_the_loop(scheduler: Any) -> bool:
+    """asyncio, and Tornado, whose loop is asyncio's."""
     ended, over = asyncio.Event(), asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
     scheduler.start()
@@ -76,24 +85,65 @@ async def on_the_loop(scheduler: Any) -> bool:
     say("ready")
     await ended.wait()
     lived = alive(scheduler)
-    assert await scheduler.drain_async()
+    if hasattr(scheduler, "drain_async"):
+        assert await scheduler.drain_async()
     scheduler.shutdown()
     await over.wait()
     return lived
 
 
+def in_a_greenlet(scheduler: Any) -> bool:
+    import gevent
+    from gevent.event import Event
+
+    ended = Event()
+    gevent.signal_handler(signal.SIGTERM, ended.set)
+    greenlet = scheduler.start()
+    say("ready")
+    ended.wait()
+    lived = not greenlet.dead
+    between_passes(scheduler)
+    scheduler.shutdown()
+    return lived
+
+
+def in_the_reactor(scheduler: Any) -> bool:
+    from twisted.internet import reactor
+
+    live: Any = reactor
+    signal.signal(signal.SIGTERM, lambda *_: live.callFromThread(scheduler.shutdown))
+    scheduler.add_listener(lambda _: live.callLater(0, live.stop), EVENT_SCHEDULER_SHUTDOWN)
+    scheduler.start()
+    lived = scheduler.running
+    live.callWhenRunning(say, "ready")
+    live.run(installSignalHandlers=False)
+    return bool(lived)
+
+
 def main() -> None:
     settings = json.loads(sys.argv[1])
     kind = settings["kind"]
+    module, name = KINDS[kind]
     store = RedisWheelJobStore(settings["url"], allow=["firing"], **settings["store"])
-    scheduler = KINDS[kind](timezone="UTC", **settings.get("scheduler", {}))
-    scheduler.add_jobstore(store)
-    if kind == "blocking":
-        lived = in_this_thread(scheduler)
-    elif kind == "asyncio":
-        lived = asyncio.run(on_the_loop(scheduler))
+
+    def made() -> Any:
+        scheduler = getattr(import_module(module), name)(timezone="UTC", **settings.get("scheduler", {}))
+        scheduler.add_jobstore(store)
+        return scheduler
+
+    async def made_on_the_loop() -> bool:
+        return await on_the_loop(made())
+
+    if kind in ("blocking", "stock-blocking"):
+        lived = in_this_thread(made())
+    elif kind in ("asyncio", "stock-asyncio", "tornado"):
+        lived = asyncio.run(made_on_the_loop())
+    elif kind == "gevent":
+        lived = in_a_greenlet(made())
+    elif kind == "twisted":
+        lived = in_the_reactor(made())
     else:
-        lived = in_the_background(scheduler)
+        lived = in_the_background(made())
     say(json.dumps({"alive": lived}))
 
 

@@ -15,6 +15,7 @@ import redis
 from celery import Celery
 from kombu import Exchange, Queue
 from kombu.common import Broadcast
+from redis.sentinel import Sentinel
 from wheel_sched_celery import install
 
 app = Celery("wheel_tasks", broker=os.environ["BROKER"], backend=os.environ["BACKEND"])
@@ -30,8 +31,18 @@ app.conf.update(
     ],
     **json.loads(os.environ.get("SETTINGS", "{}")),
 )
+
+
+def store_of(address: str) -> Any:
+    """A URL, or the client of what a Sentinel watches."""
+    if not address.startswith("sentinel:"):
+        return address
+    _, port, name = address.split(":")
+    return Sentinel([("127.0.0.1", int(port))]).master_for(name, socket_timeout=5, socket_connect_timeout=5)
+
+
 if os.environ.get("INSTALLED", "yes") == "yes":
-    install(app, os.environ.get("STORE", os.environ["BACKEND"]))
+    install(app, store_of(os.environ.get("STORE", os.environ["BACKEND"])))
 
 runs = redis.Redis.from_url(os.environ["BACKEND"])
 

@@ -2,10 +2,15 @@ package org.wheelsched.benchmark;
 
 import io.netty.util.HashedWheelTimer;
 import io.netty.util.TimerTask;
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
 import java.lang.management.ManagementFactory;
 import java.lang.management.ThreadMXBean;
-import java.util.Arrays;
-import java.util.Random;
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.Locale;
 import java.util.concurrent.Executors;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
@@ -14,17 +19,20 @@ import org.apache.kafka.common.utils.Time;
 import org.apache.kafka.server.util.timer.SystemTimer;
 
 /**
- * Nanoseconds of the calling thread's CPU to add a timer and, for Kafka, to expire it: one JSON object on stdout.
+ * One round for each line on stdin, which names a file of delays (64-bit, little-endian, ms): a line of JSON on stdout,
+ * nanoseconds of CPU a timer takes.
  *
- * Uniform delays of 1 ms to 1 h. Kafka's classes read the
- * real clock, which {@link SystemTime} sets forward; its reaper is this thread.
+ * <p>"add" is SystemTimer.add with the task it takes, as its users write it. "caller" is the thread that calls
+ * advanceClock while an hour passes in a thousand steps, "executor" Kafka's own thread that runs the tasks. "clock" is
+ * one reading of the clock that add reads. Kafka's classes read the real clock, which {@link SystemTime} sets forward;
+ * its reaper is this thread. Between rounds this process waits for its stdin.
  */
 public final class Timers {
   private static final int HOUR_MS = 3_600_000;
-  private static final int ROUNDS = 9;
-  private static final int WARM_UP = 4;
   private static final int STEPS = 1000;
+  private static final int READINGS = 200_000;
   private static final ThreadMXBean CPU = ManagementFactory.getThreadMXBean();
+  private static final AtomicInteger FIRED = new AtomicInteger();
 
   private static final class Task extends org.apache.kafka.server.util.timer.TimerTask {
     Task(long delayMs) {
@@ -37,46 +45,33 @@ public final class Timers {
     }
   }
 
-  private static final AtomicInteger FIRED = new AtomicInteger();
+  private static long blackHole;
+  private static int round;
 
   private Timers() {}
 
   public static void main(String[] arguments) throws Exception {
     Time.SYSTEM.milliseconds(); // initializes the interface before the class that implements it, as Kafka does
-    StringBuilder json = new StringBuilder("{");
-    for (int count : new int[] {10_000, 100_000}) {
-      double[] add = new double[ROUNDS];
-      double[] expire = new double[ROUNDS];
-      double[] netty = new double[ROUNDS];
-      for (int round = -WARM_UP; round < ROUNDS; round++) {
-        long[] delays = delays(count, round);
-        double[] kafka = kafka(delays);
-        double nettyAdd = netty(delays);
-        if (round >= 0) {
-          add[round] = kafka[0];
-          expire[round] = kafka[1];
-          netty[round] = nettyAdd;
-        }
-      }
-      json.append(json.length() > 1 ? ", " : "")
-          .append(
-              String.format(
-                  java.util.Locale.ROOT,
-                  "\"%dk\": {\"kafka\": {\"add\": %.1f, \"expire\": %.1f}, \"netty\": {\"add\": %.1f}}",
-                  count / 1000,
-                  median(add),
-                  median(expire),
-                  median(netty)));
+    BufferedReader lines = new BufferedReader(new InputStreamReader(System.in));
+    for (String line = lines.readLine(); line != null; line = lines.readLine()) {
+      long[] delays = delays(Path.of(line));
+      double[] kafka = kafka(delays);
+      System.out.printf(
+          Locale.ROOT,
+          "{\"add\": %.2f, \"caller\": %.2f, \"executor\": %.2f, \"clock\": %.2f, \"netty\": %.2f}%n",
+          kafka[0],
+          kafka[1],
+          kafka[2],
+          clock(),
+          netty(delays));
+      System.out.flush();
     }
-    System.out.println(json.append("}"));
   }
 
-  private static long[] delays(int count, long seed) {
-    Random random = new Random(seed);
-    long[] delays = new long[count];
-    for (int n = 0; n < count; n++) {
-      delays[n] = 1 + random.nextInt(HOUR_MS);
-    }
+  private static long[] delays(Path file) throws Exception {
+    ByteBuffer bytes = ByteBuffer.wrap(Files.readAllBytes(file)).order(ByteOrder.LITTLE_ENDIAN);
+    long[] delays = new long[bytes.remaining() / Long.BYTES];
+    bytes.asLongBuffer().get(delays);
     return delays;
   }
 
@@ -84,7 +79,8 @@ public final class Timers {
     System.gc();
     FIRED.set(0);
     SystemTime.aheadMs = 0;
-    SystemTimer timer = new SystemTimer("benchmark");
+    String name = "benchmark-" + ++round;
+    SystemTimer timer = new SystemTimer(name);
     long begun = CPU.getCurrentThreadCpuTime();
     for (long delay : delays) {
       timer.add(new Task(delay));
@@ -95,17 +91,38 @@ public final class Timers {
       SystemTime.aheadMs = (long) HOUR_MS * step / STEPS;
       timer.advanceClock(0);
     }
-    double expire = CPU.getCurrentThreadCpuTime() - begun;
+    double caller = CPU.getCurrentThreadCpuTime() - begun;
     while (FIRED.get() < delays.length) {
-      Thread.onSpinWait(); // its executor is behind; that is no part of this thread's time
+      Thread.sleep(1); // its executor is behind, and shall have the machine
     }
+    double executor = executorCpu(name);
     timer.close();
-    return new double[] {add / delays.length, expire / delays.length};
+    return new double[] {add / delays.length, caller / delays.length, executor / delays.length};
+  }
+
+  /** CPU time of a timer's executor thread, which is as old as the timer. */
+  private static long executorCpu(String timer) {
+    for (Thread thread : Thread.getAllStackTraces().keySet()) {
+      if (thread.getName().equals("executor-" + timer)) {
+        return CPU.getThreadCpuTime(thread.getId());
+      }
+    }
+    throw new IllegalStateException("Kafka's timer has no thread named executor-" + timer + " any more");
+  }
+
+  private static double clock() {
+    long begun = CPU.getCurrentThreadCpuTime();
+    long sum = 0;
+    for (int reading = 0; reading < READINGS; reading++) {
+      sum += Time.SYSTEM.hiResClockMs();
+    }
+    blackHole = sum;
+    return (double) (CPU.getCurrentThreadCpuTime() - begun) / READINGS;
   }
 
   private static double netty(long[] delays) {
     System.gc();
-    HashedWheelTimer timer = 
+    HashedWheelTimer timer =
         new HashedWheelTimer(Executors.defaultThreadFactory(), 100, TimeUnit.MILLISECONDS, 512, false);
     timer.start();
     TimerTask task = timeout -> {};
@@ -116,11 +133,5 @@ public final class Timers {
     double add = CPU.getCurrentThreadCpuTime() - begun;
     timer.stop();
     return add / delays.length;
-  }
-
-  private static double median(double[] values) {
-    double[] ordered = values.clone();
-    Arrays.sort(ordered);
-    return ordered[ordered.length / 2];
   }
 }

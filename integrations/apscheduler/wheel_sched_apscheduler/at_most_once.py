@@ -1,0 +1,54 @@
+"""At most once: an occurrence leaves the store before it is handed out, so a crash loses it instead of doubling it.
+
+What the driver gives back all the same (a pause, no room in an executor) is put into the store again, as an occurrence
+of its own, see `flights`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from wheel_sched.errors import StoreError
+from wheel_sched_apscheduler.fire import Fire
+from wheel_sched_apscheduler.missed import missed_runs
+
+if TYPE_CHECKING:
+    from wheel_sched_apscheduler.redis_store import RedisWheelJobStore
+
+TRIGGER_AGAIN_S = 2.0  # how soon a job comes again whose trigger failed
+
+
+def settled_first(home: RedisWheelJobStore, fires: Sequence[Fire], now: datetime) -> list[Fire]:
+    """Those of the claimed `fires` that may be handed out: they have left the store. Those whose executor is unknown
+    are still in it, for the driver to quarantine. Under the store's lock."""
+    executors = getattr(home._scheduler, "_executors", None)
+    flights = home._flights
+    leaving, staying = [], []
+    for fire in fires:
+        if executors is not None and fire.job.executor not in executors:
+            staying.append(fire)
+            continue
+        run_times, following = fire.run_times or getattr(fire.job, "fixed", None), None
+        try:
+            if not run_times:
+                run_times, following = missed_runs(fire.job, now)
+        except Exception:
+            home._logger.exception('The trigger of job "%s" failed; next try in %g s', fire.job, TRIGGER_AGAIN_S)
+            flights.put_back(fire, home.store_now_ms() + int(TRIGGER_AGAIN_S * 1000))
+            continue
+        fire.run_at(run_times)
+        if not home.driven:
+            fire.job.fixed = run_times
+        fire.plan(following)
+        flights.end(fire)
+        leaving.append(fire)
+    try:
+        home._send(flights.gather(home.store_now_ms()), [])
+    except StoreError as error:
+        home._failed(now, error)
+    left = [fire for fire in leaving if fire.ticket.item_id not in flights.flying]
+    for fire in left:
+        fire.ticket.gone = True
+    return staying + left

@@ -1,0 +1,243 @@
+"""Lanes: the messages of one ordered topic, one lane a key; in each, one is handled at a time, in the order read.
+
+When a message fails, its key is closed in the store before anything else of the key happens; those behind it in the
+lane, and all that come later, are parked in the store until its retry has succeeded or was given up. Which keys are
+closed is loaded when the topic is taken over and kept here after: while this reader owns the topic nobody else closes
+one, so a key that is open costs no call at all.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from retry_topic.brokers.protocol import Delivery
+from retry_topic.consumer.failing import failed_message, ordered_state, parked_message, retry_state
+from retry_topic.consumer.heads import Give
+from retry_topic.consumer.keeper import Keeper
+from retry_topic.consumer.settling import Outcome, Sink
+from retry_topic.headers import RetryState
+from retry_topic.message import Message
+from retry_topic.policy import Failure
+from retry_topic.wire import encode_body
+from wheel_sched.errors import Rejected
+from wheel_sched.store import Item
+from wheel_sched.store import Outcome as Fate
+from wheel_sched.store.key_gates import KeyGates, gate_of, ref_of, route_of
+from wheel_sched.store.operations.ordering import Owner
+
+logger = logging.getLogger("retry_topic.consumer")
+
+_FULL_S = 0.5  # how soon a full key is asked again
+_PARKED_AT_ONCE = 100  # of a lane, and so bounded in bytes as well
+
+
+@dataclass(slots=True, eq=False)
+class Lane:
+    """A key's messages: `running` is in a handler's hands, as its gate's head when `head`."""
+
+    gate: str
+    waiting: deque[tuple[Delivery, RetryState]] = field(default_factory=deque)
+    running: Delivery | None = None
+    head: bool = False
+    full_until: float = 0.0
+
+
+class Lanes(Keeper):
+    """The keeper of an ordered topic while we own it.
+
+    Args:
+        gates: the ordering keys.
+        owner: in whose name we close and park.
+        closed: gates that are closed when we begin.
+        group: the consumer group.
+        secrets: to sign what is parked.
+        parked_cap: how many may stand behind one head.
+        give: has a delivery handled.
+        sink: settles.
+        lost: set when the topic is another's, by us or by who renews the lease.
+    """
+
+    def __init__(
+        self,
+        gates: KeyGates,
+        owner: Owner,
+        closed: Iterable[str],
+        *,
+        group: str,
+        secrets: tuple[bytes, ...],
+        parked_cap: int,
+        give: Give,
+        sink: Sink,
+        lost: threading.Event,
+    ) -> None:
+        super().__init__(gates, sink)
+        self._owner = owner
+        self._closed = set(closed)
+        self._group = group
+        self._secrets = secrets
+        self._cap = parked_cap
+        self._give = give
+        self._lost = lost
+        self._lanes: dict[str, Lane] = {}
+        self._dirty: dict[str, None] = {}
+        self._failing: list[tuple[Lane, RetryState, Outcome]] = []
+        self._states: dict[object, RetryState] = {}
+
+    # -- notes
+
+    def _came(self, delivery: Delivery) -> None:
+        message = delivery.message
+        state = retry_state(self._group, message, self._secrets)
+        if message.key is None or message.source is None:  # no key, no order
+            self._give(delivery, state, self._sink)
+            return
+        gate = gate_of(self._owner.scope, message.key)
+        state = ordered_state(self._group, message, state, gate)
+        lane = self._lanes.setdefault(gate, Lane(gate))
+        lane.waiting.append((delivery, state))
+        self._dirty[gate] = None
+
+    def _ended(self, outcome: Outcome) -> None:
+        if self._lost.is_set():
+            return  # it comes to whoever owns the topic now
+        key = outcome.delivery.message.key
+        lane = self._lanes[gate_of(self._owner.scope, key or b"")]
+        state = self._states.pop(outcome.delivery.message.source)
+        if outcome.ended != "acknowledged":
+            self._failing.append((lane, state, outcome))
+            return
+        if lane.head:
+            self._passing.append((lane.gate, state.stem, outcome))
+        else:
+            self._sink.put(outcome)
+        self._free(lane)
+
+    def _free(self, lane: Lane) -> None:
+        lane.running, lane.head = None, False
+        if lane.waiting:
+            self._dirty[lane.gate] = None
+        else:
+            del self._lanes[lane.gate]
+
+    # -- turns
+
+    def _turn(self) -> None:
+        if self._lost.is_set():
+            self._lose()
+            return
+        self._close()
+        self._pass_on()  # before parking, or what is next would stand behind what is through
+        self._start_or_park()
+
+    def _left(self) -> bool:
+        return not self._lost.is_set() and bool(self._passing or self._failing)
+
+    def _close(self) -> None:
+        while self._failing and not self._lost.is_set():
+            part = self._failing[:200]
+            rows = [(lane.gate, state.stem, _label(one.delivery.message)) for lane, state, one in part]
+            fates = self._gates.close(self._owner, rows)
+            del self._failing[: len(part)]
+            for (lane, _, outcome), fate in zip(part, fates, strict=True):
+                if fate is Fate.STALE:
+                    self._lose()
+                    return
+                self._closed.add(lane.gate)
+                self._sink.put(outcome)
+                self._free(lane)
+
+    def _start_or_park(self) -> None:
+        now = time.monotonic()
+        for gate in list(self._dirty):  # one stays in it until it is done: the store may not answer
+            lane = self._lanes.get(gate)
+            if self._lost.is_set():
+                return
+            if lane is None or lane.running is not None or not lane.waiting:
+                self._dirty.pop(gate, None)
+            elif gate not in self._closed:
+                self._start(lane)
+            elif lane.full_until > now:
+                self._wake(lane.full_until)
+            else:
+                self._park(lane)
+
+    def _start(self, lane: Lane, *, head: bool = False) -> None:
+        delivery, state = lane.waiting.popleft()
+        lane.running, lane.head = delivery, head
+        self._states[delivery.message.source] = state
+        self._dirty.pop(lane.gate, None)
+        self._give(delivery, state, self)
+
+    def _park(self, lane: Lane) -> None:
+        """Park what waits in a closed key's lane, in order; when the key turns out to be open, go on handling."""
+        rows: list[tuple[str, str, Item]] = []
+        for delivery, state in list(lane.waiting)[:_PARKED_AT_ONCE]:
+            try:
+                item = _parked(self._group, delivery.message, state, lane.gate, self._secrets)
+            except Rejected as error:
+                if rows:
+                    break  # those before it first
+                lane.waiting.popleft()
+                self._sink.put(self._unparkable(delivery, state, error))
+                self._wake(0.0)
+                return
+            rows.append((lane.gate, state.stem, item))
+        fates = self._gates.park(self._owner, self._cap, rows)
+        start = head = False
+        for fate in fates:
+            if fate is Fate.STALE:
+                self._lose()
+                return
+            if fate is Fate.WRONG_STATE:
+                lane.full_until = time.monotonic() + _FULL_S
+                break
+            if fate is Fate.ABSENT:
+                self._closed.discard(lane.gate)
+                start = True
+                break
+            if fate is Fate.DONE:  # the head itself, read again after a crash: those behind it are parked now
+                head = True
+                continue
+            place = 1 if head else 0
+            delivery = lane.waiting[place][0]
+            del lane.waiting[place]
+            self._sink.put(Outcome(delivery, "parked" if fate is Fate.HELD else "acknowledged"))
+        if start or head:
+            self._start(lane, head=head)
+        elif not lane.waiting:
+            self._dirty.pop(lane.gate, None)
+            del self._lanes[lane.gate]
+        else:  # there is more of it, or no room in the line
+            self._wake(lane.full_until)
+
+    def _unparkable(self, delivery: Delivery, state: RetryState, error: Rejected) -> Outcome:
+        failure = Failure(error_class="ordering", message=f"it cannot be parked: {error}", verdict="dead")
+        return Outcome(
+            delivery, "dead", failed_message(self._group, delivery.message, state, failure, None, self._secrets)
+        )
+
+    def _lose(self) -> None:
+        """Another reader owns the topic: nothing of ours is settled any more."""
+        self._lost.set()
+        self._passing.clear()
+        self._failing.clear()
+        self._lanes.clear()
+        self._dirty.clear()
+
+
+def _label(message: Message) -> str:
+    """The key for people."""
+    text = (message.key or b"").decode("utf-8", "backslashreplace")
+    return "".join(c if c.isprintable() else "?" for c in text)[:80]
+
+
+def _parked(group: str, message: Message, state: RetryState, gate: str, secrets: tuple[bytes, ...]) -> Item:
+    body = encode_body(parked_message(group, message, state, secrets))
+    item = Item(f"{state.stem}.0", None, body, message.topic[:249], (ref_of(gate),), route_of(gate))
+    item.check()
+    return item

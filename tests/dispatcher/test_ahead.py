@@ -1,0 +1,175 @@
+"""The batch after the one being published: claimed meanwhile, begun when that one is settled, and not before."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+
+from wheel_sched.dispatcher import Batch, Failed
+from wheel_sched.errors import StoreUnavailable
+from wheel_sched.store.delay_store import DelayStore
+from wheel_sched.store.plans import shard_of
+
+if TYPE_CHECKING:
+    from conftest import FailingCalls, World
+
+BATCH = 10
+
+
+@pytest.fixture
+def instant(world: World) -> World:
+    """A world whose publisher never waits, and is called by the owner itself."""
+    world.receiver.instant = True  # type: ignore[attr-defined]  # an attribute that publishers may have
+    return world
+
+
+def test_the_next_batch_is_claimed_while_one_is_published(instant: World) -> None:
+    """And no more than that: the third waits in the store, where others can take it."""
+    flying: list[int] = []
+    instant.receiver.before = lambda batch: flying.append(instant.store.counts().sizes["fly"])
+    instant.put(*(f"m{n:02}" for n in range(3 * BATCH)))
+    instant.dispatcher(batch=BATCH)
+    instant.received(3 * BATCH)
+    assert flying == [2 * BATCH, 2 * BATCH, BATCH]
+    assert instant.receiver.ids == [f"m{n:02}" for n in range(3 * BATCH)]
+
+
+def test_a_publisher_that_may_wait_gets_nothing_claimed_ahead(world: World) -> None:
+    """What it is not ready for is for others."""
+    flying: list[int] = []
+    world.receiver.before = lambda batch: flying.append(world.store.counts().sizes["fly"])
+    world.put(*(f"m{n:02}" for n in range(3 * BATCH)))
+    world.dispatcher(batch=BATCH)
+    world.received(3 * BATCH)
+    assert flying == [BATCH] * 3
+
+
+def test_a_batch_is_not_begun_before_the_one_before_it_is_settled(
+    instant: World, watch: Callable[[DelayStore], FailingCalls]
+) -> None:
+    """However long that takes: a kill at any moment doubles one batch and no more."""
+    calls = watch(instant.store)
+    calls.failures["settle"] = [StoreUnavailable("away")] * 5
+    instant.put(*(f"m{n:02}" for n in range(3 * BATCH)))
+    dispatcher = instant.dispatcher(batch=BATCH, lease_ms=600_000)
+    instant.until(lambda: dispatcher.stats.store_errors == 1)
+    while calls.failures["settle"]:
+        assert (len(instant.receiver.batches), dispatcher.stats.in_flight) == (1, 2 * BATCH)
+        instant.advance(100)
+    instant.advance(10_000)
+    instant.received(3 * BATCH)
+    counts = instant.store.counts()
+    assert sorted(instant.receiver.ids) == [f"m{n:02}" for n in range(3 * BATCH)]
+    assert (counts.happened("completed"), counts.happened("lapsed")) == (3 * BATCH, 0)
+    assert (dispatcher.stats.stale, dispatcher.stats.in_doubt, dispatcher.stats.in_flight) == (0, 0, 0)
+
+
+def test_a_claim_ahead_that_gets_no_answer_is_made_good(
+    instant: World, watch: Callable[[DelayStore], FailingCalls]
+) -> None:
+    """The shard is looked at anew, and everything goes out once."""
+    calls = watch(instant.store)
+
+    def fail_the_next_claim(batch: Batch) -> None:
+        if len(instant.receiver.batches) == 2:
+            calls.failures["claim"] = [StoreUnavailable("away")]
+
+    instant.receiver.before = fail_the_next_claim
+    instant.put(*(f"m{n:02}" for n in range(5 * BATCH)))
+    dispatcher = instant.dispatcher(batch=BATCH)
+    instant.until(lambda: dispatcher.stats.store_errors == 1)
+    instant.advance(1_000)
+    instant.received(5 * BATCH)
+    assert len(set(instant.receiver.ids)) == 5 * BATCH
+
+
+def test_a_pause_stops_what_is_not_claimed_yet(instant: World) -> None:
+    """The batch that is being published goes out and the one claimed ahead; the rest is held."""
+
+    def pause(batch: Batch) -> None:
+        if len(instant.receiver.batches) == 1:
+            instant.handle().pause("t")
+
+    instant.receiver.before = pause
+    instant.put(*(f"m{n:02}" for n in range(4 * BATCH)), topic="t")
+    instant.dispatcher(batch=BATCH)
+    instant.received(2 * BATCH)
+    counts = instant.store.counts()
+    assert (counts.total("held"), counts.total("fly"), counts.total("due")) == (2 * BATCH, 0, 0)
+    instant.handle().resume("t")
+    instant.received(4 * BATCH)
+
+
+def test_what_a_marker_asked_for_is_not_put_off_by_an_older_answer(wide: World) -> None:
+    """A message arrives after a claim ahead was performed and is heard of before its answer: it is on time."""
+    wide.receiver.instant = True  # type: ignore[attr-defined]  # an attribute that publishers may have
+    first, ahead = (next(f"m{n}" for n in range(99) if shard_of(f"m{n}", 8) == shard) for shard in (0, 1))
+    late = next(f"late{n}" for n in range(99) if shard_of(f"late{n}", 8) == 1)
+    dispatcher = wide.dispatcher()
+
+    def bring_another(batch: Batch) -> None:
+        if len(wide.receiver.batches) == 1:
+            marks = dispatcher.stats.marks
+            wide.put(late, in_ms=50)
+            wide.until(lambda: bool(dispatcher._inbox), "the marker was heard")
+            assert dispatcher.stats.marks == marks
+
+    wide.receiver.before = bring_another
+    wide.put(first, in_ms=10)
+    wide.put(ahead, in_ms=10)
+    wide.advance(10)
+    wide.received(2)
+    assert set(wide.receiver.ids) == {first, ahead}
+    wide.advance(49)
+    assert len(wide.receiver.received) == 2
+    wide.advance(1)
+    assert wide.received(3)[-1].id == late
+    assert wide.receiver.received[-1].at_ms == wide.receiver.received[-1].due_ms
+
+
+def test_a_drain_publishes_what_was_claimed_ahead(instant: World) -> None:
+    """It is this dispatcher's: nobody has to wait for its lease."""
+    stopping: list[threading.Thread] = []
+    dispatchers = []
+
+    def stop(batch: Batch) -> None:
+        if len(instant.receiver.batches) == 1:
+            thread = threading.Thread(target=dispatchers[0].stop, args=(60,))
+            thread.start()
+            stopping.append(thread)
+            instant.until(lambda: dispatchers[0]._stop_by_ns is not None, "told to stop")
+
+    dispatchers.append(instant.dispatcher(batch=BATCH))
+    instant.receiver.before = stop
+    instant.put(*(f"m{n:02}" for n in range(5 * BATCH)))
+    instant.until(lambda: bool(stopping), "a batch was published")
+    stopping[0].join(30)
+    counts = instant.store.counts()
+    assert (counts.happened("completed"), counts.sizes["fly"], counts.sizes["due"]) == (2 * BATCH, 0, 3 * BATCH)
+
+
+def test_a_stop_without_patience_gives_back_what_was_not_begun(
+    instant: World, watch: Callable[[DelayStore], FailingCalls]
+) -> None:
+    """The batch behind one that cannot be settled is released: it was not published, and is not in doubt."""
+    calls = watch(instant.store)
+    calls.failures["settle"] = [StoreUnavailable("away")]
+    instant.put(*(f"m{n:02}" for n in range(2 * BATCH)))
+    dispatcher = instant.dispatcher(batch=BATCH, lease_ms=600_000)
+    instant.until(lambda: dispatcher.stats.store_errors == 1)
+    dispatcher.stop(timeout_s=0)
+    counts = instant.store.counts()
+    assert (len(instant.receiver.batches), counts.sizes["fly"], counts.sizes["due"]) == (1, 0, BATCH)
+    assert (counts.happened("completed"), dispatcher.stats.in_doubt) == (BATCH, 0)
+
+
+def test_a_failing_publisher_gets_the_next_batch_all_the_same(instant: World) -> None:
+    """Its answers are settled like any others."""
+    instant.receiver.answer = lambda item: Failed("no", transient=False)
+    instant.put(*(f"m{n:02}" for n in range(3 * BATCH)))
+    dispatcher = instant.dispatcher(batch=BATCH)
+    instant.until(lambda: dispatcher.stats.dead == 3 * BATCH)
+    assert len(instant.receiver.batches) == 3

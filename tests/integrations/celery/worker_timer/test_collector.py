@@ -1,0 +1,58 @@
+"""What the worker is made of is no work for the garbage collector."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from celery import Celery
+from wheel_sched_celery import install
+from wheel_sched_celery.worker_timer import CollectorStep
+
+
+class Circle:
+    """Refers to itself."""
+
+    me: Circle
+
+
+@pytest.fixture(autouse=True)
+def thawed() -> Iterator[None]:
+    yield
+    gc.unfreeze()
+
+
+@pytest.fixture
+def app() -> Iterator[Celery]:
+    with Celery("collected", broker="memory://", set_as_current=False) as app:
+        yield app
+
+
+def worker(app: Any) -> Any:
+    return SimpleNamespace(app=app, steps=[])
+
+
+def test_objects_of_before_are_put_aside_and_garbage_is_not(app: Celery) -> None:
+    """Garbage that was put aside would be kept for ever."""
+    install(app, None)
+    step = CollectorStep(worker(app))
+    circle = Circle()
+    circle.me = circle
+    garbage = weakref.ref(circle)
+    del circle
+    step.create(worker(app))
+    assert garbage() is None
+    assert step.info(None)["wheel_collector"]["put_aside"] > 1_000
+    step.start(worker(app))
+    step.stop(worker(app))
+
+
+@pytest.mark.parametrize(("horizon", "included"), [("2s", True), (None, False)])
+def test_it_is_left_out_where_everything_is_stocks(app: Celery, horizon: str | None, included: bool) -> None:
+    """As the timer is."""
+    install(app, "redis://nowhere.invalid", horizon=horizon)
+    assert CollectorStep(worker(app)).include_if(worker(app)) is included

@@ -1,0 +1,284 @@
+"""Ordered keys from end to end: a failed message keeps back those of its key, the others flow."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from retry_topic import (
+    Consumer,
+    ConsumerConfig,
+    DeadLetter,
+    DeadLetters,
+    Message,
+    Retry,
+    RetryPolicy,
+    RetryService,
+    connect,
+)
+from retry_topic.consumer.failing import ordered_state
+from retry_topic.headers import RetryState
+from retry_topic.names import redelivery_topic_of
+from wheel_sched.store.key_gates import KeyGates, gate_of, scope_of
+from wheel_sched.store.operations.ordering import Owner
+
+if TYPE_CHECKING:
+    from ..conftest import Bench
+
+IDLE_MS = 30_000
+
+
+class Journal:
+    """A handler that notes values by key and fails as told: `failures[value]` times."""
+
+    def __init__(self, **failures: Any) -> None:
+        self.failures = {name.encode(): answers for name, answers in failures.items()}
+        self.seen: dict[bytes, list[bytes]] = defaultdict(list)
+        self.lock = threading.Lock()
+
+    def __call__(self, message: Message) -> Any:
+        with self.lock:
+            self.seen[message.key or b""].append(message.value)
+            left = self.failures.get(message.value)
+            if isinstance(left, int) and left > 0:
+                self.failures[message.value] = left - 1
+                raise OSError("not yet")
+        return left(message) if callable(left) else None
+
+    def count(self) -> int:
+        with self.lock:
+            return sum(map(len, self.seen.values()))
+
+
+def closed(bench: Bench) -> int:
+    return KeyGates(bench.home.store).counts([])[0]
+
+
+def test_a_failed_message_keeps_back_its_key_and_no_other(bench: Bench, policy: Callable[..., RetryPolicy]) -> None:
+    """Of the key that failed the order holds through two retries; the other key does not wait for it."""
+    journal = Journal(a1=2)
+    bench.serve(policy(base_ms=60))
+    bench.publish(b"a1", b"a2", b"a3", key=b"a")
+    bench.publish(b"b1", b"b2", key=b"b")
+    bench.consume(journal, ordering="key", idle_ms=IDLE_MS)
+    bench.until(lambda: journal.seen[b"b"] == [b"b1", b"b2"])
+    bench.until(lambda: journal.count() == 7)
+    assert journal.seen[b"a"] == [b"a1", b"a1", b"a1", b"a2", b"a3"]
+    assert journal.seen[b"b"] == [b"b1", b"b2"]
+    bench.until(lambda: closed(bench) == 0)
+    assert bench.home.store.counts().total("held") == 0
+
+
+def test_what_comes_while_a_key_is_closed_is_parked_and_comes_out_in_order(
+    bench: Bench, policy: Callable[..., RetryPolicy]
+) -> None:
+    """Also those that fail themselves when it is their turn."""
+    release = threading.Event()
+
+    def hold(message: Message) -> Any:
+        return None if release.is_set() else Retry(after=0.05)
+
+    journal = Journal(a1=hold, a3=1)
+    bench.serve(policy(max_attempts=None))
+    consumer = bench.consume(journal, ordering="key", idle_ms=IDLE_MS)
+    bench.publish(b"a1", key=b"a")
+    bench.until(lambda: closed(bench) == 1)
+    for value in (b"a2", b"a3", b"a4", b"a5"):
+        bench.publish(value, key=b"a")
+    bench.until(lambda: consumer.stats.parked == 4)
+    assert set(journal.seen[b"a"]) == {b"a1"}
+    release.set()
+    bench.until(lambda: journal.seen[b"a"][-1] == b"a5")
+    assert [value for value in journal.seen[b"a"] if value != b"a1"] == [b"a2", b"a3", b"a3", b"a4", b"a5"]
+    bench.until(lambda: closed(bench) == 0)
+
+
+@pytest.mark.parametrize("end", ["verdict", "attempts"])
+def test_a_dead_head_lets_the_next_one_follow(bench: Bench, policy: Callable[..., RetryPolicy], end: str) -> None:
+    """A message that is given up is a dead letter, and its key goes on."""
+    journal = Journal(a1=(lambda message: DeadLetter("no use")) if end == "verdict" else 99)
+    bench.serve(policy(max_attempts=2))
+    bench.publish(b"a1", b"a2", b"a3", key=b"a")
+    bench.consume(journal, ordering="key", idle_ms=IDLE_MS)
+    bench.until(lambda: journal.seen[b"a"][-1:] == [b"a3"])
+    assert journal.seen[b"a"] == [b"a1"] * (1 if end == "verdict" else 2) + [b"a2", b"a3"]
+    bench.dead(1)
+    bench.until(lambda: closed(bench) == 0)
+
+
+def test_parking_is_no_attempt(bench: Bench, policy: Callable[..., RetryPolicy]) -> None:
+    """A message that stood in line has all its attempts still."""
+    journal = Journal(a1=1, a2=99)
+    bench.serve(policy(max_attempts=3))
+    bench.publish(b"a1", b"a2", key=b"a")
+    bench.consume(journal, ordering="key", idle_ms=IDLE_MS)
+    (letter,) = bench.dead(1)
+    assert journal.seen[b"a"] == [b"a1"] * 2 + [b"a2"] * 3
+    assert (letter.state.attempt, letter.state.original_topic) == (3, "orders")
+
+
+def test_a_replayed_letter_comes_outside_the_order(bench: Bench, policy: Callable[..., RetryPolicy]) -> None:
+    """It has lost its place: it is handled beside a closed key, and its end opens none."""
+    release = threading.Event()
+    journal = Journal(
+        a1=lambda message: None if release.is_set() else DeadLetter("later"),
+        a2=lambda message: None if release.is_set() else Retry(after=0.05),
+    )
+    bench.serve(policy(max_attempts=None))
+    bench.publish(b"a1", b"a2", b"a3", key=b"a")
+    consumer = bench.consume(journal, ordering="key", idle_ms=IDLE_MS)
+    bench.dead(1)
+    bench.until(lambda: consumer.stats.parked >= 1 and len(journal.seen[b"a"]) > 2)
+    release.set()
+    DeadLetters(bench.home).replay()
+    bench.until(lambda: journal.seen[b"a"].count(b"a1") == 2 and b"a3" in journal.seen[b"a"])
+    bench.until(lambda: closed(bench) == 0)
+    assert bench.home.store.counts().total("dead") == 0
+
+
+def test_a_second_copy_of_a_head_that_has_succeeded_is_not_handled(
+    bench: Bench, policy: Callable[..., RetryPolicy]
+) -> None:
+    """What a crash between success and settling hands out again is known and only settled."""
+    journal = Journal(a1=1)
+    bench.serve(policy())
+    bench.publish(b"a1", key=b"a")
+    consumer = bench.consume(journal, ordering="key", idle_ms=IDLE_MS)
+    bench.until(lambda: consumer.stats.acknowledged == 1 and closed(bench) == 0)
+    (copy,) = bench.records(redelivery_topic_of(bench.group))
+    bench.home.broker.publish([copy.to(copy.topic)])
+    bench.until(lambda: consumer.stats.acknowledged == 2)
+    assert journal.count() == 2
+
+
+def test_a_full_line_keeps_the_rest_unsettled_until_there_is_room(
+    bench: Bench, policy: Callable[..., RetryPolicy]
+) -> None:
+    """Nothing is lost and nothing overtakes; other keys go on while hands are free."""
+    release = threading.Event()
+    journal = Journal(a1=lambda message: None if release.is_set() else Retry(after=0.05))
+    bench.serve(policy(max_attempts=None))
+    values = [b"a%d" % number for number in range(1, 9)]
+    bench.publish(*values, key=b"a")
+    consumer = bench.consume(journal, ordering="key", parked_cap=2, idle_ms=IDLE_MS)
+    bench.until(lambda: consumer.stats.parked == 2)
+    bench.publish(b"b1", key=b"b")
+    bench.until(lambda: journal.seen[b"b"] == [b"b1"])
+    release.set()
+    bench.until(lambda: journal.seen[b"a"][-1] == values[-1])
+    assert [value for value in journal.seen[b"a"] if value != b"a1"] == values[1:]
+    bench.until(lambda: closed(bench) == 0)
+
+
+def test_messages_without_a_key_have_no_order(bench: Bench, policy: Callable[..., RetryPolicy]) -> None:
+    """They are retried as ever, and keep nobody back."""
+    journal = Journal(x1=1)
+    bench.serve(policy(base_ms=100))
+    bench.publish(b"x1", b"x2")
+    consumer = bench.consume(journal, ordering="key", idle_ms=IDLE_MS)
+    bench.until(lambda: journal.count() == 3)
+    assert sorted(journal.seen[b""]) == [b"x1", b"x1", b"x2"]
+    assert (closed(bench), consumer.stats.parked) == (0, 0)
+
+
+def test_one_consumer_of_a_group_reads_and_another_takes_over(bench: Bench, policy: Callable[..., RetryPolicy]) -> None:
+    """The one that stands by begins as soon as the owner has stopped with empty hands."""
+    first, second = Journal(), Journal()
+    bench.serve(policy())
+    bench.home.broker.create_topic("orders")
+    one = bench.consume(first, ordering="key", idle_ms=IDLE_MS)
+    bench.publish(*(b"%d" % number for number in range(20)), key=b"a")
+    bench.until(lambda: first.count() == 20)
+    bench.consume(second, ordering="key", idle_ms=IDLE_MS)
+    one.stop()
+    bench.publish(b"next", key=b"a")
+    bench.until(lambda: second.seen[b"a"] == [b"next"])
+
+
+def test_an_async_handler_keeps_the_order(bench: Bench, policy: Callable[..., RetryPolicy]) -> None:
+    """The order does not depend on the kind of handler."""
+    journal = Journal(a1=2)
+
+    async def handle(message: Message) -> Any:
+        return journal(message)
+
+    bench.serve(policy())
+    bench.publish(b"a1", b"a2", b"a3", key=b"a")
+    bench.consume(handle, ordering="key", idle_ms=IDLE_MS)
+    bench.until(lambda: journal.count() == 5)
+    assert journal.seen[b"a"] == [b"a1", b"a1", b"a1", b"a2", b"a3"]
+
+
+def test_signed_headers_keep_the_order(bench: Bench, policy: Callable[..., RetryPolicy]) -> None:
+    """What was parked is signed, so that it is believed when it comes back."""
+    secrets = (b"0123456789abcdef",)
+    journal = Journal(a1=1, a2=1)
+    bench.serve(policy(), secrets=secrets)
+    bench.publish(b"a1", b"a2", b"a3", key=b"a")
+    bench.consume(journal, ordering="key", secrets=secrets, idle_ms=IDLE_MS)
+    bench.until(lambda: journal.count() == 5)
+    assert journal.seen[b"a"] == [b"a1", b"a1", b"a2", b"a2", b"a3"]
+    bench.until(lambda: closed(bench) == 0)
+
+
+def test_a_head_whose_consumer_died_before_telling_its_failure_is_handled_again(
+    bench: Bench, policy: Callable[..., RetryPolicy]
+) -> None:
+    """Closed, but still unsettled at its topic: the next reader knows it as the head, and parks the others."""
+    bench.publish(b"a1", b"a2", b"a3", key=b"a")
+    dead = bench.home.broker.consumer(["orders"], "crashed")
+    (delivery,) = dead.poll(1, 10_000)
+    dead.close()
+    scope = scope_of(bench.group, "orders")
+    gate = gate_of(scope, b"a")
+    stem = ordered_state(bench.group, delivery.message, RetryState(), gate).stem
+    gates = KeyGates(bench.home.store)
+    epoch = gates.own(scope, "crashed", 60_000).epoch
+    gates.close(Owner(scope, "crashed", epoch), [(gate, stem, "a")])
+    gates.leave(scope, "crashed")
+    journal = Journal()
+    bench.serve(policy())
+    bench.consume(journal, ordering="key", idle_ms=IDLE_MS)
+    bench.until(lambda: journal.seen[b"a"] == [b"a1", b"a2", b"a3"])
+    bench.until(lambda: closed(bench) == 0)
+
+
+def test_a_parked_message_that_has_expired_is_given_up_when_its_turn_comes(
+    bench: Bench, policy: Callable[..., RetryPolicy]
+) -> None:
+    """And its key goes on; retries of an ordered message come back to the group, whatever the service is told."""
+    journal = Journal(a1=1)
+    bench.serve(policy(), redelivery="origin")
+    bench.publish(b"a1", key=b"a")
+    bench.publish(b"a2", key=b"a", headers=(("expires-at", b"1000"),))
+    bench.publish(b"a3", key=b"a")
+    bench.consume(journal, ordering="key", idle_ms=IDLE_MS)
+    bench.until(lambda: journal.seen[b"a"] == [b"a1", b"a1", b"a3"])
+    assert bench.dead(1)[0].state.error_class == "expired"
+    bench.until(lambda: closed(bench) == 0)
+
+
+def test_the_order_holds_on_a_namespace_of_several_shards(quick_poll: None, policy: Callable[..., RetryPolicy]) -> None:
+    """Gates, heads and lines of a topic lie together, whatever the ids say."""
+    journal = Journal(a1=2, b2=1)
+    with connect("memory:", shards=4) as home:
+        home.broker.create_topic("orders")
+        home.broker.publish([Message("orders", b"a%d" % n, b"a") for n in range(1, 6)])
+        home.broker.publish([Message("orders", b"b%d" % n, b"b") for n in range(1, 6)])
+        done = threading.Event()
+
+        def handle(message: Message) -> Any:
+            answer = journal(message)
+            if journal.seen[b"a"][-1:] == [b"a5"] and journal.seen[b"b"][-1:] == [b"b5"]:
+                done.set()
+            return answer
+
+        config = ConsumerConfig(ordering="key", idle_ms=IDLE_MS)
+        with RetryService(home, "g", policy()), Consumer(home, "orders", handle, group="g", config=config):
+            assert done.wait(30)
+    assert journal.seen[b"a"] == [b"a1", b"a1", b"a1", b"a2", b"a3", b"a4", b"a5"]
+    assert journal.seen[b"b"] == [b"b1", b"b2", b"b2", b"b3", b"b4", b"b5"]

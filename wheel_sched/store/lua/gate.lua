@@ -1,0 +1,153 @@
+-- Ordering keys: a failed key is closed, and its later messages stand in line until its head succeeds or is given up.
+--   gates         HASH  gate -> <c|r>:<since (ms)>:<length of label>:<label><stem of the head>, of closed keys alone
+--                       c: closed by a failure; r: the head was released from the line; stem "?" = not known
+--   key:<gate>    ZSET  id -> when it was parked (ms, rising by one at least): the line
+--   done          ZSET  stem -> until (ms): heads that have succeeded, so that a late second copy is known
+--   owners        HASH  scope -> <epoch>:<until (ms)>:<holder>: who reads a topic for a group; a gate starts with its scope
+-- An id is <stem>.<attempt>. Parked ids are held, reason "ordered: key <gate>". What is given up in other scripts gives
+-- way there (give_way in the prelude).
+-- ARGV[3] -> verb, ARGV[4..] -> its arguments:
+--   own <scope> <holder> <lease (ms)>      takes or renews; answers {epoch (0 = another holds it), ms it is held for}
+--   leave <scope> <holder>                 gives it up; answers {epoch, 0}
+--   close <scope> <holder> <epoch> (<gate> <stem> <label>)...
+--   park <scope> <holder> <epoch> <cap> (<gate> <stem> <id> <tail>)...
+--   look (<gate> <stem>)...
+--   pass <s succeeded|d given up|* whoever it is> (<gate> <stem>)...
+--   list <scope, "" = all> <cursor> <count>  answers {cursor, gate, value, parked, ...}
+--   count <topic>...                       answers {closed keys, parked of each topic, ...}
+-- close, park, look and pass answer a code per row: t the scope is another's, nothing was done; and
+--   close: o closed with this head, w another head is there
+--   park:  a the key is open, o this is the head that closed it, d it was parked or finished before, h parked, w full
+--   look:  o this is the head, d it has succeeded before, a neither: it is outside the order
+--   pass:  o the next one is due, or the key is open; a it was not the head
+local verb = ARGV[3]
+local s = begin(KEYS, ARGV, verb == 'list' or verb == 'count')
+if s.err then return s end
+local gates, owners, done = s.base .. 'gates', s.base .. 'owners', s.base .. 'done'
+if #ARGV > 8 + 4 * MAX_BATCH then return {err = 'WSBATCH at most ' .. MAX_BATCH .. ' items a call'} end
+
+local function owner_of(scope)
+  local epoch, till, holder = string.match(redis.call('HGET', owners, scope) or '', '^(%d+):(%d+):(.*)$')
+  return tonumber(epoch or '0'), tonumber(till or '0'), holder
+end
+local function stale(codes, rows)
+  local epoch, _, holder = owner_of(ARGV[4])
+  if holder == ARGV[5] and epoch == tonumber(ARGV[6]) then return false end
+  for i = 1, rows do codes[i] = 't' end
+  return true
+end
+local function has_succeeded(stem)
+  local till = redis.call('ZSCORE', done, stem)
+  return till and tonumber(till) > s.now
+end
+
+if verb == 'own' then
+  local epoch, till, holder = owner_of(ARGV[4])
+  if till > s.now and holder ~= ARGV[5] then return {0, till - s.now} end
+  if till <= s.now or holder ~= ARGV[5] then epoch = epoch + 1 end
+  redis.call('HSET', owners, ARGV[4], epoch .. ':' .. ms(s.now + tonumber(ARGV[6])) .. ':' .. ARGV[5])
+  return {epoch, tonumber(ARGV[6])}
+end
+if verb == 'leave' then
+  local epoch, _, holder = owner_of(ARGV[4])
+  if holder == ARGV[5] then redis.call('HSET', owners, ARGV[4], epoch .. ':0:') end
+  return {epoch, 0}
+end
+if verb == 'list' then
+  local step = redis.call('HSCAN', gates, ARGV[5], 'MATCH', ARGV[4] .. '*', 'COUNT', tonumber(ARGV[6]))
+  local reply = {step[1]}
+  for i = 1, #step[2], 2 do
+    local n = #reply
+    reply[n + 1], reply[n + 2] = step[2][i], step[2][i + 1]
+    reply[n + 3] = redis.call('ZCARD', s.base .. 'key:' .. step[2][i])
+  end
+  return reply
+end
+if verb == 'count' then
+  local reply = {redis.call('HLEN', gates)}
+  for i = 4, #ARGV do reply[i - 2] = redis.call('ZCARD', s.base .. 'held:ordered:' .. ARGV[i]) end
+  return reply
+end
+
+local codes = {}
+if verb == 'close' then
+  if stale(codes, (#ARGV - 6) / 3) then return table.concat(codes) end
+  for at = 7, #ARGV, 3 do
+    local gate, stem, label = ARGV[at], ARGV[at + 1], ARGV[at + 2]
+    local value = redis.call('HGET', gates, gate)
+    local head = value and select(4, gate_parts(value))
+    if not value or head == '?' then
+      redis.call('HSET', gates, gate, 'c:' .. ms(s.now) .. ':' .. #label .. ':' .. label .. stem)
+      head = stem
+    end
+    codes[#codes + 1] = head == stem and 'o' or 'w'
+  end
+elseif verb == 'look' then
+  for at = 4, #ARGV, 2 do
+    local value = redis.call('HGET', gates, ARGV[at])
+    local head = value and select(4, gate_parts(value))
+    if head == ARGV[at + 1] or head == '?' then
+      codes[#codes + 1] = 'o'
+    else
+      codes[#codes + 1] = has_succeeded(ARGV[at + 1]) and 'd' or 'a'
+    end
+  end
+elseif verb == 'pass' then
+  local how = ARGV[4]
+  redis.call('ZREMRANGEBYSCORE', done, '-inf', s.now)
+  for at = 5, #ARGV, 2 do
+    local value = redis.call('HGET', gates, ARGV[at])
+    local label, head
+    if value then label, head = select(3, gate_parts(value)) end
+    if value and (head == ARGV[at + 1] or head == '?' or how == '*') then
+      if how == 's' then redis.call('ZADD', done, s.now + 86400000, ARGV[at + 1]) end
+      next_of_key(s, ARGV[at], label)
+      codes[#codes + 1] = 'o'
+    else
+      codes[#codes + 1] = 'a'
+    end
+  end
+elseif verb == 'park' then
+  if stale(codes, (#ARGV - 7) / 4) then return table.concat(codes) end
+  local cap, seq = tonumber(ARGV[7]), nil
+  for at = 8, #ARGV, 4 do
+    local gate, stem, id, tail = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
+    local value = redis.call('HGET', gates, gate)
+    local kind, head
+    if value then
+      local parts = {gate_parts(value)}
+      kind, head = parts[1], parts[4]
+    end
+    local line = s.base .. 'key:' .. gate
+    local code
+    if has_succeeded(stem) then
+      code = 'd'
+    elseif head == stem then
+      code = kind == 'c' and 'o' or 'd'
+    elseif redis.call('HEXISTS', KEYS[BODY], id) == 1 or redis.call('HEXISTS', KEYS[DEADBODY], id) == 1 then
+      code = 'd'
+    elseif not value then
+      code = 'a'
+    elseif redis.call('ZCARD', line) >= cap then
+      code = 'w'
+    else
+      code = 'h'
+      seq = seq or redis.call('HINCRBY', KEYS[META], 'seq', 1)
+      local rec = '1:' .. seq .. ':' .. tail
+      local topic, refs = parse(rec)
+      local last = redis.call('ZRANGE', line, -1, -1, 'WITHSCORES')
+      local score = math.max(s.now, last[2] and tonumber(last[2]) + 1 or 0)
+      redis.call('HSET', KEYS[BODY], id, rec)
+      redis.call('ZADD', line, score, id)
+      put_held(s, id, score, topic, 'ordered: key ' .. gate)
+      if refs then refs_of(s, refs, id, 'SADD') end
+      moves(s, topic, nil, 'held')
+      event(s, 'accepted', topic)
+    end
+    codes[#codes + 1] = code
+  end
+else
+  return {err = 'WSBATCH there is no verb ' .. verb}
+end
+finish(s)
+return table.concat(codes)

@@ -1,0 +1,60 @@
+"""A line: one connection on which commands are sent now and their replies read later.
+
+A client waits for the reply of each thing it sends. Here nothing waits until `replies`, and nothing is raised: what
+went wrong is the reply, as after any lost answer. One user at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import redis
+
+from wheel_sched.store.operations import Argument
+
+
+class Line:
+    """A connection of `client`'s pool, kept until `close`."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self._client = client
+        self._own: redis.Redis | None = None
+        self._connection: Any = None  # redis-py leaves its methods unannotated
+        self._expected = 0
+        self._error: Exception | None = None
+
+    def send(self, commands: Sequence[tuple[Argument, ...]]) -> None:
+        """Send them, and wait for nothing."""
+        self._expected, self._error = len(commands), None
+        try:
+            if self._own is None:
+                pool = self._client.connection_pool
+                self._own = redis.Redis(connection_pool=pool, single_connection_client=True)
+                self._connection = self._own.connection
+            self._connection.send_packed_command(self._connection.pack_commands(commands))
+        except (redis.RedisError, OSError) as error:
+            self._error = error
+
+    def replies(self) -> list[Any]:
+        """The replies to what was sent last, or the exceptions."""
+        found: list[Any] = []
+        error = self._error
+        while error is None and len(found) < self._expected:
+            try:
+                found.append(self._connection.read_response())
+            except redis.ResponseError as refusal:
+                found.append(refusal)
+            except (redis.RedisError, OSError) as failure:
+                error = failure
+        if error is None:
+            return found
+        if self._connection is not None:
+            self._connection.disconnect()  # what still comes belongs to what is given up here
+        return [error] * self._expected
+
+    def close(self) -> None:
+        """Give the connection back to its pool. Idempotent."""
+        if self._own is not None:
+            self._own.close()
+            self._own = self._connection = None
