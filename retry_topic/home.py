@@ -65,6 +65,11 @@ class Home:
             return "transactions"
         return "one script" if self.push_target() else "claim, publish, settle"
 
+    @property
+    def by_source(self) -> bool:
+        """Whether items lie in the shard of the log they were taken in from, and not in that of their id."""
+        return isinstance(self.broker, LogBroker) and self.store.shards > 1
+
     def push_target(self) -> PushTarget | None:
         """Where the store's server can push by itself; None when store and topics are apart."""
         identify = getattr(self.broker, "server_identity", None)

@@ -39,6 +39,7 @@ from retry_topic.headers import (
     with_spring,
     write,
 )
+from retry_topic.history import Attempt, releasing_shard
 from retry_topic.home import Home
 from retry_topic.message import Message
 from retry_topic.names import dead_topic_of, redelivery_topic_of
@@ -89,6 +90,8 @@ class Case:
     state: RetryState
     topic: str
     repeated: bool
+    was_due_ms: int | None = None
+    started_ms: int | None = None
     due_ms: int | None = None
     dead: str | None = None
     why: str = ""
@@ -101,6 +104,21 @@ class Case:
     @property
     def member(self) -> str:
         return f"{self.state.stem}.{self.state.attempt}"
+
+    def attempt(self, shards: int | None, now_ms: int) -> Attempt:
+        """The row of the delivery that failed. Without its start nothing is said of how late it was."""
+        state, started_ms = self.state, self.started_ms
+        number = state.attempt
+        return Attempt(
+            state.stem,
+            self.topic,
+            number,
+            self.was_due_ms if started_ms is not None and number > 1 else None,
+            next((ms for ms in (started_ms, state.last_failed_ms) if ms is not None), now_ms),
+            "failed" if self.dead is None else "dead",
+            state.error_class,
+            releasing_shard(state, number, shards),
+        )
 
     @property
     def tries_key(self) -> str:
@@ -133,6 +151,7 @@ class Intake:
         spring: tell Spring Kafka's headers beside ours. Defaults to False.
         secrets: to verify signatures with; the first one signs. Defaults to none: headers are not signed.
         seen: called with each `Taken`; what it raises is logged. Defaults to nothing.
+        history: rows of the attempt history the store keeps, see `retry_topic.history`. Defaults to 0: none.
         rng: randomness of the delays.
     """
 
@@ -146,6 +165,7 @@ class Intake:
         spring: bool = False,
         secrets: Sequence[bytes] = (),
         seen: Callable[[Taken], None] | None = None,
+        history: int = 0,
         rng: random.Random | None = None,
     ) -> None:
         self._home = home
@@ -155,6 +175,7 @@ class Intake:
         self._spring = spring
         self._secrets = secrets
         self._seen = seen
+        self._history = history
         self._rng = rng or random.Random()
         self._gates = KeyGates(home.store)
 
@@ -191,7 +212,11 @@ class Intake:
         self._give_way(dead, insist)
         tries = [(case.tries_key, case.state.attempt, case.keep_until_ms) for case in fresh]
         tries += [(self._record_key(case), 1, now_ms + _TAKEN_FOR_MS) for case in fresh]
-        insist(lambda: store.remember(tries))
+        if self._history:
+            rows = self._rows(fresh, now_ms)
+            insist(lambda: store.remember(tries, logged=rows, keep=self._history))
+        else:
+            insist(lambda: store.remember(tries))
         return cases
 
     def settle(self, consumer: BrokerConsumer, cases: Sequence[Case]) -> list[Taken]:
@@ -217,7 +242,9 @@ class Intake:
         for oddity in state.oddities:
             logger.warning("intake.odd_header: %s: %s", state.id, oddity)
         topic = state.original_topic or delivery.message.topic
-        return Case(delivery, state, topic, repeated=again or delivery.deliveries > 1)
+        repeated = again or delivery.deliveries > 1
+        attempted = replace(state, due_ms=None, started_ms=None)
+        return Case(delivery, attempted, topic, repeated, state.due_ms, state.started_ms)
 
     def _own_id(self, delivery: Delivery) -> str:
         """An id for a record that has none of its own: its place in the retry topic."""
@@ -338,6 +365,12 @@ class Intake:
         if case.state.gate is not None:  # its key waits for the other id, which is not this message's
             self._gates.given_up([(case.state.gate, case.head)])
         return True
+
+    def _rows(self, cases: Sequence[Case], now_ms: int) -> list[tuple[str, bytes]]:
+        """What the history is to say of these."""
+        shards = None if self._home.by_source else self._home.store.shards
+        rows = [case.attempt(shards, now_ms) for case in cases]
+        return [(row.id, row.encode()) for row in rows]
 
     # -- settling
 

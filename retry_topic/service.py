@@ -53,6 +53,8 @@ class ServiceConfig:
         linger_ms: how long what is due waits for company, so that the broker is called less often: pays with several
             of `dispatcher.workers`, and makes messages so much later at most. Defaults to 0: it does not.
         linger_messages: so many go without waiting. Defaults to 500.
+        history: how many attempts the store keeps for reports, about, see `retry_topic.history`; consumers need it too.
+            Each takes some 150 bytes. Defaults to 0: none.
         hand_over: "auto" takes the one-script way (exactly once) where it is possible and no policy limits releases;
             "settle" never. Defaults to "auto".
     """
@@ -66,6 +68,7 @@ class ServiceConfig:
     hand_over: Literal["auto", "settle"] = "auto"
     linger_ms: int = 0
     linger_messages: int = 500
+    history: int = 0
 
     def __post_init__(self) -> None:
         problems = []
@@ -85,6 +88,8 @@ class ServiceConfig:
             problems.append(f"expected linger_ms to be below dispatcher.lease_ms, got: {self.linger_ms}")
         if type(self.linger_messages) is not int or self.linger_messages < 1:
             problems.append(f"expected linger_messages to be a whole number from 1 up, got: {self.linger_messages!r}")
+        if type(self.history) is not int or self.history < 0:
+            problems.append(f"expected history to be a whole number from 0 up, got: {self.history!r}")
         problems += secrets_problems(self.secrets)
         if problems:
             raise ConfigError(problems)
@@ -124,6 +129,7 @@ class RetryService:
             spring=self.config.headers == "spring",
             secrets=self.config.secrets,
             seen=seen,
+            history=self.config.history,
         )
         limited = is_limited(policy_set)
         # what the server pushes by itself nobody can hold back

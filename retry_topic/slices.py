@@ -66,7 +66,8 @@ class SliceIntake(Intake):
         ]
         self._schedule([case for case in self._others_ids(refused, insist) if self._renamed(case)], insist)
         tries = [(case.tries_key, case.state.attempt, case.keep_until_ms) for case in fresh]
-        insist(lambda: self._home.store.remember(tries))
+        rows = self._rows(fresh, now_ms) if self._history else []
+        insist(lambda: self._home.store.remember(tries, logged=rows, keep=self._history))
         return self._tell(cases)
 
     def _accept(
@@ -86,7 +87,7 @@ class SliceIntake(Intake):
 
     def _routed(self, item: Item, source: str) -> Item:
         """A slice lies in one shard with its position."""
-        return item if self._home.store.shards == 1 else replace(item, route=source)
+        return replace(item, route=source) if self._home.by_source else item
 
     def _count_alone(self, cases: Sequence[Case], insist: Insist) -> None:
         """As `_count`; whether a record was taken in before, its position says."""

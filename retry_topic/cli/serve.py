@@ -91,6 +91,9 @@ def _runs(pid: int) -> bool:
     "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
 )
 @click.option("--http", metavar="[HOST:]PORT", help="Serve /metrics, /livez and /readyz there (loopback by default).")
+@click.option(
+    "--history", type=click.IntRange(min=0), default=0, metavar="N", help="Keep about N attempts for reports."
+)
 @json_option
 @pass_session
 def serve(
@@ -101,6 +104,7 @@ def serve(
     headers: str,
     log_level: str,
     http: str | None,
+    history: int,
     as_json: bool,
 ) -> int:
     """Run the retry service of GROUPs: take in what failed, hold it, bring it back on time.
@@ -120,6 +124,7 @@ def serve(
     config = ServiceConfig(
         redelivery="origin" if redelivery == "origin" else "group",
         headers="spring" if headers == "spring" else "own",
+        history=history,
     )
     stopping = threading.Event()
     received: list[int] = []

@@ -26,6 +26,8 @@ class ConsumerConfig:
             Defaults to False.
         destination: header whose value names what an attempt was for, as the policy's `breaker.by`. Defaults to "":
             the topic.
+        history: how many attempts the store keeps, as in `ServiceConfig`: a consumer adds those that went through after
+            a failure, in the background. Defaults to 0: none.
     """
 
     concurrency: int = 8
@@ -36,6 +38,7 @@ class ConsumerConfig:
     parked_cap: int = 10_000
     reports: bool = False
     destination: str = ""
+    history: int = 0
 
     def __post_init__(self) -> None:
         problems = [
@@ -45,6 +48,7 @@ class ConsumerConfig:
                 ("idle_ms", self.idle_ms, 100),
                 ("crash_cap", self.crash_cap, 1),
                 ("parked_cap", self.parked_cap, 1),
+                ("history", self.history, 0),
             )
             if type(value) is not int or value < least
         ]

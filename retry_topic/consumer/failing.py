@@ -51,6 +51,7 @@ def failed_message(
     failure: Failure,
     print_: str | None = None,
     secrets: Sequence[bytes] = (),
+    started_ms: int | None = None,
 ) -> Message:
     """The message as it goes to the group's retry topic: payload untouched, headers tell of the failure.
 
@@ -61,6 +62,7 @@ def failed_message(
         failure: what happened now.
         print_: the error's fingerprint. Defaults to one without a traceback.
         secrets: the first one signs. Defaults to none.
+        started_ms: when the handler was called. Defaults to not told.
     """
     now_ms = time.time_ns() // 1_000_000
     state = replace(
@@ -68,7 +70,7 @@ def failed_message(
         attempt=min(state.attempt + 1, MAX_COUNT),
         first_failed_ms=now_ms if state.first_failed_ms is None else min(state.first_failed_ms, now_ms),
         last_failed_ms=now_ms,
-        due_ms=None,
+        started_ms=started_ms,
         verdict=failure.verdict,
         retry_after_ms=failure.retry_after_ms,
         consumer_group=group,

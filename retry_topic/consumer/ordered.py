@@ -22,6 +22,7 @@ from retry_topic.consumer.config import ConsumerConfig, ConsumerStats
 from retry_topic.consumer.heads import Give
 from retry_topic.consumer.lanes import Lanes
 from retry_topic.consumer.settling import AWAY_S, InFlight, Settler
+from retry_topic.history import HistoryWriter
 from retry_topic.home import Home
 from wheel_sched.errors import BrokerError, StoreError
 from wheel_sched.store.key_gates import KeyGates, scope_of
@@ -52,10 +53,18 @@ class OrderedTopic:
         config: see `ConsumerConfig`.
         stats: where it counts.
         give: has a delivery handled.
+        history: told of what went through after a failure. Defaults to none.
     """
 
     def __init__(
-        self, home: Home, topic: str, group: str, config: ConsumerConfig, stats: ConsumerStats, give: Give
+        self,
+        home: Home,
+        topic: str,
+        group: str,
+        config: ConsumerConfig,
+        stats: ConsumerStats,
+        give: Give,
+        history: HistoryWriter | None = None,
     ) -> None:
         self.topic = topic
         self._home = home
@@ -63,6 +72,7 @@ class OrderedTopic:
         self._config = config
         self._stats = stats
         self._give = give
+        self._history = history
         self._gates = KeyGates(home.store)
         self._scope = scope_of(group, topic)
         self._holder = f"{socket.gethostname()[:60]}-{random_bytes.token_hex(8)}"
@@ -112,7 +122,9 @@ class OrderedTopic:
         closed = [key.gate for key in self._gates.closed(self._scope)]
         consumer = self._home.broker.consumer([self.topic], self._group, idle_ms=self._config.idle_ms)
         in_flight = InFlight(self._config.idle_ms)
-        settler = Settler(self._home.broker, consumer, in_flight, self._stats, self._config.idle_ms, in_order=True)
+        settler = Settler(
+            self._home.broker, consumer, in_flight, self._stats, self._config.idle_ms, self._history, in_order=True
+        )
         tenure = _Tenure(asked)
         lanes = Lanes(
             self._gates,

@@ -35,6 +35,7 @@ from retry_topic.consumer.ordered import OrderedTopic
 from retry_topic.consumer.reporting import Reporter
 from retry_topic.consumer.settling import AWAY_S, InFlight, Outcome, Settler, Sink
 from retry_topic.headers import RetryState
+from retry_topic.history import Attempt, HistoryWriter, releasing_shard
 from retry_topic.home import EXPIRES_HEADER, Home
 from retry_topic.message import Message
 from retry_topic.names import check_group, redelivery_topic_of, retry_topic_of
@@ -100,6 +101,7 @@ class Consumer:
         self._lock = threading.Lock()
         self._consumer: BrokerConsumer | None = None
         self._settler: Settler | None = None
+        self._history = HistoryWriter(home.store, self.config.history) if self.config.history else None
         self._pool: ThreadPoolExecutor | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._threads: dict[str, threading.Thread] = {}
@@ -132,13 +134,15 @@ class Consumer:
             topics = [*(() if in_order else self.topics), redelivery_topic_of(self.group)]
             consumer = broker.consumer(topics, self.group, idle_ms=self.config.idle_ms)
             self._consumer = consumer
-            settler = Settler(broker, consumer, self._in_flight, self.stats, self.config.idle_ms)
+            settler = Settler(broker, consumer, self._in_flight, self.stats, self.config.idle_ms, self._history)
             self._settler = settler
             if self._asynchronous:
                 self._loop = asyncio.new_event_loop()
                 self._spawn(self._loop.run_forever, "loop")
             else:
                 self._pool = ThreadPoolExecutor(self.config.concurrency, thread_name_prefix=f"{self.group}-handler")
+            if self._history is not None:
+                self._history.start()
             self._spawn(settler.run, "settle")
             if self._reporter is not None:
                 self._reporter.start()
@@ -153,7 +157,7 @@ class Consumer:
 
     def _read_in_order(self, topic: str) -> OrderedTopic:
         self.home.broker.create_topic(topic)
-        reading = OrderedTopic(self.home, topic, self.group, self.config, self.stats, self._give)
+        reading = OrderedTopic(self.home, topic, self.group, self.config, self.stats, self._give, self._history)
         reading.start()
         return reading
 
@@ -194,6 +198,8 @@ class Consumer:
         if self._settler is not None:
             self._settler.finish()
             self._threads["settle"].join(left_s() + 2)  # two tries at a broker that is away
+        if self._history is not None:
+            self._history.stop(left_s() + 2)
         if self._loop is not None:
             self._cut_off = True
             self._loop.call_soon_threadsafe(_end, self._loop)
@@ -286,21 +292,23 @@ class Consumer:
     # -- handling
 
     def _handle(self, delivery: Delivery, state: RetryState, message: Message, sink: Sink) -> None:
+        started_ms = _now_ms()
         try:
-            outcome = self._judged(delivery, state, self._handler(message))
+            outcome = self._judged(delivery, state, started_ms, self._handler(message))
         except BaseException as error:  # SystemExit in a handler fails its message, not the consumer
-            outcome = self._raised(delivery, state, error)
+            outcome = self._raised(delivery, state, started_ms, error)
         self._report(message, state, outcome)
         sink.put(outcome)
 
     async def _handle_async(self, delivery: Delivery, state: RetryState, message: Message, sink: Sink) -> None:
+        started_ms = _now_ms()
         try:
             awaitable: Awaitable[Any] = self._handler(message)
-            outcome = self._judged(delivery, state, await awaitable)
+            outcome = self._judged(delivery, state, started_ms, await awaitable)
         except BaseException as error:
             if self._cut_off:
                 raise  # by `stop`: it did not fail, it comes again
-            outcome = self._raised(delivery, state, error)
+            outcome = self._raised(delivery, state, started_ms, error)
         self._report(message, state, outcome)
         sink.put(outcome)
 
@@ -308,25 +316,44 @@ class Consumer:
         if self._reporter is not None:
             self._reporter.note(message, first=state.attempt == 0, succeeded=outcome.ended == "acknowledged")
 
-    def _judged(self, delivery: Delivery, state: RetryState, returned: Any) -> Outcome:
+    def _judged(self, delivery: Delivery, state: RetryState, started_ms: int, returned: Any) -> Outcome:
         match verdict_of(returned):
             case Ack():
-                return Outcome(delivery, "acknowledged")
+                return Outcome(delivery, "acknowledged", attempt=self._went_through(delivery, state, started_ms))
             case Retry() as retry:
                 failure = Failure(message=retry.reason, retry_after_ms=retry.after_ms, verdict="retry")
             case DeadLetter(reason):
                 failure = Failure(message=reason, verdict="dead")
-        return self._failed(delivery, state, failure)
+        return self._failed(delivery, state, failure, started_ms=started_ms)
 
-    def _raised(self, delivery: Delivery, state: RetryState, error: BaseException) -> Outcome:
+    def _raised(self, delivery: Delivery, state: RetryState, started_ms: int, error: BaseException) -> Outcome:
         if isinstance(error, Rejected):
             logger.error("consumer.bad_verdict: %s", error)
         failure, print_ = failure_in(error)
-        return self._failed(delivery, state, failure, print_)
+        return self._failed(delivery, state, failure, print_, started_ms)
 
-    def _failed(self, delivery: Delivery, state: RetryState, failure: Failure, print_: str | None = None) -> Outcome:
-        forward = failed_message(self.group, delivery.message, state, failure, print_, self.config.secrets)
+    def _failed(
+        self,
+        delivery: Delivery,
+        state: RetryState,
+        failure: Failure,
+        print_: str | None = None,
+        started_ms: int | None = None,
+    ) -> Outcome:
+        forward = failed_message(self.group, delivery.message, state, failure, print_, self.config.secrets, started_ms)
         return Outcome(delivery, "dead" if failure.verdict == "dead" else "retried", forward)
+
+    def _went_through(self, delivery: Delivery, state: RetryState, started_ms: int) -> Attempt | None:
+        """The row of a delivery that went well after others had failed; None for the first one, and without history."""
+        if self._history is None or not state.attempt or state.id is None:
+            return None
+        topic, number = state.original_topic or delivery.message.topic, state.attempt + 1
+        shard = releasing_shard(state, number, None if self.home.by_source else self.home.store.shards)
+        return Attempt(state.stem, topic, number, state.due_ms, started_ms, "ok", None, shard)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def is_suspect(delivery: Delivery, crash_cap: int) -> bool:

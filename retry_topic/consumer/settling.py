@@ -21,6 +21,7 @@ from typing import Literal, Protocol
 
 from retry_topic.brokers.protocol import Broker, BrokerConsumer, Delivery
 from retry_topic.consumer.config import ConsumerStats
+from retry_topic.history import Attempt, HistoryWriter
 from retry_topic.message import Message
 from wheel_sched.errors import BrokerError
 from wheel_sched.purgatory import HeartbeatMonitor
@@ -40,6 +41,7 @@ class Outcome:
     ended: Literal["acknowledged", "retried", "dead", "parked"]
     forward: Message | None = None
     refusals: int = 0
+    attempt: Attempt | None = None
 
 
 class Sink(Protocol):
@@ -141,6 +143,7 @@ class Settler:
         in_flight: what was read.
         stats: where it counts.
         idle_ms: as `in_flight` has it.
+        history: told of what went through after a failure. Defaults to none.
         in_order: what could not be settled keeps back what came after it, or a crash would let an earlier message of
             a key be handled again behind a later one. Defaults to False.
     """
@@ -152,6 +155,7 @@ class Settler:
         in_flight: InFlight,
         stats: ConsumerStats,
         idle_ms: int,
+        history: HistoryWriter | None = None,
         *,
         in_order: bool = False,
     ) -> None:
@@ -160,6 +164,7 @@ class Settler:
         self._consumer = consumer
         self._in_flight = in_flight
         self._stats = stats
+        self._history = history
         self._look_s = idle_ms / 3000
         self._outcomes: queue.SimpleQueue[Outcome | None] = queue.SimpleQueue()
         self._finishing = threading.Event()
@@ -272,6 +277,8 @@ class Settler:
         stats = self._stats
         for outcome in outcomes:
             setattr(stats, outcome.ended, getattr(stats, outcome.ended) + 1)
+        if self._history is not None and (rows := [one.attempt for one in outcomes if one.attempt is not None]):
+            self._history.put(rows)
         self._in_flight.remove([outcome.delivery for outcome in outcomes])
         stats.in_flight = len(self._in_flight)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from retry_topic import RetryPolicy, RetryService, ServiceConfig, connect
-from retry_topic.demo.webhooks import GROUP
+from retry_topic.demo.webhooks import GROUP, HISTORY
 from retry_topic.policy import Exponential, Rule
 
 POLICY = RetryPolicy(
@@ -19,7 +19,7 @@ POLICY = RetryPolicy(
 def main() -> None:
     with connect(sys.argv[1]) as home:
         # short leases: what a killed service had read is taken over within two seconds
-        service = RetryService(home, GROUP, POLICY, config=ServiceConfig(idle_ms=2_000))
+        service = RetryService(home, GROUP, POLICY, config=ServiceConfig(idle_ms=2_000, history=HISTORY))
         service.start()
         sys.stdout.write("ready\n")
         sys.stdout.flush()

@@ -83,6 +83,7 @@ def as_text(report: Report, store: str) -> str:
         f"    {program} ls --dead --limit 5",
         f"    {program} show ID",
         f"    {program} replay --error '*410*' --dry-run",
+        f"    {program} history export attempts.jsonl",
         f"    {program} doctor",
         "",
     ]

@@ -14,6 +14,7 @@ from retry_topic.headers import read
 TOPIC = "airports"
 GROUP = "webhooks"
 TIMEOUT_S = 0.5
+HISTORY = 100_000  # attempts the store keeps: all of a run
 
 
 class WebhookRefused(Exception):
@@ -67,7 +68,7 @@ class Deliverer:
 def main() -> None:
     url, port = sys.argv[1], int(sys.argv[2])
     with connect(url) as home:
-        config = ConsumerConfig(concurrency=48, idle_ms=5_000)
+        config = ConsumerConfig(concurrency=48, idle_ms=5_000, history=HISTORY)
         consumer = Consumer(home, TOPIC, Deliverer(port), group=GROUP, config=config)
         consumer.start()
         signal.signal(signal.SIGTERM, lambda *_: sys.stdin.close())

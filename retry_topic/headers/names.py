@@ -54,6 +54,7 @@ FIELDS: dict[str, Field] = {
     "first_failed_ms": Field("retry-first-failed-at", "integer"),
     "last_failed_ms": Field("retry-last-failed-at", "integer"),
     "due_ms": Field("retry-due-at", "integer"),
+    "started_ms": Field("retry-started-at", "integer"),
     "policy": Field("retry-policy", "label"),
     "delay_ms": Field("retry-delay", "integer", high=LONGEST_MS),
     "verdict": Field("retry-verdict", "label", choices=("retry", "dead")),

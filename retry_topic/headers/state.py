@@ -27,7 +27,9 @@ class RetryState:
         max_attempts: cap by count when it last failed; told to consumers, never used to decide.
         first_failed_ms: epoch ms of the first failure.
         last_failed_ms: epoch ms of the last failure.
-        due_ms: epoch ms of the next (or, on a delivered message, this) attempt.
+        due_ms: epoch ms of the next (or, on a delivered message, this) attempt; in the retry topic that of the attempt
+            that failed.
+        started_ms: epoch ms when the attempt that failed was started, for reports.
         policy: `name@version` of the policy that decided.
         delay_ms: the delay before this delivery.
         verdict: what the handler asked for by return value.
@@ -56,6 +58,7 @@ class RetryState:
     first_failed_ms: int | None = None
     last_failed_ms: int | None = None
     due_ms: int | None = None
+    started_ms: int | None = None
     policy: str | None = None
     delay_ms: int | None = None
     verdict: Literal["retry", "dead"] | None = None

@@ -44,6 +44,8 @@ def spark() -> None:
 @contextlib.contextmanager
 def running(master: str | None) -> Iterator[SparkSession]:
     """A session that ends with the block, unless it was there before."""
+    from pyspark.errors import PySparkException
+
     from retry_topic.spark.session import running_session, spark_session
 
     session = running_session()
@@ -52,7 +54,8 @@ def running(master: str | None) -> Iterator[SparkSession]:
         return
     note("starting Spark")
     session = spark_session(master)
-    session.sparkContext.setLogLevel("ERROR")
+    with contextlib.suppress(PySparkException):  # Spark Connect has none
+        session.sparkContext.setLogLevel("ERROR")
     try:
         yield session
     finally:
@@ -76,6 +79,19 @@ def with_store(settings: Session, master: str | None) -> Iterator[Bench]:
         place = place_of(url, settings.settings.namespace, settings.settings.durability)
         with running(master) as session:
             yield Bench(session, place)
+
+
+@contextlib.contextmanager
+def attempts(settings: Session, master: str | None, file: str | None) -> Iterator[DataFrame]:
+    """The history in a file, or in the store's log when none is named."""
+    from retry_topic.spark.jobs.history import load_history, store_history
+
+    if file is not None:
+        with running(master) as alone:
+            yield load_history(alone, file)
+        return
+    with with_store(settings, master) as bench:
+        yield store_history(bench.spark, bench.place)
 
 
 @spark.command()
@@ -179,7 +195,7 @@ def _tell_groups(groups: DataFrame, as_json: bool) -> None:
 
 
 @spark.command()
-@click.argument("history")
+@click.argument("history", required=False)
 @click.option("--policies", metavar="FILE", help="Today's policies (default: those of the settings).")
 @click.option("--out", metavar="FILE", help="Write the proposal as a policy file.")
 @click.option("--groups", type=click.IntRange(1, 1_000), default=50, show_default=True, help="Topic and error pairs.")
@@ -190,7 +206,7 @@ def _tell_groups(groups: DataFrame, as_json: bool) -> None:
 @pass_session
 def backtest(
     session: Session,
-    history: str,
+    history: str | None,
     policies: str | None,
     out: str | None,
     groups: int,
@@ -201,6 +217,8 @@ def backtest(
 ) -> int:
     """Score today's retry policies and better ones on HISTORY (Parquet or JSON Lines of attempts).
 
+    Without HISTORY the one in the store's log is taken.
+
     \b
     Examples:
       wheel-sched spark backtest attempts.parquet
@@ -208,11 +226,10 @@ def backtest(
     """
     from retry_topic.policy.dumping import dump_policies
     from retry_topic.spark.jobs import backtest as run
-    from retry_topic.spark.jobs.history import load_history
 
     today = policies_of(session.settings, policies)
-    with running(master) as alone:
-        found = run(load_history(alone, history), today, groups=groups, seed=seed)
+    with attempts(session, master, history) as rows_of:
+        found = run(rows_of, today, groups=groups, seed=seed)
     if out and not dry_run:
         Path(out).write_text(dump_policies(found.policies), "utf-8")
     if as_json:
@@ -253,6 +270,7 @@ def backtest(
 )
 @click.option("--spread", "spread_ms", type=DURATION, default=0, metavar="DURATION", help="Spread the dues over this.")
 @click.option("--rejects", metavar="FOLDER", help="For the rows that cannot be stored; without it one stops the job.")
+@click.option("--past", is_flag=True, help="Take rows whose due has passed: they go out at once.")
 @master_option
 @dry_run_option
 @json_option
@@ -264,6 +282,7 @@ def backfill(
     columns: tuple[str, ...],
     spread_ms: int,
     rejects: str | None,
+    past: bool,
     master: str | None,
     dry_run: bool,
     as_json: bool,
@@ -289,6 +308,7 @@ def backfill(
             columns={name.strip(): text for name, _, text in parts},
             spread_ms=spread_ms,
             rejects=rejects,
+            past=past,
             dry_run=dry_run,
         )
     if as_json:
@@ -303,7 +323,7 @@ def backfill(
 
 
 @spark.command()
-@click.argument("history")
+@click.argument("history", required=False)
 @click.option("--target", "target_ms", type=DURATION, default="1s", show_default=True, help="Later than this is late.")
 @click.option(
     "--objective", type=click.FloatRange(0, 1, min_open=True, max_open=True), default=0.999, show_default=True
@@ -312,8 +332,10 @@ def backfill(
 @master_option
 @dry_run_option
 @json_option
+@pass_session
 def slo(
-    history: str,
+    session: Session,
+    history: str | None,
     target_ms: int,
     objective: float,
     html: str | None,
@@ -323,16 +345,17 @@ def slo(
 ) -> int:
     """How late deliveries were, from HISTORY (Parquet or JSON Lines of attempts). Exit code 1: objective missed.
 
+    Without HISTORY the one in the store's log is taken.
+
     \b
     Example:
       wheel-sched spark slo attempts.parquet --target 500ms --objective 0.99 --html lateness.html
     """
     from retry_topic.spark.jobs import slo as run
-    from retry_topic.spark.jobs.history import load_history
     from retry_topic.spark.jobs.page import page
 
-    with running(master) as alone:
-        found = run(load_history(alone, history), target_ms=target_ms, objective=objective)
+    with attempts(session, master, history) as rows_of:
+        found = run(rows_of, target_ms=target_ms, objective=objective)
     if html and not dry_run:
         Path(html).write_text(page(found), "utf-8")
     if as_json:

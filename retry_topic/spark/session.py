@@ -50,8 +50,8 @@ def spark_session(
     """A session ready for `format("wheelsched")`; the one that is already there, when there is one.
 
     Args:
-        master: `local[N]`, `spark://host:port` or any other that Spark knows. Defaults to None: what spark-submit or
-            spark-defaults say, else `local[*]`.
+        master: `local[N]`, `spark://host:port` or any other that Spark knows, or `sc://host:port` of a Spark Connect
+            server. Defaults to None: what spark-submit, SPARK_REMOTE or spark-defaults say, else `local[*]`.
         app: the application's name.
         settings: of Spark, over ours. Defaults to none.
 
@@ -67,11 +67,18 @@ def spark_session(
     running = running_session()
     if running is not None:
         return running
+    remote = master or os.environ.get("SPARK_REMOTE", "")
+    if remote.startswith("sc://"):
+        return _given(SparkSession.builder.remote(remote).getOrCreate(), settings)
     python = os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", python)
     if "SPARK_LOCAL_IP" not in os.environ and (master is None or master.startswith("local")):
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"  # or Spark looks the host name up, which may have no address
     check_java()
+    if master is None and (
+        "PYSPARK_GATEWAY_PORT" in os.environ or remote
+    ):  # under spark-submit, or a Connect of our own
+        return _given(SparkSession.builder.getOrCreate(), settings)
     conf = SparkConf()
     chosen = master or conf.get("spark.master", "local[*]") or "local[*]"
     defaults = _SETTINGS | (_LOCAL if chosen.startswith("local") else {})
@@ -80,6 +87,13 @@ def spark_session(
             conf.set(name, value)
     conf.setMaster(chosen).setAppName(app)
     return register(SparkSession.builder.config(conf=conf).getOrCreate())
+
+
+def _given(session: SparkSession, settings: Mapping[str, str] | None) -> SparkSession:
+    """A session that somebody else has configured, with what the source cannot do without."""
+    for name, value in (settings or {}).items():
+        session.conf.set(name, value)
+    return register(session)
 
 
 def running_session() -> SparkSession | None:

@@ -1,4 +1,4 @@
-"""A standalone cluster: a master and two workers as processes on loopback; backfill and dlq give the same results."""
+"""A standalone cluster: master and two workers as processes on loopback; what deploy/ gives does there what it says."""
 
 from __future__ import annotations
 
@@ -23,7 +23,11 @@ from wheel_sched.testing.servers import free_port
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
-PROGRAM = Path(__file__).parent / "processes" / "cluster_jobs.py"
+QUICK = (
+    "--conf spark.sql.shuffle.partitions=4 --conf spark.sql.codegen.wholeStage=false "
+    "--conf spark.sql.codegen.factoryMode=NO_CODEGEN"
+)
+DEPLOY = Path(__file__).resolve().parents[2] / "deploy" / "spark"
 
 
 @pytest.fixture
@@ -64,22 +68,41 @@ def _wait_for(log: Path, words: str, times: int) -> None:
         time.sleep(0.1)  # looked at again and again until the deadline
 
 
+def submit(cluster: str, url: str, folder: Path) -> dict[str, int]:
+    """Run deploy/'s own program by deploy/'s own script; what it told."""
+    memory = "--conf spark.executor.memory=512m --conf spark.executor.cores=1 --conf spark.ui.enabled=false"
+    # both executors must have come before the first task is given out
+    waiting = (
+        "--conf spark.scheduler.minRegisteredResourcesRatio=1.0 --conf spark.cores.max=2 "
+        "--conf spark.scheduler.maxRegisteredResourcesWaitingTime=120s"
+    )
+    loopback = "--conf spark.driver.host=127.0.0.1 --conf spark.driver.bindAddress=127.0.0.1"
+    done = subprocess.run(
+        [str(DEPLOY / "submit.sh"), str(DEPLOY / "reminders.py"), url],
+        env={
+            **os.environ,
+            "MASTER": cluster,
+            "PYTHON": sys.executable,
+            "SUBMIT_OPTIONS": f"{memory} {waiting} {loopback} {QUICK}",
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_LOCAL_DIRS": str(folder),
+        },
+        capture_output=True,
+        text=True,
+        timeout=780,
+    )
+    assert done.returncode == 0, done.stderr[-3_000:]
+    told: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
+    return told
+
+
 def test_backfill_and_dlq_on_a_cluster_do_what_they_do_on_one_machine(
     cluster: str, store: DelayStore, redis_url: str, tmp_path: Path
 ) -> None:
-    """Both workers took part; every row is stored once, every dead letter replayed once, repeats do nothing."""
-    graves = [(Item(f"d{n}", 5, encode_body(Message("t", b"x")), "t"), "broken: badly") for n in range(200)]
+    """Both workers took part; every row is stored once, every dead letter replayed once."""
+    graves = [(Item(f"d{n}", 5, encode_body(Message("orders", b"x")), "orders"), "broken: badly") for n in range(200)]
     store.bury(graves)
-    done = subprocess.run(
-        [sys.executable, str(PROGRAM), cluster, redis_url],
-        env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_DIRS": str(tmp_path / "driver")},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr[-3_000:]
-    told = json.loads(done.stdout.splitlines()[-1])
-    assert told["executors"] == 2
-    assert (told["stored"], told["stored_again"]) == (3_000, 0)
-    assert (told["letters"], told["replayed"], told["replayed_again"]) == (200, 200, 0)
-    assert store.counts().now == {("due", "reminders"): 3_000, ("due", "t"): 200}
+    told = submit(cluster, redis_url, tmp_path / "driver")
+    assert told == {"stored": 3_000, "letters": 200, "replayed": 200}
+    assert (tmp_path / "master.log").read_text("utf-8", "replace").count("Launching executor") == 2
+    assert store.counts().now == {("due", "reminders"): 3_000, ("due", "orders"): 200}

@@ -79,11 +79,18 @@ def test_rows_that_cannot_be_stored_stop_a_backfill_or_go_to_the_rejects(
     spark: SparkSession, store: DelayStore, place: Place, tmp_path: Path
 ) -> None:
     """Told by kind before anything is written; with a folder for them the rest is stored."""
-    rows = spark.sql(
-        "select * from values ('a', 1L, 't', 'x'), (null, 1L, 't', 'x'), ('b', null, 't', 'x'), ('c', -5L, 't', 'x'), "
-        "('d', 1L, 't', null), ('e', 1L, '', 'x'), ('f', 1L, 't', 'x'), ('f', 2L, 't', 'y'), "
-        "(repeat('i', 600), 1L, 't', 'x') as t(id, due_ms, topic, value)"
-    )
+    bad: list[tuple[Any, ...]] = [
+        ("a", DUE_MS, "t", "x"),
+        (None, DUE_MS, "t", "x"),
+        ("b", None, "t", "x"),
+        ("c", -5, "t", "x"),
+        ("d", DUE_MS, "t", None),
+        ("e", DUE_MS, "", "x"),
+        ("f", DUE_MS, "t", "x"),
+        ("f", DUE_MS + 1, "t", "y"),
+        ("i" * 600, DUE_MS, "t", "x"),
+    ]
+    rows = spark.createDataFrame(bad, "id string, due_ms long, topic string, value string")
     with pytest.raises(Rejected, match="nothing was stored"):
         backfill(rows, place, job_id="bad")
     assert not any(store.counts().now.values())

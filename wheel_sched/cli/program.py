@@ -29,6 +29,7 @@ COMMANDS = {
     "backup": Lazy("wheel_sched.cli.maintenance:backup", "Write a namespace to a file."),
     "restore": Lazy("wheel_sched.cli.maintenance:restore", "Put a backup into an empty namespace."),
     "reshard": Lazy("wheel_sched.cli.maintenance:reshard", "Give a namespace another number of shards, offline."),
+    "history": Lazy("retry_topic.cli.history:history", "What became of each attempt of messages that failed."),
     "policy": Lazy("retry_topic.cli.policy:policy", "Explain and simulate retry policies."),
     "kafka": Lazy("retry_topic.cli.kafka:kafka", "Topics, lag, replay and a check-up on a Kafka cluster."),
     "aps": Lazy("wheel_sched_apscheduler.cli:aps", "APScheduler jobs in a shared store.", "apscheduler"),

@@ -27,7 +27,7 @@ from wheel_sched.store.items import (
     Swept,
     Window,
 )
-from wheel_sched.store.operations import Alteration, Call, ClaimDue, PushDue, ReportJump, new_token
+from wheel_sched.store.operations import Alteration, Call, ClaimDue, Logged, PushDue, ReportJump, new_token
 from wheel_sched.store.plans import Plan, Plans
 
 T = TypeVar("T")
@@ -237,8 +237,16 @@ class AsyncDelayStore:
     async def sweep(self, *, dead_cap: int = 0, dead_age_ms: int = 0, lapse_cap: int = 0) -> list[Swept]:
         return await self._run(self.plans.sweep(dead_cap, dead_age_ms, lapse_cap))
 
-    async def remember(self, tries: Sequence[tuple[str, int, int]]) -> list[int]:
-        return await self._run(self.plans.remember(tries))
+    async def remember(
+        self, tries: Sequence[tuple[str, int, int]], *, logged: Sequence[tuple[str, bytes]] = (), keep: int = 0
+    ) -> list[int]:
+        return await self._run(self.plans.remember(tries, logged, keep))
+
+    async def log(self, entries: Sequence[tuple[str, bytes]], *, keep: int) -> int:
+        return await self._run(self.plans.log(entries, keep))
+
+    async def read_log(self, shard: int, last: str = "", limit: int = 1_000) -> Logged:
+        return await self._run(self.plans.read_log(shard, last, limit))
 
     async def report_jump(self, shard: int, epoch: int, step_ms: int) -> int:
         return await self._run(self.plans.one(shard, ReportJump(epoch, step_ms)))

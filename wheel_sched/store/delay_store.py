@@ -30,7 +30,7 @@ from wheel_sched.store.items import (
     Swept,
     Window,
 )
-from wheel_sched.store.operations import Alteration, Call, ClaimDue, PushDue, ReportJump, new_token
+from wheel_sched.store.operations import Alteration, Call, ClaimDue, Logged, PushDue, ReportJump, new_token
 from wheel_sched.store.plans import Plans
 
 T = TypeVar("T")
@@ -366,9 +366,25 @@ class DelayStore:
         """House-keeping, one bounded step per shard."""
         return self._run(self.plans.sweep(dead_cap, dead_age_ms, lapse_cap))
 
-    def remember(self, tries: Sequence[tuple[str, int, int]]) -> list[int]:
-        """Raise attempt records (key, attempts, expiry in ms); the greatest known of each key."""
-        return self._run(self.plans.remember(tries))
+    def remember(
+        self, tries: Sequence[tuple[str, int, int]], *, logged: Sequence[tuple[str, bytes]] = (), keep: int = 0
+    ) -> list[int]:
+        """Raise attempt records (key, attempts, expiry in ms); the greatest known of each key.
+
+        `logged` and `keep` as in `log`, in the same round trip.
+        """
+        return self._run(self.plans.remember(tries, logged, keep))
+
+    def log(self, entries: Sequence[tuple[str, bytes]], *, keep: int) -> int:
+        """Append (route, entry) to the store's log, which keeps about `keep` of them; how many were appended.
+
+        The log is bounded, and is for people and reports: nothing depends on it, and nothing fails because of it.
+        """
+        return self._run(self.plans.log(entries, keep))
+
+    def read_log(self, shard: int, last: str = "", limit: int = 1_000) -> Logged:
+        """One page of a shard's log behind `last` ("" = from the start), oldest first."""
+        return self._run(self.plans.read_log(shard, last, limit))
 
     def report_jump(self, shard: int, epoch: int, step_ms: int) -> int:
         """Record a clock step; the shard's epoch after it."""

@@ -47,11 +47,14 @@ from wheel_sched.store.operations import (
     Find,
     Get,
     ListIds,
+    Log,
+    Logged,
     Look,
     Open,
     Operation,
     Pause,
     Positions,
+    ReadLog,
     Remember,
     Restore,
     Schedule,
@@ -353,16 +356,35 @@ class Plans:
         full = len(heads) > limit or any(len(reply) == limit for reply in replies)
         return page, going_on if full else None
 
-    def remember(self, tries: Sequence[tuple[str, int, int]]) -> Plan[list[int]]:
+    def remember(
+        self, tries: Sequence[tuple[str, int, int]], logged: Sequence[tuple[str, bytes]], keep: int
+    ) -> Plan[list[int]]:
         for key, _, _ in tries:
             check_id(key)
         calls, members = self._batched(tries, lambda entry: entry[0], lambda part, _: Remember(part), "")
         known = [0] * len(tries)
-        replies: list[list[int]] = (yield calls) if calls else []
-        for indices, answers in zip(members, replies, strict=True):
+        beside: list[Call[Any]] = self._logging(logged, keep)
+        replies: list[list[int]] = (yield [*calls, *beside]) if calls or beside else []
+        for indices, answers in zip(members, replies[: len(calls)], strict=True):
             for i, answer in zip(indices, answers, strict=True):
                 known[i] = answer
         return known
+
+    def log(self, entries: Sequence[tuple[str, bytes]], keep: int) -> Plan[int]:
+        calls = self._logging(entries, keep)
+        return sum((yield calls)) if calls else 0
+
+    def _logging(self, entries: Sequence[tuple[str, bytes]], keep: int) -> list[Call[int]]:
+        if entries and keep < 1:
+            raise Rejected(f"expected keep to be at least 1, got: {keep!r}; nothing was logged")
+        per_shard = max(1, keep // self.shards)
+        calls, _ = self._batched(
+            entries, lambda entry: entry[0], lambda part, _: Log([text for _, text in part], per_shard), ""
+        )
+        return calls
+
+    def read_log(self, shard: int, last: str, limit: int) -> Plan[Logged]:
+        return (yield from self.one(shard, ReadLog(last, limit)))
 
     def bury(self, graves: Sequence[tuple[Item, str]]) -> Plan[int]:
         """Items straight among the dead; `due_ms` is the time of death."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from retry_topic.spark.faults import plain_errors
 from retry_topic.spark.jobs.store import read
 from retry_topic.spark.source.options import Place
 from wheel_sched.store import MAX_BATCH, Counts, DelayStore, Outcome
@@ -60,6 +61,7 @@ class Audit:
         return asdict(self) | {"healthy": self.healthy}
 
 
+@plain_errors
 def audit(spark: SparkSession, place: Place, *, grace_ms: int = 60_000, repair: bool = False) -> Audit:
     """Look at every item of a store.
 

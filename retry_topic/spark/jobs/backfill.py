@@ -11,6 +11,7 @@ import re
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from retry_topic.spark.faults import plain_errors
 from retry_topic.spark.source.options import Place
 from retry_topic.spark.source.shapes import TAKEN, check_written
 from wheel_sched.errors import ConfigError, Rejected
@@ -44,6 +45,7 @@ class Backfilled:
         return asdict(self)
 
 
+@plain_errors
 def backfill(
     rows: DataFrame,
     place: Place,
@@ -54,6 +56,7 @@ def backfill(
     rejects: str | None = None,
     dry_run: bool = False,
     memory_limit: int | None = None,
+    past: bool = False,
 ) -> Backfilled:
     """Schedule every row.
 
@@ -69,6 +72,7 @@ def backfill(
             row stops the job.
         dry_run: look only. Defaults to False.
         memory_limit: bytes the server may have in use afterwards. Defaults to its own limit, or what its machine has.
+        past: take rows whose due has passed, which go out at once. Defaults to False: they are bad rows.
 
     Raises:
         ConfigError: columns or expressions are wrong.
@@ -83,7 +87,10 @@ def backfill(
         shaped = shaped.withColumn("due_ms", f.ceil(f.unix_micros("due") / 1000).cast("bigint")).drop("due")
     if spread_ms and "due_ms" in shaped.columns:
         shaped = shaped.withColumn("due_ms", f.col("due_ms") + f.pmod(f.xxhash64("id"), f.lit(spread_ms)))
-    judged = shaped.withColumn("flaw", _flaw(shaped.columns))
+    with place.opened() as store:
+        store.counts()  # every shard is there, before anything is written
+        now_ms = store.now_ms()
+    judged = shaped.withColumn("flaw", _flaw(shaped.columns, 0 if past else now_ms))
     report = Backfilled(dry_run, job_id, rejects=rejects)
     _count(judged, report)
     twice = judged.where("flaw = ''").groupBy("id").count().where("count > 1").agg(f.sum(f.col("count") - 1)).first()
@@ -128,10 +135,10 @@ def _shaped(rows: DataFrame, columns: dict[str, str]) -> DataFrame:
     except PySparkException as error:
         raise ConfigError(f"an expression is wrong: {str(error).splitlines()[0]}; nothing was written") from error
     wanted = {"due_ms": "bigint"}
-    return shaped.select(*(f.col(n).cast(wanted[n]).alias(n) if n in wanted else f.col(n) for n in shaped.columns))
+    return shaped.select(*(f.col(n).try_cast(wanted[n]).alias(n) if n in wanted else f.col(n) for n in shaped.columns))
 
 
-def _flaw(columns: list[str]) -> Column:
+def _flaw(columns: list[str], least_ms: int) -> Column:
     """What keeps a row from being stored, "" for nothing."""
     from pyspark.sql import functions as f
 
@@ -145,6 +152,7 @@ def _flaw(columns: list[str]) -> Column:
     if "due_ms" in columns:
         rules.append((f.col("due_ms").isNull(), "there is no due"))
         rules.append(((f.col("due_ms") < 0) | (f.col("due_ms") > MAX_DUE_MS), "the due is not between 1970 and 9999"))
+        rules.append((f.col("due_ms") < least_ms, "the due has passed"))
     if "topic" in columns:
         rules.append(((f.length("topic") > 249) | f.col("topic").contains("\n"), "the topic is no name"))
     if "value" in columns:

@@ -14,7 +14,20 @@ from retry_topic.policy import PolicySet, RetryPolicy
 from retry_topic.policy.checks import check_name, check_pattern
 from retry_topic.policy.failure import Failure
 from retry_topic.policy.rules import Rule, first_match
-from retry_topic.spark.jobs.curves import GRID_MS, LEAST_MS, STEPS, Interval, fit, resample, schedules, score, spread
+from retry_topic.spark.faults import plain_errors
+from retry_topic.spark.jobs.curves import (
+    GRID_MS,
+    LEAST_MS,
+    STEPS,
+    Curve,
+    Interval,
+    Score,
+    fit,
+    interval,
+    resample,
+    schedules,
+    score,
+)
 from retry_topic.spark.jobs.history import check_history, sound
 from retry_topic.spark.jobs.search import Candidate, search
 from wheel_sched.errors import ConfigError
@@ -36,7 +49,7 @@ class Verdict:
         today: what happened: success, tries a message, wait p50, p90, p99.
         present: what today's policy would do by the curve; beside `today` it shows how well the curve fits.
         proposed: what the proposal would do.
-        interval: the middle 95 % of the proposal's success and tries when the messages are drawn anew.
+        interval: where the proposal's true success and tries are, at a level of 95 % at least, see `curves.interval`.
         policy: the proposal in words.
     """
 
@@ -67,6 +80,7 @@ class Backtest:
         return {name: getattr(self, name) for name in names} | {"groups": [asdict(v) for v in self.verdicts]}
 
 
+@plain_errors
 def backtest(
     history: DataFrame,
     policies: PolicySet | None = None,
@@ -87,8 +101,10 @@ def backtest(
     Raises:
         ConfigError: an argument is wrong, or a column is missing.
     """
-    if groups < 1 or resamples < 1:
-        raise ConfigError(f"expected groups and resamples to be at least 1, got: {groups!r} and {resamples!r}")
+    if groups < 1 or resamples < 2:
+        raise ConfigError(
+            f"expected groups to be at least 1 and resamples at least 2, got: {groups!r} and {resamples!r}"
+        )
     today = policies or PolicySet()
     checked = check_history(history)
     report = Backtest()
@@ -106,10 +122,10 @@ def backtest(
             "tries": round(had["tries"] / had["messages"], 3),
             "wait_ms": dict(zip(("p50", "p90", "p99"), had["waits"] or (0, 0, 0), strict=True)),
         }
-        best = search(curve, success=happened["success"], wait_p90_ms=happened["wait_ms"]["p90"], seed=seed)
+        wait_p90_ms = happened["wait_ms"]["p90"]
+        best = search(curve, success=happened["success"], wait_p90_ms=wait_p90_ms, seed=seed)
         found[key] = best
-        times = schedules(best.delay, best.attempts, seed)
-        others = [score(other, times) for other in resample(cells[key], resamples, seed)]
+        others = resample(cells[key], resamples, seed)
         report.verdicts.append(
             Verdict(
                 topic,
@@ -118,12 +134,22 @@ def backtest(
                 happened,
                 score(curve, _todays(today, topic, error_class, seed)).as_dict(),
                 best.score.as_dict(),
-                {"success": spread(s.success for s in others), "tries": spread(s.tries for s in others)},
+                intervals_of(best, others, seed),
                 _words(best),
             )
         )
     report.policies = _proposal(today, found)
     return report
+
+
+def intervals_of(best: Candidate, others: Sequence[Curve], seed: int) -> dict[str, tuple[float, float]]:
+    """The intervals of a proposal's success and tries, from curves of messages drawn anew."""
+    times = schedules(best.delay, best.attempts, seed)
+    found: list[Score] = [score(other, times) for other in others]
+    return {
+        "success": interval(best.score.success, (one.success for one in found), 0.0, 1.0),
+        "tries": interval(best.score.tries, (one.tries for one in found), 1.0, float(best.attempts)),
+    }
 
 
 def _reduce(history: DataFrame, report: Backtest) -> tuple[dict[Any, list[Interval]], dict[Any, dict[str, Any]]]:

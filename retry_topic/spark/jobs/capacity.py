@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from retry_topic.spark.faults import plain_errors
 from retry_topic.spark.jobs.history import check_columns
 from retry_topic.spark.jobs.store import read
 from retry_topic.spark.source.options import Place
@@ -69,6 +70,7 @@ class Capacity:
         return asdict(self)
 
 
+@plain_errors
 def capacity(
     arrivals: DataFrame,
     *,

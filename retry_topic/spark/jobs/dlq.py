@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from retry_topic.dead_letters import MAX_REPLAYS, DeadLetters, Order
 from retry_topic.fingerprint import fingerprint
 from retry_topic.home import Home
+from retry_topic.spark.faults import plain_errors
 from retry_topic.spark.jobs.store import read
 from retry_topic.spark.source.options import Place
 from wheel_sched.errors import ConfigError
@@ -112,6 +113,7 @@ def select(letters: DataFrame, where: str | None = None, group: str | None = Non
     return chosen
 
 
+@plain_errors
 def replay(
     letters: DataFrame,
     place: Place,

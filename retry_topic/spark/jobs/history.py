@@ -20,6 +20,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from retry_topic.history import OUTCOMES
+from retry_topic.spark.jobs.store import read
+from retry_topic.spark.source.options import Place
 from wheel_sched.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -37,11 +40,12 @@ COLUMNS = MappingProxyType(
     }
 )
 OPTIONAL = MappingProxyType({"shard": "int"})
-OUTCOMES = ("ok", "failed", "dead")
 
 
 def load_table(spark: SparkSession, path: str, schema: str | None = None) -> DataFrame:
     """A table of Parquet files, or of JSON Lines when its name ends with .json or .jsonl.
+
+    The files of a folder must agree: a column may be absent in some, but not be of two types.
 
     Raises:
         ConfigError: it cannot be read; nothing was changed.
@@ -54,7 +58,7 @@ def load_table(spark: SparkSession, path: str, schema: str | None = None) -> Dat
         raise ConfigError(f"there is no file or folder {path}; nothing was read")
     try:
         if not is_json:
-            return spark.read.parquet(path)
+            return spark.read.option("mergeSchema", "true").parquet(path)
         reader = spark.read.option("mode", "FAILFAST")
         return (reader.schema(schema) if schema else reader).json(path)
     except PySparkException as error:
@@ -71,6 +75,23 @@ def load_history(spark: SparkSession, path: str) -> DataFrame:
         ConfigError: it cannot be read, or a column is missing or of another type.
     """
     return check_history(load_table(spark, path, ", ".join(f"{n} {k}" for n, k in (COLUMNS | OPTIONAL).items())))
+
+
+def store_history(spark: SparkSession, place: Place) -> DataFrame:
+    """The history that services and consumers have left in a store's log.
+
+    It is bounded, and read once: all of a report is about the same rows.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    history = read(spark, place, form="attempts").persist()
+    if history.isEmpty():
+        raise ConfigError(
+            "there is no attempt history in the store: nothing was read; run services and consumers with one "
+            "(`wheel-sched serve --history 100000`, ConsumerConfig.history), or name a file"
+        )
+    return history
 
 
 def check_history(history: DataFrame) -> DataFrame:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from retry_topic.spark.faults import plain_errors
 from retry_topic.spark.jobs.history import check_history, sound
 from wheel_sched.errors import ConfigError
 
@@ -47,6 +48,7 @@ class Slo:
         return asdict(self) | {"met": self.met}
 
 
+@plain_errors
 def slo(history: DataFrame, *, target_ms: int = 1_000, objective: float = 0.999) -> Slo:
     """The lateness report of a history.
 

@@ -28,7 +28,7 @@ _NAMES = frozenset(
         "path",
     }
 )
-FORMS = ("items", "letters", "damage")
+FORMS = ("items", "letters", "damage", "attempts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,8 @@ def read_scope(options: Mapping[str, str], shards: int) -> Scope:
 
 
 def read_form(options: Mapping[str, str]) -> str:
-    """How items are shown: `items` as they lie there, `letters` taken apart, `damage` what an audit looks for.
+    """How items are shown: `items` as they lie there, `letters` taken apart, `damage` what an audit looks for, and
+    `attempts`, which are none: the history.
 
     Raises:
         ConfigError: it is another.

@@ -53,7 +53,19 @@ DAMAGE = MappingProxyType(
         "flaw": "string",  # "", "no record", "unreadable record", "no place" or "wrong shard"
     }
 )
-SHAPES = MappingProxyType({"items": ITEMS, "letters": LETTERS, "damage": DAMAGE})
+ATTEMPTS = MappingProxyType(  # of `retry_topic.history`
+    {
+        "id": "string",
+        "topic": "string",
+        "attempt": "int",
+        "due_ms": "bigint",
+        "started_ms": "bigint",
+        "outcome": "string",
+        "error_class": "string",
+        "shard": "int",
+    }
+)
+SHAPES = MappingProxyType({"items": ITEMS, "letters": LETTERS, "damage": DAMAGE, "attempts": ATTEMPTS})
 LIGHT = frozenset({"id", "state", "shard", "at_ms"})  # told without reading a record
 
 REQUIRED = ("id",)

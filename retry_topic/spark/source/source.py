@@ -5,7 +5,7 @@
 | `store` | redis://, rediss:// or unix:// of the store, as the workers reach it |
 | `namespace` | Defaults to `wheel` |
 | `states`, `topic`, `shards`, `from_ms`, `until_ms` | what to read; filters on state, shard and at_ms do the same |
-| `form` | `items` (default), `letters` (messages taken apart, with their retry headers), `damage` (for audits) |
+| `form` | `items` (default), `letters` (messages taken apart, with their retry headers), `damage`, `attempts` |
 | `job_id` | of a batch that is written: the same rows under the same id are stored once |
 | `durability`, `replicas` | what a write waits for. Defaults to `everysec` |
 """
@@ -24,6 +24,7 @@ from wheel_sched.errors import ConfigError
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
+    from retry_topic.spark.source.logged import HistoryReader
     from retry_topic.spark.source.reading import StoreReader
     from retry_topic.spark.source.writing import BatchWriter, StreamWriter
 
@@ -38,7 +39,8 @@ class WheelSchedSource(DataSource):
     def schema(self) -> str:
         return ddl(SHAPES[read_form(self.options)])
 
-    def reader(self, schema: StructType) -> StoreReader:
+    def reader(self, schema: StructType) -> StoreReader | HistoryReader:
+        from retry_topic.spark.source.logged import HistoryReader
         from retry_topic.spark.source.reading import StoreReader
 
         form = read_form(self.options)
@@ -49,6 +51,10 @@ class WheelSchedSource(DataSource):
             raise ConfigError(
                 "expected no option topic with form damage: what has no record has no topic; nothing was read"
             )
+        if form == "attempts":
+            if narrowing := [name for name in ("topic", "states", "from_ms", "until_ms") if name in self.options]:
+                raise ConfigError(f"expected no option {', '.join(narrowing)} with form attempts; nothing was read")
+            return HistoryReader(place, scope, schema)
         return StoreReader(place, scope, form, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:

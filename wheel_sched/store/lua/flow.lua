@@ -12,7 +12,7 @@
 --   report <topic> (<dest> <first attempts> <succeeded> <failed>)...       answers how many rows
 --   look                                                                    answers {now (us), name, {field, value, ...}, ...}
 local verb = ARGV[3]
-local s = begin(KEYS, ARGV, verb == 'look')
+local s = begin(KEYS, ARGV, verb == 'look' and READING or nil)
 if s.err then return s end
 local KEEP_MS, WINDOW_MS = 3600000, 10000
 local flows = s.base .. 'flows'

@@ -21,7 +21,7 @@
 --   look:  o this is the head, d it has succeeded before, a neither: it is outside the order
 --   pass:  o the next one is due, or the key is open; a it was not the head
 local verb = ARGV[3]
-local s = begin(KEYS, ARGV, verb == 'list' or verb == 'count')
+local s = begin(KEYS, ARGV, (verb == 'list' or verb == 'count') and READING or nil)
 if s.err then return s end
 local gates, owners, done = s.base .. 'gates', s.base .. 'owners', s.base .. 'done'
 if #ARGV > 8 + 4 * MAX_BATCH then return {err = 'WSBATCH at most ' .. MAX_BATCH .. ' items a call'} end

@@ -16,8 +16,8 @@
 --   KEYS[12] lapsed HASH    id -> how often its lease ran out
 -- and, with the same hash tag: op:<token> (the first answer of a call, for repeats), ref:<ref> (SET of ids),
 -- held:<reason code>:<topic> (ZSET id -> due), fences (HASH writer -> last closed epoch), seen:<epoch>:<writer> (SET
--- of the ids that a writer has brought in an epoch that is not closed yet) and in (HASH source -> next position);
--- ordering keys: see gate.lua; release rates and circuits: see flow.lua.
+-- of the ids that a writer has brought in an epoch that is not closed yet), in (HASH source -> next position) and log
+-- (STREAM of {e: entry}, bounded); ordering keys: see gate.lua; release rates and circuits: see flow.lua.
 -- ARGV[1] -> [<now (ms)>]@<shards>: now only in a test-clock namespace; the caller's number of shards, 0 = any
 -- ARGV[2] -> token of the call, "" = not repeatable
 --

@@ -30,6 +30,7 @@ READS: Mapping[str, Callable[[MemoryShard, Any], Any]] = MappingProxyType(
         "find": reads.find,
         "tries": reads.list_tries,
         "positions": owning.positions,
+        "logged": reads.logged,
     }
 )
 WRITES: Mapping[str, Callable[[MemoryShard, Any], Any]] = MappingProxyType(
@@ -49,6 +50,7 @@ WRITES: Mapping[str, Callable[[MemoryShard, Any], Any]] = MappingProxyType(
         "resolve": owning.resolve,
         "gate": ordering.gate,
         "flow": flows.flow,
+        "log": writes.log,
     }
 )
 

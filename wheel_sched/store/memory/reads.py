@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 from wheel_sched.store.freezing import ListTries, Tried
 from wheel_sched.store.items import MAX_BATCH, Counts, Found, Window
 from wheel_sched.store.memory.shard import MemoryShard, Stored
-from wheel_sched.store.operations import Count, Find, Get, ListIds, Look, Scan, Scanned
+from wheel_sched.store.operations import Count, Find, Get, ListIds, Logged, Look, ReadLog, Scan, Scanned
 from wheel_sched.store.record import Record, decode_text, encode_text
 
 
@@ -95,3 +97,11 @@ def list_tries(shard: MemoryShard, call: ListTries) -> list[Tried]:
         Tried(decode_text(key), score % 1000, score // 1000 * 1000)
         for score, key in order[call.start : call.start + MAX_BATCH]
     ]
+
+
+def logged(shard: MemoryShard, call: ReadLog) -> Logged:
+    after = int(call.last) if call.last else 0
+    page = list(
+        islice(((number, entry) for number, entry in shard.log if number > after), min(call.limit, 2 * MAX_BATCH))
+    )
+    return Logged(str(page[-1][0]) if page else "", [entry for _, entry in page])

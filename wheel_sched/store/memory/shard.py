@@ -89,6 +89,7 @@ class MemoryShard:
         self.owner, self.owned_until_ms = "", 0
         self.gates = Gates()
         self.flows = Flows()
+        self.log: deque[tuple[int, bytes]] = deque()  # (number, entry)
         self.frozen: str | None = None
         self.mark = Mark(b"0-0", -1)
         self.now_ms = self.now_us = 0

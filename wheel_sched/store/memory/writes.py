@@ -32,6 +32,7 @@ from wheel_sched.store.operations import (
     ClaimDue,
     CloseEpoch,
     Extend,
+    Log,
     Pause,
     Remember,
     ReportJump,
@@ -269,6 +270,14 @@ def remember(shard: MemoryShard, call: Remember) -> list[int]:
             shard.tries[key] = max(expiry_s, known_until_s), known
         known_of_all.append(known)
     return known_of_all
+
+
+def log(shard: MemoryShard, call: Log) -> int:
+    number = shard.log[-1][0] if shard.log else 0
+    shard.log.extend((number + place, entry) for place, entry in enumerate(call.entries, 1))
+    while len(shard.log) > call.keep:
+        shard.log.popleft()
+    return len(call.entries)
 
 
 def report_jump(shard: MemoryShard, call: ReportJump) -> int:

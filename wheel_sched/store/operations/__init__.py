@@ -8,6 +8,7 @@ description of each call, and a test can look at it without any I/O.
     releasing   what is due and what becomes of it: claim, push, settle, extend
     owning      one owner of a shard and what its claims came to; how far a source's log is taken in
     reading     looking without changing: window, get, list, counts, find
+    logging     a bounded log of what happened: log, logged
 """
 
 from wheel_sched.store.operations.call import Argument, Call, Operation, bounded_reason, new_token
@@ -25,8 +26,20 @@ from wheel_sched.store.operations.keeping import (
     Schedule,
     Sweep,
 )
+from wheel_sched.store.operations.logging import Log, Logged, ReadLog
 from wheel_sched.store.operations.owning import Own, Positions, Resolve
-from wheel_sched.store.operations.reading import Count, Find, Get, Inspect, ListIds, Look, Scan, Scanned, counts_of
+from wheel_sched.store.operations.reading import (
+    Count,
+    Cuts,
+    Find,
+    Get,
+    Inspect,
+    ListIds,
+    Look,
+    Scan,
+    Scanned,
+    counts_of,
+)
 from wheel_sched.store.operations.releasing import ClaimDue, Extend, PushDue, Settle
 
 __all__ = [
@@ -38,11 +51,14 @@ __all__ = [
     "ClaimDue",
     "CloseEpoch",
     "Count",
+    "Cuts",
     "Extend",
     "Find",
     "Get",
     "Inspect",
     "ListIds",
+    "Log",
+    "Logged",
     "Look",
     "Mend",
     "Open",
@@ -51,6 +67,7 @@ __all__ = [
     "Pause",
     "Positions",
     "PushDue",
+    "ReadLog",
     "Remember",
     "ReportJump",
     "Resolve",

@@ -137,6 +137,26 @@ class Scan:
 
 
 @dataclass(slots=True)
+class Cuts:
+    """How many ids of a state lie between two scores, and the scores that cut them into parts of about `size`."""
+
+    script: ClassVar[str] = "cuts"
+    writes: ClassVar[bool] = False
+    state: State
+    least_ms: int
+    greatest_ms: int
+    size: int
+    most: int
+    token: str = ""
+
+    def argv(self) -> list[Argument]:
+        return [self.state, self.least_ms, self.greatest_ms, self.size, self.most]
+
+    def parse(self, reply: Any, shard: int) -> tuple[int, list[int]]:
+        return reply[1], [int(float(score)) for score in reply[2:]]
+
+
+@dataclass(slots=True)
 class Inspect:
     """One step of a search for records without a place: (next cursor, "0" = that was all; their ids)."""
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 KEY_NAMES = ("meta", "due", "fly", "body", "claim", "held", "why", "dead", "deadbody", "mark", "tries", "lapsed")
 
-_READERS = ("window", "get", "list", "scan", "inspect", "counts", "find", "tries", "positions")
+_READERS = ("window", "get", "list", "scan", "inspect", "counts", "find", "tries", "positions", "logged", "cuts")
 _GROWING = ("schedule", "open", "restore")
 SCRIPTS = (
     *_READERS,
@@ -36,6 +36,7 @@ SCRIPTS = (
     "resolve",
     "gate",
     "flow",
+    "log",
 )
 
 

@@ -24,6 +24,7 @@ from wheel_sched.testing.store_conformance.claiming import ClaimingCases
 from wheel_sched.testing.store_conformance.clocks import ClockCases
 from wheel_sched.testing.store_conformance.dead_letters import DeadLetterCases
 from wheel_sched.testing.store_conformance.listing import ListingCases
+from wheel_sched.testing.store_conformance.logging import LogCases
 from wheel_sched.testing.store_conformance.owning import OwningCases
 from wheel_sched.testing.store_conformance.scheduling import SchedulingCases
 from wheel_sched.testing.store_conformance.settling import SettlingCases
@@ -38,6 +39,7 @@ class StoreConformance(
     SettlingCases,
     ChangingCases,
     TopicCases,
+    LogCases,
     DeadLetterCases,
     ListingCases,
     ClockCases,

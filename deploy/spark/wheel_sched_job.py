@@ -1,0 +1,5 @@
+"""`wheel-sched` for spark-submit: deploy/spark/submit.sh deploy/spark/wheel_sched_job.py --store URL spark JOB ..."""
+
+from wheel_sched.cli import main
+
+main()

@@ -1,0 +1,46 @@
+"""`wheel-sched history`: what became of each attempt, out of the store's log."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+from wheel_sched.cli.opening import opened
+from wheel_sched.cli.options import Session, json_option, pass_session
+from wheel_sched.cli.output import amount, emit, instant, note, say
+
+
+@click.group(name="history", help="What became of each attempt of messages that failed.")
+def history() -> None: ...
+
+
+@history.command()
+@click.argument("file", type=click.Path(dir_okay=False))
+@json_option
+@pass_session
+def export(session: Session, file: str, as_json: bool) -> None:
+    """Write the attempt history to FILE (.parquet or .jsonl), for `wheel-sched spark backtest` and `slo`.
+
+    It is there when services and consumers run with a history (`wheel-sched serve --history 100000`,
+    ConsumerConfig.history). Nothing is changed in the store.
+
+    \b
+    Examples:
+      wheel-sched history export attempts.parquet
+      wheel-sched --namespace orders history export attempts.jsonl --json
+    """
+    from retry_topic.history import export as run
+
+    with opened(session.settings) as store:
+        done = run(store, file)
+    if as_json:
+        emit({"file": file, **asdict(done)})
+        return
+    say(f"{amount(done.rows, 'attempt')} in {file}")
+    if done.first_ms is not None and done.last_ms is not None:
+        say(f"from {instant(done.first_ms)[:19]} to {instant(done.last_ms)[:19]}")
+    else:
+        note("there is no history: run services and consumers with one, see docs/spark-history.md")
+    if done.unreadable:
+        note(f"{amount(done.unreadable, 'row')} could not be read and was left out")

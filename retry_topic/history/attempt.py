@@ -1,0 +1,86 @@
+"""One row of the attempt history, and how it lies in the store's log: a JSON list, version first.
+
+    [1, id, topic, attempt, due_ms, started_ms, outcome, error_class, shard]
+
+Columns are added at the end; whatever else changes raises the version. What cannot be read is left out and counted.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+from retry_topic.headers import RetryState
+from wheel_sched.errors import Rejected
+from wheel_sched.store.key_gates import route_of
+from wheel_sched.store.plans import shard_of
+
+VERSION = 1
+OUTCOMES = ("ok", "failed", "dead")
+
+
+class Attempt(NamedTuple):
+    """A delivery that ended.
+
+    Args:
+        id: of the message, the same for all its attempts; each replay is a message of its own (`<id>r<replay>`).
+        topic: where it first failed.
+        attempt: number of the delivery, from 1.
+        due_ms: when it was to start; None for the first one, which nobody scheduled, and where the start is not known.
+        started_ms: when its handler started; when it failed, where a consumer does not tell the start.
+        outcome: "ok", "failed" or "dead" (failed and given up).
+        error_class: of a failure.
+        shard: of the store that held it until its due; None for the first one, and where the log that it was taken in
+            from decided (see `Home.by_source`).
+    """
+
+    id: str
+    topic: str
+    attempt: int
+    due_ms: int | None
+    started_ms: int
+    outcome: str
+    error_class: str | None = None
+    shard: int | None = None
+
+    def encode(self) -> bytes:
+        """The row as it lies in the log."""
+        return json.dumps([VERSION, *self], ensure_ascii=True, separators=(",", ":")).encode()
+
+
+def releasing_shard(state: RetryState, number: int, shards: int | None) -> int | None:
+    """The shard that released the attempt with this number, of `shards` (None: its id does not tell); None for the
+    first, which waited nowhere."""
+    if number <= 1 or shards is None:
+        return None
+    return shard_of(f"{state.stem}.{number - 1}" if state.gate is None else route_of(state.gate), shards)
+
+
+def read_attempt(entry: bytes) -> Attempt:
+    """The row in an entry of the log.
+
+    Raises:
+        Rejected: it is of another version, or no row.
+    """
+    try:
+        found: Any = json.loads(entry)
+        version, *values = found
+        row = Attempt(*values[: len(Attempt._fields)])
+    except (ValueError, TypeError) as error:
+        raise Rejected(f"the entry ({len(entry)} bytes) is no row of a history; it was left as it is") from error
+    if type(version) is not int or version != VERSION or not _is_sound(row):
+        raise Rejected(f"the entry ({len(entry)} bytes) is no row of a history; it was left as it is")
+    return row
+
+
+def _is_sound(row: Attempt) -> bool:
+    return (
+        type(row.id) is str
+        and type(row.topic) is str
+        and type(row.attempt) is int
+        and (row.due_ms is None or type(row.due_ms) is int)
+        and type(row.started_ms) is int
+        and row.outcome in OUTCOMES
+        and (row.error_class is None or type(row.error_class) is str)
+        and (row.shard is None or type(row.shard) is int)
+    )

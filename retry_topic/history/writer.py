@@ -1,0 +1,80 @@
+"""Writes rows of the history in the background, so that no consumer waits for the store.
+
+Rows that cannot be written in time, because the store is away or too slow, are dropped and counted: the history is for
+reports, and a message matters more than its row.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Sequence
+
+from retry_topic.history.attempt import Attempt
+from wheel_sched.errors import WheelSchedError
+from wheel_sched.store import MAX_BATCH, DelayStore
+
+logger = logging.getLogger("retry_topic.history")
+
+_MOST_WAITING = 20_000  # rows: a few megabytes
+
+
+class HistoryWriter:
+    """Puts rows into the store's log. `put` from any thread; `start` and `stop` from the owner's.
+
+    Args:
+        store: where the log is.
+        keep: rows it keeps, about.
+    """
+
+    def __init__(self, store: DelayStore, keep: int) -> None:
+        self._store = store
+        self._keep = keep
+        self._waiting: deque[Attempt] = deque()
+        self._changed = threading.Condition()
+        self._ending = False
+        self._thread = threading.Thread(target=self._run, name="retry-history", daemon=True)
+        self.written = 0
+        self.dropped = 0
+
+    def __repr__(self) -> str:
+        return f"<HistoryWriter waiting={len(self._waiting)} written={self.written} dropped={self.dropped}>"
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def put(self, rows: Sequence[Attempt]) -> None:
+        """Have rows written."""
+        with self._changed:
+            room = _MOST_WAITING - len(self._waiting)
+            self._waiting.extend(rows[: max(0, room)])
+            self.dropped += max(0, len(rows) - max(0, room))
+            self._changed.notify()
+
+    def stop(self, timeout_s: float = 2.0) -> None:
+        """Write what waits, for `timeout_s` at most. Idempotent."""
+        with self._changed:
+            self._ending = True
+            self._changed.notify()
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        away = False
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._ending)
+                rows = [self._waiting.popleft() for _ in range(min(len(self._waiting), MAX_BATCH))]
+            if not rows:
+                return
+            try:
+                added = self._store.log([(row.id, row.encode()) for row in rows], keep=self._keep)
+                away = False
+            except WheelSchedError as error:
+                added = 0
+                if not away:
+                    logger.warning("history.away: rows are dropped: %s", error)
+                away = True
+            self.written += added
+            self.dropped += len(rows) - added

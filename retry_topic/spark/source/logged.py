@@ -1,0 +1,68 @@
+"""Reading the attempt history out of the store's log: one Spark partition for each shard, each row once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from retry_topic.history import Attempt, Exported, attempts_in
+from retry_topic.spark.source.options import Place, Scope
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+_BATCH = 5_000  # rows
+
+
+@dataclass(frozen=True)
+class ShardLog(InputPartition):
+    """The log of one shard."""
+
+    shard: int
+
+
+class HistoryReader(DataSourceReader):
+    """Reads the form `attempts`. What cannot be read comes as a row of nulls, which the jobs count as left out.
+
+    Args:
+        place: where the store is.
+        scope: of it, the shards.
+        schema: the columns that are wanted.
+    """
+
+    def __init__(self, place: Place, scope: Scope, schema: StructType) -> None:
+        self._place = place
+        self._scope = scope
+        self._schema = schema
+
+    def partitions(self) -> Sequence[InputPartition]:
+        wanted = self._scope.shards
+        return [ShardLog(shard) for shard in range(self._place.shards) if wanted is None or shard in wanted]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, ShardLog)  # noqa: S101  # they are ours
+        seen = Exported()
+        with self._place.opened() as store:
+            rows = attempts_in(store, partition.shard, seen)
+            while page := [*islice(rows, _BATCH)]:
+                yield self._batch(page)
+        if seen.unreadable:
+            yield self._batch([_NOTHING] * seen.unreadable)
+
+    def _batch(self, rows: list[Attempt]) -> pa.RecordBatch:
+        import pyarrow as pa
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        columns = dict(zip(Attempt._fields, zip(*rows, strict=True), strict=True))
+        schema = to_arrow_schema(self._schema)
+        return pa.RecordBatch.from_arrays(
+            [pa.array(columns[field.name], field.type) for field in schema], schema=schema
+        )
+
+
+_NOTHING = Attempt(*[None] * len(Attempt._fields))  # type: ignore[arg-type]  # not a row: it says that one was there

@@ -1,0 +1,57 @@
+"""The pages on Spark: their examples run, page by page, over one session of Spark Connect.
+
+So every job, reading, writing and a stream are tried over a session that knows no JVM; all other tests have a classic
+one. In a process of its own, for a process has the one kind or the other.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGES = sorted(DOCS.glob("spark*.md"))
+RUN = """
+import sys
+from pathlib import Path
+from sybil import Sybil
+from sybil.parsers.markdown import PythonCodeBlockParser
+from retry_topic.spark import spark_session
+# queries this small are over before their code is compiled or their plan revised
+quick = {
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+}
+assert "connect" in type(spark_session(settings=quick)).__module__
+for page in sys.argv[1:]:
+    for example in Sybil(parsers=[PythonCodeBlockParser()]).parse(Path(page)).examples():
+        example.evaluate()
+        print("ran", page, example.line, flush=True)
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_every_example_of_the_pages_runs_over_spark_connect(tmp_path: Path) -> None:
+    """A reader who pastes a page's blocks one after the other sees no error."""
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, *map(str, PAGES)],
+        cwd=tmp_path,
+        env={
+            **os.environ,
+            "SPARK_REMOTE": "local[2]",
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_LOCAL_DIRS": str(tmp_path / "local"),
+        },
+        capture_output=True,
+        text=True,
+        timeout=580,
+    )
+    assert done.returncode == 0, done.stdout[-500:] + done.stderr[-3_000:]
+    assert done.stdout.count("ran ") == sum(page.read_text("utf-8").count("```python\n") for page in PAGES)
