@@ -8,12 +8,15 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from retry_topic.brokers.protocol import Fenced, InDoubt, PublishFailure
+from retry_topic.flow import FlowPublisher
+from retry_topic.headers.names import FIELDS
 from retry_topic.message import Message
 from retry_topic.owning import ClaimPublisher, OwnedStore, Shards, in_transactions
+from retry_topic.policy import load_policies
 from retry_topic.wire import encode_body
-from wheel_sched.dispatcher import Batch, DispatcherConfig
+from wheel_sched.dispatcher import Batch, Dispatcher, DispatcherConfig, Failed
 from wheel_sched.errors import BrokerUnavailable
-from wheel_sched.store import Claim, Dead, DelayStore, Done, Item, Settlement, open_store
+from wheel_sched.store import Claim, Dead, DelayStore, Done, Item, Next, Settlement, open_store
 from wheel_sched.store.items import Settled
 from wheel_sched.store.operations import Call, ClaimDue, Own, Settle
 
@@ -213,6 +216,69 @@ def test_a_service_that_stops_releases_what_was_not_sent(store: DelayStore, clus
     answers = process.publish()
     assert all(type(answer).__name__ == "Failed" for answer in answers)
     assert cluster.sent == []
+
+
+def test_what_is_answered_before_leaves_before_the_rest_goes_out(store: DelayStore, cluster: Cluster) -> None:
+    """Held back by a limit, or a limit that could not be asked for: it waits in the store, and is not sent."""
+    process = Process(store, Sender(cluster))
+    claim = process.claim()
+    process.batch = Batch(claim, claim.items)
+    later_ms = store.now_ms() + 60_000
+    process.batch.answers[:2] = [Next("a", later_ms), Failed("nobody knows")]
+    process.publisher.publish(process.batch)
+    assert process.batch.answers == [Next("a", later_ms), Failed("nobody knows"), Done("c")]
+    assert (cluster.sent, cluster.number) == ([b"c"], claim.number)
+    assert store.counts().now == {("due", "t"): 2, ("fly", "t"): 1}
+    process.settle()
+    assert store.counts().now == {("due", "t"): 2}
+    assert {found.id for found in store.get(["a", "b"]) if found is not None} == {"a", "b"}
+
+
+@pytest.mark.parametrize("held_back", [2, 3])
+def test_flow_control_holds_back_what_its_limits_say(cluster: Cluster, held_back: int) -> None:
+    """The rest of its claim goes out; a claim of which nothing may go out is no open question either."""
+    policies = load_policies('[topic.t]\nrate = "1/h"\nburst = 1')
+    headers = [(FIELDS["id"].header, b"i"), (FIELDS["consumer_group"].header, b"g")]
+    with open_store("memory:") as store:
+        process = Process(store, Sender(cluster))
+        publisher = FlowPublisher(process.publisher, store, policies)
+        names = "abc"
+        if held_back == len(names):  # the hour's one slot is gone already
+            store.schedule([Item("z", 0, encode_body(Message("t", b"z", headers=headers)), "t")])
+            claim = process.claim()
+            publisher.publish(Batch(claim, claim.items))
+            process.store.execute([Call(0, Settle(claim.number, [Done("z")]))])
+            cluster.sent.clear()
+        store.schedule(
+            [Item(name, 0, encode_body(Message("t", name.encode(), headers=headers)), "t") for name in names]
+        )
+        with Dispatcher(process.store, publisher, config=in_transactions(DispatcherConfig())) as dispatcher:
+            until_s = time.monotonic() + PATIENCE_S
+            while dispatcher.stats.in_flight or store.counts().now.get(("due", "t")) != held_back:
+                assert time.monotonic() < until_s
+                time.sleep(0.005)  # the dispatcher's threads' doing; there is nothing to wait on
+        assert len(cluster.sent) == len(names) - held_back
+        assert store.counts().now == {("due", "t"): held_back}
+        assert ("lapsed", "t") not in store.counts().ever, "its claim was given up and found out about"
+
+
+def test_calls_that_are_begun_are_changed_as_those_that_are_waited_for(store: DelayStore, cluster: Cluster) -> None:
+    """A dispatcher works while the server does: a claim it only sent is for ever, and open until it went out."""
+    process = Process(store, Sender(cluster))
+    first = process.claim()
+    process.shards.closed(0, first.number)
+    settlements = [Done("a"), Next("b", 0), Next("c", 0)]
+    begun = process.store.begin([Call(0, Settle(first.number, settlements)), Call(0, ClaimDue(10, 1_000))])
+    settled, claim = begun.answers()
+    assert [outcome.name for outcome in settled.outcomes] == ["DONE"] * 3
+    assert [item.id for item in claim.items] == ["b", "c"]
+    assert process.shards.is_open(0, claim.number)
+    (found,) = store.get(["b"])
+    assert found is not None
+    assert found.score_ms - store.now_ms() > 10 * 365 * 86_400_000
+    begun = process.store.begin([Call(0, Settle(claim.number, [Done("b"), Done("c")]))])
+    assert [outcome.name for outcome in begun.answers()[0].outcomes] == ["STALE"] * 2
+    assert store.counts().total("fly") + store.counts().total("due") == 2
 
 
 def test_settings_of_a_dispatcher_in_transactions() -> None:

@@ -8,7 +8,9 @@ import pytest
 
 from wheel_sched.errors import Rejected, StaleEpoch, StalePosition
 from wheel_sched.store.items import Item, Outcome, Ownership, Position, Resolved
+from wheel_sched.store.key_gates import KeyGates, gate_of, ref_of, scope_of
 from wheel_sched.store.operations import Call, ClaimDue, Own, Resolve
+from wheel_sched.store.operations.ordering import Owner
 from wheel_sched.testing.store_conformance.bench import Bench
 
 
@@ -106,6 +108,20 @@ class OwningCases:
         assert bench.states("a", "b", "c", "d") == [None, "due", "due", None]
         assert bench.settle_all(claims[1]) == [Outcome.STALE]
         assert bench.store.counts().ever["lapsed", ""] == 2
+
+    def test_the_head_of_a_key_that_ends_so_lets_the_next_one_follow(self, bench: Bench) -> None:
+        """Cancelled while its claim was open: as wherever else a head is given up."""
+        scope = scope_of("g", "t")
+        gate, holder = gate_of(scope, b"k"), Owner(scope, "me", 1)
+        gates = KeyGates(bench.store)
+        gates.own(scope, "me", 60_000)
+        gates.close(holder, [(gate, "a", "k")])
+        bench.store.schedule([Item("a.1", bench.now_ms, b"", "t", (ref_of(gate),), scope)])
+        gates.park(holder, 10, [(gate, "b", Item("b.0", bench.now_ms, b"", "t", (ref_of(gate),), scope))])
+        bench.claim()
+        bench.store.cancel(["a.1"])
+        assert self._resolve(bench, 0).completed == 1
+        assert bench.states("a.1", "b.0") == [None, "due"]
 
     def test_a_claim_in_somebodys_hands_is_spared(self, bench: Bench) -> None:
         """The one that is being sent right now."""
