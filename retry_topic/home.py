@@ -41,6 +41,8 @@ class Home:
     def __init__(self, store: DelayStore, broker: Broker) -> None:
         self.store = store
         self.broker = broker
+        # items lie in the shard of the log they were taken in from, and not in that of their id
+        self.by_source = isinstance(broker, LogBroker) and store.shards > 1
         self._topics: set[str] = set()
 
     def __repr__(self) -> str:
@@ -64,11 +66,6 @@ class Home:
         if isinstance(self.broker, LogBroker) and self.broker.transactions:
             return "transactions"
         return "one script" if self.push_target() else "claim, publish, settle"
-
-    @property
-    def by_source(self) -> bool:
-        """Whether items lie in the shard of the log they were taken in from, and not in that of their id."""
-        return isinstance(self.broker, LogBroker) and self.store.shards > 1
 
     def push_target(self) -> PushTarget | None:
         """Where the store's server can push by itself; None when store and topics are apart."""

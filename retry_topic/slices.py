@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from retry_topic.brokers.protocol import LogReader, Slice
 from retry_topic.headers import MAX_COUNT
-from retry_topic.intake import Case, Insist, Intake, Taken, as_grave
+from retry_topic.intake import Case, Insist, Intake, Taken, as_grave, counted
 from retry_topic.message import Message
 from retry_topic.names import dead_topic_of
 from wheel_sched.errors import BrokerUnavailable, StalePosition
@@ -92,19 +92,26 @@ class SliceIntake(Intake):
     def _count_alone(self, cases: Sequence[Case], insist: Insist) -> None:
         """As `_count`; whether a record was taken in before, its position says."""
         store = self._home.store
-        asked = [(f"{case.state.id}!", 0, 0) for case in cases]
-        for case, replays in zip(cases, insist(lambda: store.remember(asked)), strict=True):
-            case.state = replace(case.state, attempt=max(1, case.state.attempt), replays=replays)
-        keys = [(case.tries_key, 0, 0) for case in cases]
+        # mostly the headers are right about the replays, so that both are asked for at once
+        asked = [f"{case.state.id}!" for case in cases] + [case.tries_key for case in cases]
+        known = insist(lambda: store.remember([(key, 0, 0) for key in asked]))
+        counts = dict(zip(asked, known, strict=True))
+        for case in cases:
+            case.state = counted(case.state, counts[f"{case.state.id}!"])
+        others = list({case.tries_key for case in cases} - counts.keys())
+        if others:
+            known = insist(lambda: store.remember([(key, 0, 0) for key in others]))
+            counts.update(zip(others, known, strict=True))
         behind: list[Case] = []
-        for case, count in zip(cases, insist(lambda: store.remember(keys)), strict=True):
-            if count >= case.state.attempt:
+        for case in cases:
+            if (count := counts[case.tries_key]) >= case.state.attempt:
                 case.state = replace(case.state, attempt=count)
                 behind.append(case)
         members = [case.member for case in behind]
-        for case, found in zip(behind, insist(lambda: store.get(members)) if members else [], strict=True):
+        stored = insist(lambda: store.get(members, anywhere=True))
+        for case, found in zip(behind, stored, strict=True):
             if case.is_in(found):
-                case.duplicate, case.why = True, "it was taken in before"
+                case.duplicate = True
             else:
                 case.state = replace(case.state, attempt=min(case.state.attempt + 1, MAX_COUNT))
 
@@ -116,7 +123,7 @@ class SliceIntake(Intake):
             if case.member in seen:
                 same = case.message is not None and seen[case.member] == case.message
                 if same or not self._renamed(case):
-                    case.duplicate, case.why = True, "it was taken in before"
+                    case.duplicate, case.decision = True, None
                     continue
             seen[case.member] = case.message
             kept.append(case)
