@@ -105,8 +105,8 @@ def _write_lines(path: Path, batches: Iterator[list[Attempt]]) -> None:
 
 def _write_parquet(path: Path, batches: Iterator[list[Attempt]]) -> None:
     try:
-        import pyarrow as arrow
-        import pyarrow.parquet as parquet
+        import pyarrow as arrow  # pyright: ignore[reportMissingImports]  # of the extra `spark`
+        import pyarrow.parquet as parquet  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise ConfigError(
             'Parquet needs pyarrow: pip install "wheel-sched[spark]", or write .jsonl; nothing was written'
