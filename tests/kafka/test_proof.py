@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 from confluent_kafka import Consumer as RawConsumer
 
-from retry_topic import Consumer, ConsumerConfig, connect
+from retry_topic import Consumer, ConsumerConfig, RetryPolicy, RetryService, connect
 from retry_topic.brokers.kafka import KafkaBroker
 from retry_topic.headers import read
 from retry_topic.message import Message
 from retry_topic.names import dead_topic_of, redelivery_topic_of, retry_topic_of
+from retry_topic.policy import Fixed, Rate
 from wheel_sched.testing.servers import temporary_server
 
 if TYPE_CHECKING:
@@ -235,3 +236,16 @@ def test_a_dispatcher_that_stood_still_is_fenced(bench: Bench) -> None:
     redelivered = Counter(int(message.value) for message in bench.committed(done))
     assert [key for key, times in redelivered.items() if times != 1] == []
     assert len(redelivered) == count
+
+
+def test_a_rate_holds_for_what_goes_out_in_transactions(bench: Bench) -> None:
+    """A claim brings no more than the rate allows at once, which is one; each comes back exactly once."""
+    policy = RetryPolicy(delay=Fixed(base_ms=1), rate=Rate(50, "s"), burst=1)
+    count, done = 40, redelivery_topic_of(bench.name)
+    with RetryService(bench.home, bench.name, policy) as service:
+        assert service.hand_over == "transactions"
+        bench.broker.publish([Message(retry_topic_of(bench.name), b"%d" % n) for n in range(count)])
+        until(lambda: bench.home.store.counts().ever.get(("completed", retry_topic_of(bench.name)), 0) == count)
+        assert service.stats.claims - service.stats.empty_claims >= count
+    redelivered = Counter(int(message.value) for message in bench.committed(done))
+    assert redelivered == Counter(range(count))
