@@ -23,23 +23,14 @@ from typing import TYPE_CHECKING
 from retry_topic.history import OUTCOMES
 from retry_topic.spark.jobs.store import read
 from retry_topic.spark.source.options import Place
+from retry_topic.spark.source.shapes import ATTEMPTS
 from wheel_sched.errors import ConfigError
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-COLUMNS = MappingProxyType(
-    {
-        "id": "string",
-        "topic": "string",
-        "attempt": "int",
-        "due_ms": "bigint",
-        "started_ms": "bigint",
-        "outcome": "string",
-        "error_class": "string",
-    }
-)
-OPTIONAL = MappingProxyType({"shard": "int"})
+COLUMNS = MappingProxyType({name: kind for name, kind in ATTEMPTS.items() if name != "shard"})
+OPTIONAL = MappingProxyType({"shard": ATTEMPTS["shard"]})
 
 
 def load_table(spark: SparkSession, path: str, schema: str | None = None) -> DataFrame:
