@@ -14,7 +14,7 @@ BENCHMARKS ?= store dispatch wheel purgatory apscheduler celery
 # An empty layer is a failure, unless the caller has narrowed the run and the other layer holds what was asked for.
 pytest = $(PY) -m pytest $(1) $(ARGS) || { code=$$?; [ $$code -eq 5 ] && [ -n "$$ARGS" ]; }
 
-.PHONY: help demo test test-unit test-real rabbit-test test-celery spark-test test-pythons check lint types mypy pyright imports built-wheel bench clean distclean venv-demo venv-test venv-spark venv-dev
+.PHONY: help demo test test-unit test-real rabbit-test kafka-test test-celery spark-test test-pythons check lint types mypy pyright imports built-wheel bench clean distclean venv-demo venv-test venv-spark venv-dev
 
 help: ## show this
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -27,11 +27,11 @@ test: test-unit test-real ## every test: the unit layer, then real servers and r
 
 test-unit: venv-test ## the unit layer alone: seconds, no server
 	@printf '==> unit layer\n'
-	@$(call pytest,-m "not real and not slow and not built and not spark" -n $(WORKERS))
+	@$(call pytest,-m "not real and not slow and not built and not spark and not kafka" -n $(WORKERS))
 
 test-real: venv-test ## the real-server layer alone: embedded servers, real kills
 	@printf '==> real-server layer\n'
-	@$(call pytest,-m "(real or slow) and not built and not rabbit and not spark" -n $(WORKERS))
+	@$(call pytest,-m "(real or slow) and not built and not rabbit and not spark and not kafka" -n $(WORKERS))
 
 rabbit-test: venv-test ## Celery over RabbitMQ: needs rabbitmq-server, starts a private node
 	@printf '==> RabbitMQ layer\n'
@@ -39,6 +39,11 @@ rabbit-test: venv-test ## Celery over RabbitMQ: needs rabbitmq-server, starts a 
 
 test-pythons: venv-test ## tests/wheel on every Python 3.11, 3.12 and 3.13 there is, both cores
 	@.ci/pythons
+
+kafka-test: venv-test ## the retry service over a real Kafka broker: needs Java 17 and Maven, fetches 46 jars once
+	@printf '==> Kafka\n'
+	@java -version >/dev/null 2>&1 || { printf 'error: Kafka needs Java 17: apt-get install openjdk-17-jre-headless; nothing was run\n' >&2; exit 1; }
+	@$(PY) -m pytest -m kafka tests/kafka $(ARGS)
 
 test-celery: venv-test ## Celery 5.5 and 5.6, the releases before the one that all other tests run on
 	@.ci/celery-versions

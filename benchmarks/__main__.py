@@ -18,7 +18,7 @@ from benchmarks.figures import Figure, missed
 from benchmarks.report import markdown, table, write_section
 
 # By name, so that one's packages need not be there for another.
-BENCHMARKS = ("store", "dispatch", "wheel", "purgatory", "apscheduler", "celery", "spark")
+BENCHMARKS = ("store", "dispatch", "wheel", "purgatory", "apscheduler", "celery", "spark", "kafka")
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -35,11 +35,15 @@ def to_fields(message: Message) -> list[bytes]:
     if message.key is not None:
         fields += (KEY, message.key)
     for name, content in message.headers:
-        field = name.encode("utf-8", "surrogateescape")
-        if field in (VALUE, KEY) or field.startswith(ESCAPE):
-            field = ESCAPE + field
-        fields += (field, content)
+        fields += (_field(name), content)
     return fields
+
+
+@lru_cache(maxsize=1024)
+def _field(name: str) -> bytes:
+    """The field of a header; names repeat from message to message."""
+    field = name.encode("utf-8", "surrogateescape")
+    return ESCAPE + field if field in (VALUE, KEY) or field.startswith(ESCAPE) else field
 
 
 def from_fields(topic: str, fields: Sequence[bytes], source: Source | None = None) -> Message:

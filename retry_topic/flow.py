@@ -104,11 +104,18 @@ class FlowPublisher:
         except StoreError as error:
             logger.warning("flow.store_away: %s", error)
             for place in (place for found in places.values() for place in found):
-                batch.acknowledge(place, Failed("its limits could not be asked for"))
+                self._answer(batch, place, Failed("its limits could not be asked for"))
             return
         for found, answer in zip(places.values(), admitted, strict=True):
             for number, place in enumerate(found[answer.granted :]):
-                batch.acknowledge(place, Next(batch.items[place].id, due_of(answer, number)))
+                self._answer(batch, place, Next(batch.items[place].id, due_of(answer, number)))
+
+    def _answer(self, batch: Batch, place: int, answer: Answer) -> None:
+        """One that publishes in its call may have more to do with a batch that goes nowhere: nobody is told before."""
+        if self.asynchronous:
+            batch.acknowledge(place, answer)
+        else:
+            batch.answers[place] = answer
 
     def _limits_of(self, policy: RetryPolicy) -> Limits:
         if policy not in self._limits:

@@ -12,7 +12,7 @@ import uuid
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from retry_topic.brokers.protocol import Broker
+from retry_topic.brokers.protocol import Broker, LogBroker
 from retry_topic.message import Headers, Message
 from retry_topic.wire import encode_body
 from wheel_sched.dispatcher import PushTarget
@@ -41,6 +41,8 @@ class Home:
     def __init__(self, store: DelayStore, broker: Broker) -> None:
         self.store = store
         self.broker = broker
+        # items lie in the shard of the log they were taken in from, and not in that of their id
+        self.by_source = isinstance(broker, LogBroker) and store.shards > 1
         self._topics: set[str] = set()
 
     def __repr__(self) -> str:
@@ -60,7 +62,9 @@ class Home:
     @property
     def hand_over(self) -> str:
         """How due messages get from the store to their topic: "one script" (exactly once) or
-        "claim, publish, settle" (at least once, with a stable id)."""
+        "claim, publish, settle" (at least once, with a stable id); "transactions" (effectively once)."""
+        if isinstance(self.broker, LogBroker) and self.broker.transactions:
+            return "transactions"
         return "one script" if self.push_target() else "claim, publish, settle"
 
     def push_target(self) -> PushTarget | None:

@@ -23,7 +23,8 @@ import random
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from functools import lru_cache
+from typing import Any, Protocol, TypeVar
 
 from retry_topic.brokers.protocol import BrokerConsumer, Delivery
 from retry_topic.fingerprint import fingerprint
@@ -43,7 +44,7 @@ from retry_topic.history import Attempt, releasing_shard
 from retry_topic.home import Home
 from retry_topic.message import Message
 from retry_topic.names import dead_topic_of, redelivery_topic_of
-from retry_topic.policy import Dead, PolicySet, decide, explain, failure_from
+from retry_topic.policy import Dead, Decision, PolicySet, decide, explain, failure_from
 from retry_topic.wire import decode_body, encode_body
 from wheel_sched.errors import BrokerError, Rejected
 from wheel_sched.store import Found, Item, Outcome
@@ -59,6 +60,9 @@ _MAX_BODY_BYTES = 8 * 1024 * 1024  # larger ones are dead-lettered: they would b
 _MAX_NAME = 249  # characters of a topic or ref in the store; a header may carry one more
 
 
+_fingerprint = lru_cache(maxsize=1024)(fingerprint)  # errors come in herds
+
+
 class Insist(Protocol):
     """Does one call on the store, and does the same call again until the store is there."""
 
@@ -71,15 +75,21 @@ def _once(call: Callable[[], T]) -> T:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What the intake did with one failed message, for logs, metrics and tests."""
+    """What the intake did with one failed message, for logs, metrics and tests; `decision` is None where nothing was
+    to be decided."""
 
     id: str
     topic: str
     attempt: int
     due_ms: int | None
     dead: str | None
-    why: str
+    decision: Decision | None = None
     duplicate: bool = False
+
+    @property
+    def why(self) -> str:
+        """The reasons in words."""
+        return "it was taken in before" if self.decision is None else explain(self.decision)
 
 
 @dataclass(slots=True)
@@ -94,7 +104,7 @@ class Case:
     started_ms: int | None = None
     due_ms: int | None = None
     dead: str | None = None
-    why: str = ""
+    decision: Decision | None = None
     keep_until_ms: int = 0
     message: Message | None = None
     item: Item | None = None
@@ -105,7 +115,7 @@ class Case:
     def member(self) -> str:
         return f"{self.state.stem}.{self.state.attempt}"
 
-    def attempt(self, shards: int, now_ms: int) -> Attempt:
+    def attempt(self, shards: int | None, now_ms: int) -> Attempt:
         """The row of the delivery that failed. Without its start nothing is said of how late it was."""
         state, started_ms = self.state, self.started_ms
         number = state.attempt
@@ -136,7 +146,7 @@ class Case:
         return (stored.value, stored.key, _others(stored)) == (mine.value, mine.key, _others(mine))
 
     def taken(self) -> Taken:
-        return Taken(self.member, self.topic, self.state.attempt, self.due_ms, self.dead, self.why, self.duplicate)
+        return Taken(self.member, self.topic, self.state.attempt, self.due_ms, self.dead, self.decision, self.duplicate)
 
 
 class Intake:
@@ -243,8 +253,7 @@ class Intake:
             logger.warning("intake.odd_header: %s: %s", state.id, oddity)
         topic = state.original_topic or delivery.message.topic
         repeated = again or delivery.deliveries > 1
-        attempted = replace(state, due_ms=None, started_ms=None)
-        return Case(delivery, attempted, topic, repeated, state.due_ms, state.started_ms)
+        return Case(delivery, state, topic, repeated, state.due_ms, state.started_ms)
 
     def _own_id(self, delivery: Delivery) -> str:
         """An id for a record that has none of its own: its place in the retry topic."""
@@ -263,7 +272,7 @@ class Intake:
             return insist(lambda: store.remember([(key, 0, 0) for key in keys]))
 
         for case, count in zip(cases, known([f"{case.state.id}!" for case in cases]), strict=True):
-            case.state = replace(case.state, attempt=max(1, case.state.attempt), replays=count)
+            case.state = counted(case.state, count)
             case.head = case.state.stem  # as its ordering key knows it
         taken_in = known([self._record_key(case) for case in cases])
         behind: list[tuple[Case, int, int]] = []
@@ -279,7 +288,7 @@ class Intake:
             if here and found is not None and found.state == "dead":
                 continue  # it is buried and told to the dead topic once more
             if here or taken:
-                case.duplicate, case.why = True, "it was taken in before"
+                case.duplicate = True
             elif not (case.repeated and claimed == case.state.attempt):
                 case.state = replace(case.state, attempt=min(case.state.attempt + 1, MAX_COUNT))
 
@@ -288,23 +297,26 @@ class Intake:
     def _decide(self, case: Case, now_ms: int) -> None:
         policy = self.policies.for_topic(case.topic)
         decision = decide(policy, failure_from(case.state, now_ms=now_ms), now_ms, self._rng)
-        case.why = explain(decision)
-        case.state = replace(case.state, policy=policy.ident, max_attempts=decision.why.max_attempts)
+        case.decision = decision
+        told = {"policy": policy.ident, "max_attempts": decision.why.max_attempts, "started_ms": None}
         if isinstance(decision, Dead):
             case.dead = decision.reason
+            told["due_ms"] = None
         else:
             case.due_ms = decision.due_ms
-            case.state = replace(case.state, due_ms=decision.due_ms, delay_ms=decision.delay_ms)
+            told |= {"due_ms": decision.due_ms, "delay_ms": decision.delay_ms}
         # counted from when it comes back: a long delay must not outlive the record
         case.keep_until_ms = (case.due_ms or now_ms) + (decision.why.max_age_ms or 7 * _DAY_MS)
-        self._write(case)
+        self._write(case, told)
 
-    def _write(self, case: Case) -> None:
-        """The message as it is to be sent, or shown as a dead letter; one that cannot wait is dead."""
+    def _write(self, case: Case, told: dict[str, Any]) -> None:
+        """The message as it is to be sent, or shown as a dead letter, with what is told of it besides; one that cannot
+        wait is dead."""
         state = case.state
         if state.error_fingerprint is None:
-            state = replace(state, error_fingerprint=fingerprint(state.error_class or "", state.error_message or ""))
-        case.state = replace(state, original_topic=case.topic, consumer_group=self._group, signature=None, oddities=())
+            told["error_fingerprint"] = _fingerprint(state.error_class or "", state.error_message or "")
+        told |= {"original_topic": case.topic, "consumer_group": self._group, "signature": None, "oddities": ()}
+        case.state = replace(state, **told)  # once for all: a copy of so many fields is dear
         if self._secrets:
             case.state = sign(case.state, self._secrets[0])
         unknown = case.topic == case.delivery.message.topic  # its origin
@@ -331,7 +343,7 @@ class Intake:
     def _bury(self, cases: Sequence[Case], now_ms: int, insist: Insist) -> None:
         if not cases:
             return
-        graves = [_grave(case, now_ms) for case in cases]
+        graves = [as_grave(case, now_ms) for case in cases]
         if insist(lambda: self._home.store.bury(graves)) < len(graves):
             self._bury([case for case in self._others_ids(cases, insist) if self._renamed(case)], now_ms, insist)
 
@@ -360,15 +372,15 @@ class Intake:
         if case.state.id == own_id:
             return False
         logger.warning("intake.id_is_taken: %s is another message's; stored as %s", case.state.id, own_id)
-        case.state = replace(case.state, id=own_id, replays=0)
-        self._write(case)
+        self._write(case, {"id": own_id, "replays": 0})
         if case.state.gate is not None:  # its key waits for the other id, which is not this message's
             self._gates.given_up([(case.state.gate, case.head)])
         return True
 
     def _rows(self, cases: Sequence[Case], now_ms: int) -> list[tuple[str, bytes]]:
         """What the history is to say of these."""
-        rows = [case.attempt(self._home.store.shards, now_ms) for case in cases]
+        shards = None if self._home.by_source else self._home.store.shards
+        rows = [case.attempt(shards, now_ms) for case in cases]
         return [(row.id, row.encode()) for row in rows]
 
     # -- settling
@@ -395,6 +407,14 @@ class Intake:
                 except Exception:  # an observer must not hold up what it observes
                     logger.exception("intake.seen_failed")
         return done
+
+
+def counted(state: RetryState, replays: int) -> RetryState:
+    """The state of a failed message that was replayed so often by the store's word."""
+    attempt = max(1, state.attempt)
+    if (state.attempt, state.replays) == (attempt, replays):
+        return state
+    return replace(state, attempt=attempt, replays=replays)
 
 
 def _refused(consumer: BrokerConsumer, pairs: Sequence[tuple[Delivery, Message]]) -> list[tuple[Delivery, Message]]:
@@ -431,7 +451,8 @@ def _ordered(case: Case) -> tuple[tuple[str, ...], str | None]:
     return ((), None) if gate is None else ((ref_of(gate),), route_of(gate))
 
 
-def _grave(case: Case, now_ms: int) -> tuple[Item, str]:
+def as_grave(case: Case, now_ms: int) -> tuple[Item, str]:
+    """The dead letter the store keeps of a case, and why it died."""
     state = case.state
     refs = (f"fp:{state.error_fingerprint}"[:_MAX_NAME],) if state.error_fingerprint else ()
     error = f"{state.error_class or 'no error'}: {state.error_message or ''}".strip(": ")

@@ -6,7 +6,7 @@ where a delivered message was read; a message that is to be published has none.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 Headers = tuple[tuple[str, bytes], ...]
 
@@ -48,4 +48,4 @@ class Message:
 
     def to(self, topic: str, headers: Headers | None = None) -> Message:
         """The same payload and key addressed to `topic`, with `headers` instead of its own when given."""
-        return replace(self, topic=topic, headers=self.headers if headers is None else headers, source=None)
+        return Message(topic, self.value, self.key, self.headers if headers is None else headers)

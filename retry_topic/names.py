@@ -25,3 +25,8 @@ def redelivery_topic_of(group: str) -> str:
 def dead_topic_of(group: str) -> str:
     """Where messages go that are given up."""
     return f"{check_group(group)}.dead"
+
+
+def intake_group_of(group: str) -> str:
+    """As whom the group's service reads a retry topic that is a log: its coming and going disturbs no consumer."""
+    return f"{check_group(group)}.intake"

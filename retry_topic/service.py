@@ -16,15 +16,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
-from retry_topic.brokers.protocol import BrokerConsumer, Delivery
+from retry_topic.brokers.protocol import BrokerConsumer, Delivery, LogBroker, LogReader
 from retry_topic.consumer.config import secrets_problems
 from retry_topic.flow import FlowPublisher, is_limited
 from retry_topic.home import Home
 from retry_topic.intake import Intake, Taken
 from retry_topic.lingering import LingeringPublisher
-from retry_topic.names import check_group, dead_topic_of, redelivery_topic_of, retry_topic_of
+from retry_topic.names import check_group, dead_topic_of, intake_group_of, redelivery_topic_of, retry_topic_of
+from retry_topic.owning import ClaimPublisher, OwnedStore, Shards, in_transactions
 from retry_topic.policy import PolicySet, RetryPolicy
 from retry_topic.publisher import BrokerPublisher
+from retry_topic.slices import SliceIntake
 from wheel_sched.dispatcher import Dispatcher, DispatcherConfig, DispatcherStats, Publisher
 from wheel_sched.errors import BrokerError, ConfigError, StoreError, WheelSchedError
 
@@ -117,7 +119,9 @@ class RetryService:
         self.group = check_group(group)
         self.config = config or ServiceConfig()
         policy_set = PolicySet(policies) if isinstance(policies, RetryPolicy) else policies or PolicySet()
-        self.intake = Intake(
+        log_broker = home.broker if isinstance(home.broker, LogBroker) else None
+        make = Intake if log_broker is None else SliceIntake
+        self.intake = make(
             home,
             group,
             policy_set,
@@ -131,15 +135,25 @@ class RetryService:
         # what the server pushes by itself nobody can hold back
         push = home.push_target() if self.config.hand_over == "auto" and not limited else None
         publisher = BrokerPublisher(home.broker)
+        self._log_broker = log_broker
+        self._sender = None if log_broker is None else log_broker.sender(home.store.namespace, home.store.shards)
+        self._owned: OwnedStore | None = None
         self._lingering: LingeringPublisher | None = None
-        if self.config.linger_ms and push is None:
+        if self.config.linger_ms and push is None and self._sender is None:
             self._lingering = LingeringPublisher(
                 publisher, linger_ms=self.config.linger_ms, messages=self.config.linger_messages
             )
+        self._claims: ClaimPublisher | None = None
         sender: Publisher = self._lingering or publisher
+        store, dispatching = home.store, self.config.dispatcher
+        if self._sender is not None:
+            dispatching = in_transactions(dispatching)
+            shards = Shards(store, self._sender, lease_ms=dispatching.lease_ms, lapse_cap=dispatching.lapse_cap)
+            store = self._owned = OwnedStore(store, shards)
+            sender = self._claims = ClaimPublisher(self._owned, self._sender)
         if limited:
             sender = FlowPublisher(sender, home.store, policy_set)
-        self.dispatcher = Dispatcher(home.store, sender, push=push, config=self.config.dispatcher)
+        self.dispatcher = Dispatcher(store, sender, push=push, config=dispatching)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._take_in, name=f"retry-intake-{group}", daemon=True)
         self._state = "new"
@@ -159,6 +173,8 @@ class RetryService:
     @property
     def hand_over(self) -> str:
         """How due messages get to their topic, as `Home.hand_over`; limits of a policy need a settling dispatcher."""
+        if self._sender is not None:
+            return "transactions"
         return "one script" if self.dispatcher.push else "claim, publish, settle"
 
     @property
@@ -193,7 +209,13 @@ class RetryService:
             if self._state == "running":
                 self._stopping.set()
                 self._thread.join(timeout_s)
+            if self._claims is not None:
+                self._claims.stop()
             self.dispatcher.stop(timeout_s)
+            if self._owned is not None and self._sender is not None:
+                with contextlib.suppress(StoreError):
+                    self._owned.owned.close()
+                self._sender.close()
             if self._lingering is not None:
                 self._lingering.close()
             self._state = "stopped"
@@ -201,8 +223,13 @@ class RetryService:
     def _take_in(self) -> None:
         failures = 0
         while not self._stopping.is_set():
-            consumer = None
+            consumer: BrokerConsumer | LogReader | None = None
             try:
+                if self._log_broker is not None and isinstance(self.intake, SliceIntake):
+                    consumer = reader = self._log_reader(self._log_broker)
+                    self._away = False
+                    self._read_log(reader, self.intake)
+                    continue
                 consumer = self.home.broker.consumer(
                     [retry_topic_of(self.group)], self.group, idle_ms=self.config.idle_ms
                 )
@@ -224,6 +251,26 @@ class RetryService:
                 if consumer is not None:
                     consumer.close()
 
+    def _log_reader(self, broker: LogBroker) -> LogReader:
+        return broker.log_reader(
+            retry_topic_of(self.group),
+            intake_group_of(self.group),
+            lambda sources: self._insist(None, [], lambda: self.home.store.positions(sources)),
+            idle_ms=self.config.idle_ms,
+        )
+
+    def _read_log(self, reader: LogReader, intake: SliceIntake) -> None:
+        """Take slices in until the service stops or the reader fails."""
+
+        def insist(call: Callable[[], T]) -> T:
+            return self._insist(reader, [], call)
+
+        while not self._stopping.is_set():
+            part = reader.poll(self.config.batch, _POLL_MS)
+            if part is not None:
+                with contextlib.suppress(_Stopped):  # its position has not moved: it comes again
+                    intake.take_slice(reader, part, insist)
+
     def _take(self, consumer: BrokerConsumer, deliveries: list[Delivery], *, again: bool = False) -> None:
         """Take a batch in; a record that no batch survives is left for later, and the others are taken without it."""
 
@@ -242,7 +289,9 @@ class RetryService:
                 return
             logger.exception("service.record_left", extra={"error": repr(error)})
 
-    def _insist(self, consumer: BrokerConsumer, deliveries: list[Delivery], call: Callable[[], T]) -> T:
+    def _insist(
+        self, consumer: BrokerConsumer | LogReader | None, deliveries: list[Delivery], call: Callable[[], T]
+    ) -> T:
         """Do a call until store and broker are there, keeping the deliveries ours.
 
         Giving them up instead would let them wait for `idle_ms`, however short the outage.
@@ -261,7 +310,10 @@ class RetryService:
                 raise _Stopped
             failures += 1
             with contextlib.suppress(BrokerError):
-                consumer.beat(deliveries)
+                if isinstance(consumer, BrokerConsumer):
+                    consumer.beat(deliveries)
+                elif consumer is not None:
+                    consumer.beat()
 
 
 class _Stopped(Exception):

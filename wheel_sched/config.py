@@ -38,6 +38,8 @@ class Settings:
         replicas: how many replicas confirm under "replicated". Defaults to 1.
         prefix: put before each topic's name to make its stream's key. Defaults to "".
         policies: TOML file of retry policies. Defaults to None: the default policy for every topic.
+        kafka: host:port,... of the Kafka cluster whose topics are used, or a file of client properties (`*.properties`)
+            that names `bootstrap.servers`. Defaults to None: topics are streams on the store's server.
     """
 
     store: str = "embedded:.wheel-sched"
@@ -47,6 +49,7 @@ class Settings:
     replicas: int = 1
     prefix: str = ""
     policies: str | None = None
+    kafka: str | None = None
 
 
 NAMES = tuple(spec.name for spec in fields(Settings))
@@ -126,12 +129,17 @@ def _read(path: Path, problems: list[str]) -> dict[str, Any]:
     known = {}
     for name, value in data.items():
         if name in NAMES:
-            known[name] = str(path.parent / value) if name == "policies" and isinstance(value, str) else value
+            known[name] = str(path.parent / value) if _is_path(name, value) else value
         else:
             close = get_close_matches(name, NAMES, 1)
             hint = f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(NAMES)}"
             problems.append(f"file {path}: unknown setting {name!r}{hint}")
     return known
+
+
+def _is_path(name: str, value: object) -> bool:
+    """Whether a setting of a file names another file, from where the first one is."""
+    return isinstance(value, str) and (name == "policies" or (name == "kafka" and value.endswith(".properties")))
 
 
 def _from_text(name: str, text: str) -> Any:

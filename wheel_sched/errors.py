@@ -71,6 +71,21 @@ class StaleEpoch(StoreError):
     """The shard's epoch has moved on (clock jump or new owner): nothing was claimed; read the window again."""
 
 
+class StalePosition(StoreError):
+    """The source's log was taken in up to another position than expected: nothing was stored; go on from `position`.
+
+    Args:
+        position: the next one, as the store has it; "" or None: none of the source's log was taken in.
+    """
+
+    def __init__(self, position: str | int | None) -> None:
+        self.position = None if position in ("", None) else int(str(position))
+        super().__init__(
+            f"the source's next position is {self.position}, the call came with another one: nothing was stored; "
+            "read its log again from there"
+        )
+
+
 class EmbeddedServerError(StoreError):
     """The embedded server could not be started here; the message says why and what to use instead."""
 

@@ -13,12 +13,12 @@ with `deliveries` raised by one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from retry_topic.message import Message
-from wheel_sched.errors import ConfigError
+from wheel_sched.errors import BrokerError, BrokerUnavailable, ConfigError
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,7 @@ class PublishFailure:
     in_doubt: bool = False
 
 
+@runtime_checkable
 class BrokerConsumer(Protocol):
     """One member of a consumer group."""
 
@@ -108,6 +109,108 @@ class Broker(Protocol):
 
     def close(self) -> None:
         """Release connections. Idempotent."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Records of one partition, in order, without a gap of its own.
+
+    Args:
+        source: a name for ever of the partition for this group; a topic made anew has another.
+        expected: the position its first record was to have; None: nothing is known of an earlier one.
+        next: the position behind its last record.
+        deliveries: the records.
+    """
+
+    source: str
+    expected: int | None
+    next: int
+    deliveries: Sequence[Delivery]
+
+
+PositionsOf = Callable[[Sequence[str]], Sequence[int | None]]
+
+
+class LogReader(Protocol):
+    """A member of a group whose positions are kept by the reader, beside what it made of the records. One thread."""
+
+    def rewind(self, source: str, position: int | None) -> None:
+        """Read a source from there again; None: from where this member began with it."""
+        ...
+
+    def poll(self, limit: int, timeout_ms: int) -> Slice | None:
+        """Records of one partition; waits up to `timeout_ms`."""
+        ...
+
+    def done(self, part: Slice) -> None:
+        """The position of the slice is kept: tell the broker, for those who look how far the group is."""
+        ...
+
+    def beat(self) -> None:
+        """Stay a member while nothing is polled."""
+        ...
+
+    def close(self) -> None:
+        """Leave the group. Idempotent."""
+        ...
+
+
+class ClaimSender(Protocol):
+    """Sends claims of a store's shards, each in a transaction with its number. One thread per shard at a time."""
+
+    def take_over(self, shard: int) -> int | None:
+        """Fence whoever sent for the shard before, and end what it had open; the number of the last claim that went
+        out, None when none is known.
+
+        Raises:
+            BrokerError: the broker does not answer; nothing is known.
+        """
+        ...
+
+    def send(self, shard: int, number: int, messages: Sequence[Message]) -> list[PublishFailure | None]:
+        """Send all of `messages` and the number, or nothing: then a failure for each message to blame.
+
+        Raises:
+            Fenced: another has taken the shard over.
+            InDoubt: it may have gone out; `take_over` tells.
+            BrokerError: nothing was sent.
+        """
+        ...
+
+    def stale(self, shard: int) -> bool:
+        """Whether the number is to be sent again, or the broker would forget it."""
+        ...
+
+    def close(self) -> None:
+        """Release connections. Idempotent."""
+        ...
+
+
+class Fenced(BrokerError):
+    """Another process sends for this shard now: nothing more goes out here."""
+
+
+class InDoubt(BrokerUnavailable):
+    """What was sent may have gone out: only the broker knows."""
+
+
+@runtime_checkable
+class LogBroker(Protocol):
+    """What a broker may offer besides: topics as logs, read by position; `transactions` says whether it has any."""
+
+    transactions: bool
+
+    def log_reader(self, topic: str, group: str, positions: PositionsOf, *, idle_ms: int = 30_000) -> LogReader:
+        """Read `topic` as a member of `group`; created when absent.
+
+        `positions` is asked for each source that comes to this member; None: from where the group has committed, else
+        from its beginning.
+        """
+        ...
+
+    def sender(self, namespace: str, shards: int) -> ClaimSender | None:
+        """What sends claims in transactions; None where there are none."""
         ...
 
 

@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from retry_topic.brokers.protocol import BrokerConsumer, Delivery
+from retry_topic.brokers.protocol import BrokerConsumer, Delivery, LogBroker
 from retry_topic.consumer.config import ConsumerConfig, ConsumerStats
 from retry_topic.consumer.failing import (
     delivered_message,
@@ -41,7 +41,7 @@ from retry_topic.message import Message
 from retry_topic.names import check_group, redelivery_topic_of, retry_topic_of
 from retry_topic.policy import Failure
 from retry_topic.verdict import Ack, DeadLetter, Retry, verdict_of
-from wheel_sched.errors import BrokerError, Rejected
+from wheel_sched.errors import BrokerError, ConfigError, Rejected
 
 logger = logging.getLogger("retry_topic.consumer")
 
@@ -63,6 +63,9 @@ class Consumer:
         group: the consumer group.
         config: see `ConsumerConfig`.
 
+    Raises:
+        ConfigError: its broker's topics are logs (Kafka), and `ordering` is not "none".
+
     Thread rules: a plain handler runs on up to `concurrency` threads; an async one on one loop of its own. `start`
     and `stop` from any thread but a handler's; a consumer that was stopped is not started again.
     """
@@ -80,6 +83,11 @@ class Consumer:
         self.topics = [topics] if isinstance(topics, str) else list(topics)
         self.group = check_group(group)
         self.config = config or ConsumerConfig()
+        if self.config.ordering != "none" and isinstance(home.broker, LogBroker):
+            raise ConfigError(
+                f"expected ordering to be 'none' with {type(home.broker).__name__}, got: {self.config.ordering!r}; "
+                "order by key is kept on Redis streams and in memory: nothing was started"
+            )
         self.stats = ConsumerStats()
         self._handler = handler
         self._asynchronous = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
@@ -340,7 +348,7 @@ class Consumer:
         if self._history is None or not state.attempt or state.id is None:
             return None
         topic, number = state.original_topic or delivery.message.topic, state.attempt + 1
-        shard = releasing_shard(state, number, self.home.store.shards)
+        shard = releasing_shard(state, number, None if self.home.by_source else self.home.store.shards)
         return Attempt(state.stem, topic, number, state.due_ms, started_ms, "ok", None, shard)
 
 

@@ -14,6 +14,7 @@ When none of our own headers is present, Spring's, SmallRye's or Pulsar's are re
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any
 
 from retry_topic.headers.foreign import read_foreign
@@ -21,6 +22,10 @@ from retry_topic.headers.names import FIELDS, HEADER_NAMES, MAX_TOTAL_BYTES
 from retry_topic.headers.state import RetryState
 from retry_topic.headers.values import cut, decode, encode
 from retry_topic.message import Headers
+
+_ROWS = tuple((name, field.header, field) for name, field in FIELDS.items())
+_values_of = attrgetter(*FIELDS)
+_MESSAGE = FIELDS["error_message"].header
 
 
 def read(headers: Headers) -> RetryState:
@@ -30,15 +35,15 @@ def read(headers: Headers) -> RetryState:
         return read_foreign(last)
     values: dict[str, Any] = {}
     oddities: list[str] = []
-    for name, field in FIELDS.items():
-        data = last.get(field.header)
+    for name, header, field in _ROWS:
+        data = last.get(header)
         if data is None:
             continue
         value, oddity = decode(field, data)
         if value is not None:
             values[name] = value
         if oddity:
-            oddities.append(f"{field.header}: {oddity}")
+            oddities.append(f"{header}: {oddity}")
     if values.get("first_failed_ms") is None and FIELDS["first_failed_ms"].header in last:
         # Broken: the age must not start anew, and the message's own time is never later than its first failure.
         values["first_failed_ms"] = values.get("original_timestamp_ms")
@@ -52,19 +57,16 @@ def write(message_headers: Headers, state: RetryState) -> Headers:
     bounds; the error's message is cut further when everything together is too long.
     """
     encoded: dict[str, bytes] = {}
-    for name, field in FIELDS.items():
-        value = getattr(state, name)
-        data = None if value is None else encode(field, value)
+    size = 0
+    for (_, header, field), value in zip(_ROWS, _values_of(state), strict=True):
+        if value is None or value == ():
+            continue
+        data = encode(field, value)
         if data is not None:
-            encoded[name] = data
-    _cut_message(encoded)
-    others = tuple(pair for pair in message_headers if pair[0] not in HEADER_NAMES)
-    return others + tuple((FIELDS[name].header, data) for name, data in encoded.items())
-
-
-def _cut_message(encoded: dict[str, bytes]) -> None:
-    """Cut the error's message by what everything together has too much; the rest at its bounds always fits."""
-    excess = sum(len(FIELDS[name].header) + len(data) for name, data in encoded.items()) - MAX_TOTAL_BYTES
-    message = encoded.get("error_message", b"")
-    if excess > 0:
-        encoded["error_message"] = cut(message.decode(), max(0, len(message) - excess)).encode()
+            encoded[header] = data
+            size += len(header) + len(data)
+    if size > MAX_TOTAL_BYTES:  # the rest at its bounds always fits
+        message = encoded.get(_MESSAGE, b"")
+        encoded[_MESSAGE] = cut(message.decode(), max(0, len(message) - size + MAX_TOTAL_BYTES)).encode()
+    others = [pair for pair in message_headers if pair[0] not in HEADER_NAMES]
+    return (*others, *encoded.items())

@@ -17,6 +17,8 @@ _INTEGER = re.compile(rb"-?[0-9]{1,19}")
 def decode(field: Field, data: bytes) -> tuple[Any, str | None]:
     """(value or None, oddity or None)."""
     if field.kind == "integer":
+        if data.isdigit() and len(data) < 19 and field.low <= (value := int(data)) <= field.high:
+            return value, None  # as usual
         return _decode_integer(field, data)
     if field.kind == "label":
         return _decode_label(field, data)
@@ -35,6 +37,8 @@ def encode(field: Field, value: Any) -> bytes | None:
         return ",".join(cut_names(value, field.max_bytes)).encode() or None
     if field.kind == "prose":
         return cut(value, field.max_bytes).encode()
+    if value.isascii() and value.isprintable() and 0 < len(value) <= field.max_bytes and not field.choices:
+        return bytes(value, "ascii")  # as usual
     data: bytes = value.encode(errors="replace")
     return None if _decode_label(field, data)[1] else data
 

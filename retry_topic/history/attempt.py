@@ -30,7 +30,8 @@ class Attempt(NamedTuple):
         started_ms: when its handler started; when it failed, where a consumer does not tell the start.
         outcome: "ok", "failed" or "dead" (failed and given up).
         error_class: of a failure.
-        shard: of the store that held it until its due; None for the first one.
+        shard: of the store that held it until its due; None for the first one, and where the log that it was taken in
+            from decided (`Home.by_source`).
     """
 
     id: str
@@ -47,9 +48,10 @@ class Attempt(NamedTuple):
         return json.dumps([VERSION, *self], ensure_ascii=True, separators=(",", ":")).encode()
 
 
-def releasing_shard(state: RetryState, number: int, shards: int) -> int | None:
-    """The shard that released the attempt with this number; None for the first, which waited nowhere."""
-    if number <= 1:
+def releasing_shard(state: RetryState, number: int, shards: int | None) -> int | None:
+    """The shard that released the attempt with this number, of `shards` (None: its id does not tell); None for the
+    first, which waited nowhere."""
+    if number <= 1 or shards is None:
         return None
     return shard_of(f"{state.stem}.{number - 1}" if state.gate is None else route_of(state.gate), shards)
 

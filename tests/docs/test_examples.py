@@ -21,8 +21,8 @@ ROOT = Path(__file__).resolve().parents[2]
 # those on Spark need Spark: tests/spark/test_pages.py runs them, in a process of its own
 DOCS = (page for page in (ROOT / "docs").rglob("*.md") if not page.name.startswith("spark"))
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS])
-# pages whose examples start an embedded server
-REAL = frozenset({"README.md", "docs/apscheduler.md"})
+# pages whose examples start an embedded server, or librdkafka's imitation of a cluster
+REAL = frozenset({"README.md", "docs/apscheduler.md", "docs/kafka.md"})
 PENDING = re.compile(r"<!-- pending: ([\w.]+):(\w+) -->\s*\Z")
 
 

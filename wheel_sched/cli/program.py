@@ -31,6 +31,7 @@ COMMANDS = {
     "reshard": Lazy("wheel_sched.cli.maintenance:reshard", "Give a namespace another number of shards, offline."),
     "history": Lazy("retry_topic.cli.history:history", "What became of each attempt of messages that failed."),
     "policy": Lazy("retry_topic.cli.policy:policy", "Explain and simulate retry policies."),
+    "kafka": Lazy("retry_topic.cli.kafka:kafka", "Topics, lag, replay and a check-up on a Kafka cluster."),
     "aps": Lazy("wheel_sched_apscheduler.cli:aps", "APScheduler jobs in a shared store.", "apscheduler"),
     "spark": Lazy("retry_topic.spark.cli:spark", "Jobs on Spark: dead letters, history and the store in bulk."),
     "config": Lazy("wheel_sched.cli.settings:config", "Show the settings and where they are from."),
@@ -71,6 +72,7 @@ def _version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
 @click.option("--namespace", metavar="NAME", help="Prefix of all keys (default: wheel).")
 @click.option("--shards", type=int, metavar="N", help="Of a namespace to be created (default: 1).")
 @click.option("--durability", metavar="LEVEL", help="memory, everysec, fsync or replicated.")
+@click.option("--kafka", metavar="HOST:PORT", help="Kafka cluster, or FILE.properties; its topics instead of streams.")
 @click.option("--config", "file", metavar="FILE", help="Settings file (default: ./wheel-sched.toml).")
 @click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version.")
 @click.pass_context
@@ -80,6 +82,8 @@ def cli(
     namespace: str | None,
     shards: int | None,
     durability: str | None,
+    kafka: str | None,
     file: str | None,
 ) -> None:
-    ctx.obj = Session({"store": store, "namespace": namespace, "shards": shards, "durability": durability}, file)
+    flags = {"store": store, "namespace": namespace, "shards": shards, "durability": durability, "kafka": kafka}
+    ctx.obj = Session(flags, file)

@@ -18,6 +18,7 @@ from wheel_sched.store.items import (
     Item,
     Outcome,
     Page,
+    Position,
     Pushed,
     Settled,
     Settlement,
@@ -84,6 +85,19 @@ class AsyncDelayStore:
 
     async def schedule(self, items: Sequence[Item], *, token: str | None = None, fence: Fence | None = None) -> Stored:
         return await self._run(self.plans.schedule(items, token, fence))
+
+    async def accept(
+        self,
+        position: Position,
+        items: Sequence[Item],
+        graves: Sequence[tuple[Item, str]] = (),
+        *,
+        token: str | None = None,
+    ) -> Stored:
+        return await self._run(self.plans.accept(position, items, graves, token))
+
+    async def positions(self, sources: Sequence[str]) -> list[int | None]:
+        return await self._run(self.plans.positions(sources))
 
     async def close_epoch(self, fence: Fence) -> None:
         await self._run(self.plans.close_epoch(fence))

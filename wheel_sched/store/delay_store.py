@@ -21,6 +21,7 @@ from wheel_sched.store.items import (
     Mark,
     Outcome,
     Page,
+    Position,
     Pushed,
     Settled,
     Settlement,
@@ -114,6 +115,12 @@ class DelayStore:
     def shards(self) -> int:
         return self.plans.shards
 
+    @property
+    def namespace(self) -> str:
+        """Whose keys these are; a memory store has a name that no other has."""
+        dialect = getattr(self.backend, "dialect", None)
+        return str(dialect.namespace) if dialect is not None else f"memory-{id(self.backend):x}"
+
     def __repr__(self) -> str:
         return f"<DelayStore {type(self.backend).__name__} shards={self.shards}>"
 
@@ -162,6 +169,28 @@ class DelayStore:
             Rejected: one of the items is malformed; none was stored.
         """
         return self._run(self.plans.schedule(items, token, fence))
+
+    def accept(
+        self,
+        position: Position,
+        items: Sequence[Item],
+        graves: Sequence[tuple[Item, str]] = (),
+        *,
+        token: str | None = None,
+    ) -> Stored:
+        """Store a slice of a source's log, its dead (with a reason each) and its position, in one step.
+
+        The outcomes are those of the items, then those of the graves.
+
+        Raises:
+            StalePosition: the source is taken in up to another position; nothing was stored.
+            Rejected: an item is malformed, or the slice too long; nothing was stored.
+        """
+        return self._run(self.plans.accept(position, items, graves, token))
+
+    def positions(self, sources: Sequence[str]) -> list[int | None]:
+        """How far the logs of sources were taken in, None where nothing was."""
+        return self._run(self.plans.positions(sources))
 
     def close_epoch(self, fence: Fence) -> None:
         """Let nothing more in for an epoch of a writer, or for one before it; its memory of ids is freed."""

@@ -110,6 +110,36 @@ class Fence:
         return f"{self.epoch}:{self.writer}"
 
 
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far the log of a source is taken in, before and after a call that stores a slice of it.
+
+    The position moves in the step that stores the slice, and only from `expected`: whoever comes late, or read another
+    slice, stores nothing. All items of the slice must have the `source` as their route.
+
+    Args:
+        source: a name for ever of one partition of one topic, for one reader.
+        expected: what the store must have now; None: nothing yet.
+        next: the position behind the slice.
+
+    Raises:
+        Rejected: from `check`.
+    """
+
+    source: str
+    expected: int | None
+    next: int
+
+    def check(self) -> None:
+        check_name(self.source, "source")
+        numbers = (self.next,) if self.expected is None else (self.expected, self.next)
+        if not self.source or any(type(number) is not int or not 0 <= number < 2**63 for number in numbers):
+            raise Rejected(f"expected a source and positions from 0 up, got: {self!r}; nothing was stored")
+
+    def text(self) -> str:
+        return f"@{'' if self.expected is None else self.expected}:{self.next}:{self.source}"
+
+
 def check_id(item_id: str) -> None:
     """Raise `Rejected` unless `item_id` can be an id."""
     if not item_id:
@@ -337,6 +367,35 @@ class Swept:
     due_head_ms: int | None
     fly_head_ms: int | None
     recovered: int
+
+
+@dataclass(slots=True)
+class Ownership:
+    """Whether a shard is the asker's, in which epoch and until when; `new` when it was not before.
+
+    `claims` is the number of the shard's last claim.
+    """
+
+    mine: bool
+    epoch: int
+    owner: str
+    until_ms: int
+    now_us: int
+    new: bool
+    claims: int
+
+
+@dataclass(slots=True)
+class Resolved:
+    """What became of the open claims of a shard whose dispatcher has ended."""
+
+    completed: int
+    released: int
+    held: int
+    more: bool
+    now_us: int
+    due_head_ms: int | None
+    fly_head_ms: int | None
 
 
 @dataclass(slots=True)

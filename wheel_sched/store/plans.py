@@ -23,6 +23,7 @@ from wheel_sched.store.items import (
     Item,
     Outcome,
     Page,
+    Position,
     Pushed,
     Settled,
     Settlement,
@@ -52,6 +53,7 @@ from wheel_sched.store.operations import (
     Open,
     Operation,
     Pause,
+    Positions,
     ReadLog,
     Remember,
     Restore,
@@ -143,6 +145,29 @@ class Plans:
             for i, outcome in zip(indices, stored.outcomes, strict=True):
                 outcomes[i] = outcome
         return Stored(outcomes, now_us)
+
+    def accept(
+        self, position: Position, items: Sequence[Item], graves: Sequence[tuple[Item, str]], token: str | None
+    ) -> Plan[Stored]:
+        position.check()
+        routed = [*items, *(item for item, _ in graves)]
+        if len(routed) > MAX_BATCH:
+            raise Rejected(f"at most {MAX_BATCH} items a slice, got: {len(routed)}; nothing was stored")
+        for item in routed:
+            item.check()
+            if item.route != position.source and self.shards > 1:
+                raise Rejected(f"expected the source {position.source!r} as route, got: {item.route!r}")
+        operation = Schedule(items, new_token() if token is None else token, position, graves)
+        return (yield from self.one(shard_of(position.source, self.shards), operation))
+
+    def positions(self, sources: Sequence[str]) -> Plan[list[int | None]]:
+        calls, members = self._batched(sources, lambda source: source, lambda part, _: Positions(part), "")
+        found: list[int | None] = [None] * len(sources)
+        replies: list[list[int | None]] = (yield calls) if calls else []
+        for indices, answers in zip(members, replies, strict=True):
+            for i, answer in zip(indices, answers, strict=True):
+                found[i] = answer
+        return found
 
     def close_epoch(self, fence: Fence) -> Plan[None]:
         """Let nothing more in for it, in any shard."""

@@ -20,9 +20,11 @@ from retry_topic import (
     RetryService,
     connect,
 )
+from retry_topic.brokers.memory import MemoryBroker
 from retry_topic.consumer.failing import ordered_state
 from retry_topic.headers import RetryState
 from retry_topic.names import redelivery_topic_of
+from wheel_sched.errors import ConfigError
 from wheel_sched.store.key_gates import KeyGates, gate_of, scope_of
 from wheel_sched.store.operations.ordering import Owner
 
@@ -282,3 +284,21 @@ def test_the_order_holds_on_a_namespace_of_several_shards(quick_poll: None, poli
             assert done.wait(30)
     assert journal.seen[b"a"] == [b"a1", b"a1", b"a1", b"a2", b"a3", b"a4", b"a5"]
     assert journal.seen[b"b"] == [b"b1", b"b2", b"b2", b"b3", b"b4", b"b5"]
+
+
+def test_a_broker_whose_topics_are_logs_is_refused() -> None:
+    """Slices of a log lie with their position, and not with the gates of their keys: said at once, not found out."""
+
+    class Logs(MemoryBroker):
+        transactions = False
+
+        def log_reader(self, *_: Any, **__: Any) -> Any:
+            raise NotImplementedError
+
+        def sender(self, *_: Any) -> None:
+            return None
+
+    with connect("memory:", broker=Logs()) as home:
+        with pytest.raises(ConfigError, match="expected ordering to be 'none' with Logs"):
+            Consumer(home, "orders", Journal(), group="g", config=ConsumerConfig(ordering="key"))
+        Consumer(home, "orders", Journal(), group="g", config=ConsumerConfig())

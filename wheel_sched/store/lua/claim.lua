@@ -1,6 +1,7 @@
 -- Claims due items under a lease; expired leases are recovered first.
 -- ARGV[3] -> n   ARGV[4] -> lease (ms)   ARGV[5] -> until (ms, "" = now)   ARGV[6] -> epoch ("" = any)
 -- ARGV[7] -> lapses until an item is poison (0 = never)
+-- ARGV[8] -> the claim's number is above this one (0 = any), also when this server has forgotten that it was given out
 -- Answers {claim number (0 = nothing), now (us), epoch, head of due, head of fly, id, due, record, ...}; the due of an id
 -- whose lease ran out n times is told as <due>+<n>.
 local s = begin(KEYS, ARGV, LATER, 'claims')
@@ -39,7 +40,7 @@ local ids, dues, recs, topics, refs = take(s, n, until_ms)
 local number = 0
 local reply = {0, s.us, s.epoch, 0, 0}
 if #ids > 0 then
-  number = ms(tonumber(s.meta[7] or '0') + 1)
+  number = ms(math.max(tonumber(s.meta[7] or '0'), tonumber(ARGV[8])) + 1)
   set(s, 'claims', number)
   local deadline = ms(s.now + lease)
   local fly, claims, start, ends = {}, {}, number .. ':', {}

@@ -42,6 +42,8 @@ if verb == 'adopt' then
     write(s)
   end
 elseif verb == 'thaw' then
+  -- a log's position lies in the shard of its source: without one it is read on from what its group has committed
+  if redis.call('HGET', KEYS[META], 'shards') ~= ARGV[4] then redis.call('DEL', s.base .. 'in') end
   redis.call('HSET', KEYS[META], 'shards', ARGV[4])
   if frozen ~= '' then
     for _, field in ipairs(redis.call('HKEYS', KEYS[META])) do
@@ -59,7 +61,7 @@ elseif verb == 'drop' then
   end
   local shards = tonumber(redis.call('HGET', KEYS[META], 'shards'))
   redis.call('DEL', unpack(KEYS))
-  redis.call('DEL', s.base .. 'gates', s.base .. 'owners', s.base .. 'done', s.base .. 'flows')
+  redis.call('DEL', s.base .. 'gates', s.base .. 'owners', s.base .. 'done', s.base .. 'flows', s.base .. 'in')
   return {0, '', shards}
 end
 return answer()

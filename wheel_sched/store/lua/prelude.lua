@@ -1,8 +1,8 @@
 -- Shared by every script of the delay store; loaded once per library, or in front of each script under EVALSHA.
 --
 -- Every script gets the same KEYS, all with one hash tag {ns:shard}:
---   KEYS[1]  meta   HASH    clock, last (ms), epoch, seq, claims, frozen, paused (number of topics), p:<topic>,
---                           n:<state>:<topic> (how many are there now), t:<event>:<topic> (how many ever)
+--   KEYS[1]  meta   HASH    clock, last (ms), epoch, seq, claims, frozen, owner, owned (until, ms),
+--                           paused (number of topics), p:<topic>, n:<state>:<topic> (how many are there now), t:<event>:<topic> (how many ever)
 --   KEYS[2]  due    ZSET    id -> due (ms)
 --   KEYS[3]  fly    ZSET    id -> lease deadline (ms)
 --   KEYS[4]  body   HASH    id -> record, of waiting, held and in-flight ids
@@ -15,9 +15,9 @@
 --   KEYS[11] tries  ZSET    key -> expiry (s) * 1000 + attempts, see remember.lua
 --   KEYS[12] lapsed HASH    id -> how often its lease ran out
 -- and, with the same hash tag: op:<token> (the first answer of a call, for repeats), ref:<ref> (SET of ids),
--- held:<reason code>:<topic> (ZSET id -> due), fences (HASH writer -> last closed epoch) and seen:<epoch>:<writer> (SET
--- of the ids that a writer has brought in an epoch that is not closed yet); ordering keys: see gate.lua; release rates
--- and circuits: see flow.lua; log (STREAM of {e: entry}, bounded).
+-- held:<reason code>:<topic> (ZSET id -> due), fences (HASH writer -> last closed epoch), seen:<epoch>:<writer> (SET
+-- of the ids that a writer has brought in an epoch that is not closed yet), in (HASH source -> next position) and log
+-- (STREAM of {e: entry}, bounded); ordering keys: see gate.lua; release rates and circuits: see flow.lua.
 -- ARGV[1] -> [<now (ms)>]@<shards>: now only in a test-clock namespace; the caller's number of shards, 0 = any
 -- ARGV[2] -> token of the call, "" = not repeatable
 --

@@ -1,7 +1,9 @@
 -- Stores new items; an id that exists anywhere in the shard is left alone.
 -- ARGV[3] -> fence: "" or <epoch>:<writer>. The ids a writer brings in an epoch are remembered until the epoch is closed
 --            (fence.lua), also when they have long gone out: a repeat stores none of them. A closed epoch stores nothing.
--- ARGV[4..] -> triples: id, due (ms, "" = parked), tail of the record (all behind its version)
+--            or @<expected>:<next>:<source>: the call is a slice of that source's log and moves its position; where the
+--            position is another than expected ("" = none yet) nothing is stored: WSPOSITION <position>
+-- ARGV[4..] -> triples: id, due (ms, "" = parked, !<reason> = dead at once), tail of the record (all behind its version)
 -- Answers {codes, now (us)}; a code per item: s stored, h stored and held, d duplicate.
 -- Most calls bring one item, and most of their time goes into the commands themselves: there are to be few.
 local first = head_of(ARGV[6] or NO_TAIL)  -- mostly the topic of all: its counters are read and written with the rest
@@ -23,7 +25,11 @@ local have = n > 0 and redis.call('HMGET', KEYS[BODY], unpack(ids)) or {}
 local graves = n > 0 and (n < 8 or redis.call('ZCARD', KEYS[DEAD]) > 0)
 local buried = graves and redis.call('ZMSCORE', KEYS[DEAD], unpack(ids)) or {}
 local brought, seen_key, closed = {}, nil, false
-if ARGV[3] ~= '' then
+local expected, next_position, source = string.match(ARGV[3], '^@(%d*):(%d+):(.+)$')
+if source then
+  local position = redis.call('HGET', s.base .. 'in', source) or ''
+  if position ~= expected then return {err = 'WSPOSITION ' .. position} end
+elseif ARGV[3] ~= '' then
   local epoch, writer = string.match(ARGV[3], '^(%d+):(.+)$')
   if not epoch then return {err = 'WSBATCH a fence must be <epoch>:<writer>'} end
   local last = redis.call('HGET', s.base .. 'fences', writer)
@@ -49,17 +55,24 @@ for i = 1, n do
       -- only heads without route and refs are alike from item to item
       known = (rl == 0 and kl == 0) and string.sub(tail, 1, at + tl - 1) or nil
     end
-    bodies[2 * fresh + 1], bodies[2 * fresh + 2] = id, prefix .. tail
     local due = ARGV[3 * i + 2]
-    fresh = fresh + 1
-    topics[fresh] = topic
-    if due == '' then
-      put_held(s, id, 0, topic, 'parked')
-      codes[i] = 'h'
+    if string.byte(due) == 33 then
+      put_dead(s, id, prefix .. tail, topic, string.sub(due, 2))
+      moves(s, topic, nil, 'dead')
+      event(s, 'accepted', topic)
+      codes[i] = 's'
     else
-      codes[i] = put_waiting(s, id, tonumber(due), topic) == 'due' and 's' or 'h'
+      bodies[2 * fresh + 1], bodies[2 * fresh + 2] = id, prefix .. tail
+      fresh = fresh + 1
+      topics[fresh] = topic
+      if due == '' then
+        put_held(s, id, 0, topic, 'parked')
+        codes[i] = 'h'
+      else
+        codes[i] = put_waiting(s, id, tonumber(due), topic) == 'due' and 's' or 'h'
+      end
+      if codes[i] == 'h' then moves(s, topic, 'due', 'held') end
     end
-    if codes[i] == 'h' then moves(s, topic, 'due', 'held') end
     if refs then refs_of(s, refs, id, 'SADD') end
   end
 end
@@ -73,6 +86,7 @@ if seen_key and n > 0 and not closed then
   redis.call('SADD', seen_key, unpack(ids))
   redis.call('EXPIRE', seen_key, SEEN_TTL_S)
 end
+if source then redis.call('HSET', s.base .. 'in', source, next_position) end
 local text = table.concat(codes)
 write(s)
 record_answer(s, text)

@@ -16,7 +16,7 @@ from wheel_sched.errors import ConfigError, NamespaceMismatch, StoreError, Wheel
 from wheel_sched.store.begun import Performed
 from wheel_sched.store.freezing import Freeze, Move
 from wheel_sched.store.items import Mark
-from wheel_sched.store.memory import changes, flows, ordering, reads, writes
+from wheel_sched.store.memory import changes, flows, ordering, owning, reads, writes
 from wheel_sched.store.memory.shard import MemoryShard
 from wheel_sched.store.operations import SCHEMA, Call, Open, PushDue
 
@@ -29,6 +29,7 @@ READS: Mapping[str, Callable[[MemoryShard, Any], Any]] = MappingProxyType(
         "counts": reads.count,
         "find": reads.find,
         "tries": reads.list_tries,
+        "positions": owning.positions,
         "logged": reads.logged,
     }
 )
@@ -45,6 +46,8 @@ WRITES: Mapping[str, Callable[[MemoryShard, Any], Any]] = MappingProxyType(
         "jump": writes.report_jump,
         "restore": writes.restore,
         "fence": writes.close_epoch,
+        "own": owning.own,
+        "resolve": owning.resolve,
         "gate": ordering.gate,
         "flow": flows.flow,
         "log": writes.log,

@@ -85,6 +85,8 @@ class MemoryShard:
         self.seq = self.claims = 0
         self.fences: dict[str, int] = {}  # writer -> last closed epoch
         self.brought: dict[tuple[str, int], set[bytes]] = {}  # of open epochs
+        self.positions: dict[str, int] = {}  # source -> next position of its log
+        self.owner, self.owned_until_ms = "", 0
         self.gates = Gates()
         self.flows = Flows()
         self.log: deque[tuple[int, bytes]] = deque()  # (number, entry)

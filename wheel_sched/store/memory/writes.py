@@ -8,16 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from wheel_sched.errors import Rejected, StaleEpoch
+from wheel_sched.errors import Rejected, StaleEpoch, StalePosition
 from wheel_sched.store.items import (
     MAX_BATCH,
     Claim,
     Claimed,
     Dead,
     Done,
+    Fence,
     Held,
+    Item,
     Next,
     Outcome,
+    Position,
     Settled,
     Settlement,
     Stored,
@@ -58,10 +61,13 @@ def schedule(shard: MemoryShard, call: Schedule) -> Stored:
     said = shard.recall(call.token)
     if said is not None:
         return Stored(list(said), shard.now_us)
-    check_batch(len(call.items))
+    check_batch(len(call.items) + len(call.graves))
+    position = call.fence if isinstance(call.fence, Position) else None
+    fence = call.fence if isinstance(call.fence, Fence) else None
+    if position is not None and shard.positions.get(position.source) != position.expected:
+        raise StalePosition(shard.positions.get(position.source))
     shard.seq += 1
     outcomes = []
-    fence = call.fence
     closed = fence is not None and fence.epoch <= shard.fences.get(fence.writer, -1)
     brought: set[bytes] = set()
     if fence is not None and not closed:
@@ -84,8 +90,25 @@ def schedule(shard: MemoryShard, call: Schedule) -> Stored:
         shard.moves(item.topic, None, state)
         shard.event("accepted", item.topic)
         outcomes.append(Outcome.STORED if state == "due" else Outcome.HELD)
+    for given, reason in call.graves:
+        outcomes.append(_bury(shard, given, reason))
+    if position is not None:
+        shard.positions[position.source] = position.next
     shard.record_answer(call.token, tuple(outcomes))
     return Stored(outcomes, shard.now_us)
+
+
+def _bury(shard: MemoryShard, given: Item, reason: str) -> Outcome:
+    key = encode_text(given.id)
+    if key in shard.items:
+        return Outcome.DUPLICATE
+    route, refs = plain(given.route) if given.route else None, tuple(map(plain, given.refs))
+    item = place.Stored(key, plain(given.id), shard.seq, plain(given.topic), route, refs, given.body)
+    shard.items[key] = item
+    shard.add_refs(item)
+    shard.moves(item.topic, None, shard.put_dead(item, bounded_reason(reason)))
+    shard.event("accepted", item.topic)
+    return Outcome.STORED
 
 
 def close_epoch(shard: MemoryShard, call: CloseEpoch) -> int:
@@ -111,7 +134,7 @@ def claim(shard: MemoryShard, call: ClaimDue) -> Claim:
     taken = shard.take(call.limit, until_ms)
     if not taken:
         return Claim(0, 0, shard.now_us, shard.epoch, *shard.heads(), [])
-    shard.claims += 1
+    shard.claims = max(shard.claims, call.above) + 1
     number, deadline_ms = shard.claims, shard.now_ms + call.lease_ms
     for due_ms, item in taken:
         item.state, item.claim, item.claimed_due_ms, item.cancelled = "fly", number, due_ms, False

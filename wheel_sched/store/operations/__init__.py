@@ -6,6 +6,7 @@ description of each call, and a test can look at it without any I/O.
 
     keeping     what is stored and how it is kept: open, schedule, change, pause, sweep, remember, restore
     releasing   what is due and what becomes of it: claim, push, settle, extend
+    owning      one owner of a shard and what its claims came to; how far a source's log is taken in
     reading     looking without changing: window, get, list, counts, find
     logging     a bounded log of what happened: log, logged
 """
@@ -26,6 +27,7 @@ from wheel_sched.store.operations.keeping import (
     Sweep,
 )
 from wheel_sched.store.operations.logging import Log, Logged, ReadLog
+from wheel_sched.store.operations.owning import Own, Positions, Resolve
 from wheel_sched.store.operations.reading import (
     Count,
     Cuts,
@@ -61,11 +63,14 @@ __all__ = [
     "Mend",
     "Open",
     "Operation",
+    "Own",
     "Pause",
+    "Positions",
     "PushDue",
     "ReadLog",
     "Remember",
     "ReportJump",
+    "Resolve",
     "Restore",
     "Scan",
     "Scanned",

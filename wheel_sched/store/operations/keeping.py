@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from wheel_sched.store.items import Fence, Found, Item, Outcome, Stored, Swept
+from wheel_sched.store.items import Fence, Found, Item, Outcome, Position, Stored, Swept
 from wheel_sched.store.operations.call import Argument, bounded_reason, head_of, new_token, outcomes_of
 from wheel_sched.store.record import decode_text, encode_text, make_tail
 
@@ -33,19 +33,26 @@ class Open:
 
 @dataclass(slots=True)
 class Schedule:
-    """Store new items; what exists anywhere in the shard is left alone, and so is what the fence let in before."""
+    """Store new items; what exists anywhere in the shard is left alone, and so is what the fence let in before.
+
+    `graves` are stored among the dead in the same step, with a reason each.
+    """
 
     script: ClassVar[str] = "schedule"
     writes: ClassVar[bool] = True
     items: Sequence[Item]
     token: str = field(default_factory=new_token)
-    fence: Fence | None = None
+    fence: Fence | Position | None = None
+    graves: Sequence[tuple[Item, str]] = ()
 
     def argv(self) -> list[Argument]:
         args: list[Argument] = ["" if self.fence is None else encode_text(self.fence.text())]
         for item in self.items:
             args.append(encode_text(item.id))
             args.append("" if item.due_ms is None else item.due_ms)
+            args.append(make_tail(item.topic, item.route, item.refs, item.body))
+        for item, reason in self.graves:
+            args += [encode_text(item.id), b"!" + bounded_reason(reason)]
             args.append(make_tail(item.topic, item.route, item.refs, item.body))
         return args
 

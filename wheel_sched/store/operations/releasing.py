@@ -74,13 +74,15 @@ class ClaimDue:
     epoch: int | None = None
     lapse_cap: int = 0
     token: str = field(default_factory=new_token)
+    above: int = 0
 
     def __post_init__(self) -> None:
         check_lease(self.lease_ms)
 
     def argv(self) -> list[Argument]:
         until = "" if self.until_ms is None else self.until_ms
-        return [self.limit, self.lease_ms, until, "" if self.epoch is None else self.epoch, self.lapse_cap]
+        epoch = "" if self.epoch is None else self.epoch
+        return [self.limit, self.lease_ms, until, epoch, self.lapse_cap, self.above]
 
     def parse(self, reply: Any, shard: int) -> Claim:
         number, now_us, epoch, due_head, fly_head = reply[:5]

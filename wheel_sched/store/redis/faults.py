@@ -9,6 +9,7 @@ from wheel_sched.errors import (
     NamespaceMismatch,
     Rejected,
     StaleEpoch,
+    StalePosition,
     StoreAuthError,
     StoreError,
     StoreFull,
@@ -60,6 +61,8 @@ def translate(error: Exception) -> Exception:
     if isinstance(error, redis.AuthenticationError):
         return StoreAuthError(f"the server refused the login ({error}): nothing was written; correct the URL")
     text = f"{_code(error)}{error}"
+    if text.startswith("WSPOSITION"):
+        return StalePosition(text.removeprefix("WSPOSITION").strip())
     for start, kind, advice in _BY_START:
         if text.startswith(start):
             return kind(f"{text}: {advice}")

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 KEY_NAMES = ("meta", "due", "fly", "body", "claim", "held", "why", "dead", "deadbody", "mark", "tries", "lapsed")
 
-_READERS = ("window", "get", "list", "scan", "inspect", "counts", "find", "tries", "logged", "cuts")
+_READERS = ("window", "get", "list", "scan", "inspect", "counts", "find", "tries", "positions", "logged", "cuts")
 _GROWING = ("schedule", "open", "restore")
 SCRIPTS = (
     *_READERS,
@@ -32,6 +32,8 @@ SCRIPTS = (
     "move",
     "fence",
     "mend",
+    "own",
+    "resolve",
     "gate",
     "flow",
     "log",

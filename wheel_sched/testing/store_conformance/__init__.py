@@ -25,6 +25,7 @@ from wheel_sched.testing.store_conformance.clocks import ClockCases
 from wheel_sched.testing.store_conformance.dead_letters import DeadLetterCases
 from wheel_sched.testing.store_conformance.listing import ListingCases
 from wheel_sched.testing.store_conformance.logging import LogCases
+from wheel_sched.testing.store_conformance.owning import OwningCases
 from wheel_sched.testing.store_conformance.scheduling import SchedulingCases
 from wheel_sched.testing.store_conformance.settling import SettlingCases
 from wheel_sched.testing.store_conformance.topics import TopicCases
@@ -42,6 +43,7 @@ class StoreConformance(
     DeadLetterCases,
     ListingCases,
     ClockCases,
+    OwningCases,
 ):
     """Subclass it, give it a `make_backend` fixture, and let pytest collect it."""
 

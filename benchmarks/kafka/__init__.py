@@ -1,0 +1,108 @@
+"""`python -m benchmarks kafka`: the retry service over a real Kafka broker, judged by a reader of committed records.
+
+Broker and server run on this machine. Intake is compared with a bare confluent-kafka loop that writes the same rows
+with the same script and knows nothing of policies, headers or positions; lateness with a consumer of one topic per
+level of delay that pauses and seeks, as Spring Kafka's does, given the same mixed delays. Needs Java 17 and Maven.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from statistics import median
+from typing import Any
+
+from benchmarks.figures import Figure
+from benchmarks.kafka.levels import levels
+from benchmarks.kafka.site import Site, intake, lateness, plain_loop, redeliver, site
+from benchmarks.narration import Narration
+from benchmarks.rounds import interleaved, median_spread
+from benchmarks.server import surroundings
+
+FIGURES = (
+    Figure(
+        "intake_vs_plain", "x", "intake with policy and position, against a bare loop writing the same", at_least=0.7
+    ),
+    Figure(
+        "redeliver_msgs_per_s", "msg/s", "due at once, through store and transactions to the reader", at_least=15_000
+    ),
+    Figure("lateness_ms.p50", "ms", "due to reader at 2,000 messages a second, half of them"),
+    Figure("lateness_ms.p99", "ms", "the same, 99 of 100", at_most=25),
+    Figure("early", "messages", "before their due, in all of it", at_most=0),
+    Figure("spring_style_lateness_ms.p50", "ms", "topic per delay, pause and seek, mixed delays: half of them"),
+    Figure("spring_style_lateness_ms.p99", "ms", "the same, 99 of 100"),
+    Figure("mixed_lateness_ms.p99", "ms", "ours with the same mixed delays, 99 of 100"),
+    Figure("intake_msgs_per_s", "msg/s", "taken in"),
+    Figure("plain_msgs_per_s", "msg/s", "baseline: the bare loop"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much is measured.
+
+    Args:
+        rounds: of intake, its baseline and redelivery. Defaults to 5.
+        messages: of each of these. Defaults to 20,000.
+        lateness_rounds: Defaults to 3.
+        lateness_s: how long 2,000 messages a second are due. Defaults to 5.
+        mixed: messages with mixed delays. Defaults to 2,000.
+        longest_s: the longest of the mixed delays. Defaults to 60.
+    """
+
+    rounds: int = 5
+    messages: int = 20_000
+    lateness_rounds: int = 3
+    lateness_s: float = 5.0
+    mixed: int = 2_000
+    longest_s: float = 60.0
+
+
+FULL = Sizes()
+QUICK = Sizes(rounds=3, messages=10_000, lateness_rounds=1, lateness_s=3.0, mixed=500, longest_s=10.0)
+
+
+def run(sizes: Sizes) -> dict[str, Any]:
+    """Measure; the figures by key."""
+    narration = Narration(3 * sizes.rounds + sizes.lateness_rounds + 2)
+    with site() as where:
+        runs: dict[str, Callable[[], float]] = {
+            "intake": partial(intake, where, sizes.messages),
+            "bare loop": partial(plain_loop, where, sizes.messages),
+            "redelivery": partial(redeliver, where, sizes.messages),
+        }
+        rates = interleaved(sizes.rounds, runs, narration)
+        waits = []
+        for number in range(sizes.lateness_rounds):
+            narration.step(f"lateness, round {number + 1} of {sizes.lateness_rounds}")
+            waits.append(lateness(where, _spread(2_000, sizes.lateness_s)))
+        delays_ms = _mixed(sizes.mixed, sizes.longest_s)
+        narration.step(f"mixed delays of 1 to {sizes.longest_s:g} s")
+        mixed = lateness(where, delays_ms)
+        narration.step("the same by a topic per delay, pause and seek")
+        theirs = levels(where.servers, delays_ms, sizes.longest_s)
+        around = surroundings(where.server, sizes.rounds)
+    narration.close()
+    return {
+        "intake_vs_plain": round(median(rates["intake"]) / median(rates["bare loop"]), 3),
+        "redeliver_msgs_per_s": round(median(rates["redelivery"])),
+        "lateness_ms": median_spread([timed.spread_ms for timed in waits]),
+        "early": sum(timed.early for timed in (*waits, mixed)),
+        "spring_style_lateness_ms": theirs,
+        "mixed_lateness_ms": mixed.spread_ms,
+        "intake_msgs_per_s": round(median(rates["intake"])),
+        "plain_msgs_per_s": round(median(rates["bare loop"])),
+        **around,
+        "kafka": Site.version,
+    }
+
+
+def _spread(per_s: int, seconds: float) -> list[int]:
+    """Delays that make so many messages due a second, beginning in 2 s."""
+    return [2_000 + round(n * 1000 / per_s) for n in range(round(per_s * seconds))]
+
+
+def _mixed(count: int, longest_s: float) -> list[int]:
+    """Delays from 1 s up, evenly, in an order that has nothing to do with them."""
+    return [1_000 + round((n * 7919 % count) * (longest_s * 1000 - 1_000) / count) for n in range(count)]

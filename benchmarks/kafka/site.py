@@ -1,0 +1,251 @@
+"""A broker, a server, and the service between them; each run has topics and a namespace of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+from confluent_kafka import Consumer, TopicPartition
+
+from benchmarks.rounds import spread
+from benchmarks.server import BenchServer, bench_server
+from retry_topic.brokers.kafka import KafkaBroker
+from retry_topic.brokers.kafka.records import from_record
+from retry_topic.headers import RetryState, write
+from retry_topic.home import Home
+from retry_topic.message import Message
+from retry_topic.names import redelivery_topic_of, retry_topic_of
+from retry_topic.policy import PolicySet, RetryPolicy
+from retry_topic.service import RetryService
+from retry_topic.slices import SliceIntake
+from retry_topic.wire import encode_body
+from wheel_sched.store import DelayStore, Item, open_store
+from wheel_sched.testing.kafka import VERSION, temporary_kafka
+
+PATIENCE_S = 180.0
+_BATCH = 500
+_BODY = b"x" * 200
+
+
+@dataclass(slots=True)
+class Site:
+    """Where it is measured."""
+
+    servers: str
+    server: BenchServer
+    version = VERSION
+
+    def home(self) -> Home:
+        """A new namespace over the same server, and a client of the broker."""
+        store: DelayStore = open_store(self.server.url, namespace=f"n{uuid4().hex[:8]}")
+        return Home(store, KafkaBroker(self.servers, partitions=2))
+
+
+@contextlib.contextmanager
+def site() -> Iterator[Site]:
+    """A broker and a server that are gone at the end."""
+    with bench_server() as server, temporary_kafka() as kafka:
+        yield Site(kafka.bootstrap, server)
+
+
+class Timed(NamedTuple):
+    """How late messages were, in ms, and how many came early."""
+
+    spread_ms: dict[str, float]
+    early: int
+
+
+@dataclass(slots=True)
+class Reader:
+    """Reads committed records of a topic from its end on, in a thread, and notes when each came."""
+
+    servers: str
+    topic: str
+    partitions: int
+    came: list[tuple[bytes, int]] = field(default_factory=list)
+    _stopping: threading.Event = field(default_factory=threading.Event)
+    _reading: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+
+    def __enter__(self) -> Reader:
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+        self._reading.wait(PATIENCE_S)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join(PATIENCE_S)
+
+    def wait(self, count: int) -> None:
+        """Until so many have come."""
+        until_s = time.monotonic() + PATIENCE_S
+        while len(self.came) < count:
+            if time.monotonic() > until_s:
+                raise TimeoutError(f"{len(self.came)} of {count} messages came within {PATIENCE_S:g} s")
+            time.sleep(0.005)
+
+    def _read(self) -> None:
+        client: Any = Consumer(
+            {
+                "bootstrap.servers": self.servers,
+                "group.id": "reader",
+                "isolation.level": "read_committed",
+                "enable.auto.commit": False,
+                "fetch.wait.max.ms": 100,
+            }
+        )
+        client.assign([TopicPartition(self.topic, n, 0) for n in range(self.partitions)])
+        client.poll(1.0)
+        self._reading.set()
+        while not self._stopping.is_set():
+            first = client.poll(0.1)
+            if first is None:
+                continue
+            now_ms = time.time_ns() // 1_000_000
+            for record in (first, *client.consume(2_000, 0)):
+                if record.error() is None:
+                    self.came.append((record.value(), now_ms))
+        client.close()
+
+
+def failed(home: Home, group: str, count: int) -> None:
+    """Put failed messages into the group's retry topic, as a consumer does."""
+    topic = retry_topic_of(group)
+    home.broker.create_topic(topic)
+    for start in range(0, count, 2_000):
+        messages = []
+        for number in range(start, min(start + 2_000, count)):
+            state = RetryState(
+                id=f"{group}-{number}",
+                attempt=1,
+                original_topic="orders",
+                original_partition=0,
+                original_offset=str(number),
+                error_class="builtins.ValueError",
+                error_message="no",
+                consumer_group=group,
+            )
+            messages.append(Message(topic, _BODY, b"%d" % (number % 100), write((), state)))
+        if any(home.broker.publish(messages)):
+            raise RuntimeError("the broker refused what was to be measured")
+
+
+def intake(where: Site, count: int) -> float:
+    """Messages a second, by the service's own intake."""
+    group = f"g{uuid4().hex[:8]}"
+    with where.home() as home:
+        failed(home, group, count)
+        taking = SliceIntake(home, group, PolicySet(RetryPolicy()), rng=random.Random(1))
+        broker: Any = home.broker
+        reader = broker.log_reader(retry_topic_of(group), f"{group}.intake", home.store.positions)
+        try:
+            taken = 0
+            began_s = 0.0
+            while taken < count:
+                part = reader.poll(_BATCH, 1_000)
+                if part is None:
+                    continue
+                began_s = began_s or time.perf_counter()
+                taken += len(taking.take_slice(reader, part, lambda call: call()))
+            return count / (time.perf_counter() - began_s)
+        finally:
+            reader.close()
+
+
+def plain_loop(where: Site, count: int) -> float:
+    """Messages a second, by a bare loop: consume, store the same rows by the same script, commit."""
+    group = f"g{uuid4().hex[:8]}"
+    with where.home() as home:
+        failed(home, group, count)
+        client: Any = Consumer(
+            {
+                "bootstrap.servers": where.servers,
+                "group.id": group,
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+                "isolation.level": "read_committed",
+            }
+        )
+        client.subscribe([retry_topic_of(group)])
+        target = redelivery_topic_of(group)
+        taken = 0
+        began_s = 0.0
+        while taken < count:
+            records = [record for record in client.consume(_BATCH, 0.5 if taken == 0 else 0.05) if not record.error()]
+            if not records:
+                continue
+            began_s = began_s or time.perf_counter()
+            due_ms = time.time_ns() // 1_000_000 + 3_600_000
+            items = []
+            for record in records:
+                message = from_record(record)
+                item_id = f"{record.partition()}:{record.offset()}"
+                items.append(Item(item_id, due_ms, encode_body(message.to(target)), "orders"))
+            home.store.schedule(items)
+            client.commit(asynchronous=True)
+            taken += len(records)
+        rate = count / (time.perf_counter() - began_s)
+        client.close()
+        return rate
+
+
+def redeliver(where: Site, count: int) -> float:
+    """Messages a second from their common due to the reader of committed records."""
+    group = f"g{uuid4().hex[:8]}"
+    with where.home() as home:
+        service = RetryService(home, group)
+        broker: Any = home.broker
+        due_ms = _serve_and_schedule(home, service, group, [4_000] * count, at_once=True)
+        with service, Reader(where.servers, redelivery_topic_of(group), 2) as reader:
+            reader.wait(count)
+            last_ms = max(at_ms for _, at_ms in reader.came)
+        del broker
+        return count * 1000 / (last_ms - due_ms)
+
+
+def lateness(where: Site, delays_ms: Sequence[int]) -> Timed:
+    """How late messages of these delays are at the reader."""
+    group = f"g{uuid4().hex[:8]}"
+    with where.home() as home:
+        service = RetryService(home, group)
+        home.broker.create_topic(redelivery_topic_of(group))
+        with Reader(where.servers, redelivery_topic_of(group), 2) as reader, service:
+            _warm(home, reader, group)
+            _serve_and_schedule(home, service, group, delays_ms)
+            reader.wait(len(delays_ms) + 1)
+        late_ms = [at_ms - int(value) for value, at_ms in reader.came if value != b"0"]
+        return Timed(spread(late_ms), sum(late < 0 for late in late_ms))
+
+
+def _warm(home: Home, reader: Reader, group: str) -> None:
+    """The first message of a namespace pays for taking its shard over."""
+    topic = redelivery_topic_of(group)
+    home.store.schedule([Item("warm", 0, encode_body(Message(topic, b"0")), topic)])
+    reader.wait(1)
+
+
+def _serve_and_schedule(
+    home: Home, service: RetryService, group: str, delays_ms: Sequence[int], *, at_once: bool = False
+) -> int:
+    """Store messages whose value is their due; the due of the first."""
+    topic = redelivery_topic_of(group)
+    home.broker.create_topic(topic)
+    now_ms = home.store.now_ms()
+    for start in range(0, len(delays_ms), _BATCH):
+        if not at_once:
+            now_ms = home.store.now_ms() if start == 0 else now_ms
+        items = []
+        for number, delay_ms in enumerate(delays_ms[start : start + _BATCH], start):
+            due_ms = now_ms + delay_ms
+            message = Message(topic, b"%d" % due_ms, b"%d" % number)
+            items.append(Item(f"{group}-{number}", due_ms, encode_body(message), topic))
+        home.store.schedule(items)
+    return now_ms + delays_ms[0]

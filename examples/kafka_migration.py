@@ -1,0 +1,57 @@
+"""From a plain confluent-kafka loop to one whose failures come back: the three lines that change.
+
+python examples/kafka_migration.py before localhost:9092 orders   # a failure stops the loop
+python examples/kafka_migration.py after localhost:9092 orders    # a failure comes back in 200 ms
+"""
+
+# ruff: noqa: T201 - an example shows what it does
+
+from __future__ import annotations
+
+import sys
+import threading
+
+from confluent_kafka import Consumer as PlainConsumer
+
+from retry_topic import Consumer, RetryPolicy, RetryService, connect
+from retry_topic.brokers.kafka import KafkaBroker
+from retry_topic.policy import Fixed
+
+COUNT = 5  # orders to ship before this example ends
+failed: set[bytes] = set()
+shipped = threading.Semaphore(0)
+
+
+def ship(value: bytes) -> None:
+    """The same before and after; each order fails the first time."""
+    if value not in failed:
+        failed.add(value)
+        raise ConnectionError(f"the carrier does not answer for {value.decode()}")
+    print(f"shipped: {value.decode()}", flush=True)
+    shipped.release()
+
+
+def before(servers: str, topic: str) -> None:
+    consumer = PlainConsumer(
+        {"bootstrap.servers": servers, "group.id": "shipping-plain", "auto.offset.reset": "earliest"}
+    )
+    consumer.subscribe([topic])
+    while True:
+        record = consumer.poll(1.0)
+        if record is not None and record.error() is None:
+            ship(record.value())  # what is raised here ends the loop, or is swallowed: the order is lost
+
+
+def after(servers: str, topic: str) -> None:
+    home = connect("embedded:.wheel-sched", broker=KafkaBroker(servers))  # 1: where failures wait
+    service = RetryService(
+        home, "shipping", RetryPolicy(delay=Fixed(base_ms=200))
+    )  # 2: or `wheel-sched serve shipping`
+    consumer = Consumer(home, topic, lambda message: ship(message.value), group="shipping")  # 3: instead of the loop
+    with home, service, consumer:
+        for _ in range(COUNT):
+            shipped.acquire()
+
+
+if __name__ == "__main__":
+    {"before": before, "after": after}[sys.argv[1]](*sys.argv[2:])

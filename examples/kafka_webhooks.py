@@ -1,0 +1,59 @@
+"""A consumer that posts each message of a Kafka topic to an HTTP endpoint, which fails now and then.
+
+python examples/kafka_webhooks.py localhost:9092 http://127.0.0.1:8080/ webhooks
+
+Retry-After is obeyed, 5xx and refused connections come back, other 4xx are dead at once.
+"""
+
+# ruff: noqa: T201, S310 - an example shows what it does; the address is the caller's
+
+from __future__ import annotations
+
+import sys
+import threading
+import urllib.error
+import urllib.request
+
+from retry_topic import Consumer, DeadLetter, Message, Retry, RetryService, connect, load_policies
+from retry_topic.brokers.kafka import KafkaBroker
+from retry_topic.headers import read
+
+POLICIES = load_policies("""
+[default]
+max_attempts = 5
+delay = { kind = "exponential", base = "100ms", factor = 2, jitter = "none" }
+""")
+
+ended = threading.Semaphore(0)
+
+
+def post(address: str, message: Message) -> Retry | DeadLetter | None:
+    """Deliver one message; the verdict is what becomes of it."""
+    attempt = read(message.headers).attempt + 1
+    try:
+        with urllib.request.urlopen(urllib.request.Request(address, message.value), timeout=5) as reply:
+            print(f"{message.value.decode()}: {reply.status} at attempt {attempt}", flush=True)
+    except urllib.error.HTTPError as error:
+        if error.code == 429:
+            return Retry(after=float(error.headers.get("Retry-After", "1")), reason="the endpoint is busy")
+        if error.code < 500:
+            print(f"{message.value.decode()}: dead, {error.code}", flush=True)
+            ended.release()
+            return DeadLetter(f"the endpoint refuses it: {error.code}")
+        raise
+    ended.release()
+    return None
+
+
+def main(servers: str, address: str, topic: str, count: int) -> None:
+    with (
+        connect("embedded:.wheel-sched", broker=KafkaBroker(servers)) as home,
+        RetryService(home, "webhooks", POLICIES),
+        Consumer(home, topic, lambda message: post(address, message), group="webhooks"),
+    ):
+        for _ in range(count):
+            ended.acquire()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:4], count=int(sys.argv[4]) if len(sys.argv) > 4 else sys.maxsize)

@@ -1,0 +1,234 @@
+"""Topics on a Kafka cluster: the face; the work is done in `producing`, `consumer`, `transactions` and `topology`.
+
+What `Broker` asks for, and three things besides, which the retry service uses where a broker has them: `log_reader`
+(intake with the position kept in the store), `sender` (transactions that carry the claim's number) and `topic_id`.
+
+Threads: any.
+"""
+
+from __future__ import annotations
+
+import uuid
+import weakref
+from collections.abc import Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Literal
+
+from retry_topic.brokers.kafka.consumer import KafkaConsumer
+from retry_topic.brokers.kafka.log import KafkaLog
+from retry_topic.brokers.kafka.producing import Producing
+from retry_topic.brokers.kafka.sender import KafkaSender
+from retry_topic.brokers.kafka.topology import Topology, check_topic
+from retry_topic.brokers.kafka.transactions import Transactions
+from retry_topic.brokers.protocol import PositionsOf, PublishFailure, joining
+from retry_topic.message import Message
+from wheel_sched.errors import ConfigError
+
+_OURS = frozenset(
+    {
+        "enable.auto.commit",
+        "enable.auto.offset.store",
+        "enable.idempotence",
+        "group.id",
+        "isolation.level",
+        "transactional.id",
+    }
+)
+
+
+class KafkaBroker:
+    """Publish to and consume from the topics of a Kafka cluster.
+
+    Args:
+        servers: `host:port,host:port`, or librdkafka settings that name `bootstrap.servers`: security (SASL, TLS) and
+            whatever else a client needs are passed through.
+        partitions: of topics that are created. Defaults to 1.
+        replication: of topics that are created, -1 = as the cluster has it. Defaults to -1.
+        topic_settings: of topics that are created (`retention.ms`, ...). Defaults to the cluster's.
+        create_topics: publishing to an absent topic creates it instead of failing. Defaults to False.
+        transactions: consume-and-produce, and what is due, go out in transactions; False for clusters without: then
+            idempotent producers and the header `retry-id` are what is left. Defaults to True.
+        group_protocol: "classic", or "consumer" for KIP-848 (Kafka 4). Defaults to "classic".
+        delivery_timeout_ms: how long a message may take to its broker; below a dispatcher's lease. Defaults to 8 s.
+        transaction_timeout_ms: after which the cluster aborts a transaction of a dead producer; above
+            `delivery_timeout_ms`. Defaults to 60 s.
+
+    Raises:
+        ConfigError: with all that is wrong.
+    """
+
+    name = "kafka"
+
+    def __init__(
+        self,
+        servers: str | Mapping[str, Any],
+        *,
+        partitions: int = 1,
+        replication: int = -1,
+        topic_settings: Mapping[str, str] = MappingProxyType({}),
+        create_topics: bool = False,
+        transactions: bool = True,
+        group_protocol: Literal["classic", "consumer"] = "classic",
+        delivery_timeout_ms: int = 8_000,
+        transaction_timeout_ms: int = 60_000,
+    ) -> None:
+        settings = {"bootstrap.servers": servers} if isinstance(servers, str) else dict(servers)
+        problems = [
+            f"expected {name} to be left to us, got: {settings[name]!r}" for name in sorted(_OURS & {*settings})
+        ]
+        if not settings.get("bootstrap.servers"):
+            problems.append("expected servers to be host:port, or settings with bootstrap.servers")
+        if type(partitions) is not int or partitions < 1:
+            problems.append(f"expected partitions to be a whole number from 1 up, got: {partitions!r}")
+        if group_protocol not in ("classic", "consumer"):
+            problems.append(f"expected group_protocol to be 'classic' or 'consumer', got: {group_protocol!r}")
+        if not 1_000 <= delivery_timeout_ms < transaction_timeout_ms:
+            problems.append(
+                "expected 1,000 <= delivery_timeout_ms < transaction_timeout_ms, got: "
+                f"{delivery_timeout_ms} and {transaction_timeout_ms}"
+            )
+        if problems:
+            raise ConfigError(problems)
+        self.settings = {
+            "socket.timeout.ms": 10_000,
+            "socket.keepalive.enable": True,
+            "reconnect.backoff.ms": 50,
+            "reconnect.backoff.max.ms": 1_000,
+            "log_level": 3,
+            **settings,
+        }
+        self.create_topics = create_topics
+        self.transactions = transactions
+        self.delivery_timeout_ms = delivery_timeout_ms
+        self.transaction_timeout_ms = transaction_timeout_ms
+        self._group_protocol = group_protocol
+        self.topology = Topology(self.settings, partitions, replication, topic_settings)
+        self._producing: Producing | None = None
+        self._consumers: weakref.WeakSet[KafkaConsumer] = weakref.WeakSet()
+        self._logs: weakref.WeakSet[KafkaLog] = weakref.WeakSet()
+
+    def __repr__(self) -> str:
+        mode = "transactions" if self.transactions else "no transactions"
+        return f"<KafkaBroker {self.settings['bootstrap.servers']} {mode}>"
+
+    def publish(self, messages: Sequence[Message]) -> list[PublishFailure | None]:
+        """Produce each message to its topic; None = the cluster has it, else why not.
+
+        Raises:
+            BrokerUnavailable: the cluster does not answer and knows nothing of any of them.
+        """
+        if not messages:
+            return []
+        if self.create_topics:
+            absent = {message.topic for message in messages if not self.topology.partitions(message.topic)}
+            if absent:
+                self.topology.create(absent)
+        if self._producing is None:
+            self._producing = Producing(self.producer_settings(), self.topology.partitions, self._timeout_s)
+        return self._producing.publish(messages)
+
+    def consumer(self, topics: Sequence[str], group: str, *, idle_ms: int = 30_000) -> KafkaConsumer:
+        """Join `group` on `topics`, which are created when absent; a new group starts at their beginning.
+
+        Raises:
+            ConfigError: an argument is wrong.
+            BrokerError: the cluster refused or does not answer.
+        """
+        names = joining(topics, group, idle_ms)
+        self.topology.create(names)
+        transactions = None
+        if self.transactions:
+            transactions = self.transaction_producer(f"{group}-{uuid.uuid4().hex[:16]}")
+        consumer = KafkaConsumer(
+            self.member_settings(group, idle_ms),
+            names,
+            idle_ms,
+            transactions,
+            self.publish,
+            partial(self.topology.places, group),
+        )
+        self._consumers.add(consumer)
+        return consumer
+
+    def log_reader(self, topic: str, group: str, positions: PositionsOf, *, idle_ms: int = 30_000) -> KafkaLog:
+        """Read `topic` as a member of `group` whose positions are kept elsewhere; created when absent."""
+        joining([topic], group, idle_ms)
+        self.topology.create([topic])
+        log = KafkaLog(self.member_settings(group, idle_ms), topic, group, self.topology, positions)
+        self._logs.add(log)
+        return log
+
+    def sender(self, namespace: str, shards: int) -> KafkaSender | None:
+        """What sends the claims of a store's shards in transactions; None without them."""
+        return KafkaSender(self, namespace, shards) if self.transactions else None
+
+    def topic_id(self, topic: str) -> str:
+        """See `Topology.topic_id`."""
+        return self.topology.topic_id(topic)
+
+    def create_topic(self, topic: str) -> None:
+        """Create `topic` when it is absent.
+
+        Raises:
+            ConfigError: it is no possible name.
+            BrokerError: the cluster refused or does not answer.
+        """
+        check_topic(topic)
+        self.topology.create([topic])
+
+    def topics(self) -> dict[str, int]:
+        """The cluster's topics, without its own, and how many offsets each spans (markers of transactions count)."""
+        return self.topology.lengths()
+
+    def close(self) -> None:
+        """Close consumers and give what is on its way two seconds. Idempotent."""
+        for consumer in list(self._consumers):
+            consumer.close()
+        for log in list(self._logs):
+            log.close()
+        if self._producing is not None:
+            self._producing.close()
+
+    @property
+    def _timeout_s(self) -> float:
+        return self.delivery_timeout_ms / 1000
+
+    def transaction_producer(self, transactional_id: str) -> Transactions:
+        """Transactions under an id of its own."""
+        settings = {**self.producer_settings(), "transaction.timeout.ms": self.transaction_timeout_ms}
+        return Transactions(settings, transactional_id, self.topology.partitions, self._timeout_s)
+
+    def producer_settings(self) -> dict[str, Any]:
+        """librdkafka's, of an idempotent producer that chooses partitions as the Java client does."""
+        return {
+            "linger.ms": 1,
+            "partitioner": "murmur2_random",
+            "message.max.bytes": 8 * 1024 * 1024,
+            "compression.type": "lz4",
+            "queue.buffering.max.messages": 100_000,
+            **self.settings,
+            "enable.idempotence": True,
+            "delivery.timeout.ms": self.delivery_timeout_ms,
+        }
+
+    def member_settings(self, group: str, idle_ms: int) -> dict[str, Any]:
+        """librdkafka's, of a group member that commits by itself and sees only what was committed."""
+        classic = {
+            "session.timeout.ms": max(6_000, idle_ms),  # a cluster's least, unless it was told otherwise
+            "heartbeat.interval.ms": max(500, min(3_000, idle_ms // 3)),
+            "partition.assignment.strategy": "cooperative-sticky",
+        }
+        return {
+            "auto.offset.reset": "earliest",
+            "max.poll.interval.ms": max(300_000, 2 * idle_ms),
+            "fetch.wait.max.ms": 100,
+            "fetch.error.backoff.ms": 100,
+            "group.protocol": self._group_protocol,
+            **(classic if self._group_protocol == "classic" else {}),
+            **self.settings,
+            "group.id": group,
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+        }

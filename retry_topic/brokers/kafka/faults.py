@@ -1,0 +1,78 @@
+"""Kafka's errors as ours: which concern one message, which the broker, and which leave something in doubt."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException
+
+from retry_topic.brokers.protocol import PublishFailure
+from wheel_sched.errors import BrokerError, BrokerUnavailable
+
+# will not go through however often it is tried: it is the message, its topic or somebody's rights
+_PERMANENT = frozenset(
+    {
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError._UNKNOWN_PARTITION,
+        KafkaError.TOPIC_EXCEPTION,
+        KafkaError.MSG_SIZE_TOO_LARGE,
+        KafkaError.RECORD_LIST_TOO_LARGE,
+        KafkaError.INVALID_MSG_SIZE,
+        KafkaError.INVALID_RECORD,
+        KafkaError.INVALID_TIMESTAMP,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.POLICY_VIOLATION,
+        KafkaError._INVALID_ARG,
+    }
+)
+_IN_DOUBT = frozenset({KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT, KafkaError._PURGE_INFLIGHT})
+# the group has gone on without this member: it has to join anew, the client does not tell it otherwise
+EXPELLED = frozenset(
+    {
+        KafkaError.ILLEGAL_GENERATION,
+        KafkaError.UNKNOWN_MEMBER_ID,
+        KafkaError.FENCED_INSTANCE_ID,
+        KafkaError.FENCED_MEMBER_EPOCH,
+        KafkaError.STALE_MEMBER_EPOCH,
+        KafkaError._ASSIGNMENT_LOST,
+        KafkaError._MAX_POLL_EXCEEDED,
+    }
+)
+
+
+class MemberExpelled(BrokerUnavailable):
+    """The group has gone on without this member; it joins anew, and what it held is handed out again."""
+
+
+def error_of(error: object) -> Any:
+    """The KafkaError in whatever confluent-kafka raised."""
+    if isinstance(error, KafkaException):
+        return error.args[0]
+    return error
+
+
+def publish_failure(error: Any, topic: str) -> PublishFailure:
+    """Why one message was not published."""
+    error = error_of(error)
+    if not isinstance(error, KafkaError):
+        return PublishFailure(f"{topic}: {error}"[:500], transient=not isinstance(error, ValueError | TypeError))
+    code = error.code()
+    if code in _PERMANENT:
+        return PublishFailure(f"{topic}: {error.str()}"[:500], transient=False)
+    return PublishFailure(f"{topic}: {error.str()}"[:500], in_doubt=code in _IN_DOUBT)
+
+
+def unknown_topic(topic: str) -> PublishFailure:
+    """There is no such topic, and it is not for us to create it."""
+    return PublishFailure(f"unknown topic {topic!r}"[:500], transient=False)
+
+
+def broker_error(error: object, what: str) -> BrokerError:
+    """Our error for one that concerns the broker as a whole."""
+    found = error_of(error)
+    text = f"{what}: {found.str() if isinstance(found, KafkaError) else found}"
+    if isinstance(found, KafkaError) and found.code() in _PERMANENT:
+        return BrokerError(f"{text}; nothing was done")
+    return BrokerUnavailable(f"{text}; repeat it when the broker answers")

@@ -1,0 +1,75 @@
+"""Producing a batch: every message gets an answer, and no message's failure is another's.
+
+One idempotent producer for all threads. A batch is produced, and its delivery reports are served until each has come or
+`timeout_s` is over. Cost: about 2 us a message in Python; the rest is librdkafka's.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from confluent_kafka import KafkaException, Producer
+
+from retry_topic.brokers.kafka.faults import error_of, publish_failure, unknown_topic
+from retry_topic.brokers.kafka.records import to_record
+from retry_topic.brokers.protocol import PublishFailure
+from retry_topic.message import Message
+
+_UNANSWERED = PublishFailure("the broker has not answered in time", in_doubt=True)
+
+
+def produce(producer: Any, message: Message, told: Callable[[Any, Any], None]) -> PublishFailure | None:
+    """Hand one message to librdkafka; why it was not taken, or None: then `told(error, record)` is called later."""
+    while True:
+        try:
+            value, headers = to_record(message)
+            producer.produce(message.topic, value, message.key, headers=headers, on_delivery=told)
+        except BufferError:  # the queue is full: let some of it out
+            producer.poll(0.05)
+        except (KafkaException, ValueError, TypeError) as error:
+            return publish_failure(error, message.topic)
+        else:
+            return None
+
+
+class Producing:
+    """The producer of a broker.
+
+    Args:
+        settings: librdkafka's.
+        partitions: how many partitions a topic has, 0 = there is no such topic.
+        timeout_s: how long a message may take.
+    """
+
+    def __init__(self, settings: Mapping[str, Any], partitions: Callable[[str], int], timeout_s: float) -> None:
+        self._producer = Producer(dict(settings))
+        self._partitions = partitions
+        self._timeout_s = timeout_s
+
+    def publish(self, messages: Sequence[Message]) -> list[PublishFailure | None]:
+        """Answers in order, None = the broker has it."""
+        answers: list[PublishFailure | None] = [_UNANSWERED] * len(messages)
+
+        def reporter(index: int) -> Callable[[Any, Any], None]:
+            def told(error: Any, _: Any) -> None:
+                answers[index] = None if error is None else publish_failure(error_of(error), messages[index].topic)
+
+            return told
+
+        for index, message in enumerate(messages):
+            if not self._partitions(message.topic):
+                answers[index] = unknown_topic(message.topic)
+                continue
+            failure = produce(self._producer, message, reporter(index))
+            if failure is not None:
+                answers[index] = failure
+        until_s = time.monotonic() + self._timeout_s + 2
+        while _UNANSWERED in answers and time.monotonic() < until_s:
+            self._producer.poll(0.01)  # short: another thread's poll may have served our reports
+        return answers
+
+    def close(self) -> None:
+        """Give what is on its way two seconds. Idempotent."""
+        self._producer.flush(2)

@@ -1,0 +1,56 @@
+"""Messages as Kafka records and back, byte for byte.
+
+Kafka has null where a message has none: a record without a value (a tombstone) is read as an empty value with the
+header `kafka-tombstone`, and becomes a tombstone again when it is produced. Header names are C strings to librdkafka,
+so one that holds a NUL, is no text, or looks like it were escaped already, travels percent-encoded behind `%:`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote_from_bytes, unquote_to_bytes
+
+from retry_topic.message import Headers, Message, Source
+
+TOMBSTONE = "kafka-tombstone"
+_ESCAPED = "%:"
+
+
+def to_record(message: Message) -> tuple[bytes | None, list[tuple[str, bytes]]]:
+    """Value and headers as they are produced."""
+    headers = [(_escape(name), content) for name, content in message.headers]
+    if not message.value and any(name == TOMBSTONE for name, _ in headers):
+        return None, [pair for pair in headers if pair[0] != TOMBSTONE]
+    return message.value, headers
+
+
+def from_record(record: Any) -> Message:
+    """The message in a record of confluent-kafka's."""
+    value = record.value()
+    pairs = record.headers()
+    headers: Headers = tuple((_plain(name), content or b"") for name, content in pairs) if pairs else ()
+    if value is None:
+        value, headers = b"", (*headers, (TOMBSTONE, b"1"))
+    kind, at_ms = record.timestamp()
+    source = Source(record.topic(), record.partition(), str(record.offset()), at_ms if kind else None)
+    return Message(source.topic, value, record.key(), headers, source)
+
+
+def _escape(name: str) -> str:
+    if "\0" in name or name.startswith(_ESCAPED) or not _is_text(name):
+        return _ESCAPED + quote_from_bytes(name.encode("utf-8", "surrogateescape"))
+    return name
+
+
+def _plain(name: str) -> str:
+    if name.startswith(_ESCAPED):
+        return unquote_to_bytes(name.removeprefix(_ESCAPED)).decode("utf-8", "surrogateescape")
+    return name
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

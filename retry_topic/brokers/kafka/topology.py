@@ -1,0 +1,213 @@
+"""Topics as the cluster has them: which there are, how many partitions, their ids, and creating them.
+
+Nothing is created by naming it: a cluster that creates topics on demand is asked for its list first, so that a mistyped
+target is an error and not a new topic. What is known is remembered; what is not is looked up again, at most once in a
+second. Any thread.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import admin as _typed_admin
+
+from retry_topic.brokers.kafka.faults import broker_error, error_of
+from wheel_sched.errors import BrokerUnavailable, ConfigError
+
+TIMEOUT_S = 15.0
+_AGAIN_S = 1.0
+_VISIBLE_S = 10.0  # how long a new topic may take until every request sees it
+_admin: Any = _typed_admin  # which does not say all it exports
+_NAME = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+
+
+def check_topic(topic: str) -> None:
+    """Raise `ConfigError` unless Kafka can have a topic of that name."""
+    if not topic or len(topic) > 249 or topic in (".", "..") or not _NAME.issuperset(topic):
+        raise ConfigError(
+            f"expected a Kafka topic of 1 to 249 letters, digits, dots, underscores or dashes, got: {topic!r}"
+        )
+
+
+class Topology:
+    """The cluster's topics.
+
+    Args:
+        settings: librdkafka's, of the client.
+        partitions: of a topic that is created.
+        replication: of a topic that is created, -1 = as the cluster has it.
+        settings_of_topics: of topics that are created.
+    """
+
+    def __init__(
+        self, settings: Mapping[str, Any], partitions: int, replication: int, settings_of_topics: Mapping[str, str]
+    ) -> None:
+        self.admin: Any = _admin.AdminClient(dict(settings))
+        self._partitions = partitions
+        self._replication = replication
+        self._settings_of_topics = dict(settings_of_topics)
+        self._known: dict[str, int] = {}
+        self._ids: dict[str, str] = {}
+        self._controlled = True  # librdkafka's imitation has no controller to create and describe topics
+        self._looked_s = -_AGAIN_S
+        self._lock = threading.Lock()
+
+    def partitions(self, topic: str) -> int:
+        """How many partitions a topic has, 0 when there is no such topic.
+
+        Raises:
+            BrokerUnavailable: the cluster does not answer, and it is not known from before.
+        """
+        found = self._known.get(topic)
+        if found is not None:
+            return found
+        with self._lock:
+            if topic not in self._known and time.monotonic() - self._looked_s >= _AGAIN_S:
+                self._look()
+            return self._known.get(topic, 0)
+
+    def forget(self, topic: str) -> None:
+        """A topic may have been deleted: look again."""
+        with self._lock:
+            self._known.pop(topic, None)
+            self._ids.pop(topic, None)
+            self._looked_s = -_AGAIN_S
+
+    def create(
+        self, topics: Iterable[str], partitions: int | None = None, settings: Mapping[str, str] | None = None
+    ) -> list[str]:
+        """Create what is absent; which were created.
+
+        Raises:
+            ConfigError: a name is impossible.
+            BrokerError: the cluster refused or does not answer.
+        """
+        names = list(dict.fromkeys(topics))
+        for name in names:
+            check_topic(name)
+        with self._lock:
+            self._look()
+            absent = [name for name in names if name not in self._known]
+        if not absent:
+            return []
+        if not self._controlled:
+            for name in absent:  # librdkafka's imitation creates what is named
+                self.admin.list_topics(name, timeout=TIMEOUT_S)
+            self._until_visible(absent)
+            return absent
+        wanted = [
+            _admin.NewTopic(
+                name,
+                partitions or self._partitions,
+                self._replication,
+                config=self._settings_of_topics | dict(settings or {}),
+            )
+            for name in absent
+        ]
+        created = []
+        for name, future in self.admin.create_topics(wanted, operation_timeout=TIMEOUT_S).items():
+            try:
+                future.result(TIMEOUT_S)
+                created.append(name)
+            except KafkaException as error:
+                if error_of(error).code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise broker_error(error, f"topic {name!r} could not be created") from error
+        self._until_visible(absent)
+        return created
+
+    def lengths(self) -> dict[str, int]:
+        """The topics that are not the cluster's own, and how many offsets each spans."""
+        with self._lock:
+            self._look()
+            known = {topic: count for topic, count in self._known.items() if not topic.startswith("__")}
+        places = [TopicPartition(topic, number) for topic, count in known.items() for number in range(count)]
+        last, first = self.ends(places), self.ends(places, earliest=True)
+        return {
+            topic: sum(last.get((topic, n), 0) - first.get((topic, n), 0) for n in range(count))
+            for topic, count in sorted(known.items())
+        }
+
+    def ends(self, places: list[TopicPartition], *, earliest: bool = False) -> dict[tuple[str, int], int]:
+        """The offset behind the last record of each partition, or that of the first."""
+        if not places:
+            return {}
+        spec = _admin.OffsetSpec.earliest() if earliest else _admin.OffsetSpec.latest()
+        found = {}
+        for place, future in self.admin.list_offsets(dict.fromkeys(places, spec), request_timeout=TIMEOUT_S).items():
+            try:
+                found[place.topic, place.partition] = future.result(TIMEOUT_S).offset
+            except KafkaException as error:
+                raise broker_error(error, "the ends of topics could not be read") from error
+        return found
+
+    def committed(self, group: str) -> dict[tuple[str, int], int]:
+        """The offsets a group has committed, by topic and partition."""
+        return {(place.topic, place.partition): place.offset for place in self.places(group)}
+
+    def places(self, group: str, of: list[TopicPartition] | None = None) -> list[TopicPartition]:
+        """Where a group has committed, with the text beside it; no transaction that concerns it is open any more.
+
+        A member that asks for itself while it is given partitions may be refused until it has taken them.
+
+        Raises:
+            BrokerError: the cluster does not answer.
+        """
+        asked = self.admin.list_consumer_group_offsets(
+            [ConsumerGroupTopicPartitions(group, of)], require_stable=True, request_timeout=TIMEOUT_S
+        )
+        try:
+            answer = asked[group].result(TIMEOUT_S)
+        except KafkaException as error:
+            if error_of(error).code() == KafkaError.GROUP_ID_NOT_FOUND:
+                return []
+            raise broker_error(error, f"the offsets of group {group!r} could not be read") from error
+        return [place for place in answer.topic_partitions if place.offset >= 0]
+
+    def topic_id(self, topic: str) -> str:
+        """The id of a topic, which a topic made anew under its name does not share; its name where there is none.
+
+        Raises:
+            BrokerError: the cluster does not answer.
+        """
+        known = self._ids.get(topic)
+        if known is not None:
+            return known
+        if not self._controlled:
+            return topic
+        try:
+            future = self.admin.describe_topics(TopicCollection([topic]), request_timeout=TIMEOUT_S)[topic]
+            found = str(future.result(TIMEOUT_S).topic_id)
+        except KafkaException as error:
+            if error_of(error).code() not in (KafkaError._UNSUPPORTED_FEATURE, KafkaError.UNSUPPORTED_VERSION):
+                raise broker_error(error, f"topic {topic!r} could not be described") from error
+            found = topic
+        found = topic if set(found) <= {"A", "="} else found  # all zero: the cluster does not know ids
+        self._ids[topic] = found
+        return found
+
+    def _look(self) -> None:
+        try:
+            cluster = self.admin.list_topics(timeout=TIMEOUT_S)
+        except KafkaException as error:
+            raise broker_error(error, "the list of topics could not be read") from error
+        found, self._controlled = cluster.topics, not str(cluster.cluster_id).startswith("mockCluster")
+        self._known = {name: len(topic.partitions) for name, topic in found.items() if topic.error is None}
+        self._looked_s = time.monotonic()
+
+    def _until_visible(self, topics: list[str]) -> None:
+        until_s = time.monotonic() + _VISIBLE_S
+        while True:
+            with self._lock:
+                self._look()
+                if all(topic in self._known for topic in topics):
+                    return
+            if time.monotonic() >= until_s:
+                missing = [topic for topic in topics if topic not in self._known]
+                raise BrokerUnavailable(
+                    f"topics were created and are not to be seen yet: {missing}; repeat in a moment"
+                )
+            time.sleep(0.02)

@@ -1,0 +1,186 @@
+"""The delay store as a dispatcher sees it that may claim only what its process owns.
+
+Calls pass through; three are changed on their way. A claim is made only in a shard that is ours, in our epoch, numbered
+above the last that went out, and for ever: its lease never runs out, since only the broker knows whether it went out. A
+claim's lease being extended keeps the shard ours. A settlement of a claim whose fate the publisher has not told is
+answered here as stale: the claim stays open for whoever takes the shard over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from retry_topic.owning.shards import Shards
+from wheel_sched.dispatcher import DispatcherConfig
+from wheel_sched.errors import StaleEpoch, StoreUnavailable, WheelSchedError
+from wheel_sched.store import MAX_BATCH, DelayStore
+from wheel_sched.store.begun import Begun, Performed
+from wheel_sched.store.items import Claim, Outcome, Settled, Settlement, Window
+from wheel_sched.store.operations import Call, ClaimDue, Extend, Look, Settle
+
+FOR_EVER_MS = 100 * 365 * 86_400_000
+_LOOK_AGAIN_MS = 20  # while a take-over is under way
+
+
+def in_transactions(config: DispatcherConfig) -> DispatcherConfig:
+    """The settings of a dispatcher whose claims go out in transactions.
+
+    One claim at a time, in the order of their numbers; a larger one, since a transaction costs the same whatever it
+    holds; and none is given up by the clock, since only the broker knows what became of it.
+    """
+    batch = MAX_BATCH if config.batch == DispatcherConfig().batch else config.batch
+    return replace(config, workers=1, batch=batch, publish_timeout_ms=FOR_EVER_MS)
+
+
+class OwnedStore(DelayStore):
+    """See the module.
+
+    Args:
+        store: the store itself; it stays the caller's.
+        shards: which of it are ours.
+    """
+
+    def __init__(self, store: DelayStore, shards: Shards) -> None:
+        super().__init__(store.backend, shards=store.shards)
+        self._inner = store
+        self.owned = shards
+        self._told: dict[tuple[int, int], dict[str, Outcome]] = {}  # settled before their claim went out
+
+    def __repr__(self) -> str:
+        return f"<OwnedStore {self._inner!r} {self.owned!r}>"
+
+    def execute(self, calls: Sequence[Call[Any]]) -> list[Any]:
+        """Perform calls, a value or an exception for each, in order."""
+        made = self._made(calls)
+        passed = _passed(made)
+        return self._answers(calls, made, self._inner.execute(passed) if passed else [])
+
+    def begin(self, calls: Sequence[Call[Any]]) -> Begun:
+        """`execute` in two halves: calls are changed on their way now, and answers when they are heard."""
+        made = self._made(calls)
+        passed = _passed(made)
+        return _Begun(self, calls, made, self._inner.begin(passed) if passed else Performed([]))
+
+    def close(self) -> None:
+        """The store itself stays open."""
+
+    def settle_early(self, claim: Claim, settlements: Sequence[Settlement]) -> None:
+        """End items of a claim that will not go out with it, before it does.
+
+        Raises:
+            StoreError: some may be settled; repeat it.
+        """
+        if not settlements:
+            return
+        operation = Settle(claim.number, list(settlements))
+        (answer,) = self._inner.execute([Call(claim.shard, operation)])
+        if isinstance(answer, Exception):
+            raise answer
+        told = self._told.setdefault((claim.shard, claim.number), {})
+        for settlement, outcome in zip(settlements, answer.outcomes, strict=True):
+            told[settlement.id] = Outcome.DONE if outcome is Outcome.STALE else outcome
+
+    # -- on the way out
+
+    def _made(self, calls: Sequence[Call[Any]]) -> list[Any]:
+        """For each call the one to be made instead, or its answer."""
+        made: list[Any] = []
+        for call in calls:
+            try:
+                made.append(self._changed(call))
+            except WheelSchedError as error:
+                made.append(error)
+        return made
+
+    def _changed(self, call: Call[Any]) -> Any:
+        """The call to be made instead, or its answer."""
+        match call.operation:
+            case ClaimDue() as claim:
+                owned = self.owned.owned(call.shard)
+                if owned is None:
+                    return Call(call.shard, Look(0, 0))
+                # an instance of its own, under the same token: a repeat must find what the first call made
+                made = replace(claim, lease_ms=FOR_EVER_MS, epoch=owned.epoch, above=owned.committed, lapse_cap=0)
+                return Call(call.shard, made)
+            case Extend() as extend:
+                self.owned.renew(call.shard)
+                return Call(call.shard, replace(extend, lease_ms=FOR_EVER_MS))
+            case Settle() as settle:
+                return self._settlement(call.shard, settle)
+            case Look():
+                self.owned.look()
+        return call
+
+    def _settlement(self, shard: int, settle: Settle) -> Any:
+        if self.owned.is_open(shard, settle.claim):
+            self._told.pop((shard, settle.claim), None)
+            self.owned.abandon(shard, settle.claim)
+            (window,) = self._inner.execute([Call(shard, Look(0, 0))])
+            if isinstance(window, Exception):
+                return window
+            stale = [Outcome.STALE] * len(settle.settlements)
+            return Settled(stale, window.now_us, window.due_head_ms, window.fly_head_ms)
+        told = self._told.get((shard, settle.claim))
+        if told:
+            rest = [settlement for settlement in settle.settlements if settlement.id not in told]
+            return Call(shard, replace(settle, settlements=rest))
+        return Call(shard, settle)
+
+    # -- on the way back
+
+    def _answers(self, calls: Sequence[Call[Any]], made: Sequence[Any], replies: Sequence[Any]) -> list[Any]:
+        rest = iter(replies)
+        return [
+            self._heard(asked, next(rest)) if isinstance(instead, Call) else instead
+            for asked, instead in zip(calls, made, strict=True)
+        ]
+
+    def _heard(self, asked: Call[Any], reply: Any) -> Any:
+        shard = asked.shard
+        if isinstance(reply, StaleEpoch):
+            self.owned.drop(shard)
+        elif isinstance(reply, StoreUnavailable):
+            self.owned.suspect()
+        if isinstance(reply, Exception):
+            return reply
+        if isinstance(asked.operation, ClaimDue) and isinstance(reply, Window):
+            return self._not_ours(shard, reply)
+        if isinstance(reply, Claim) and reply.items:
+            self.owned.opened(shard, reply.number)
+        if isinstance(asked.operation, Settle) and isinstance(reply, Settled):
+            told = self._told.pop((shard, asked.operation.claim), None)
+            if told:
+                rest = iter(reply.outcomes)
+                reply.outcomes = [
+                    told[settlement.id] if settlement.id in told else next(rest)
+                    for settlement in asked.operation.settlements
+                ]
+        return reply
+
+    def _not_ours(self, shard: int, window: Window) -> Claim:
+        """An empty claim; what is due is looked at again when the shard may be ours."""
+        head_ms = window.due_head_ms
+        if head_ms is not None:
+            now_ms = window.now_us // 1000
+            head_ms = max(head_ms, self.owned.elsewhere_until_ms(shard) + 1, now_ms + _LOOK_AGAIN_MS)
+        return Claim(shard, 0, window.now_us, window.epoch, head_ms, None, [])
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """Calls of an `OwnedStore` that are on their way."""
+
+    store: OwnedStore
+    calls: Sequence[Call[Any]]
+    made: Sequence[Any]
+    begun: Begun
+
+    def answers(self) -> list[Any]:
+        """See `Begun`."""
+        return self.store._answers(self.calls, self.made, self.begun.answers())
+
+
+def _passed(made: Sequence[Any]) -> list[Call[Any]]:
+    return [call for call in made if isinstance(call, Call)]

@@ -1,0 +1,62 @@
+"""The public suite over a real broker, in both protocols of groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Literal
+
+import pytest
+
+from retry_topic.brokers.conformance import BrokerConformance
+from retry_topic.brokers.kafka import KafkaBroker
+from retry_topic.brokers.protocol import Broker, BrokerConsumer
+
+if TYPE_CHECKING:
+    from wheel_sched.testing.kafka import TemporaryKafka
+
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
+
+
+class OnKafka(BrokerConformance):
+    """What both have in common."""
+
+    idle_ms = 2_000
+    examples = 8
+    busy = 400, 350
+    protocol: Literal["classic", "consumer"] = "classic"
+
+    @pytest.fixture
+    def broker(self, kafka: TemporaryKafka, name: str) -> Iterator[Broker]:
+        """A broker of the cluster; its groups are this test's own."""
+        self.groups = name
+        broker = KafkaBroker(kafka.bootstrap, group_protocol=self.protocol)
+        yield broker
+        broker.close()
+
+    def member(self, broker: Broker, *topics: str, group: str = "group", idle_ms: int | None = None) -> BrokerConsumer:
+        """One more member of a group of this test's own."""
+        return super().member(broker, *topics, group=f"{self.groups}-{group}", idle_ms=idle_ms)
+
+
+class TestClassic(OnKafka):
+    """The protocol of groups that every cluster has."""
+
+
+class TestKip848(OnKafka):
+    """Kafka 4's protocol of groups."""
+
+    protocol = "consumer"
+
+    # these have nothing to do with groups
+    test_contents_survive_byte_for_byte = None  # type: ignore[assignment]
+    test_a_huge_message_goes_through = None  # type: ignore[assignment]
+    test_an_unknown_topic_fails_alone = None  # type: ignore[assignment]
+    test_nothing_to_publish_is_fine = None  # type: ignore[assignment]
+    test_topics_are_listed_with_their_lengths = None  # type: ignore[assignment]
+    test_poll_keeps_its_timeout = None  # type: ignore[assignment]
+    test_everything_can_be_closed_twice = None  # type: ignore[assignment]
+    # and these are the same member's doing in both protocols
+    test_a_topic_keeps_its_order = None  # type: ignore[assignment]
+    test_a_delivery_says_where_it_was_read = None  # type: ignore[assignment]
+    test_a_consumer_creates_its_topic = None  # type: ignore[assignment]
+    test_beat_never_takes_a_delivery_back = None  # type: ignore[assignment]

@@ -1,0 +1,298 @@
+"""Claims that go out in transactions: with a sender that does as told, over a store in memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from retry_topic.brokers.protocol import Fenced, InDoubt, PublishFailure
+from retry_topic.flow import FlowPublisher
+from retry_topic.headers.names import FIELDS
+from retry_topic.message import Message
+from retry_topic.owning import ClaimPublisher, OwnedStore, Shards, in_transactions
+from retry_topic.policy import load_policies
+from retry_topic.wire import encode_body
+from wheel_sched.dispatcher import Batch, Dispatcher, DispatcherConfig, Failed
+from wheel_sched.errors import BrokerUnavailable
+from wheel_sched.store import Claim, Dead, DelayStore, Done, Item, Next, Settlement, open_store
+from wheel_sched.store.items import Settled
+from wheel_sched.store.operations import Call, ClaimDue, Own, Settle
+
+PATIENCE_S = 30.0
+
+
+class Cluster:
+    """What a broker remembers: messages of committed transactions and the number of the last one."""
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+        self.number: int | None = None
+
+
+class Sender:
+    """Commits, or does what the next of `deeds` says: "fenced", "lost" (in doubt, committed), "aborted" (in doubt, not
+    committed), "away", or a value that is refused for good."""
+
+    def __init__(self, cluster: Cluster, *deeds: str | bytes) -> None:
+        self.cluster = cluster
+        self.deeds = list(deeds)
+
+    def take_over(self, shard: int) -> int | None:
+        return self.cluster.number
+
+    def send(self, shard: int, number: int, messages: Sequence[Message]) -> list[PublishFailure | None]:
+        deed = self.deeds.pop(0) if self.deeds and messages else None
+        if deed == "fenced":
+            raise Fenced("another has taken over")
+        if deed == "away":
+            raise BrokerUnavailable("nobody answers")
+        if deed == "aborted":
+            raise InDoubt("no answer")
+        if isinstance(deed, bytes):
+            return [
+                PublishFailure("too large", transient=False) if message.value == deed else None for message in messages
+            ]
+        self.cluster.sent += [message.value for message in messages]
+        self.cluster.number = number
+        if deed == "lost":
+            raise InDoubt("no answer")
+        return [None] * len(messages)
+
+    def stale(self, shard: int) -> bool:
+        return False
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+class Process:
+    """One process: its view of the store, and its publisher."""
+
+    def __init__(self, store: DelayStore, sender: Sender, lease_ms: int = 60_000) -> None:
+        self.shards = Shards(store, sender, lease_ms=lease_ms, lapse_cap=0)
+        self.store = OwnedStore(store, self.shards)
+        self.publisher = ClaimPublisher(self.store, sender)
+
+    def claim(self) -> Claim:
+        """All that is due, once the shard is taken over; empty where it is another's."""
+        until_s = time.monotonic() + PATIENCE_S
+        while True:
+            taken_over = self.shards.owned(0) is not None  # before the call: else an empty claim says nothing
+            (answer,) = self.store.execute([Call(0, ClaimDue(10, 1_000))])
+            assert isinstance(answer, Claim)
+            if answer.items or taken_over or self.shards.elsewhere_until_ms(0):
+                return answer
+            assert time.monotonic() < until_s
+            time.sleep(0.005)  # a take-over runs in a thread of its own
+
+    def publish(self) -> list[Settlement | object]:
+        """Claim and publish; the answers."""
+        claim = self.claim()
+        self.batch = Batch(claim, claim.items)
+        self.publisher.publish(self.batch)
+        return list(self.batch.answers)
+
+    def settle(self) -> Settled:
+        """As a dispatcher does, with what is unanswered as done: the store has to know better."""
+        settlements = [
+            answer if isinstance(answer, Done | Dead) else Done(item.id)
+            for item, answer in zip(self.batch.items, self.batch.answers, strict=True)
+        ]
+        (answer,) = self.store.execute([Call(0, Settle(self.batch.claim.number, settlements))])
+        assert isinstance(answer, Settled)
+        return answer
+
+
+@pytest.fixture
+def store() -> Iterator[DelayStore]:
+    """Three messages are due in it."""
+    with open_store("memory:") as store:
+        store.schedule([Item(name, 0, encode_body(Message("t", name.encode())), "t") for name in "abc"])
+        yield store
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster()
+
+
+def test_a_claim_goes_out_with_its_number(store: DelayStore, cluster: Cluster) -> None:
+    """All of it, once; then it is settled."""
+    process = Process(store, Sender(cluster))
+    assert process.publish() == [Done("a"), Done("b"), Done("c")]
+    process.settle()
+    assert (cluster.sent, cluster.number) == ([b"a", b"b", b"c"], process.batch.claim.number)
+    assert store.counts().now == {}
+
+
+def test_a_claims_lease_never_runs_out(store: DelayStore, cluster: Cluster) -> None:
+    """Only the broker knows whether it went out, so no clock gives it to another."""
+    process = Process(store, Sender(cluster))
+    claim = process.claim()
+    (found,) = store.get([claim.items[0].id])
+    assert found is not None
+    assert found.score_ms - store.now_ms() > 10 * 365 * 86_400_000
+
+
+def test_what_is_refused_for_good_leaves_before_the_rest_goes_out(store: DelayStore, cluster: Cluster) -> None:
+    """It is dead by then, and the others are sent without it."""
+    process = Process(store, Sender(cluster, b"b"))
+    assert process.publish() == [Done("a"), Dead("b", "too large"), Done("c")]
+    assert cluster.sent == [b"a", b"c"]
+    assert store.counts().now == {("fly", "t"): 2, ("dead", "t"): 1}
+    assert [outcome.name for outcome in process.settle().outcomes] == ["DONE", "DONE", "DONE"]
+    assert store.counts().now == {("dead", "t"): 1}
+
+
+@pytest.mark.parametrize("deed", ["lost", "aborted"])
+def test_what_is_in_doubt_is_asked_for(store: DelayStore, cluster: Cluster, deed: str) -> None:
+    """Committed or not: each message is there once."""
+    process = Process(store, Sender(cluster, deed))
+    assert process.publish() == [Done("a"), Done("b"), Done("c")]
+    assert cluster.sent == [b"a", b"b", b"c"]
+
+
+def test_a_fenced_claim_stays_open_for_the_next_owner(store: DelayStore, cluster: Cluster) -> None:
+    """Whatever the dispatcher says of it then changes nothing; the next owner sends it."""
+    first = Process(store, Sender(cluster, "fenced"))
+    assert first.publish() == [None, None, None]
+    assert [outcome.name for outcome in first.settle().outcomes] == ["STALE"] * 3
+    assert store.counts().now == {("fly", "t"): 3}
+    first.shards.close()
+    (answer,) = store.execute([Call(0, _released(first))])
+    assert not isinstance(answer, Exception)
+    second = Process(store, Sender(cluster))
+    assert second.publish() == [Done("a"), Done("b"), Done("c")]
+    assert cluster.sent == [b"a", b"b", b"c"]
+
+
+def test_a_claim_that_went_out_before_its_owner_died_is_not_sent_again(store: DelayStore, cluster: Cluster) -> None:
+    """The next owner reads its number, and settles it."""
+    first = Process(store, Sender(cluster))
+    first.publish()  # and dies before it has settled
+    store.execute([Call(0, _released(first))])
+    second = Process(store, Sender(cluster))
+    assert second.claim().items == []
+    assert (store.counts().now, cluster.sent) == ({}, [b"a", b"b", b"c"])
+
+
+def test_without_a_number_open_claims_are_held(store: DelayStore, cluster: Cluster) -> None:
+    """The broker has forgotten it: neither sent again nor dropped."""
+    first = Process(store, Sender(cluster))
+    first.publish()
+    cluster.number = None
+    store.execute([Call(0, _released(first))])
+    second = Process(store, Sender(cluster))
+    assert second.claim().items == []
+    assert store.counts().now == {("held", "t"): 3}
+    store.release(["a"], 0)
+    assert second.publish() == [Done("a")]
+
+
+def test_another_process_stands_by(store: DelayStore, cluster: Cluster) -> None:
+    """While the shard is owned, and is told when to look again."""
+    first = Process(store, Sender(cluster))
+    first.claim()
+    store.schedule([Item("d", 0, encode_body(Message("t", b"d")), "t")])
+    standing_by = Process(store, Sender(cluster)).claim()
+    assert standing_by.items == []
+    assert standing_by.due_head_ms is not None
+    assert standing_by.due_head_ms > store.now_ms()
+
+
+def test_a_broker_that_is_away_is_waited_for(store: DelayStore, cluster: Cluster) -> None:
+    """The claim is kept, and sent once it answers."""
+    process = Process(store, Sender(cluster, "away", "away"))
+    assert process.publish() == [Done("a"), Done("b"), Done("c")]
+    assert cluster.sent == [b"a", b"b", b"c"]
+
+
+def test_a_service_that_stops_releases_what_was_not_sent(store: DelayStore, cluster: Cluster) -> None:
+    """It is known not to have gone out."""
+    process = Process(store, Sender(cluster, *["away"] * 100))
+    process.publisher.stop()
+    answers = process.publish()
+    assert all(type(answer).__name__ == "Failed" for answer in answers)
+    assert cluster.sent == []
+
+
+def test_what_is_answered_before_leaves_before_the_rest_goes_out(store: DelayStore, cluster: Cluster) -> None:
+    """Held back by a limit, or a limit that could not be asked for: it waits in the store, and is not sent."""
+    process = Process(store, Sender(cluster))
+    claim = process.claim()
+    process.batch = Batch(claim, claim.items)
+    later_ms = store.now_ms() + 60_000
+    process.batch.answers[:2] = [Next("a", later_ms), Failed("nobody knows")]
+    process.publisher.publish(process.batch)
+    assert process.batch.answers == [Next("a", later_ms), Failed("nobody knows"), Done("c")]
+    assert (cluster.sent, cluster.number) == ([b"c"], claim.number)
+    assert store.counts().now == {("due", "t"): 2, ("fly", "t"): 1}
+    process.settle()
+    assert store.counts().now == {("due", "t"): 2}
+    assert {found.id for found in store.get(["a", "b"]) if found is not None} == {"a", "b"}
+
+
+@pytest.mark.parametrize("held_back", [2, 3])
+def test_flow_control_holds_back_what_its_limits_say(cluster: Cluster, held_back: int) -> None:
+    """The rest of its claim goes out; a claim of which nothing may go out is no open question either."""
+    policies = load_policies('[topic.t]\nrate = "1/h"\nburst = 1')
+    headers = [(FIELDS["id"].header, b"i"), (FIELDS["consumer_group"].header, b"g")]
+    with open_store("memory:") as store:
+        process = Process(store, Sender(cluster))
+        publisher = FlowPublisher(process.publisher, store, policies)
+        names = "abc"
+        if held_back == len(names):  # the hour's one slot is gone already
+            store.schedule([Item("z", 0, encode_body(Message("t", b"z", headers=headers)), "t")])
+            claim = process.claim()
+            publisher.publish(Batch(claim, claim.items))
+            process.store.execute([Call(0, Settle(claim.number, [Done("z")]))])
+            cluster.sent.clear()
+        store.schedule(
+            [Item(name, 0, encode_body(Message("t", name.encode(), headers=headers)), "t") for name in names]
+        )
+        with Dispatcher(process.store, publisher, config=in_transactions(DispatcherConfig())) as dispatcher:
+            until_s, stats = time.monotonic() + PATIENCE_S, dispatcher.stats
+            while (
+                stats.claims == stats.empty_claims
+                or stats.in_flight
+                or store.counts().now.get(("due", "t")) != held_back
+            ):
+                assert time.monotonic() < until_s
+                time.sleep(0.005)  # the dispatcher's threads' doing; there is nothing to wait on
+        assert len(cluster.sent) == len(names) - held_back
+        assert store.counts().now == {("due", "t"): held_back}
+        assert ("lapsed", "t") not in store.counts().ever, "its claim was given up and found out about"
+
+
+def test_calls_that_are_begun_are_changed_as_those_that_are_waited_for(store: DelayStore, cluster: Cluster) -> None:
+    """A dispatcher works while the server does: a claim it only sent is for ever, and open until it went out."""
+    process = Process(store, Sender(cluster))
+    first = process.claim()
+    process.shards.closed(0, first.number)
+    settlements = [Done("a"), Next("b", 0), Next("c", 0)]
+    begun = process.store.begin([Call(0, Settle(first.number, settlements)), Call(0, ClaimDue(10, 1_000))])
+    settled, claim = begun.answers()
+    assert [outcome.name for outcome in settled.outcomes] == ["DONE"] * 3
+    assert [item.id for item in claim.items] == ["b", "c"]
+    assert process.shards.is_open(0, claim.number)
+    (found,) = store.get(["b"])
+    assert found is not None
+    assert found.score_ms - store.now_ms() > 10 * 365 * 86_400_000
+    begun = process.store.begin([Call(0, Settle(claim.number, [Done("b"), Done("c")]))])
+    assert [outcome.name for outcome in begun.answers()[0].outcomes] == ["STALE"] * 2
+    assert store.counts().total("fly") + store.counts().total("due") == 2
+
+
+def test_settings_of_a_dispatcher_in_transactions() -> None:
+    """One claim at a time, larger ones unless told otherwise, none given up by the clock."""
+    plain = in_transactions(DispatcherConfig(workers=4))
+    assert (plain.workers, plain.batch) == (1, 500)
+    assert in_transactions(DispatcherConfig(batch=7)).batch == 7
+    assert plain.publish_timeout_ms > 10 * 365 * 86_400_000
+
+
+def _released(process: Process) -> Own:
+    """The call by which a process gives its shard up, as its lease's end would."""
+    return Own(process.shards.name, 0)

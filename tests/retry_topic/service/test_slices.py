@@ -1,0 +1,158 @@
+"""The intake from a log, over a store in memory: what it counts, where things lie, what it says of them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import pytest
+
+from retry_topic.brokers.memory import MemoryBroker
+from retry_topic.brokers.protocol import Delivery, Slice
+from retry_topic.headers import RetryState, read, write
+from retry_topic.history import read_attempt
+from retry_topic.home import Home
+from retry_topic.intake import Taken
+from retry_topic.message import Message, Source
+from retry_topic.policy import Fixed, PolicySet, RetryPolicy
+from retry_topic.slices import SliceIntake
+from retry_topic.wire import decode_body
+from wheel_sched.store import Found, open_store
+
+T = TypeVar("T")
+
+SOURCE = "g.retry/0"
+
+
+class Logs(MemoryBroker):
+    """A broker whose topics are logs, as far as an intake asks."""
+
+    transactions = False
+
+    def log_reader(self, *_: Any, **__: Any) -> Any:
+        raise NotImplementedError
+
+    def sender(self, *_: Any) -> None:
+        return None
+
+
+class Reader:
+    """Notes what it is told."""
+
+    def __init__(self) -> None:
+        self.position: int | None = None
+        self.rewound: list[int | None] = []
+
+    def poll(self, limit: int, timeout_ms: int) -> Slice | None:
+        return None
+
+    def done(self, part: Slice) -> None:
+        self.position = part.next
+
+    def rewind(self, source: str, position: int | None) -> None:
+        self.rewound.append(position)
+
+    def beat(self) -> None:
+        """Nobody counts."""
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+class Bench:
+    """An intake of a group over some shards."""
+
+    def __init__(self, home: Home) -> None:
+        self.home = home
+        self.reader = Reader()
+        policies = PolicySet(RetryPolicy(delay=Fixed(base_ms=60_000), max_attempts=None))
+        self.intake = SliceIntake(home, "g", policies, history=100, rng=random.Random(1))
+
+    def take(self, *states: RetryState, expected: int | None = None) -> list[Taken]:
+        """A slice of records with these headers, from the position on."""
+        start = expected or 0
+        records = [
+            Message("g.retry", b"v", None, write((), state), Source("g.retry", 0, str(start + n), 1))
+            for n, state in enumerate(states)
+        ]
+        part = Slice(SOURCE, expected, start + len(records), [Delivery(record, None) for record in records])
+        return self.intake.take_slice(self.reader, part, once)
+
+    def found(self, item_id: str) -> Found:
+        (found,) = self.home.store.get([item_id], anywhere=True)
+        assert found is not None
+        return found
+
+
+def once(call: Callable[[], T]) -> T:
+    return call()
+
+
+def failed(name: str, attempt: int = 1, replays: int = 0) -> RetryState:
+    return RetryState(id=name, attempt=attempt, replays=replays, original_topic="orders", error_class="E")
+
+
+@pytest.fixture(params=[1, 4])
+def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
+    """One of one shard, one of several."""
+    store = open_store("memory:", shards=request.param)
+    with Home(store, Logs()) as home:
+        yield Bench(home)
+
+
+def test_a_slice_is_stored_with_its_headers(bench: Bench) -> None:
+    """Each record under its id, with what the policy decided, and the position behind the last."""
+    taken = bench.take(failed("a"), failed("b", 3))
+    assert [(one.id, one.attempt, one.duplicate) for one in taken] == [("a.1", 1, False), ("b.3", 3, False)]
+    assert "attempt 3 of unlimited" in taken[1].why
+    message = decode_body(bench.found("b.3").body)
+    state = read(message.headers)
+    assert (message.topic, state.attempt, state.policy, state.delay_ms) == ("g.redelivery", 3, "default@1", 60_000)
+    assert (state.due_ms, state.consumer_group) == (taken[1].due_ms, "g")
+    assert (bench.reader.position, bench.home.store.positions([SOURCE])) == (2, [2])
+
+
+def test_items_are_found_and_changed_wherever_their_source_put_them(bench: Bench) -> None:
+    """By id, with the route they were found with."""
+    bench.take(*(failed(name) for name in "abcdef"))
+    found: Sequence[Found] = [bench.found(f"{name}.1") for name in "abcdef"]
+    assert {one.route for one in found} == {SOURCE if bench.home.by_source else None}
+    outcomes = [bench.home.store.cancel([one.id], route=one.route)[0].name for one in found]
+    assert outcomes == ["DONE"] * 6
+
+
+def test_no_header_lowers_a_count(bench: Bench) -> None:
+    """The store remembers how often a message failed and was replayed, whatever its headers say."""
+    bench.take(failed("a", 5))
+    bench.home.store.cancel(["a.5"], route=bench.found("a.5").route)
+    (again,) = bench.take(failed("a", 1), expected=1)
+    assert again.id == "a.6"
+    bench.home.store.remember([("b!", 2, bench.home.store.now_ms() + 60_000)])
+    (replayed,) = bench.take(failed("b", 1), expected=2)
+    assert replayed.id == "br2.1"
+    (forged,) = bench.take(failed("c", 1, replays=9), expected=3)
+    assert forged.id == "c.1"
+
+
+def test_one_failure_twice_in_a_slice_is_one(bench: Bench) -> None:
+    """It was taken in before, and said to be."""
+    first, second = bench.take(failed("a"), failed("a"))
+    assert (first.duplicate, second.duplicate, second.why) == (False, True, "it was taken in before")
+
+
+def test_a_slice_from_elsewhere_is_read_again_from_where_the_store_is(bench: Bench) -> None:
+    """Nothing of it is stored."""
+    bench.take(failed("a"))
+    assert bench.take(failed("b"), expected=7) == []
+    assert bench.reader.rewound == [1]
+    assert bench.home.store.get(["b.1"], anywhere=True) == [None]
+
+
+def test_the_history_has_a_row_for_each(bench: Bench) -> None:
+    """Without a shard where the source chose it: its id does not tell."""
+    bench.take(failed("a", 2), failed("b", 1))
+    logged = [bench.home.store.read_log(shard) for shard in range(bench.home.store.shards)]
+    rows = {row.id: row for page in logged for row in (read_attempt(entry) for entry in page.entries)}
+    assert {name: (row.attempt, row.outcome) for name, row in rows.items()} == {"a": (2, "failed"), "b": (1, "failed")}
+    assert rows["a"].shard == (None if bench.home.by_source else 0)

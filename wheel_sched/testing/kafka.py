@@ -1,0 +1,272 @@
+"""A throw-away Kafka broker for tests: one real KRaft node from the published jars, on loopback, in a temporary folder.
+
+    with temporary_kafka() as kafka:
+        KafkaBroker(kafka.bootstrap)
+        kafka.sigkill()
+        kafka.restart()  # the same folder and port, so topics, groups and transactions are there again
+
+Needs Java 17 and, the first time, Maven (`mvn`): the jars stay in the local repository, `~/.m2`. A start takes four to
+ten seconds. `mock_kafka` is librdkafka's own imitation, in this process and without either: groups, no transactions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from wheel_sched.errors import ConfigError
+from wheel_sched.testing.servers import free_port
+
+VERSION = "4.1.1"
+START_TIMEOUT_S = 120.0
+FETCH_TIMEOUT_S = 600.0
+POLL_S = 0.05
+
+_POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>org.wheelsched</groupId>
+  <artifactId>kafka-broker</artifactId>
+  <version>1</version>
+  <dependencies>
+    <dependency>
+      <groupId>org.apache.kafka</groupId>
+      <artifactId>kafka_2.13</artifactId>
+      <version>{version}</version>
+    </dependency>
+    <dependency>
+      <groupId>org.slf4j</groupId>
+      <artifactId>slf4j-simple</artifactId>
+      <version>1.7.36</version>
+    </dependency>
+  </dependencies>
+</project>
+"""
+
+_SETTINGS = """process.roles=broker,controller
+node.id=1
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
+controller.quorum.bootstrap.servers=127.0.0.1:{controller}
+log.dirs={folder}/data
+auto.create.topics.enable=false
+message.max.bytes=8388608
+replica.fetch.max.bytes=8388608
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=4
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=4
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+share.coordinator.state.topic.num.partitions=1
+group.initial.rebalance.delay.ms=0
+group.min.session.timeout.ms=1000
+group.consumer.min.session.timeout.ms=1000
+group.consumer.min.heartbeat.interval.ms=200
+group.consumer.session.timeout.ms=6000
+group.consumer.heartbeat.interval.ms=500
+num.network.threads=2
+num.io.threads=4
+num.replica.fetchers=1
+background.threads=2
+log.cleaner.threads=1
+log.cleaner.dedupe.buffer.size=4194304
+"""
+
+
+class TemporaryKafka:
+    """A broker of this process that can be killed, stopped for a while and restarted; `temporary_kafka` makes one."""
+
+    def __init__(self, folder: Path, classpath: str) -> None:
+        self.folder = folder
+        self.port = free_port()
+        self._classpath = classpath
+        self._process: subprocess.Popen[bytes] | None = None
+        settings = _SETTINGS.format(port=self.port, controller=free_port(), folder=folder)
+        (folder / "server.properties").write_text(settings)
+        self._java("kafka.tools.StorageTool", "format", "--standalone", "-t", _CLUSTER_ID, "-c", "server.properties")
+        self.restart()
+
+    @property
+    def bootstrap(self) -> str:
+        """The broker's address, the same after a restart."""
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int | None:
+        """The broker's process, None while it is down."""
+        return None if self._process is None else self._process.pid
+
+    def restart(self) -> None:
+        """Kill it if it runs, start it over the same folder and port, and wait until it serves.
+
+        Raises:
+            ConfigError: it does not start; the message says what it wrote.
+        """
+        self.sigkill()
+        with (self.folder / "out").open("ab") as out:
+            self._process = subprocess.Popen(
+                self._command("kafka.Kafka", "server.properties"),
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+            )
+        until_s = time.monotonic() + START_TIMEOUT_S
+        while not self._serves():
+            if self._process.poll() is not None or time.monotonic() >= until_s:
+                self.sigkill()
+                raise ConfigError(f"Kafka did not start; it wrote: {(self.folder / 'out').read_text()[-2000:]}")
+            time.sleep(POLL_S)
+
+    def sigkill(self) -> None:
+        """Kill it as a crash would, and wait until it is gone. Idempotent."""
+        process, self._process = self._process, None
+        if process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+    def freeze(self) -> None:
+        """Let it stand still, its connections open, until `thaw`."""
+        if self._process is not None:
+            os.killpg(self._process.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let it go on."""
+        if self._process is not None:
+            os.killpg(self._process.pid, signal.SIGCONT)
+
+    def _command(self, *arguments: str) -> list[str]:
+        return [
+            "java",
+            "-Xmx512m",
+            "-Xms128m",
+            "-XX:+UseSerialGC",
+            "-XX:TieredStopAtLevel=1",
+            "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+            "-cp",
+            self._classpath,
+            *arguments,
+        ]
+
+    def _java(self, *arguments: str) -> None:
+        done = subprocess.run(
+            self._command(*arguments),
+            check=False,
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=START_TIMEOUT_S,
+        )
+        if done.returncode:
+            raise ConfigError(f"{arguments[0]} failed: {(done.stdout + done.stderr)[-2000:]}")
+
+    def _serves(self) -> bool:
+        """Whether it has its port open and answers a request of metadata."""
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=2):
+                pass
+        except OSError:
+            return False
+        from confluent_kafka import KafkaException
+        from confluent_kafka.admin import AdminClient
+
+        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        try:
+            return bool(admin.list_topics(timeout=2).brokers)
+        except KafkaException:
+            return False
+
+    def __repr__(self) -> str:
+        return f"<TemporaryKafka port={self.port} {'down' if self._process is None else 'alive'}>"
+
+
+_CLUSTER_ID = "d2hlZWwtc2NoZWQtdGVzdA"  # 16 bytes in base64; it must not begin with a dash
+
+
+@contextlib.contextmanager
+def temporary_kafka() -> Iterator[TemporaryKafka]:
+    """A broker over a new temporary folder; at the end both are gone.
+
+    Raises:
+        ConfigError: there is no Java, its jars cannot be had, or it does not start.
+    """
+    classpath = kafka_classpath()
+    folder = Path(tempfile.mkdtemp(prefix="wheel-sched-kafka-"))
+    try:
+        kafka = TemporaryKafka(folder, classpath)
+        try:
+            yield kafka
+        finally:
+            kafka.sigkill()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def kafka_classpath() -> str:
+    """The jars of a broker, from Maven's local repository; fetched when they are not there.
+
+    Raises:
+        ConfigError: there is no Java, or no Maven to fetch them with.
+    """
+    if shutil.which("java") is None:
+        raise ConfigError("a Kafka broker needs Java 17 (apt-get install openjdk-17-jre-headless); nothing was started")
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "wheel-sched"
+    known = cache / f"kafka-{VERSION}.classpath"
+    if known.is_file():
+        classpath = known.read_text().strip()
+        if classpath and all(Path(jar).is_file() for jar in classpath.split(os.pathsep)):
+            return classpath
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise ConfigError(f"fetching Kafka {VERSION} needs Maven (apt-get install maven); nothing was started")
+    cache.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        pom, found = Path(scratch) / "pom.xml", Path(scratch) / "classpath"
+        pom.write_text(_POM.format(version=VERSION))
+        goal = ["dependency:build-classpath", f"-Dmdep.outputFile={found}", "-Dmdep.includeScope=runtime"]
+        done = subprocess.run(
+            [maven, "--batch-mode", "--quiet", "-f", str(pom), *goal],
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=FETCH_TIMEOUT_S,
+        )
+        if done.returncode or not found.is_file():
+            raise ConfigError(f"Maven could not fetch Kafka {VERSION}: {(done.stdout + done.stderr)[-2000:]}")
+        fresh = known.with_suffix(f".{os.getpid()}")
+        shutil.copyfile(found, fresh)
+        fresh.replace(known)
+    return known.read_text().strip()
+
+
+@contextlib.contextmanager
+def mock_kafka(brokers: int = 1) -> Iterator[str]:
+    """The address of librdkafka's imitation of a cluster; topics come into being when named, with 4 partitions.
+
+    Raises:
+        ConfigError: it did not come up.
+    """
+    from confluent_kafka import Producer
+
+    host = Producer({"bootstrap.servers": "mock", "test.mock.num.brokers": brokers, "log_level": 0})
+    addresses = [f"{broker.host}:{broker.port}" for broker in host.list_topics(timeout=10).brokers.values()]
+    if not addresses:
+        raise ConfigError("librdkafka's mock cluster did not come up")
+    try:
+        yield ",".join(addresses)
+    finally:
+        host.flush(0)
+        del host
