@@ -209,8 +209,13 @@ class Intake:
         Raises:
             StoreError: some of them may be stored; they may be given again.
         """
-        store = self._home.store
         cases = [self._case(delivery, again) for delivery in deliveries]
+        self._keep(cases, insist)
+        return cases
+
+    def _keep(self, cases: Sequence[Case], insist: Insist) -> None:
+        """Count, decide and store, one step after the other; what was done before a crash is known when it is repeated."""
+        store = self._home.store
         self._count(cases, insist)
         fresh = [case for case in cases if not case.duplicate]
         now_ms = insist(store.now_ms)
@@ -227,7 +232,6 @@ class Intake:
             insist(lambda: store.remember(tries, logged=rows, keep=self._history))
         else:
             insist(lambda: store.remember(tries))
-        return cases
 
     def settle(self, consumer: BrokerConsumer, cases: Sequence[Case]) -> list[Taken]:
         """Settle what is stored, and tell the dead topic of the dead. May be repeated.
