@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from retry_topic.message import Message
+from retry_topic.message import Message, Reference
 from wheel_sched.errors import BrokerError, BrokerUnavailable, ConfigError
 
 
@@ -245,6 +245,15 @@ class LogBroker(Protocol):
 
     def sender(self, namespace: str, shards: int) -> ClaimSender | None:
         """What sends claims in transactions; None where there are none."""
+        ...
+
+
+@runtime_checkable
+class OriginalsBroker(Protocol):
+    """What a log broker may offer besides: reading single records again, for messages by reference."""
+
+    def originals(self, references: Sequence[Reference]) -> list[bytes | PublishFailure]:
+        """The payload each stands for, or why not: a failure that is not transient when there is none any more."""
         ...
 
 
