@@ -276,11 +276,15 @@ class RetryService:
         def insist(call: Callable[[], T]) -> T:
             return self._insist(reader, [], call)
 
+        reconnects = self.dispatcher.stats.reconnects
         while not self._stopping.is_set():
             part = reader.poll(self.config.batch, _POLL_MS)
-            if part is not None:
-                with contextlib.suppress(_Stopped):  # its position has not moved: it comes again
+            with contextlib.suppress(_Stopped):  # its position has not moved: it comes again
+                if part is not None:
                     intake.take_slice(reader, part, insist)
+                if self.dispatcher.stats.reconnects != reconnects:
+                    reconnects = self.dispatcher.stats.reconnects
+                    intake.look_back(reader, insist)
 
     def _take(self, consumer: BrokerConsumer, deliveries: list[Delivery], *, again: bool = False) -> None:
         """Take a batch in; a record that no batch survives is left for later, and the others are taken without it."""

@@ -59,11 +59,7 @@ class SliceIntake(Intake):
         graves = [(self._routed(item, part.source), reason) for item, reason in (as_grave(c, now_ms) for c in dead)]
         stored = self._accept(part, items, graves, insist)
         if isinstance(stored, StalePosition):
-            logger.warning(
-                "intake.rewound: %s is taken in up to %s, not %s", part.source, stored.position, part.expected
-            )
-            position = stored.position
-            insist(lambda: reader.rewind(part.source, position))
+            self._rewind(reader, part.source, stored.position, part.expected, insist)
             return []
         reader.done(part)
         refused = [
@@ -74,6 +70,23 @@ class SliceIntake(Intake):
         rows = self._rows(fresh, now_ms) if self._history else []
         insist(lambda: self._home.store.remember(tries, logged=rows, keep=self._history))
         return self._tell(taken_in)
+
+    def look_back(self, reader: LogReader, insist: Insist) -> None:
+        """The store's server may be another one, which knows less: what it does not know of is read to it again.
+
+        The next slice would find that out as well; but what has fallen out of the store does not wait for it.
+        """
+        expected = reader.expected()
+        known = insist(lambda: self._home.store.positions(list(expected)))
+        for (source, here), there in zip(expected.items(), known, strict=True):
+            if there != here:
+                self._rewind(reader, source, there, here, insist)
+
+    def _rewind(
+        self, reader: LogReader, source: str, position: int | None, expected: int | None, insist: Insist
+    ) -> None:
+        logger.warning("intake.rewound: %s is taken in up to %s, not %s", source, position, expected)
+        insist(lambda: reader.rewind(source, position))
 
     def _take_ordered(self, part: Slice, cases: Sequence[Case], insist: Insist) -> None:
         """Store messages of ordering keys beside their gates, which may lie elsewhere than the slice's position.

@@ -169,6 +169,10 @@ PositionsOf = Callable[[Sequence[str]], Sequence[int | None]]
 class LogReader(Protocol):
     """A member of a group whose positions are kept by the reader, beside what it made of the records. One thread."""
 
+    def expected(self) -> Mapping[str, int]:
+        """For each source of this member the position that its next slice goes on from, where the keeper knew one."""
+        ...
+
     def rewind(self, source: str, position: int | None) -> None:
         """Read a source from there again; None: from where this member began with it."""
         ...

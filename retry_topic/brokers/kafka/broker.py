@@ -142,7 +142,8 @@ class KafkaBroker:
         transactions = None
         if self.transactions:
             # nobody fences a dead member's producer: until its transaction has timed out the next one has to wait
-            timeout_ms = min(self.transaction_timeout_ms, 2 * self.delivery_timeout_ms)
+            least_ms = max(2 * self.delivery_timeout_ms, int(self.settings["socket.timeout.ms"]))
+            timeout_ms = min(self.transaction_timeout_ms, least_ms)
             transactions = self.transaction_producer(f"{group}-{uuid.uuid4().hex[:16]}", timeout_ms)
         consumer = KafkaConsumer(
             self.member_settings(group, idle_ms),
