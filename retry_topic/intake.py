@@ -218,7 +218,7 @@ class Intake:
         return cases
 
     def _keep(self, cases: Sequence[Case], insist: Insist) -> None:
-        """Count, decide and store, one step after the other; what was done before a crash is known when it is repeated."""
+        """Count, decide and store, step by step; what was done before a crash is known when it is repeated."""
         store = self._home.store
         self._count(cases, insist)
         fresh = [case for case in cases if not case.duplicate]

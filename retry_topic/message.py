@@ -63,7 +63,8 @@ class Message:
         key: partitioning key, untouched bytes. Defaults to None.
         headers: ordered pairs of name and bytes; names may repeat, the last one wins. Defaults to none.
         source: where it was read. Defaults to None (a message to be published).
-        reference: where the payload lies, when `value` is empty for its size; only in the delay store. Defaults to None.
+        reference: where the payload lies, when `value` is empty for its size; in the delay store alone. Defaults to
+            None.
     """
 
     topic: str

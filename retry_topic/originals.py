@@ -71,16 +71,21 @@ class OriginalsPublisher:
         except BrokerError as error:
             found = [PublishFailure(str(error))] * len(wanted)
         for (place, reference), value in zip(wanted.items(), found, strict=True):
-            item = batch.items[place]
-            if isinstance(value, bytes) and not reference.fits(value):
-                value = PublishFailure(f"original: {reference} holds another payload now", transient=False)
-            if isinstance(value, bytes):
+            if isinstance(value, PublishFailure):
+                self._without(batch, place, value)
+            elif reference.fits(value):
                 self._fill(batch, place, value)
-            elif value.transient:
-                self._answer(batch, place, Failed(value.reason))
             else:
-                logger.warning("originals.gone: %s: %s", item.id, value.reason)
-                self._answer(batch, place, Dead(item.id, value.reason))
+                why = f"original: {reference} holds another payload now"
+                self._without(batch, place, PublishFailure(why, transient=False))
+
+    def _without(self, batch: Batch, place: int, failure: PublishFailure) -> None:
+        item = batch.items[place]
+        if failure.transient:
+            self._answer(batch, place, Failed(failure.reason))
+        else:
+            logger.warning("originals.gone: %s: %s", item.id, failure.reason)
+            self._answer(batch, place, Dead(item.id, failure.reason))
 
     def _fill(self, batch: Batch, place: int, value: bytes) -> None:
         item = batch.items[place]

@@ -1,11 +1,11 @@
 """OrderedTopic: reads one topic for a group, in the order of each key; of all consumers of the group one reads.
 
-For brokers whose members compete for records; where they are given partitions, see `partitions`. Competing readers could
-not keep an order: two messages of a key would be handled side by side. So a topic has an owner, under a lease in the
-store, and the others stand by. The lease is three times `idle_ms` and is renewed twice in each; an owner that could not
-renew it for one and a half lets go of what it has. So when a lease runs out, everything that its holder had read and not
-settled has been silent for longer than `idle_ms`, and is handed out before anything new. An owner that stops with empty
-hands gives the topic up at once.
+For brokers whose members compete for records; where they are given partitions, see `partitions`. Competing readers
+could not keep an order: two messages of a key would be handled side by side. So a topic has an owner, under a lease in
+the store, and the others stand by. The lease is three times `idle_ms` and is renewed twice in each; an owner that could
+not renew it for one and a half lets go of what it has. So when a lease runs out, everything that its holder had read
+and not settled has been silent for longer than `idle_ms`, and is handed out before anything new. An owner that stops
+with empty hands gives the topic up at once.
 
 What comes back on the redelivery topic is read by all consumers: of each key one message is out at a time (`heads`).
 """

@@ -1,12 +1,13 @@
 """OrderedPartitions: reads the partitions of one topic that a group's broker gives this member, each in order of keys.
 
-A record's key decides its partition, and a partition is read by one member of the group at a time, so the order of a key
-is kept by whoever has its partition; all consumers of the group share the work. Each partition has a term (`term`) from
-when it comes until it goes, and a scope of its own. Its first records wait until the scope is ours: a member that has
-lost the partition gives the scope up when it hears of it, one that died leaves a lease that ends with its membership.
+A record's key decides its partition, and a partition is read by one member of the group at a time, so the order of a
+key is kept by whoever has its partition; all consumers of the group share the work. Each partition has a term (`term`)
+from when it comes until it goes, and a scope of its own. Its first records wait until the scope is ours: a member that
+has lost the partition gives the scope up when it hears of it, one that died leaves a lease that ends with its
+membership.
 
-Around a rebalance the old and the new reader may both handle a record that was not settled; that is a repeat, and breaks
-no order: neither begins what follows before it has been through with it, and the store hears the newer one alone.
+Around a rebalance the old and the new reader may both handle a record that was not settled; that is a repeat, and
+breaks no order: neither begins what follows before it is through with it, and the store hears the newer one alone.
 """
 
 from __future__ import annotations

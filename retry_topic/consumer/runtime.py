@@ -162,8 +162,10 @@ class Consumer:
         broker = self.home.broker
         broker.create_topic(topic)
         reading = Reading(self.home, topic, self.group, self.config, self.stats, self._give, self._history)
-        partitions = isinstance(broker, PartitionedBroker)
-        reader: OrderedReader = OrderedPartitions(reading, broker) if partitions else OrderedTopic(reading)
+        if isinstance(broker, PartitionedBroker):
+            reader: OrderedReader = OrderedPartitions(reading, broker)
+        else:
+            reader = OrderedTopic(reading)
         reader.start()
         return reader
 

@@ -1,8 +1,8 @@
 """Term: a reader's time with one ordered source, from when its records come to it until it is over or lost.
 
-It has in hand what was read and is not settled, keeps that alive, and holds the scope of the source's keys under a lease
-in the store. Whoever owns the scope next has a greater epoch, by which the store refuses what this one says later; so
-nothing of the order depends on how soon a reader finds out that it is none any more.
+It has in hand what was read and is not settled, keeps that alive, and holds the scope of the source's keys under a
+lease in the store. Whoever owns the scope next has a greater epoch, by which the store refuses what this one says
+later; so nothing of the order depends on how soon a reader finds out that it is none any more.
 
 Records may be given to it before it owns the scope: they wait. Which keys are closed is loaded when it does.
 """

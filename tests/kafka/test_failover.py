@@ -189,4 +189,3 @@ def test_a_store_that_has_forgotten_the_last_of_it_is_read_it_again(
     assert set(sent) == set(range(COUNT))
     assert [number for number in range(half) if sent[number] != 1] == []
     assert "intake.rewound" in caplog.text
-

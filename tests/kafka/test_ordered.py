@@ -145,7 +145,10 @@ def test_order_is_kept_per_key_through_kills_and_rebalances(fleet: Fleet, kafka:
     """Consumers and service are killed at random, another member joins: each key is handled in order, nothing lost."""
     chance = random.Random()
     broker = KafkaBroker(kafka.bootstrap)
-    with connect(fleet.store, broker=broker, namespace=name, shards=2) as home, redis.Redis.from_url(fleet.store) as told:
+    with (
+        connect(fleet.store, broker=broker, namespace=name, shards=2) as home,
+        redis.Redis.from_url(fleet.store) as told,
+    ):
         for number in range(EACH):
             if number % 5 == 2:
                 fleet.kill(chance.choice((0, 1, 2)))

@@ -30,11 +30,11 @@ from wheel_sched.store.operations.ordering import (
     CountParked,
     ListKeys,
     LookAtHeads,
-    OwnScope,
     Owner,
-    ScopeOwnership,
+    OwnScope,
     ParkItems,
     PassHeads,
+    ScopeOwnership,
 )
 from wheel_sched.store.plans import shard_of
 

@@ -1,8 +1,8 @@
 """What a member has in hand: the ledgers of its partitions, and the records fetched for them that nobody has asked for.
 
-It has lives: whenever the member leaves its group, all is forgotten and the next life begins. A partition has terms: the
-times from when it is given to the member until it goes. A delivery's handle tells its term; when that is over it is dead.
-No lock of its own: the member's guards it.
+It has lives: whenever the member leaves its group, all is forgotten and the next life begins. A partition has terms:
+the times from when it is given to the member until it goes. A delivery's handle tells its term; when that is over it is
+dead. No lock of its own: the member's guards it.
 """
 
 from __future__ import annotations

@@ -125,4 +125,6 @@ class Originals:
 
 def _gone(reference: Reference) -> PublishFailure:
     why = "retention, compaction or a deletion has taken it"
-    return PublishFailure(f"original: the record {reference} ({reference.length:,} bytes) is gone: {why}", transient=False)
+    return PublishFailure(
+        f"original: the record {reference} ({reference.length:,} bytes) is gone: {why}", transient=False
+    )

@@ -140,6 +140,9 @@ class Transactions:
     def _call(self, name: str, call: Callable[[], Any]) -> Any:
         try:
             return attended(call, self._timeout_s, name)
+        except SystemError as error:  # flush of a producer that was fenced: the client loses the error on its way
+            self._producer = None
+            raise BrokerUnavailable(f"{name}: the producer has failed for good: nothing was sent") from error
         except KafkaException as error:
             found = error_of(error)
             if found.code() in _FENCED:

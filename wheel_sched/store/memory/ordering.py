@@ -18,11 +18,11 @@ from wheel_sched.store.operations.ordering import (
     CountParked,
     ListKeys,
     LookAtHeads,
-    OwnScope,
     Owner,
-    ScopeOwnership,
+    OwnScope,
     ParkItems,
     PassHeads,
+    ScopeOwnership,
 )
 from wheel_sched.store.record import encode_text
 
