@@ -40,9 +40,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     missing = [program for program in ("java", "mvn") if shutil.which(program) is None]
     if missing and "not kafka" in config.option.markexpr:
         terminalreporter.line(
-            f"no {' and no '.join(missing)} here: groups, intake and order per key were tried on librdkafka's imitation of "
-            "a cluster, transactions on noida-db; exactly once under kills, rebalances and failover needs a real broker "
-            "and was not proved (make kafka-test)"
+            f"no {' and no '.join(missing)} here: Kafka's groups, intake and order per key were tried on librdkafka's "
+            "imitation of a cluster, transactions on noida-db; exactly once under kills, rebalances and failover needs "
+            "a real broker and was not proved (make kafka-test)"
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -51,7 +52,7 @@ def test_what_is_refused_is_dead_alone_and_the_rest_of_its_claim_goes_out(kafka:
     bodies = {
         "good-1": Message(good, b"1"),
         "unknown": Message(f"{name}-unknown", b"x"),
-        "large": Message(small, bytes(range(256)) * 40),
+        "large": Message(small, random.Random(1).randbytes(10_000)),
         "forbidden": Message(forbidden, b"x"),
         "good-2": Message(good, b"2"),
     }

@@ -89,7 +89,8 @@ log.cleaner.threads=1
 log.cleaner.dedupe.buffer.size=4194304
 """
 
-_JAAS = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_guest="password";'
+_GUEST = "guest-of-a-test"
+_JAAS = f'org.apache.kafka.common.security.plain.PlainLoginModule required user_guest="{_GUEST}";'
 
 
 class TemporaryKafka:
@@ -113,7 +114,7 @@ class TemporaryKafka:
         """The broker's address, the same after a restart."""
         return f"127.0.0.1:{self.port}"
 
-    def as_guest(self, password: str = "password") -> dict[str, str]:
+    def as_guest(self, password: str = _GUEST) -> dict[str, str]:
         """Settings of a client that logs in, as `User:guest`; whoever does not may do everything."""
         return {
             "bootstrap.servers": f"127.0.0.1:{self.sasl_port}",
