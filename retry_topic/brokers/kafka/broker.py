@@ -208,7 +208,8 @@ class KafkaBroker:
         """Transactions under an id of its own, which end `timeout_ms` after it died; None: `transaction_timeout_ms`."""
         timeout_ms = self.transaction_timeout_ms if timeout_ms is None else timeout_ms
         settings = {**self.producer_settings(), "transaction.timeout.ms": timeout_ms}
-        return Transactions(settings, transactional_id, self.topology.partitions, self._timeout_s)
+        topology = self.topology
+        return Transactions(settings, transactional_id, topology.partitions, self._timeout_s, topology.closed)
 
     def producer_settings(self) -> dict[str, Any]:
         """librdkafka's, of an idempotent producer that chooses partitions as the Java client does."""
