@@ -23,10 +23,11 @@ from retry_topic import Consumer, ConsumerConfig, Message, RetryPolicy, RetrySer
 from retry_topic.brokers.kafka import KafkaBroker
 from retry_topic.brokers.protocol import Delivery
 from retry_topic.headers import read
-from retry_topic.names import dead_topic_of, redelivery_topic_of
-from retry_topic.policy import Fixed
+from retry_topic.names import dead_topic_of, redelivery_topic_of, retry_topic_of
+from retry_topic.policy import Fixed, Rate
 from retry_topic.service import ServiceConfig
 from wheel_sched.errors import BrokerError
+from wheel_sched.store.flow_control import FlowControl
 from wheel_sched.testing.kafka import mock_kafka
 from wheel_sched.testing.servers import free_port
 
@@ -154,6 +155,28 @@ def test_failed_messages_come_back_over_an_imitation(imitation: str, name: str, 
         assert handler.seen[b"d"] == [b"dead"] * 3 + [b"alive"]
         reader = broker.consumer([dead_topic_of(name)], f"{name}-looker", idle_ms=6_000)
         assert [one.message.value for one in received(reader, 1)] == [b"dead"]
+
+
+def test_topics_are_shared_with_spring_and_limits_hold(imitation: str, name: str) -> None:
+    """A record of Spring's is taken in with its count and told back in Spring's headers to an async handler; what a
+    rate holds back is told by the store."""
+    broker = KafkaBroker(imitation, transactions=False, group_protocol="consumer")
+    told: list[tuple[bytes, bytes | None]] = []
+
+    async def handle(message: Message) -> None:
+        told.append((message.value, message.header("retry_topic-attempts")))
+
+    headers = (("retry_topic-attempts", (3).to_bytes(4, "big")), ("kafka_original-topic", name.encode()))
+    policy = RetryPolicy(delay=Fixed(base_ms=10), max_attempts=9, rate=Rate(20, "s"), burst=1)
+    config = ServiceConfig(headers="spring")
+    with connect("memory:", broker=broker, namespace=name) as home:
+        broker.create_topic(name)
+        with RetryService(home, name, policy, config=config), Consumer(home, name, handle, group=name):
+            records = [Message(retry_topic_of(name), b"%d" % n, None, headers) for n in range(5)]
+            assert not any(broker.publish(records))
+            until(lambda: len(told) == 5, lambda: told)
+        assert sorted(told) == [(b"%d" % n, (3).to_bytes(4, "big")) for n in range(5)]
+        assert [flow.topic for flow in FlowControl(home.store).flows()] == [f"{name}/{name}"]
 
 
 def test_transactions_bring_each_failure_back_once(with_transactions: str, name: str) -> None:
