@@ -2,12 +2,12 @@
 
 A server serves one client at a time, so a stall is what anybody else waits while it is at work. `max_stall_ms` is
 that: a process of its own asks for the server's TIME every 0.5 ms, and the answer says, by the server's own clock, when
-it came to the question. From each such wait is taken what the kernel says the server spent in it ready to run but without a
-processor (`schedstat`): a machine with more to do than it has processors makes any program wait, also one that does
-nothing, and that is no property of our scripts. All else stays in: every script, and whatever stood in line before the
-question; the write to the append-only file, and a disk that makes it wait; the time that a hypervisor steals. Both
-numbers are measured over the same interval and nothing is modelled; where the kernel does not tell, nothing is taken
-off. A stall that begins while the asker sleeps is up to 0.5 ms longer than told.
+it came to the question. From each such wait is taken what the kernel says the server spent in it ready to run but
+without a processor (`schedstat`): a machine with more to do than it has processors makes any program wait, also one
+that does nothing, and that is no property of our scripts. All else stays in: every script, and whatever stood in line
+before the question; the write to the append-only file, and a disk that makes it wait; the time that a hypervisor
+steals. Both numbers are measured over the same interval and nothing is modelled; where the kernel does not tell,
+nothing is taken off. A stall that begins while the asker sleeps is up to 0.5 ms longer than told.
 
 What was not corrected stands beside it, so that anybody can judge the machine: `max_wait_ms` is the same wait with that
 time in it, `max_turn_ms` the server's own `eventloop_duration_max` (the longest time between two looks at its sockets),
