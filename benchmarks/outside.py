@@ -126,7 +126,7 @@ def ask_the_time(pipe: Connection, url: str, pid: int, idle_url: str) -> None:
     waits: list[Waits] = []
     pipe.send("ready")
     overslept_ns = 0
-    while not pipe.poll():
+    while not waits or not pipe.poll():
         withheld_ns = thread.withheld_ns()
         asked_ns = time.time_ns()
         server.send([("TIME",)])
