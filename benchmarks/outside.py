@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from benchmarks.messages import push_items
-from benchmarks.processor import MainThread
+from benchmarks.processor import Processor
 from benchmarks.server import NAMESPACE
 from wheel_sched.store import open_store
 from wheel_sched.store.redis.backend import client_for
@@ -49,9 +49,9 @@ class Arrival(NamedTuple):
 class Waits(NamedTuple):
     """What an asker met with at the longest, in ms.
 
-    `wait`: from its question to when the server came to it, by the server's clock. `stall`: that, without the time in
-    which the server was withheld from its processor meanwhile. `withheld`: that time. `idle`: as `wait`, at a server
-    that nobody else calls. `oversleep`: how much longer the asker slept than it wanted.
+    `wait`: from its question to when the server came to it, by the server's clock. `stall`: how much of that was the
+    server's work, see `benchmarks.stalls`. `withheld`: for how long the server had no processor meanwhile. `idle`: as
+    `wait`, at a server that nobody else calls. `oversleep`: how much longer the asker slept than it wanted.
     """
 
     wait: float
@@ -122,21 +122,21 @@ def ask_the_time(pipe: Connection, url: str, pid: int, idle_url: str) -> None:
     before it read that is in none of the figures.
     """
     server, idle = Line(client_for(url)), Line(client_for(idle_url))
-    thread = MainThread(pid)
+    processor = Processor(pid)
     waits: list[Waits] = []
     pipe.send("ready")
     overslept_ns = 0
     while not waits or not pipe.poll():
-        withheld_ns = thread.withheld_ns()
+        before = processor.withheld_ns(), processor.worked_ns()
         asked_ns = time.time_ns()
         server.send([("TIME",)])
         idle.send([("TIME",)])
-        wait_ns = _told_ns(server) - asked_ns
-        withheld_ns = min(max(0, wait_ns), thread.withheld_ns() - withheld_ns)
+        wait_ns = max(0, _told_ns(server) - asked_ns)
+        worked_ns = processor.worked_ns() - before[1]
+        withheld_ns = min(wait_ns, processor.withheld_ns() - before[0])
         idle_ns = _told_ns(idle) - asked_ns
-        waits.append(
-            Waits(*(ns / _NS_PER_MS for ns in (wait_ns, wait_ns - withheld_ns, withheld_ns, idle_ns, overslept_ns)))
-        )
+        found_ns = wait_ns, min(wait_ns - withheld_ns, worked_ns), withheld_ns, idle_ns, overslept_ns
+        waits.append(Waits(*(ns / _NS_PER_MS for ns in found_ns)))
         answered_ns = time.perf_counter_ns()
         time.sleep(_ASK_PAUSE_NS / 1e9)  # so that it asks, and does not load
         overslept_ns = time.perf_counter_ns() - answered_ns - _ASK_PAUSE_NS

@@ -12,7 +12,7 @@ import platform
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from benchmarks.processor import MainThread
+from benchmarks.processor import Processor
 from wheel_sched.store import DelayStore, open_store
 from wheel_sched.store.redis.backend import client_for
 from wheel_sched.testing.servers import temporary_server
@@ -40,7 +40,7 @@ class BenchServer:
     def __init__(self, url: str, pid: int) -> None:
         self.url = url
         self.pid = pid
-        self._thread = MainThread(pid)
+        self._processor = Processor(pid)
         self._preempted_before = 0
         self.client: redis.Redis = client_for(url)
 
@@ -67,14 +67,14 @@ class BenchServer:
         self.client.config_set("slowlog-log-slower-than", 0)
         self.client.config_set("latency-monitor-threshold", 1)
         self.client.latency_reset()
-        self._preempted_before = self._thread.preemptions()
+        self._preempted_before = self._processor.preemptions()
         self.client.config_resetstat()
 
     def stalls(self) -> Stalls:
         """End recording; what was recorded."""
         self.client.config_set("slowlog-log-slower-than", -1)
         turn_us = int(self._info("debug")["eventloop_duration_max"])
-        preemptions = self._thread.preemptions() - self._preempted_before
+        preemptions = self._processor.preemptions() - self._preempted_before
         latest: Any = self.client.latency_latest()
         self.client.config_set("latency-monitor-threshold", 0)
         entries: Any = self.client.slowlog_get(_SLOWLOG_LENGTH)

@@ -2,15 +2,20 @@
 
 A server serves one client at a time, so a stall is what anybody else waits while it is at work. `max_stall_ms` is
 that: a process of its own asks for the server's TIME every 0.5 ms, and the answer says, by the server's own clock, when
-it came to the question. From each such wait is taken what the kernel says the server spent in it ready to run but
-without a processor (`schedstat`): a machine with more to do than it has processors makes any program wait, also one
-that does nothing, and that is no property of our scripts. All else stays in: every script, and whatever stood in line
-before the question; the write to the append-only file, and a disk that makes it wait; the time that a hypervisor
-steals. Both numbers are measured over the same interval and nothing is modelled; where the kernel does not tell,
-nothing is taken off. A stall that begins while the asker sleeps is up to 0.5 ms longer than told.
+it came to the question. How much of such a wait was the server's work has two bounds, both measured over that very
+interval, and the lower one counts:
 
-What was not corrected stands beside it, so that anybody can judge the machine: `max_wait_ms` is the same wait with that
-time in it, `max_turn_ms` the server's own `eventloop_duration_max` (the longest time between two looks at its sockets),
+- the wait without the time in which the server was ready to run and had no processor, as the kernel counts it
+  (`schedstat`): a machine with more to do than it has processors makes any program wait, also one that does nothing;
+- the processor time that the server, with all its threads, has used from the question to the answer: what a hypervisor
+  takes, or needs to wake a processor that it had put to sleep, is no work of the server either.
+
+Nothing is modelled; every script, and whatever stood in line before the question, is in both. Where the kernel does not
+tell, the whole wait is the stall. Not in it is waiting for the disk (`stall_events` has that), and a stall that begins
+while the asker sleeps is up to 0.5 ms longer than told.
+
+What was not corrected stands beside it, so that anybody can judge the machine: `max_wait_ms` is the longest wait as a
+whole, `max_turn_ms` the server's own `eventloop_duration_max` (the longest time between two looks at its sockets),
 `max_script_ms` the longest FCALL in its slow log, which records everything during the drain, and `stall_events` what
 its latency monitor saw beside it: a write to the append-only file that had to wait for the disk (`aof-write-...`) is a
 stall too, though not the scripts'. `idle_wait_ms` is the baseline: the same question, asked at the same moment, of

@@ -31,7 +31,7 @@ FIGURES = (
     Figure("lifecycle_msgs_per_s", "msg/s", "schedule, claim and settle, 500 a call, one client"),
     Figure("bytes_per_message", "bytes", "server memory per waiting message with a body of 100 bytes", at_most=350),
     Figure("max_stall_ms", "ms", "longest a client waited for the server at work while a backlog drains", at_most=5),
-    Figure("max_wait_ms", "ms", "the same with the time in which the server had no processor"),
+    Figure("max_wait_ms", "ms", "the whole of the longest wait, with the time in which the server had no processor"),
     Figure("max_turn_ms", "ms", "longest turn of the server's event loop, by its own count, likewise"),
     Figure("max_script_ms", "ms", "longest single script in its slow log, likewise"),
     Figure("baseline.idle_wait_ms", "ms", "baseline: longest wait for a server that nobody else calls"),
