@@ -14,15 +14,17 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from benchmarks.messages import push_items
+from benchmarks.processor import Processor
 from benchmarks.server import NAMESPACE
 from wheel_sched.store import open_store
 from wheel_sched.store.redis.backend import client_for
+from wheel_sched.store.redis.line import Line
 
 if TYPE_CHECKING:
     import redis
 
 _SILENCE_MS = 5_000  # a receiver that hears nothing for so long reports what it has
-_PING_PAUSE_NS = 500_000
+_ASK_PAUSE_NS = 500_000
 _NS_PER_MS = 1_000_000
 
 
@@ -45,9 +47,17 @@ class Arrival(NamedTuple):
 
 
 class Waits(NamedTuple):
-    """What an asker waited at the longest, in ms: for the reply to a PING, and beyond the pause between two."""
+    """What an asker met with at the longest, in ms.
 
-    ping: float
+    `wait`: from its question to when the server came to it, by the server's clock. `stall`: how much of that was the
+    server's work, see `benchmarks.stalls`. `withheld`: for how long the server had no processor meanwhile. `idle`: as
+    `wait`, at a server that nobody else calls. `oversleep`: how much longer the asker slept than it wanted.
+    """
+
+    wait: float
+    stall: float
+    withheld: float
+    idle: float
     oversleep: float
 
 
@@ -105,20 +115,39 @@ def visit(pipe: Connection, url: str, stream: str, samples: int, pause_ms: tuple
     pipe.send(arrivals)
 
 
-def ping(pipe: Connection, url: str) -> None:
-    """PING every 0.5 ms until told to stop: `Waits`."""
-    client = client_for(url)
-    client.ping()
-    waited_ns = overslept_ns = 0
+def ask_the_time(pipe: Connection, url: str, pid: int, idle_url: str) -> None:
+    """Ask a server (`pid`) and an idle one for their time every 0.5 ms until told to stop: `Waits`.
+
+    Both are asked at the same moment, and what they answer says when they came to it: how long this process then slept
+    before it read that is in none of the figures.
+    """
+    server, idle = Line(client_for(url)), Line(client_for(idle_url))
+    processor = Processor(pid)
+    waits: list[Waits] = []
     pipe.send("ready")
-    while not pipe.poll():
-        asked_ns = time.perf_counter_ns()
-        client.ping()
+    overslept_ns = 0
+    while not waits or not pipe.poll():
+        before = processor.withheld_ns(), processor.worked_ns()
+        asked_ns = time.time_ns()
+        server.send([("TIME",)])
+        idle.send([("TIME",)])
+        wait_ns = max(0, _told_ns(server) - asked_ns)
+        worked_ns = processor.worked_ns() - before[1]
+        withheld_ns = min(wait_ns, processor.withheld_ns() - before[0])
+        idle_ns = _told_ns(idle) - asked_ns
+        found_ns = wait_ns, min(wait_ns - withheld_ns, worked_ns), withheld_ns, idle_ns, overslept_ns
+        waits.append(Waits(*(ns / _NS_PER_MS for ns in found_ns)))
         answered_ns = time.perf_counter_ns()
-        time.sleep(_PING_PAUSE_NS / 1e9)  # so that it asks, and does not load
-        waited_ns = max(waited_ns, answered_ns - asked_ns)
-        overslept_ns = max(overslept_ns, time.perf_counter_ns() - answered_ns - _PING_PAUSE_NS)
-    pipe.send(Waits(waited_ns / _NS_PER_MS, overslept_ns / _NS_PER_MS))
+        time.sleep(_ASK_PAUSE_NS / 1e9)  # so that it asks, and does not load
+        overslept_ns = time.perf_counter_ns() - answered_ns - _ASK_PAUSE_NS
+    pipe.send(Waits(*map(max, zip(*waits, strict=True))))
+
+
+def _told_ns(line: Line) -> int:
+    """The time that a server tells, which it took when it came to the question."""
+    (reply,) = line.replies()
+    seconds, micros = reply
+    return (int(seconds) * 1_000_000 + int(micros)) * 1_000
 
 
 def _next_entries(client: redis.Redis, stream: str, last: bytes, block_ms: int) -> list[Any]:

@@ -10,9 +10,9 @@ import contextlib
 import os
 import platform
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from benchmarks.processor import Processor
 from wheel_sched.store import DelayStore, open_store
 from wheel_sched.store.redis.backend import client_for
 from wheel_sched.testing.servers import temporary_server
@@ -39,7 +39,8 @@ class BenchServer:
 
     def __init__(self, url: str, pid: int) -> None:
         self.url = url
-        self._status = Path(f"/proc/{pid}/status")
+        self.pid = pid
+        self._processor = Processor(pid)
         self._preempted_before = 0
         self.client: redis.Redis = client_for(url)
 
@@ -66,14 +67,14 @@ class BenchServer:
         self.client.config_set("slowlog-log-slower-than", 0)
         self.client.config_set("latency-monitor-threshold", 1)
         self.client.latency_reset()
-        self._preempted_before = self._preempted()
+        self._preempted_before = self._processor.preemptions()
         self.client.config_resetstat()
 
     def stalls(self) -> Stalls:
         """End recording; what was recorded."""
         self.client.config_set("slowlog-log-slower-than", -1)
         turn_us = int(self._info("debug")["eventloop_duration_max"])
-        preemptions = self._preempted() - self._preempted_before
+        preemptions = self._processor.preemptions() - self._preempted_before
         latest: Any = self.client.latency_latest()
         self.client.config_set("latency-monitor-threshold", 0)
         entries: Any = self.client.slowlog_get(_SLOWLOG_LENGTH)
@@ -81,11 +82,6 @@ class BenchServer:
         scripts_us = [entry["duration"] for entry in entries if entry["command"].upper().startswith(b"FCALL")]
         events = {name.decode(): longest_ms for name, _, _, longest_ms, *_ in latest}
         return Stalls(turn_us / 1000, max(scripts_us) / 1000, events, preemptions)
-
-    def _preempted(self) -> int:
-        """Involuntary context switches of the server's main thread so far; 0 where the system does not tell."""
-        lines = self._status.read_text().splitlines() if self._status.exists() else []
-        return sum(int(line.split()[1]) for line in lines if line.startswith("nonvoluntary"))
 
     def label(self) -> str:
         """Name and version, e.g. `valkey 9.1.2`."""

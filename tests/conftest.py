@@ -6,6 +6,7 @@ carries the mark itself.
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 from collections.abc import Iterator
@@ -33,6 +34,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if not {"real_server", "cluster_nodes", "primary"}.isdisjoint(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.real)
+
+
+def pytest_collection_finish() -> None:
+    """Keep what was loaded out of full garbage collections: tests that ask for one need not walk the whole suite."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

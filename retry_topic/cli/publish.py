@@ -79,6 +79,7 @@ def publish(
         raise CommandFailed(f"there is no topic {topic!r}, nor a data folder {folder}; nothing was published; {_MAKE}")
     with opened_home(session.settings, create=True) as home:
         _ensure_topic(home, topic, create)
+        later = bool(delay_ms) or (at_ms is not None and at_ms > home.store.now_ms())
         count = 0
         with Progress("published") as progress:
             for payload in _payloads(value, lines):
@@ -98,7 +99,7 @@ def publish(
                     emit({"id": name, "topic": topic})
                 else:
                     say(name)
-    note(f"{amount(count, 'message')} {'published' if not (delay_ms or at_ms) else 'stored, to be published when due'}")
+    note(f"{amount(count, 'message')} {'stored, to be published when due' if later else 'published'}")
 
 
 def _ensure_topic(home: Home, topic: str, create: bool) -> None:

@@ -78,6 +78,42 @@ def test_a_broken_policy_file_is_told_with_all_its_mistakes(offline: Any) -> Non
     assert "retries" in done.stderr
 
 
+FIVE_MISTAKES = """
+[default]
+max_atempts = 5
+max_age = 3600
+
+[topic.orders.delay]
+kind = "exponential"
+base = "10m"
+cap = "5m"
+
+[[topic.orders.rule]]
+error = "requests.["
+delay = { kind = "fibonacci" }
+"""
+NAMED = ("max_atempts", "got: 3600", "cap to be at least base", "'requests.['", "'fibonacci'")
+
+
+@pytest.mark.parametrize("command", [("policy", "simulate", "bad.toml"), ("policy", "explain", "bad.toml")])
+def test_five_mistakes_of_a_file_are_all_named_by_whoever_reads_it(offline: Any, command: tuple[str, ...]) -> None:
+    """Exit code 2 and a line for each, with its place; nobody mends a file one run at a time."""
+    Path("bad.toml").write_text(FIVE_MISTAKES)
+    told = offline(*command, code=2).stderr
+    assert [mistake for mistake in NAMED if mistake not in told] == []
+    assert "5 problems" in told
+
+
+@pytest.mark.real
+def test_a_service_with_five_mistakes_in_its_policies_does_not_start(wheel_sched: Any, tmp_path: Path) -> None:
+    """All of them are named, and neither server nor folder is made."""
+    (tmp_path / "bad.toml").write_text(FIVE_MISTAKES)
+    done = wheel_sched("--store", "embedded:data", "serve", "billing", "--policies", "bad.toml")
+    assert done.returncode == 2
+    assert [mistake for mistake in NAMED if mistake.encode() not in done.stderr] == []
+    assert not (tmp_path / "data").exists()
+
+
 def test_the_policies_of_the_settings_are_used(offline: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """WHEEL_SCHED_POLICIES stands in for FILE."""
     monkeypatch.setenv("WHEEL_SCHED_POLICIES", "retry.toml")

@@ -35,6 +35,35 @@ def test_publish_later_waits_in_the_store(cli: Any, home: Any) -> None:
     assert found["two"] == 1_893_456_000_000
 
 
+def test_a_time_that_has_passed_is_now(cli: Any, home: Any) -> None:
+    """It is published at once, and nobody is told otherwise."""
+    done = cli("publish", "orders", "x", "--create", "--at", "2001-01-01T00:00:00Z")
+    assert done.stderr == "1 message published\n"
+    assert home.broker.topics()["orders"] == 1
+    assert home.store.counts().ever == {}
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("--at=1960-01-01T00:00:00Z", "after 1970"),
+        ("--at=12026-01-01T00:00:00Z", "expected an instant"),
+        ("--delay=4000000d", "at most 3650d"),
+        ("--delay=-5s", "expected a duration"),
+        ("--id=", "non-empty text"),
+        (f"--id={'x' * 1_000_000}", "at most 512 bytes"),
+    ],
+)
+def test_times_and_ids_that_cannot_be_send_nothing(cli: Any, home: Any, option: str, words: str) -> None:
+    """Before 1970, in ten thousand years, empty or a megabyte long: wrong usage, in a message that fits on a screen."""
+    later = () if option.startswith(("--at", "--delay")) else ("--delay", "1h")
+    told = cli("publish", "orders", "x", "--create", option, *later, code=2).stderr
+    assert words in told
+    assert len(told) < 1_000
+    assert home.store.counts().ever == {}
+    assert home.broker.topics().get("orders", 0) == 0
+
+
 def test_publish_lines_and_stdin(cli: Any, home: Any, tmp_path: Path) -> None:
     """One message a line, blank lines left out; `-` is all of stdin, byte for byte."""
     (tmp_path / "in.jsonl").write_bytes(b'{"n": 1}\n\n{"n": 2}\r\n')

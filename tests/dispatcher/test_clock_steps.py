@@ -96,7 +96,7 @@ def test_a_step_changes_nothing_about_how_long_a_publisher_has(world: World, ste
     gate.set()
 
 
-@pytest.mark.parametrize("back_ms", [1, 50, 3_000, 5_000])
+@pytest.mark.parametrize("back_ms", [1, 50, pytest.param(3_000, marks=pytest.mark.slow), 5_000])
 def test_a_small_step_back_makes_nothing_early_and_no_haste(world: World, back_ms: int) -> None:
     """The store stands still until its time comes again; the dispatcher waits with it and does not ask in a loop."""
     world.put("m", in_ms=10_000)

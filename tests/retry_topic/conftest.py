@@ -183,6 +183,19 @@ def server(quick_poll: None, redis_url: str) -> Iterator[Bench]:
     bench.close()
 
 
+@pytest.fixture
+def bench_on(quick_poll: None) -> Iterator[Callable[[str], Bench]]:
+    """Make one on a server of the test's own."""
+    with ExitStack() as made:
+
+        def make(url: str) -> Bench:
+            bench = Bench(connect(url), url)
+            made.callback(bench.close)
+            return bench
+
+        yield make
+
+
 @pytest.fixture(params=["memory", pytest.param("server", marks=pytest.mark.real)])
 def bench(request: pytest.FixtureRequest) -> Bench:
     """Either."""

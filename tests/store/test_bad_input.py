@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -10,6 +10,8 @@ import pytest
 from wheel_sched.errors import Rejected
 from wheel_sched.store.items import MAX_BODY_BYTES, MAX_DUE_MS, Dead, Item, Next, Outcome, Settlement
 from wheel_sched.store.memory import MemoryBackend
+from wheel_sched.store.redis.backend import RedisBackend
+from wheel_sched.store.redis.conversation import Dialect
 from wheel_sched.testing.store_conformance import Bench
 
 YEAR_12000_MS = 316_516_204_800_000
@@ -45,9 +47,15 @@ BAD_TOPICS: dict[str, Any] = {
 BAD_BODIES: dict[str, Any] = {"text": "text", "none": None, "mutable": bytearray(b"x"), "dict": {}}
 
 
-@pytest.fixture
-def bench() -> Bench:
-    return Bench(MemoryBackend(1, clock="test"), 1)
+@pytest.fixture(params=["memory", pytest.param("server", marks=pytest.mark.real)])
+def bench(request: pytest.FixtureRequest, namespace: str) -> Iterator[Bench]:
+    """In this process, or on a real server."""
+    if request.param == "memory":
+        bench = Bench(MemoryBackend(1, clock="test"), 1)
+    else:
+        bench = Bench(RedisBackend(request.getfixturevalue("shared_client"), Dialect(namespace)), 1)
+    yield bench
+    bench.check()
 
 
 def by_name(values: dict[str, Any]) -> pytest.MarkDecorator:
@@ -61,6 +69,7 @@ def assert_rejected(bench: Bench, item: Item) -> None:
     with pytest.raises(Rejected):
         bench.store.replace(item, create=True)
     assert bench.store.counts().happened("accepted") == 0
+    assert set(bench.store.counts().sizes.values()) == {0}
 
 
 @by_name(BAD_IDS)

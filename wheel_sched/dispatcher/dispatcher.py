@@ -40,17 +40,7 @@ from wheel_sched.dispatcher.workers import Workers
 from wheel_sched.errors import StaleEpoch, StoreError
 from wheel_sched.purgatory import Joined, Purgatory
 from wheel_sched.store.delay_store import DelayStore
-from wheel_sched.store.items import (
-    Claim,
-    Claimed,
-    Mark,
-    Outcome,
-    Pushed,
-    Settled,
-    Settlement,
-    Swept,
-    Window,
-)
+from wheel_sched.store.items import Claim, Claimed, Mark, Outcome, Pushed, Settled, Settlement, Swept, Window
 from wheel_sched.store.operations import Call, ClaimDue, Extend, Look, ReportJump, Settle, Sweep
 
 logger = logging.getLogger("wheel_sched.dispatcher")

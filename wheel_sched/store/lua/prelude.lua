@@ -255,9 +255,17 @@ local function trim_dead_above(s, cap)
   if over > 0 then trim_dead(s, redis.call('ZRANGE', s.K[DEAD], 0, math.min(over, MAX_BATCH) - 1)) end
 end
 
+-- A score as the ms it stands for. Ours are whole and from 0 up; one that somebody else has written must not pass for
+-- "there is none" (-1), nor break what is made of it.
+local LAST_MS = 9007199254740991
+local function ms_of(score)
+  if string.find(score, '^%d+$') then return score end
+  return ms(math.min(math.max(math.ceil(tonumber(score) or 0), 0), LAST_MS))
+end
+
 local function first_score(key)
   local head = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
-  return head[2] and tonumber(head[2]) or -1
+  return head[2] and tonumber(ms_of(head[2])) or -1
 end
 
 -- A field of meta that is written with all others.
@@ -348,9 +356,13 @@ local function take(s, n, until_ms)
   local all = {}
   for i = 1, #found, 2 do all[(i + 1) / 2] = found[i] end
   local bodies = redis.call('HMGET', s.K[BODY], unpack(all))
-  local k = 0
+  local k, score, due = 0, nil, nil
   for i, id in ipairs(all) do
-    local rec, due = bodies[i], found[2 * i]
+    local rec = bodies[i]
+    if found[2 * i] ~= score then
+      score = found[2 * i]
+      due = ms_of(score)
+    end
     local topic, ref, at
     if rec then topic, ref, at = glance(s, rec) end
     if not topic then

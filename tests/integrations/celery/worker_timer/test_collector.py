@@ -22,8 +22,11 @@ class Circle:
 
 @pytest.fixture(autouse=True)
 def thawed() -> Iterator[None]:
+    """What a test has put aside is looked at again, and what is left then is put aside as before it."""
     yield
     gc.unfreeze()
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

@@ -1,0 +1,133 @@
+"""A server that is full, read-only, locked or away under a running service: told, waited out, nothing is lost."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import redis
+
+from retry_topic import RetryPolicy
+from retry_topic.headers import read
+from wheel_sched.errors import (
+    BrokerError,
+    StoreAuthError,
+    StoreError,
+    StoreFull,
+    StoreReadOnly,
+    StoreUnavailable,
+)
+from wheel_sched.testing.servers import TemporaryServer, free_port, temporary_server
+
+if TYPE_CHECKING:
+    from conftest import Bench, Handler
+
+pytestmark = [pytest.mark.real, pytest.mark.slow]
+
+Policy = Callable[..., RetryPolicy]
+Handlers = Callable[..., "Handler"]
+EACH = 40  # messages that fail once, for each of: waiting when the trouble begins, failing in it, published after it
+IDLE_MS = 2_000  # what was read by a call that was cut off comes again after this
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """How a server gets into it and out of it, and what it is called by the store and by the broker."""
+
+    begin: Callable[[TemporaryServer], Any]
+    end: Callable[[TemporaryServer], Any]
+    error: type[StoreError]
+    store_says: str
+    broker_says: str
+
+
+def tell(server: TemporaryServer, *command: object, password: str | None = None) -> None:
+    """A word with the server from somebody who may."""
+    with redis.Redis.from_url(server.url, password=password) as admin:
+        admin.execute_command(*command)
+
+
+def lock(server: TemporaryServer) -> None:
+    """A password from now on, also for who is in already."""
+    tell(server, "CONFIG", "SET", "requirepass", "secret")
+    with contextlib.suppress(redis.RedisError):
+        tell(server, "CLIENT", "KILL", "TYPE", "NORMAL", "SKIPME", "NO", password="secret")
+
+
+TROUBLES = {
+    "full": Trouble(
+        lambda server: tell(server, "CONFIG", "SET", "maxmemory", 1),
+        lambda server: tell(server, "CONFIG", "SET", "maxmemory", 0),
+        StoreFull,
+        "raise maxmemory",
+        "maxmemory",
+    ),
+    "read-only": Trouble(
+        lambda server: tell(server, "REPLICAOF", "127.0.0.1", free_port()),
+        lambda server: tell(server, "REPLICAOF", "NO", "ONE"),
+        StoreReadOnly,
+        "connect to the primary",
+        "connect to the primary",
+    ),
+    "locked": Trouble(
+        lock,
+        lambda server: tell(server, "CONFIG", "SET", "requirepass", "", password="secret"),
+        StoreAuthError,
+        "login",
+        "credentials",
+    ),
+    "away": Trouble(TemporaryServer.sigkill, TemporaryServer.restart, StoreUnavailable, "repeat", "no answer"),
+}
+
+
+@pytest.fixture
+def server() -> Iterator[TemporaryServer]:
+    """A server of this test alone, which loses nothing when it is killed."""
+    with temporary_server(fsync="always") as server:
+        yield server
+
+
+@pytest.fixture
+def bench(server: TemporaryServer, bench_on: Callable[[str], Bench], monkeypatch: pytest.MonkeyPatch) -> Bench:
+    """Store and broker on it; whoever was sent away comes back soon."""
+    monkeypatch.setattr("retry_topic.service._AWAY_S", (0.1,))
+    monkeypatch.setattr("retry_topic.consumer.runtime.AWAY_S", (0.1,))
+    monkeypatch.setattr("retry_topic.consumer.settling.AWAY_S", (0.1,))
+    return bench_on(server.url)
+
+
+@pytest.mark.parametrize("trouble", TROUBLES.values(), ids=TROUBLES)
+def test_a_service_waits_a_servers_trouble_out(
+    bench: Bench, server: TemporaryServer, handler: Handlers, policy: Policy, trouble: Trouble
+) -> None:
+    """What waits, what fails meanwhile and what comes after it: each is handled twice, and no dead letter is made.
+
+    Who publishes during the trouble is told in an error of ours that names it, and may repeat under the same id.
+    """
+    handle = handler(lambda message: None if read(message.headers).attempt else _raise())
+    bench.serve(policy(base_ms=500), idle_ms=IDLE_MS)
+    consumer = bench.consume(handle, idle_ms=IDLE_MS, concurrency=8)
+    bench.publish(*(b"before %d" % n for n in range(EACH)))
+    bench.until(lambda: bench.home.store.counts().happened("accepted") > 0)
+    trouble.begin(server)
+    with pytest.raises(trouble.error, match=trouble.store_says) as told:
+        bench.home.publish("orders", b"later", delay=0.5, id="later")
+    assert told.value.transient == (trouble.error is not StoreAuthError)
+    with pytest.raises(BrokerError, match=trouble.broker_says):
+        bench.home.publish("orders", b"now")
+    trouble.end(server)
+    bench.home.publish("orders", b"later", delay=0.5, id="later")
+    bench.publish(*(b"after %d" % n for n in range(EACH)))
+    sent = {b"later", *(b"%s %d" % (when, n) for when in (b"before", b"after") for n in range(EACH))}
+    bench.until(lambda: consumer.stats.acknowledged >= len(sent), lambda: (consumer.stats, bench.home.store.counts()))
+    bench.quiet(consumer)
+    assert Counter(handle.values) == dict.fromkeys(sent, 2)
+    assert bench.letters() == []
+
+
+def _raise() -> None:
+    raise ValueError("first")
