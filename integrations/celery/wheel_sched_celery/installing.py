@@ -13,7 +13,7 @@ from wheel_sched_celery.producing import HoldingAMQP, holding
 from wheel_sched_celery.settings import NAMES, UNSET
 from wheel_sched_celery.takeover import TakeoverStep
 from wheel_sched_celery.wheel import Wheel, wheel_of
-from wheel_sched_celery.worker_timer import CollectorStep, HandOverStep, WheelTimerStep
+from wheel_sched_celery.worker_timer import CollectorStep, WheelTimerStep
 
 
 def install(
@@ -51,5 +51,5 @@ def install(
     app.wheel = wheel
     app.amqp_cls = holding(symbol_by_name(app.amqp_cls))
     app.steps["consumer"].add(TakeoverStep)
-    app.steps["worker"].update((WheelTimerStep, CollectorStep, HandOverStep, DispatcherStep))
+    app.steps["worker"].update((WheelTimerStep, CollectorStep, DispatcherStep))
     return wheel

@@ -8,22 +8,13 @@ from __future__ import annotations
 from typing import Any
 
 from wheel_sched_celery.worker_timer.collector import CollectorStep
-from wheel_sched_celery.worker_timer.hand_over import HandOverStep
 from wheel_sched_celery.worker_timer.step import WheelTimerStep
 from wheel_sched_celery.worker_timer.threaded import ThreadedWheelTimer
 from wheel_sched_celery.worker_timer.timer import WheelEntry, WheelTimer
 
-__all__ = [
-    "CollectorStep",
-    "HandOverStep",
-    "ThreadedWheelTimer",
-    "WheelEntry",
-    "WheelTimer",
-    "WheelTimerStep",
-    "install",
-]
+__all__ = ["CollectorStep", "ThreadedWheelTimer", "WheelEntry", "WheelTimer", "WheelTimerStep", "install"]
 
 
 def install(app: Any) -> None:
     """Let the workers of `app` keep their timers in a wheel. Idempotent; before the worker is made."""
-    app.steps["worker"].update((WheelTimerStep, CollectorStep, HandOverStep))
+    app.steps["worker"].update((WheelTimerStep, CollectorStep))
