@@ -47,9 +47,7 @@ class WheelEntry(KombuEntry):
 
     __slots__ = ("once", "place", "timer")
 
-    def __init__(
-        self, fun: Callable[..., Any], args: Any = None, kwargs: Any = None, *, once: bool = False
-    ) -> None:
+    def __init__(self, fun: Callable[..., Any], args: Any = None, kwargs: Any = None, *, once: bool = False) -> None:
         super().__init__(fun, args, kwargs)
         self.once = once
         self.timer: WheelTimer | None = None
