@@ -54,10 +54,11 @@ class WheelEntry(KombuEntry):
         self.place: TimerTaskEntry[Any] | None = None
 
     def __call__(self) -> Any:
-        args, kwargs = self.args, self.kwargs
+        me: Any = self  # kombu's attributes have no types
+        args, kwargs = me.args, me.kwargs
         if self.once:
-            self.args, self.kwargs = (), {}
-        return self.fun(*args, **kwargs)
+            me.args, me.kwargs = (), {}
+        return me.fun(*args, **kwargs)
 
     def cancel(self) -> None:
         """Never run (again), and let go of the arguments' wheel slot. Idempotent, from any thread."""
