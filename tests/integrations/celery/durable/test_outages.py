@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -46,6 +47,21 @@ def _holds(stage: Stage) -> bool:
 
 def _ran(stage: Stage) -> list[str]:
     return [run.name for run in stage.runs() if run.name != "later"]
+
+
+def test_a_connection_that_died_meanwhile_costs_nothing(stages: Stages) -> None:
+    """The server was started anew since the last task: the next one is held as ever, and another thread's too."""
+    store = stages.server()
+    stage = stages.stage(store_url=store.tcp_url)
+    app = stage.producer(on_outage="refuse")
+    for _ in range(2):
+        app.send_task("note", ("far",), countdown=600)
+        sender = threading.Thread(target=app.send_task, args=("note", ("far",)), kwargs={"countdown": 600})
+        sender.start()
+        sender.join()
+        store.restart()
+    app.send_task("note", ("far",), countdown=600)
+    assert (stage.held(), stage.queued()) == (5, 0)
 
 
 def test_an_app_that_refuses_says_so_and_sends_nothing(stages: Stages) -> None:
