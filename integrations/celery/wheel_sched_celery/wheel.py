@@ -21,6 +21,7 @@ from wheel_sched.errors import Rejected, StoreError, StoreUnavailable, WheelSche
 from wheel_sched.store.connect import open_store
 from wheel_sched.store.delay_store import DelayStore, values_of
 from wheel_sched.store.items import Item
+from wheel_sched.store.operations import Call, Look
 from wheel_sched_celery.errors import HoldRefused
 from wheel_sched_celery.held_task import HeldTask, bounded, encode_neutral
 from wheel_sched_celery.redis_queue import RedisQueue
@@ -100,18 +101,19 @@ class Wheel:
             target = f"{target}{joint}socket_timeout={seconds:g}{connect}"
         return open_store(target, namespace=settings.namespace, shards=settings.shards, durability=settings.durability)
 
-    def store_now_ms(self) -> int:
-        """The store's time.
+    def store_now_us(self) -> int:
+        """The store's time, in microseconds since 1970.
 
         Raises:
             StoreError: it is away, or was a moment ago.
         """
         self._check_near()
         try:
-            return self.store.now_ms()
+            (window,) = values_of(self.store.execute([Call(0, Look(0, 0))]))
         except StoreError as error:
             self._gone(error)
             raise
+        return int(window.now_us)
 
     def _check_near(self) -> None:
         if time.monotonic() < self._away_until_s:

@@ -123,7 +123,7 @@ def test_the_stores_clock_never_goes_back_for_a_worker(house: House, monkeypatch
     now_us = [1_000_000]
     clock = StoreClock(house.wheel, lambda: now_us[0] * 1000)
     times = iter([5_000_000, 1_000])
-    monkeypatch.setattr(house.wheel, "store_now_ms", lambda: next(times))
+    monkeypatch.setattr(house.wheel, "store_now_us", lambda: next(times) * 1000)
     first = clock.now_us()
     now_us[0] += 120_000_000
     assert first is not None
