@@ -26,6 +26,7 @@ logger = logging.getLogger("wheel_sched.celery")
 RELEASE = "1"  # of what workers tell each other
 RETRY_S = (0.2, 0.5, 1.0, 2.0)
 LEASE_MS = 5_000  # so late is what a worker was publishing when it died
+PUSH_BATCH = 15  # the workers ask the same server three times a task, and wait while it pushes: for half a millisecond
 BACKOFF_MAX_MS = 2_000  # a broker that comes back finds its tasks at most so much later
 
 
@@ -79,7 +80,7 @@ class EmbeddedDispatcher:
                 store,
                 publisher,
                 push=None if queue is None else PushTarget(),
-                config=DispatcherConfig(backoff_max_ms=BACKOFF_MAX_MS, lease_ms=LEASE_MS),
+                config=DispatcherConfig(push_batch=PUSH_BATCH, backoff_max_ms=BACKOFF_MAX_MS, lease_ms=LEASE_MS),
             )
             dispatcher.start()
             self.dispatcher = dispatcher

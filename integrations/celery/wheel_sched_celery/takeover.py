@@ -34,7 +34,7 @@ from wheel_sched_celery.wheel import Wheel, wheel_of
 
 logger = logging.getLogger("wheel_sched.celery")
 
-ASK_AGAIN_S = 60.0  # clocks drift by up to 0.1 ms a second
+ASK_AGAIN_S = 5.0  # clocks drift by up to 0.1 ms a second; and the quickest of several replies tells the time best
 # of the transport, not of the message
 _TRANSPORT_PROPERTIES = frozenset(
     {"application_headers", "body_encoding", "content_encoding", "content_type", "delivery_info", "delivery_tag"}
@@ -79,11 +79,11 @@ class StoreClock:
     def _ask(self) -> None:
         before_us = self._monotonic_ns() // 1000
         try:
-            now_ms = self._wheel.store_now_ms()
+            now_us = self._wheel.store_now_us()
         except WheelSchedError:
             return
         after_us = self._asked_us = self._monotonic_ns() // 1000
-        self._time.observe(now_ms * 1000, before_us, after_us)
+        self._time.observe(now_us, before_us, after_us)
 
 
 class Takeover:

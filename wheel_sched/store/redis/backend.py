@@ -92,7 +92,10 @@ class RedisBackend:
             return Performed(self.execute(calls, now_ms))
         talk = self.dialect.talk(calls, now_ms)
         step: Any = next(talk)  # a talk begins by saying something
-        line = self._lines.pop() if self._lines else Line(self.client)
+        try:
+            line = self._lines.pop()  # other threads may be at it
+        except IndexError:
+            line = Line(self.client)
         line.send(step.commands)
         return _Talking(self, talk, line)
 

@@ -47,11 +47,16 @@ class Line:
                 found.append(refusal)
             except (redis.RedisError, OSError) as failure:
                 error = failure
+        expected, self._expected = self._expected, 0
         if error is None:
             return found
         if self._connection is not None:
             self._connection.disconnect()  # what still comes belongs to what is given up here
-        return [error] * self._expected
+        return [error] * expected
+
+    def __del__(self) -> None:
+        if self._expected and self._connection is not None:  # somebody was interrupted between the two
+            self._connection.disconnect()
 
     def close(self) -> None:
         """Give the connection back to its pool. Idempotent."""

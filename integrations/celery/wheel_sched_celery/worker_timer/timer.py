@@ -37,14 +37,28 @@ FAR_MS: Final = 1 << 53  # 285,000 years: for an eta beyond any clock, and the l
 
 
 class WheelEntry(KombuEntry):
-    """kombu's `Entry`, whose `cancel` takes it out of the wheel."""
+    """kombu's `Entry`, whose `cancel` takes it out of the wheel.
 
-    __slots__ = ("place", "timer")
+    Args:
+        once: it runs once, and lets go of its arguments then. A request of Celery 5.7 keeps the entry it waits in, and
+            the two of them would wait for the garbage collector, which stops a worker for 0.1 s every few thousand
+            tasks. Defaults to False.
+    """
 
-    def __init__(self, fun: Callable[..., Any], args: Any = None, kwargs: Any = None) -> None:
+    __slots__ = ("once", "place", "timer")
+
+    def __init__(self, fun: Callable[..., Any], args: Any = None, kwargs: Any = None, *, once: bool = False) -> None:
         super().__init__(fun, args, kwargs)
+        self.once = once
         self.timer: WheelTimer | None = None
         self.place: TimerTaskEntry[Any] | None = None
+
+    def __call__(self) -> Any:
+        me: Any = self  # kombu's attributes have no types
+        args, kwargs = me.args, me.kwargs
+        if self.once:
+            me.args, me.kwargs = (), {}
+        return me.fun(*args, **kwargs)
 
     def cancel(self) -> None:
         """Never run (again), and let go of the arguments' wheel slot. Idempotent, from any thread."""
@@ -108,6 +122,18 @@ class WheelTimer(Timer):
     ) -> KombuEntry:
         """Run `entry` in `secs` seconds."""
         return self.enter_at(entry, (time or self._clock)() + float(secs), priority)
+
+    def call_at(
+        self, eta: Any, fun: Callable[..., Any], args: Any = (), kwargs: Any = None, priority: int | None = 0
+    ) -> KombuEntry:
+        """Run `fun` at `eta`."""
+        return self.enter_at(self.Entry(fun, args, kwargs, once=True), eta, priority)
+
+    def call_after(
+        self, secs: float, fun: Callable[..., Any], args: Any = (), kwargs: Any = None, priority: int | None = 0
+    ) -> KombuEntry:
+        """Run `fun` in `secs` seconds."""
+        return self.enter_after(secs, self.Entry(fun, args, kwargs, once=True), priority)
 
     def _enter(self, eta: float, priority: int, entry: KombuEntry, **_: Any) -> KombuEntry:
         # What is due already is due at once, and not with the next millisecond.

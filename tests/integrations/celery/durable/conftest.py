@@ -249,10 +249,10 @@ class Stages:
         self._stages: list[Stage] = []
         stack.callback(self._close)
 
-    def server(self) -> TemporaryServer:
+    def server(self, **options: Any) -> TemporaryServer:
         """Another server, with a port."""
         with ExitStack() as fresh:
-            server = fresh.enter_context(temporary_server(tcp=True))
+            server = fresh.enter_context(temporary_server(tcp=True, **options))
             rest = fresh.pop_all()
         self._stack.callback(rest.close)
         self._stack.callback(self._close)  # runs first

@@ -15,9 +15,10 @@ from wheel_sched_celery.due import iso_of
 from wheel_sched_celery.recording import record
 
 from wheel_sched.dispatcher import DispatcherConfig
+from wheel_sched.errors import StoreError
 
 if TYPE_CHECKING:
-    from conftest import Stage, Stages
+    from conftest import Stage, Stages, Worker
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(150)]
 
@@ -87,6 +88,52 @@ def test_a_worker_stopped_beyond_its_lease_while_it_publishes_loses_nothing(stag
     assert len(ids) == count
     assert sum(ids.values()) - count <= DispatcherConfig().batch
     assert max(ids.values()) <= 2
+
+
+@pytest.mark.parametrize("together", [True, False], ids=["one server", "two servers"])
+def test_servers_killed_while_it_publishes_lose_nothing(stages: Stages, together: bool) -> None:
+    """Broker and store die at once with a part handed over: on one server each task is there once; apart, those of the
+    batch that was under way can be there twice."""
+    broker, rest = stages.server(fsync="always"), stages.server()
+    store = broker if together else stages.server(fsync="always")
+    stage = stages.stage(server=rest, broker_url=broker.tcp_url, store_url=store.tcp_url)
+    count = 5_000
+    worker = stage.worker("-Q", "elsewhere").wait_ready()
+    with redis.Redis.from_url(broker.tcp_url) as queue:
+        _stop_in_the_middle(stage, worker, queue, count)
+        for server in {broker, store}:
+            server.sigkill()
+        worker.send_all(signal.SIGCONT)
+        for server in {broker, store}:
+            server.restart()
+    with redis.Redis.from_url(broker.tcp_url) as queue:
+        stage.wait_until(lambda: _empty(stage), "all were handed over")
+        ids = Counter(json.loads(row)["headers"]["id"] for row in queue.lrange("parked", 0, -1))
+    assert len(ids) == count
+    assert sum(ids.values()) - count <= (0 if together else DispatcherConfig().batch)
+
+
+def _stop_in_the_middle(stage: Stage, worker: Worker, queue: Any, count: int) -> None:
+    """Stop a worker that has handed over a part of so many; again with others where it was too quick for us."""
+    while True:
+        queue.delete("parked")
+        worker.send_all(signal.SIGSTOP)
+        _park(stage, count, stage.store.now_ms() - 1)
+        worker.send_all(signal.SIGCONT)
+        stage.wait_until(lambda: queue.llen("parked"), "it has begun")
+        worker.send_all(signal.SIGSTOP)
+        if queue.llen("parked") < count:
+            return
+        worker.send_all(signal.SIGCONT)
+        stage.wait_until(lambda: _empty(stage), "it has ended")
+
+
+def _empty(stage: Stage) -> bool:
+    """Whether the store can be reached, and nothing is left in it."""
+    try:
+        return not stage.store.counts().sizes["body"]
+    except StoreError:
+        return False
 
 
 def _park(stage: Stage, count: int, eta_ms: int, queue: str = "parked") -> None:

@@ -92,10 +92,8 @@ def test_a_turns_messages_are_stored_in_one_call_and_then_acknowledged(house: Ho
     """Not before: until then they are the broker's."""
     scene = Scene(house)
     calls: list[int] = []
-    schedule = house.store.schedule
-    monkeypatch.setattr(
-        house.store, "schedule", lambda items, **more: calls.append(len(items)) or schedule(items, **more)
-    )
+    store_all = house.wheel._store_all
+    monkeypatch.setattr(house.wheel, "_store_all", lambda items: calls.append(len(items)) or store_all(items))
     for i in range(5):
         scene.receive(f"id-{i}", 60)
     assert (scene.acked, len(scene.consumer.soon)) == ([], 1)
@@ -125,7 +123,7 @@ def test_the_stores_clock_never_goes_back_for_a_worker(house: House, monkeypatch
     now_us = [1_000_000]
     clock = StoreClock(house.wheel, lambda: now_us[0] * 1000)
     times = iter([5_000_000, 1_000])
-    monkeypatch.setattr(house.wheel, "store_now_ms", lambda: next(times))
+    monkeypatch.setattr(house.wheel, "store_now_us", lambda: next(times) * 1000)
     first = clock.now_us()
     now_us[0] += 120_000_000
     assert first is not None
@@ -165,7 +163,7 @@ def test_with_the_store_away_they_stay_in_the_worker(house: House, monkeypatch: 
         raise StoreUnavailable("gone")
 
     scene.receive("early", 60)
-    monkeypatch.setattr(house.store, "schedule", away)
+    monkeypatch.setattr(house.wheel, "_store_all", away)
     scene.consumer.turn()
     assert (scene.left_to_stock, scene.acked) == (["early"], [])
 

@@ -18,7 +18,7 @@ import pytest
 import redis
 from celery import Celery
 
-DEADLINE_S = 60.0
+DEADLINE_S = 120.0
 _numbers = itertools.count()
 
 

@@ -282,17 +282,18 @@ def test_a_cancelled_entry_is_freed_at_once() -> None:
 
 
 def test_what_has_run_is_freed_at_once() -> None:
-    """By reference count alone: a worker should not wait for its collector."""
+    """By reference count alone, also where a request keeps its entry: a worker should not wait for its collector."""
 
     class Request:
-        pass
+        entry: Any
 
     timer = WheelTimer()
     gone = []
     for _ in range(3):
         request = Request()
         gone.append(weakref.ref(request))
-        timer.call_at(0, id, (request,))
+        request.entry = timer.call_at(0, id, (request,))
+        request.entry = timer.call_after(0, id, (request,))
     del request
     gc.disable()
     try:
