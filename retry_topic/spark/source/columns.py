@@ -1,8 +1,9 @@
 """Packed pages of a scan as Arrow columns, in bulk: Python touches no row by itself.
 
-Ids and records come one behind the other in long strings, with their lengths beside them, so a column of ids is a view
-of one. The heads of records are read by numpy, all rows at once and a digit at a time, whatever their topics, routes and
-refs; what lies between two places is then one cut. Batches that hold a row without a readable record are read one by one.
+Ids and records come one behind the other in long strings, with their lengths beside them, so a column of ids is a
+view of one. The heads of records are read by numpy, all rows at once and a digit at a time, whatever their topics,
+routes and refs; what lies between two places is then one cut. Batches that hold a row without a readable record are
+read one by one.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ Arrays = dict[str, Any]  # name -> Arrow array, of the same length each
 compute: Any = pc  # its functions are made at run time
 
 _DIGITS = 15  # a longer number is none that this schema writes
+_GREATEST = 2**63 - 1  # version that Spark's bigint holds
 _COLON = b":"
 _VIEWABLE = 2**31 - 1  # bytes that Arrow's offsets reach
 
@@ -69,7 +71,7 @@ def _whole(lists: Iterable[bytes]) -> Any:
 def _slices(raw: bytes, starts: Any, stops: Any) -> Any:
     """What lies between each start and its stop, which are in order."""
     count = len(starts)
-    edges = np.empty(2 * count, np.int32)
+    edges: Any = np.empty(2 * count, np.int32)
     edges[0::2], edges[1::2] = starts, stops
     buffers = [None, pa.py_buffer(edges), pa.py_buffer(raw)]
     if (starts[1:] == stops[:-1]).all():  # nothing lies between them: a view
@@ -79,9 +81,7 @@ def _slices(raw: bytes, starts: Any, stops: Any) -> Any:
     return between.take(pa.array(np.arange(0, 2 * count - 1, 2)))
 
 
-def _in_bulk(
-    state: State, stored: bytes, lengths: Any, told: list[bytes | None], wanted: set[str]
-) -> Arrays | None:
+def _in_bulk(state: State, stored: bytes, lengths: Any, told: list[bytes | None], wanted: set[str]) -> Arrays | None:
     """What is wanted of records; None when one of them is missing or is none."""
     if len(stored) > _VIEWABLE or (lengths < 0).any():
         return None
@@ -99,9 +99,9 @@ def _in_bulk(
     route = topic + topic_length
     refs = route + route_length
     body = refs + refs_length
-    numbers = (why_length, version, topic_length, route_length, refs_length)
-    sound = np.minimum.reduce([np.broadcast_to(number, len(lengths)) for number in numbers]) >= 0
-    sound &= (mark == 1) & (text[np.minimum(start + 1, len(text) - 1)] == ord(_COLON)) & (body <= ends)
+    sound = (mark == 1) & (text[np.minimum(start + 1, len(text) - 1)] == ord(_COLON)) & (body <= ends)
+    for number in (why_length, version, topic_length, route_length, refs_length):
+        sound &= number >= 0
     if not sound.all():
         return None
     made: dict[str, Callable[[], Any]] = {
@@ -118,7 +118,7 @@ def _in_bulk(
 def _numbers(text: Any, at: Any) -> tuple[Any, Any]:
     """The number that begins at each place, -1 where there is none; and the place behind the colon at its end."""
     first = at = np.minimum(at, len(text) - 1)
-    values = np.zeros(len(at), np.int64)
+    values: Any = np.zeros(len(at), np.int64)
     for _ in range(_DIGITS):
         digits = text[at] - ord("0")  # bytes below wrap around
         goes_on = digits < 10
@@ -199,9 +199,10 @@ def _one_by_one(state: State, stored: list[bytes | None], told: list[bytes | Non
 def read_or_none(raw: bytes | None) -> Record | None:
     """The record, None when it is missing or cannot be read."""
     try:
-        return None if raw is None else read_record(raw)
+        record = None if raw is None else read_record(raw)
     except StoreError:
         return None
+    return record if record and abs(record.version) <= _GREATEST else None
 
 
 def _without_reason(raw: bytes) -> tuple[bytes, bytes]:

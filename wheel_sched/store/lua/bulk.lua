@@ -11,17 +11,13 @@ local key = ({due = KEYS[DUE], fly = KEYS[FLY], held = KEYS[HELD], dead = KEYS[D
 local limit = math.min(tonumber(ARGV[8]), MAX_BATCH)
 local found = page_behind(key, ARGV[4], ARGV[5], ARGV[6], ARGV[7], limit)
 local written = {}                     -- lengths as text; most of a page's are alike
-local function length(text)
-  local n = #text
-  local as_text = written[n] or ms(n)
-  written[n] = as_text
-  return as_text
-end
 local ids, scores, lengths = {}, {}, {}
 local n = #found / 2
 for i = 1, n do
   local id = found[2 * i - 1]
-  ids[i], scores[i], lengths[i] = id, found[2 * i], length(id)
+  local length = #id
+  if not written[length] then written[length] = ms(length) end
+  ids[i], scores[i], lengths[i] = id, found[2 * i], written[length]
 end
 local more = n == limit and n > 0
 local records, sizes, reasons = {}, {}, {}
@@ -30,15 +26,15 @@ if ARGV[9] == '1' then
   while done < n and bytes < BYTES do
     local part = redis.call('HMGET', hash, unpack(ids, done + 1, math.min(done + PART, n)))
     for i = 1, #part do
-      local record = part[i]
-      if record then
-        records[done + i], sizes[done + i] = record, length(record)
-        bytes = bytes + #record
-      else
-        records[done + i], sizes[done + i] = '', '-1'
-      end
+      local length = -1
+      if part[i] then length = #part[i] else part[i] = '' end
+      if not written[length] then written[length] = ms(length) end
+      sizes[done + i] = written[length]
     end
     done = done + #part
+    local text = table.concat(part)
+    records[#records + 1] = text
+    bytes = bytes + #text
   end
   if done < n then n, more = done, true end
   local why = n > 0 and ({fly = KEYS[CLAIM], held = KEYS[WHY]})[ARGV[3]]
