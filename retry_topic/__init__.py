@@ -49,10 +49,11 @@ _MODULES = MappingProxyType(
     }
 )
 
+if not TYPE_CHECKING:  # a checker knows the names, and is to tell of others
 
-def __getattr__(name: str) -> Any:
-    for module, names in _MODULES.items():
-        if name in names:
-            found = globals()[name] = getattr(import_module(f"retry_topic.{module}"), name)
-            return found
-    raise AttributeError(f"module 'retry_topic' has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        for module, names in _MODULES.items():
+            if name in names:
+                found = globals()[name] = getattr(import_module(f"retry_topic.{module}"), name)
+                return found
+        raise AttributeError(f"module 'retry_topic' has no attribute {name!r}")
