@@ -1,12 +1,21 @@
-"""Retry topics: failed messages wait durably, come back on time, are capped and dead-lettered."""
+"""Retry topics: failed messages wait durably, come back on time, are capped and dead-lettered.
 
-from retry_topic.consumer import Consumer, ConsumerConfig
-from retry_topic.dead_letters import DeadLetterInfo, DeadLetters, Selection
-from retry_topic.home import Home, connect
-from retry_topic.message import Message, Source
-from retry_topic.policy import PolicySet, RetryPolicy, load_policies
-from retry_topic.service import RetryService, ServiceConfig
-from retry_topic.verdict import Ack, DeadLetter, Retry
+Names are imported when they are first asked for: who needs one part, as each process that Spark starts, waits for no
+other.
+"""
+
+from importlib import import_module
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from retry_topic.consumer import Consumer, ConsumerConfig
+    from retry_topic.dead_letters import DeadLetterInfo, DeadLetters, Selection
+    from retry_topic.home import Home, connect
+    from retry_topic.message import Message, Source
+    from retry_topic.policy import PolicySet, RetryPolicy, load_policies
+    from retry_topic.service import RetryService, ServiceConfig
+    from retry_topic.verdict import Ack, DeadLetter, Retry
 
 __all__ = [
     "Ack",
@@ -27,3 +36,24 @@ __all__ = [
     "connect",
     "load_policies",
 ]
+
+_MODULES = MappingProxyType(
+    {
+        "consumer": ("Consumer", "ConsumerConfig"),
+        "dead_letters": ("DeadLetterInfo", "DeadLetters", "Selection"),
+        "home": ("Home", "connect"),
+        "message": ("Message", "Source"),
+        "policy": ("PolicySet", "RetryPolicy", "load_policies"),
+        "service": ("RetryService", "ServiceConfig"),
+        "verdict": ("Ack", "DeadLetter", "Retry"),
+    }
+)
+
+if not TYPE_CHECKING:  # a checker knows the names, and is to tell of others
+
+    def __getattr__(name: str) -> Any:
+        for module, names in _MODULES.items():
+            if name in names:
+                found = globals()[name] = getattr(import_module(f"retry_topic.{module}"), name)
+                return found
+        raise AttributeError(f"module 'retry_topic' has no attribute {name!r}")

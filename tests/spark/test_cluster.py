@@ -16,7 +16,7 @@ import pyspark
 import pytest
 
 from retry_topic.message import Message
-from retry_topic.wire import encode_body
+from retry_topic.wire import decode_body, encode_body
 from wheel_sched.store import DelayStore, Item
 from wheel_sched.testing.servers import free_port
 
@@ -106,3 +106,6 @@ def test_backfill_and_dlq_on_a_cluster_do_what_they_do_on_one_machine(
     assert told == {"stored": 3_000, "letters": 200, "replayed": 200}
     assert (tmp_path / "master.log").read_text("utf-8", "replace").count("Launching executor") == 2
     assert store.counts().now == {("due", "reminders"): 3_000, ("due", "orders"): 200}
+    found = store.get([f"reminder-{n}" for n in range(3_000)])
+    assert [item and item.score_ms for item in found] == [4_000_000_000_000 + n for n in range(3_000)]
+    assert {item and decode_body(item.body).value for item in found} == {b'{"customer":%d}' % n for n in range(3_000)}

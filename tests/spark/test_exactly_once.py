@@ -106,7 +106,7 @@ def test_a_task_that_fails_half_way_brings_the_rest_when_it_is_repeated(
         return True
 
     query = start(spark, source, tmp_path / "checkpoint", options, failing_at(1, 1_500, options["store"], fail_once))
-    query.awaitTermination(120)
+    query.awaitTermination(300)
     assert query.exception() is None
     assert once.exists()
     consumer.drain()
@@ -126,19 +126,21 @@ def test_an_epoch_that_failed_for_good_is_made_good_from_the_checkpoint(
         query.awaitTermination(240)
     broken.unlink()
     again = start(spark, source, tmp_path / "checkpoint", options, step)
-    again.awaitTermination(120)
+    again.awaitTermination(300)
     assert again.exception() is None
     consumer.drain()
     assert consumer.seen == EVERYTHING
     assert left_behind(store) == []
 
 
-def test_a_driver_that_is_killed_leaves_nothing_out_and_nothing_twice(
+@pytest.mark.timeout(1_000)
+def test_a_driver_that_is_killed_twice_leaves_nothing_out_and_nothing_twice(
     store: DelayStore, redis_url: str, source: str, tmp_path: Path, consumer: Any
 ) -> None:
-    """SIGKILL of driver, JVM and workers in the middle of an epoch that is partly stored, and has partly gone out."""
+    """SIGKILL of driver, JVM and workers, twice, each in the middle of an epoch that is partly stored, and has partly
+    gone out."""
     program = Path(__file__).parent / "processes" / "stream.py"
-    for epoch in (1, None):
+    for epoch in (1, 2, None):
         stop_at = "" if epoch is None else f"e{epoch}-1500"
         reached = tmp_path / f"reached-{epoch}"
         process = subprocess.Popen(
@@ -150,12 +152,12 @@ def test_a_driver_that_is_killed_leaves_nothing_out_and_nothing_twice(
         )
         try:
             if epoch is None:
-                assert process.wait(150) == 0
+                assert process.wait(300) == 0
             else:
                 consumer.wait_until(
                     lambda: reached.exists() and any(i.startswith(f"e{epoch}-") for i in consumer.seen),  # noqa: B023
                     f"the kill point in epoch {epoch}",
-                    200,
+                    300,
                 )
                 assert process.poll() is None
         finally:

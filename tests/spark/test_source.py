@@ -82,6 +82,8 @@ def test_filters_reach_the_store_and_options_do_the_same(
     dead = {row["id"]: (row["at_ms"], row["reason"], row["body"]) for row in everything.where("state='dead'").collect()}
     assert dead == {f"d{n}": (5_000 + n, "broken: badly", b"x") for n in range(20)}
     assert everything.where("at_ms > 5 and at_ms < 3").count() == 0
+    assert everything.where("shard = 99").count() == 0
+    assert everything.where("state = 'gone'").count() == 0
     assert read(spark, options, topic="mail").count() == 520
     light = spark.read.format("wheelsched").options(**options).schema("at_ms bigint, id string").load()
     assert light.agg(f.count("*"), f.max("at_ms")).first() == (1520, DUE_MS + 1499)

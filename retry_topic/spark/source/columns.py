@@ -1,110 +1,181 @@
-"""Pages of a scan as Arrow columns, in bulk: Python touches each row as seldom as it can.
+"""Packed pages of a scan as Arrow columns, in bulk: Python touches no row by itself.
 
-A page comes as lists of bytes. Ids and scores are read by Arrow as a whole. Records of one topic start alike, so all of
-them are cut at the same place once it was seen that they do; the rest, and rows that are odd, are read one by one.
+Ids and records come one behind the other in long strings, with their lengths beside them, so a column of ids is a
+view of one. The heads of records are read by numpy, all rows at once and a digit at a time, whatever their topics,
+routes and refs; what lies between two places is then one cut. Batches that hold a row without a readable record are
+read one by one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from wheel_sched.errors import StoreError
 from wheel_sched.store.items import State
-from wheel_sched.store.operations import Scan
+from wheel_sched.store.operations import BulkPage
 from wheel_sched.store.record import Record, encode_text, read_record
 
 Arrays = dict[str, Any]  # name -> Arrow array, of the same length each
 
+compute: Any = pc  # its functions are made at run time
 
-class Raw(NamedTuple):
-    """A page as the server gave it; the last two are empty when records were not asked for."""
-
-    ids: list[bytes]
-    scores: list[bytes]
-    records: list[bytes | None]
-    reasons: list[bytes | None]
+_DIGITS = 15  # a longer number is none that this schema writes
+_GREATEST = 2**63 - 1  # version that Spark's bigint holds
+_COLON = b":"
+_VIEWABLE = 2**31 - 1  # bytes that Arrow's offsets reach
 
 
-@dataclass(slots=True)
-class RawScan(Scan):
-    """A `Scan` whose reply is left as it is. For stores on a server."""
-
-    def parse(self, reply: Any, shard: int) -> Any:
-        return Raw(*reply[1:])
-
-
-def places(shard: int, state: State, pages: Sequence[Raw], names: set[str]) -> Arrays:
+def places(shard: int, state: State, pages: Sequence[BulkPage], names: set[str]) -> Arrays:
     """id, state, shard and at_ms, as far as they are wanted."""
-    count = sum(len(page.ids) for page in pages)
+    lengths = _whole(page.id_lengths for page in pages)
     found: Arrays = {}
     if "id" in names:
-        found["id"] = texts([raw for page in pages for raw in page.ids])
+        ends = np.cumsum(lengths)
+        raw = b"".join([page.ids for page in pages])
+        found["id"] = texts(_slices(raw, ends - lengths, ends))
     if "state" in names:
-        found["state"] = pa.repeat(pa.scalar(state, pa.string()), count)
+        found["state"] = pa.repeat(pa.scalar(state, pa.string()), len(lengths))
     if "shard" in names:
-        found["shard"] = pa.repeat(pa.scalar(shard, pa.int32()), count)
+        found["shard"] = pa.repeat(pa.scalar(shard, pa.int32()), len(lengths))
     if "at_ms" in names:
-        scores = pa.array([raw for page in pages for raw in page.scores], pa.binary())
-        # by way of floats: a server may write a score as 4e+12
-        found["at_ms"] = scores.cast(pa.string()).cast(pa.float64()).cast(pa.int64())
+        found["at_ms"] = pa.array(_whole(page.scores for page in pages), pa.int64())
     return found
 
 
-def items(shard: int, state: State, pages: Sequence[Raw], names: set[str]) -> Arrays:
+def items(shard: int, state: State, pages: Sequence[BulkPage], names: set[str]) -> Arrays:
     """The form `items`."""
     found = places(shard, state, pages, names)
     wanted = names - found.keys()
     if not wanted:
         return found
-    stored = [raw for page in pages for raw in page.records]
-    records = stored
-    if state == "dead":
-        records = [None if raw is None else _without_reason(raw) for raw in stored]
-    parts = _alike(records, wanted)
-    rows = [read_or_none(raw) for raw in records] if parts is None else []
-    found.update(_one_by_one(rows) if parts is None else parts)
-    if "reason" in wanted and state == "due" and parts is not None:
-        found["reason"] = pa.nulls(len(records), pa.string())
-    elif "reason" in wanted:
-        told = [raw for page in pages for raw in page.reasons] or [None] * len(stored)
-        sound = [row is not None for row in rows] if parts is None else [True] * len(stored)
-        reasons = [_reason(state, *row) for row in zip(told, stored, sound, strict=True)]
-        found["reason"] = pa.array(reasons, pa.string())
+    stored = b"".join([page.records for page in pages])
+    lengths = _whole(page.record_lengths for page in pages)
+    told = [reason for page in pages for reason in page.reasons]
+    parts = _in_bulk(state, stored, lengths, told, wanted)
+    found.update(_one_by_one(state, _apart(stored, lengths), told) if parts is None else parts)
     return {name: found[name] for name in names}
 
 
-def _alike(records: list[bytes | None], wanted: set[str]) -> Arrays | None:
-    """The parts of records that all have the same topic and neither route nor refs; None when they are not so."""
-    try:
-        first = read_record(records[0] or b"")
-        if first.route is not None or first.refs:
-            return None
-        topic = encode_text(first.topic)
-        head = b"%d:0:0:%s" % (len(topic), topic)
-        cut = [raw.split(b":", 2) for raw in records]  # type: ignore[union-attr]  # None has no split
-        if not all(mark == b"1" and rest.startswith(head) for mark, _, rest in cut):
-            return None
-        found: Arrays = {}
-        if "version" in wanted:
-            versions = pa.array([version for _, version, _ in cut], pa.binary())
-            found["version"] = versions.cast(pa.string()).cast(pa.int64())
-        if "body" in wanted:
-            start = len(head)
-            found["body"] = pa.array([rest[start:] for _, _, rest in cut], pa.binary())
-        count = len(records)
-        found["topic"] = pa.repeat(pa.scalar(text_of(topic), pa.string()), count)
-        found["route"] = pa.nulls(count, pa.string())
-        found["refs"] = pa.ListArray.from_arrays(pa.array([0] * (count + 1), pa.int32()), pa.array([], pa.string()))
-        return found
-    except (AttributeError, IndexError, StoreError, ValueError):  # a missing record, or one that is none
+def _whole(lists: Iterable[bytes]) -> Any:
+    """Numbers between blanks, as an array of int64."""
+    text = pa.array([b" ".join(lists)], pa.binary()).cast(pa.string())
+    # by way of floats: a server may write a score as 4e+12
+    return compute.split_pattern(text, " ").values.cast(pa.float64()).cast(pa.int64()).to_numpy()
+
+
+def _slices(raw: bytes, starts: Any, stops: Any) -> Any:
+    """What lies between each start and its stop, which are in order."""
+    count = len(starts)
+    edges: Any = np.empty(2 * count, np.int32)
+    edges[0::2], edges[1::2] = starts, stops
+    buffers = [None, pa.py_buffer(edges), pa.py_buffer(raw)]
+    if (starts[1:] == stops[:-1]).all():  # nothing lies between them: a view
+        buffers[1] = pa.py_buffer(np.append(edges[0::2], edges[-1:]))
+        return pa.Array.from_buffers(pa.binary(), count, buffers)
+    between = pa.Array.from_buffers(pa.binary(), 2 * count - 1, buffers)
+    return between.take(pa.array(np.arange(0, 2 * count - 1, 2)))
+
+
+def _in_bulk(state: State, stored: bytes, lengths: Any, told: list[bytes | None], wanted: set[str]) -> Arrays | None:
+    """What is wanted of records; None when one of them is missing or is none."""
+    if len(stored) > _VIEWABLE or (lengths < 0).any():
         return None
+    # colons behind the last one, so that a number that is cut off ends somewhere
+    text = np.frombuffer(stored + 8 * _COLON, np.uint8)
+    ends = np.cumsum(lengths)
+    begins = ends - lengths
+    why_length, why = _numbers(text, begins) if state == "dead" else (0, begins)
+    start = why + why_length
+    mark, at = _numbers(text, start)
+    version, at = _numbers(text, at)
+    topic_length, at = _numbers(text, at)
+    route_length, at = _numbers(text, at)
+    refs_length, topic = _numbers(text, at)
+    route = topic + topic_length
+    refs = route + route_length
+    body = refs + refs_length
+    sound = (mark == 1) & (text[np.minimum(start + 1, len(text) - 1)] == ord(_COLON)) & (body <= ends)
+    for number in (why_length, version, topic_length, route_length, refs_length):
+        sound &= number >= 0
+    if not sound.all():
+        return None
+    made: dict[str, Callable[[], Any]] = {
+        "version": lambda: pa.array(version, pa.int64()),
+        "topic": lambda: texts(_slices(stored, topic, route)),
+        "route": lambda: _or_null(texts(_slices(stored, route, refs))),
+        "refs": lambda: _lists(_slices(stored, refs, body)),
+        "body": lambda: _slices(stored, body, ends),
+        "reason": lambda: _reasons(state, told, _slices(stored, why, start)),
+    }
+    return {name: make() for name, make in made.items() if name in wanted}
 
 
-def _one_by_one(rows: list[Record | None]) -> Arrays:
+def _numbers(text: Any, at: Any) -> tuple[Any, Any]:
+    """The number that begins at each place, -1 where there is none; and the place behind the colon at its end."""
+    first = at = np.minimum(at, len(text) - 1)
+    values: Any = np.zeros(len(at), np.int64)
+    for _ in range(_DIGITS):
+        digits = text[at] - ord("0")  # bytes below wrap around
+        goes_on = digits < 10
+        if not goes_on.any():
+            break
+        values = np.where(goes_on, values * 10 + digits, values)
+        at = at + goes_on
+    ended = (text[at] == ord(_COLON)) & (at > first)
+    return np.where(ended, values, -1), at + 1
+
+
+def _or_null(found: Any) -> Any:
+    """Texts, null for empty ones."""
+    return compute.if_else(compute.equal(found, ""), pa.scalar(None, pa.string()), found)
+
+
+def _lists(found: Any) -> Any:
+    """Lines as lists of them."""
+    if not compute.any(compute.greater(compute.binary_length(found), 0)).as_py():
+        nothing = pa.array(np.zeros(len(found) + 1, np.int32))
+        return pa.ListArray.from_arrays(nothing, pa.array([], pa.string()))
+    return pa.array([text.split("\n") if text else [] for text in texts(found).to_pylist()], pa.list_(pa.string()))
+
+
+def _reasons(state: State, told: list[bytes | None], of_dead: Any) -> Any:
+    if state == "due":
+        return pa.nulls(len(of_dead), pa.string())
+    if state == "dead":
+        told = of_dead.to_pylist()
+    return pa.array([_reason(state, raw) for raw in told], pa.string())
+
+
+def _reason(state: State, told: bytes | None) -> str | None:
+    raw = told or b""
+    if state == "held":
+        raw = raw.partition(b"\n")[0]
+    return raw.decode("utf-8", "replace") or None
+
+
+def _apart(stored: bytes, lengths: Any) -> list[bytes | None]:
+    """The records, None for missing ones."""
+    found: list[bytes | None] = []
+    at = 0
+    for length in lengths.tolist():
+        found.append(None if length < 0 else stored[at : at + length])
+        at += max(0, length)
+    return found
+
+
+def _one_by_one(state: State, stored: list[bytes | None], told: list[bytes | None]) -> Arrays:
+    """All columns of records that may be damaged."""
+    reasons = told or [None] * len(stored)
+    records = stored
+    if state == "dead":
+        split = [(b"", None) if raw is None else _without_reason(raw) for raw in stored]
+        reasons, records = [reason for reason, _ in split], [record for _, record in split]
+    rows = [read_or_none(raw) for raw in records]
     return {
         "version": pa.array([row and row.version for row in rows], pa.int64()),
         "topic": pa.array([row and text_of(encode_text(row.topic)) for row in rows], pa.string()),
@@ -115,41 +186,37 @@ def _one_by_one(rows: list[Record | None]) -> Arrays:
             [[text_of(encode_text(ref)) for ref in row.refs] if row else None for row in rows], pa.list_(pa.string())
         ),
         "body": pa.array([row and row.body for row in rows], pa.binary()),
+        "reason": pa.array(
+            [
+                "no record" if raw is None else _reason(state, why) or (None if row else "unreadable record")
+                for raw, why, row in zip(stored, reasons, rows, strict=True)
+            ],
+            pa.string(),
+        ),
     }
 
 
 def read_or_none(raw: bytes | None) -> Record | None:
     """The record, None when it is missing or cannot be read."""
     try:
-        return None if raw is None else read_record(raw)
+        record = None if raw is None else read_record(raw)
     except StoreError:
         return None
+    return record if record and abs(record.version) <= _GREATEST else None
 
 
-def _reason(state: State, told: bytes | None, stored: bytes | None, sound: bool) -> str | None:
-    """Why it is where it is; of one without a readable record, that."""
-    if stored is None:
-        return "no record"
-    reason = told or b""
-    if state == "dead":
-        reason = stored[: len(stored) - len(_without_reason(stored))].partition(b":")[2]
-    elif state == "held":
-        reason = reason.partition(b"\n")[0]
-    return reason.decode("utf-8", "replace") or (None if sound else "unreadable record")
-
-
-def _without_reason(raw: bytes) -> bytes:
-    """The record behind the reason that stands in front of a dead one."""
+def _without_reason(raw: bytes) -> tuple[bytes, bytes]:
+    """The reason that stands in front of a dead record, and the record."""
     length, _, rest = raw.partition(b":")
-    return rest[int(length) :] if length.isdigit() else raw
+    return (rest[: int(length)], rest[int(length) :]) if length.isdigit() else (b"", raw)
 
 
-def texts(raws: list[bytes]) -> Any:
+def texts(found: Any) -> Any:
     """Bytes as text; what is no UTF-8 is shown in escapes."""
     try:
-        return pa.array(raws, pa.binary()).cast(pa.string())
+        return found.cast(pa.string())
     except pa.ArrowInvalid:
-        return pa.array([text_of(raw) for raw in raws], pa.string())
+        return pa.array([text_of(raw) for raw in found.to_pylist()], pa.string())
 
 
 def text_of(raw: bytes) -> str:

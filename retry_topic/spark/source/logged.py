@@ -45,7 +45,8 @@ class HistoryReader(DataSourceReader):
         return [ShardLog(shard) for shard in range(self._place.shards) if wanted is None or shard in wanted]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, ShardLog)  # noqa: S101  # they are ours
+        if not isinstance(partition, ShardLog):
+            return  # Spark plans one of its own where there are none
         seen = Exported()
         with self._place.opened() as store:
             rows = attempts_in(store, partition.shard, seen)

@@ -1,5 +1,7 @@
 """Reading the store: each shard in one Spark partition or several, pages continued behind the last id, Arrow out.
 
+The server looks for the next page while this one is taken apart.
+
 A state with many items is cut by score into partitions of about `PART` rows, so that a store of one shard is read by
 several tasks too. A live store is no snapshot: what moves while it is read may be seen in two places, or in none. What
 stays where it is is seen exactly once. Who asks for `id`, `state`, `shard` and `at_ms` alone spares the server its
@@ -18,8 +20,7 @@ from retry_topic.spark.source.narrowing import narrow
 from retry_topic.spark.source.options import Place, Scope
 from retry_topic.spark.source.shapes import LIGHT
 from wheel_sched.store.items import MAX_BATCH, State
-from wheel_sched.store.operations import Call, Cuts, Scan
-from wheel_sched.store.record import decode_text
+from wheel_sched.store.operations import Bulk, BulkPage, Call, Cuts, Scan
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,8 +28,9 @@ if TYPE_CHECKING:
 
     from wheel_sched.store import DelayStore
 
-_PAGES = 10  # of 500 rows in one Arrow batch
-PART = 100_000  # rows of a partition, about: a task costs as much as reading some thousand of them
+_ROWS = 5_000  # of one Arrow batch, about
+_BYTES = 8 << 20  # of its records, about
+PART = 250_000  # rows of a partition, about: a task costs as much as reading ten thousand of them or more
 _MOST = 64  # partitions of one state of a shard
 
 
@@ -79,7 +81,8 @@ class StoreReader(DataSourceReader):
         return found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, Stretch)  # noqa: S101  # they are ours
+        if not isinstance(partition, Stretch):
+            return  # Spark plans one of its own where there are none
         names = set(self._schema.fieldNames())
         with self._place.opened() as store:
             for arrays in self._arrays(store, partition, names):
@@ -91,7 +94,7 @@ class StoreReader(DataSourceReader):
         if self._scope.topic is not None:
             names = names | {"topic"}
         records = not names <= LIGHT or self._form == "damage"
-        kind = columns.RawScan if self._form == "items" else Scan
+        kind = Bulk if self._form == "items" else Scan
         for state in part.states:
             for pages in _gathered(store, part, kind(state, part.from_ms, part.until_ms, None, MAX_BATCH, records)):
                 if self._form == "items":
@@ -113,8 +116,10 @@ class StoreReader(DataSourceReader):
         batch = pa.RecordBatch.from_arrays(made, schema=schema)
         if self._scope.topic is None:
             return batch
-        topics = pa.array(arrays["topic"], pa.string()).to_pylist()
-        return batch.filter(pa.array([topic == self._scope.topic for topic in topics], pa.bool_()))
+        import pyarrow.compute as pc
+
+        compute: Any = pc  # its functions are made at run time
+        return batch.filter(compute.equal(pa.array(arrays["topic"], pa.string()), self._scope.topic))
 
 
 def _stretches(store: DelayStore, shard: int, scope: Scope) -> list[InputPartition]:
@@ -137,32 +142,36 @@ def _stretches(store: DelayStore, shard: int, scope: Scope) -> list[InputPartiti
 
 
 def _gathered(store: DelayStore, part: Stretch, scan: Scan) -> Iterator[list[Any]]:
-    """A state, page by page in order of score, ten pages at a time.
+    """A state, page by page in order of score, several pages at a time.
 
     Raises:
         StoreError: the shard cannot be reached; Spark tries the task again, and gives the whole query up rather than
             leave a shard out.
     """
     gathered: list[Any] = []
-    while True:
-        (page,) = store.execute([Call(part.shard, scan)])
+    rows = size = 0
+    more = True
+    begun = store.begin([Call(part.shard, scan)])
+    while more:
+        (page,) = begun.answers()
         if isinstance(page, Exception):
             raise page
-        found, last = _end_of(page)
+        found, held, last, more = _extent(page)
+        if more:
+            scan.last = last
+            begun = store.begin([Call(part.shard, scan)])
         if found:
             gathered.append(page)
-        if gathered and (found < MAX_BATCH or len(gathered) == _PAGES):
+            rows, size = rows + found, size + held
+        if gathered and (not more or rows >= _ROWS or size >= _BYTES):
             yield gathered
-            gathered = []
-        if found < MAX_BATCH:
-            return
-        scan.last = last
+            gathered, rows, size = [], 0, 0
 
 
-def _end_of(page: Any) -> tuple[int, tuple[str, int] | None]:
-    """How many rows a page has, and its last one."""
-    from retry_topic.spark.source.columns import Raw
-
-    if isinstance(page, Raw):
-        return len(page.ids), (decode_text(page.ids[-1]), int(float(page.scores[-1]))) if page.ids else None
-    return len(page), (page[-1].id, page[-1].score_ms) if page else None
+def _extent(page: Any) -> tuple[int, int, tuple[str, int] | None, bool]:
+    """How many rows a page has, how many bytes, its last row, and whether there may be more."""
+    if isinstance(page, BulkPage):
+        last = page.end()
+        return page.id_lengths.count(b" ") + (last is not None), len(page.records), last, page.more
+    last = (page[-1].id, page[-1].score_ms) if page else None
+    return len(page), 0, last, len(page) == MAX_BATCH

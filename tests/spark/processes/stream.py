@@ -24,7 +24,14 @@ def main(url: str, source: str, checkpoint: str, stop_at: str, reached: str) -> 
                     time.sleep(600)  # until it is killed
                 yield part
 
-    spark = spark_session("local[2]", settings={"spark.sql.execution.arrow.maxRecordsPerBatch": "100"})
+    settings = {
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "100",
+        # queries this small are over before their code is compiled or their plan revised
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.sql.adaptive.enabled": "false",
+    }
+    spark = spark_session("local[2]", settings=settings)
     frame = spark.readStream.schema("id string, value string").option("maxFilesPerTrigger", "1").json(source)
     stepped = frame.mapInArrow(stopping, "id string, value string")
     rows = stepped.selectExpr("id", "1L due_ms", "'t' topic", "value")

@@ -29,6 +29,8 @@ from wheel_sched.store.operations.keeping import (
 from wheel_sched.store.operations.logging import Log, Logged, ReadLog
 from wheel_sched.store.operations.owning import Own, Positions, Resolve
 from wheel_sched.store.operations.reading import (
+    Bulk,
+    BulkPage,
     Count,
     Cuts,
     Find,
@@ -46,6 +48,8 @@ __all__ = [
     "SCHEMA",
     "Alteration",
     "Argument",
+    "Bulk",
+    "BulkPage",
     "Call",
     "Change",
     "ClaimDue",

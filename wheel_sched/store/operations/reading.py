@@ -136,6 +136,36 @@ class Scan:
             return None, reason.decode("utf-8", "replace") or "unreadable record"
 
 
+class BulkPage(NamedTuple):
+    """A page as the server packed it, see bulk.lua; the last three are empty when records were not asked for."""
+
+    more: bool
+    ids: bytes
+    id_lengths: bytes
+    scores: bytes
+    records: bytes
+    record_lengths: bytes
+    reasons: list[bytes | None]
+
+    def end(self) -> tuple[str, int] | None:
+        """Id and score of the last row, None of an empty page."""
+        if not self.id_lengths:
+            return None
+        length = int(self.id_lengths.rpartition(b" ")[2])
+        return decode_text(self.ids[len(self.ids) - length :]), int(float(self.scores.rpartition(b" ")[2]))
+
+
+@dataclass(slots=True)
+class Bulk(Scan):
+    """A `Scan` that leaves the page packed, for readers of millions. For stores on a server."""
+
+    script: ClassVar[str] = "bulk"
+
+    def parse(self, reply: Any, shard: int) -> Any:
+        _, more, *packed = reply
+        return BulkPage(more == b"1", *packed)
+
+
 @dataclass(slots=True)
 class Cuts:
     """How many ids of a state lie between two scores, and the scores that cut them into parts of about `size`."""

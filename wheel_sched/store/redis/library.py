@@ -14,7 +14,20 @@ from typing import NamedTuple
 
 KEY_NAMES = ("meta", "due", "fly", "body", "claim", "held", "why", "dead", "deadbody", "mark", "tries", "lapsed")
 
-_READERS = ("window", "get", "list", "scan", "inspect", "counts", "find", "tries", "positions", "logged", "cuts")
+_READERS = (
+    "window",
+    "get",
+    "list",
+    "scan",
+    "bulk",
+    "inspect",
+    "counts",
+    "find",
+    "tries",
+    "positions",
+    "logged",
+    "cuts",
+)
 _GROWING = ("schedule", "open", "restore")
 SCRIPTS = (
     *_READERS,

@@ -1,0 +1,155 @@
+"""Packed pages as columns: what the bulk way makes of them is what reading one record after the other makes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retry_topic.spark.source.columns import items
+from retry_topic.spark.source.shapes import ITEMS
+from wheel_sched.store import DelayStore
+from wheel_sched.store.items import Item, State
+from wheel_sched.store.operations import Bulk, BulkPage, Call, Scan
+from wheel_sched.store.plans import shard_of
+from wheel_sched.store.record import encode_text, make_tail
+from wheel_sched.store.redis.library import KEY_NAMES, shard_keys
+
+pytestmark = pytest.mark.spark
+
+names = st.text(st.characters(exclude_characters="\n", exclude_categories=["Cs"]), max_size=12)
+numbers = st.integers(0, 10**9).map(lambda n: b"%d" % n)
+tails = st.builds(make_tail, names, st.none() | names, st.lists(names.filter(bool), max_size=3).map(tuple), st.binary())
+sound = st.builds(lambda version, tail: b"1:" + version + b":" + tail, numbers, tails)
+broken = (
+    st.none()
+    | st.binary(max_size=20)
+    | st.builds(lambda raw, cut: raw[:cut], sound, st.integers(0, 12))
+    | st.sampled_from([b"1:1:3:0:0:ab", b"01:1:0:0:0:", b"1:1:0:0:9:x", b"1:1:0:0:", b"1:-7:0:0:0:", b"1:1_0:0:0:0:"])
+)
+ids = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20).map(str.encode) | st.binary(min_size=1)
+reasons = st.text(st.characters(exclude_characters="\n", exclude_categories=["Cs"]), max_size=9)
+
+
+def packed(rows: list[tuple[bytes, int, bytes | None]], told: list[bytes | None]) -> BulkPage:
+    """A page as bulk.lua makes it."""
+    found = [raw for _, _, raw in rows]
+    return BulkPage(
+        False,
+        b"".join(raw_id for raw_id, _, _ in rows),
+        b" ".join(b"%d" % len(raw_id) for raw_id, _, _ in rows),
+        b" ".join(b"4e+12" if score == 4 * 10**12 else b"%d" % score for _, score, _ in rows),
+        b"".join(raw or b"" for raw in found),
+        b" ".join(b"-1" if raw is None else b"%d" % len(raw) for raw in found),
+        told,
+    )
+
+
+def by_hand(state: State, shard: int, rows: list[tuple[bytes, int, bytes | None]], told: list[bytes | None]) -> Any:
+    """The same, by the store's own reading of a page."""
+    scan = Scan(state, 0, 1, None, 1)
+    reply: Any = [0, *([part[at] for part in rows] for at in range(3)), told]
+    made = []
+    for one, (raw_id, _, raw) in zip(scan.parse(reply, shard), rows, strict=True):
+        record = one.record
+        reason = one.reason if record is not None or raw is None else one.reason or "unreadable record"
+        shown = (None, None, None, None, None)
+        if record is not None:
+            text = [encode_text(record.topic), *map(encode_text, record.refs)]
+            topic, *refs = (part.decode("utf-8", "backslashreplace") for part in text)
+            route = record.route and encode_text(record.route).decode("utf-8", "backslashreplace")
+            shown = (topic, record.version, route, refs, record.body)  # type: ignore[assignment]
+        shown_id = raw_id.decode("utf-8", "backslashreplace")
+        topic, version, route, refs, body = shown
+        made.append((shown_id, state, shard, one.score_ms, topic, version, reason or None, route, refs, body))
+    return made
+
+
+@given(st.data(), st.sampled_from(["due", "fly", "held", "dead"]), st.booleans())
+def test_columns_are_what_the_records_say(data: st.DataObject, state: State, damaged: bool) -> None:
+    """Whatever topics, routes, refs, bytes and damage there are, in each state, page by page."""
+
+    def stored(raw: bytes | None, reason: bytes) -> bytes | None:
+        return raw if raw is None or state != "dead" else b"%d:%s%s" % (len(reason), reason, raw)
+
+    records = st.builds(stored, sound | broken if damaged else sound, reasons.map(str.encode))
+    rows = st.lists(st.tuples(ids, st.integers(0, 2**52) | st.just(4 * 10**12), records), min_size=1, max_size=6)
+    pages = []
+    expected = []
+    for page in data.draw(st.lists(rows, min_size=1, max_size=3)):
+        told: list[bytes | None] = []
+        if state in ("fly", "held"):
+            told = [data.draw(st.none() | reasons.map(lambda text: text.encode() + b"\nt")) for _ in page]
+        pages.append(packed(page, told))
+        expected += by_hand(state, 2, page, told)
+    found = items(2, state, pages, set(ITEMS))
+    columns = [found[name].to_pylist() for name in ITEMS]
+    assert [*zip(*columns, strict=True)] == expected
+    few = items(2, state, pages, {"id", "body", "reason"})
+    assert {name: column.to_pylist() for name, column in few.items()} == {
+        name: [row[[*ITEMS].index(name)] for row in expected] for name in ("id", "body", "reason")
+    }
+
+
+ROUTE = next(name for name in "abcdefgh" if shard_of(name, 3) == 0)
+
+
+def test_a_version_beyond_all_numbers_is_damage() -> None:
+    """Not an error of the whole query."""
+    raw = b"1:" + b"9" * 30 + b":0:0:0:"
+    found = items(0, "due", [packed([(b"a", 1, raw), (b"b", 2, b"1:7:0:0:0:x")], [])], {"version", "reason", "body"})
+    assert found["version"].to_pylist() == [None, 7]
+    assert found["reason"].to_pylist() == ["unreadable record", None]
+
+
+def walked(store: DelayStore, scan: Scan) -> list[Any]:
+    """Every page of a state."""
+    pages: list[Any] = []
+    while True:
+        (page,) = store.execute([Call(0, scan)])
+        assert not isinstance(page, Exception), page
+        pages.append(page)
+        if isinstance(page, BulkPage):
+            if not page.more:
+                return pages
+            scan.last = page.end()
+        else:
+            if len(page) < scan.limit:
+                return pages
+            scan.last = (page[-1].id, page[-1].score_ms)
+
+
+@pytest.mark.parametrize("limit", [1, 7, 500])
+def test_a_server_packs_what_it_would_tell_row_by_row(store: DelayStore, redis_client: Any, limit: int) -> None:
+    """In every state, over many pages of equal scores, with missing records and ids that are no text."""
+    rows = [Item(f"i\udcff {n}\n", 5_000 + n % 3, b"x" * n, f"t{n % 4}", route=ROUTE) for n in range(40)]
+    store.schedule(rows)
+    store.schedule([Item(f"p{n}", None, b"x", "t", ("r", "s"), ROUTE) for n in range(9)])
+    store.claim(8, shard=0, lease_ms=600_000)
+    store.bury([(Item(f"d{n}", 5, b"y", "t", route=ROUTE), "broken: badly") for n in range(9)])
+    body = shard_keys("wheel", 0)[KEY_NAMES.index("body")]
+    redis_client.hdel(body, encode_text("i\udcff 20\n"))
+    states: tuple[State, ...] = ("due", "fly", "held", "dead")
+    for state in states:
+        one = [row for page in walked(store, Scan(state, 0, 2**52, None, limit)) for row in page]
+        pages = [page for page in walked(store, Bulk(state, 0, 2**52, None, limit)) if page.ids]
+        found = items(0, state, pages, set(ITEMS))
+        assert found["id"].to_pylist() == [encode_text(row.id).decode("utf-8", "backslashreplace") for row in one]
+        assert found["at_ms"].to_pylist() == [row.score_ms for row in one]
+        assert found["body"].to_pylist() == [row.record and row.record.body for row in one]
+        assert len(one) == {"due": 32, "fly": 8, "held": 9, "dead": 9}[state]
+        light = [page for page in walked(store, Bulk(state, 0, 2**52, None, limit, records=False)) if page.ids]
+        assert items(0, state, light, {"id"})["id"].to_pylist() == found["id"].to_pylist()
+
+
+def test_a_page_of_large_records_ends_early(store: DelayStore) -> None:
+    """So that a reply stays within what server and reader can hold; nothing is left out for it."""
+    for at in range(0, 400, 100):
+        store.schedule([Item(f"m{n:03}", 5_000, b"x" * 10_000, "t", route=ROUTE) for n in range(at, at + 100)])
+    pages = walked(store, Bulk("due", 0, 2**52, None, 500))
+    assert len(pages) > 1
+    assert max(len(page.records) for page in pages) < 4_000_000
+    found = items(0, "due", pages, set(ITEMS))
+    assert found["id"].to_pylist() == [f"m{n:03}" for n in range(400)]
