@@ -22,7 +22,7 @@ from wheel_sched.testing import VirtualClock
 from wheel_sched.testing.virtual_loop import VirtualEventLoop
 from wheel_sched.timer import SystemTimer
 from wheel_sched.timing import agenda
-from wheel_sched.wheel import CORES
+from wheel_sched.wheel import CORES, TimingWheel
 
 Timer = SystemTimer | AsyncTimer
 
@@ -199,6 +199,9 @@ def made_of(kind: str) -> Iterator[Face]:
 
 VIRTUAL = [f"{kind}/{core}" for kind in ("threads-virtual", "asyncio-virtual") for core in sorted(CORES)]
 REAL = ["threads", "asyncio", *([] if sys.platform == "win32" else ["uvloop"])]
+# Real time costs real time: on the core that programs get always, on the other one in the slow layer.
+OTHER_CORES = [core for core in sorted(CORES) if CORES[core] is not TimingWheel]
+REAL_OTHERS = [pytest.param(f"{kind}/{core}", marks=pytest.mark.slow) for core in OTHER_CORES for kind in REAL]
 
 
 @pytest.fixture(params=VIRTUAL)
@@ -207,25 +210,25 @@ def virtual(request: pytest.FixtureRequest) -> Iterator[Face]:
     yield from made(request.param)
 
 
-@pytest.fixture(params=[*VIRTUAL, *REAL])
+@pytest.fixture(params=[*VIRTUAL, *REAL, *REAL_OTHERS])
 def face(request: pytest.FixtureRequest) -> Iterator[Face]:
     """Both faces on every kind of time, loop and core: a test says in which order, and never early."""
     yield from made(request.param)
 
 
-@pytest.fixture(params=["asyncio-virtual", *REAL[1:]])
+@pytest.fixture(params=[kind for kind in [*VIRTUAL, *REAL, *REAL_OTHERS] if "threads" not in str(kind)])
 def loops(request: pytest.FixtureRequest) -> Iterator[Face]:
-    """The asyncio face on every kind of loop."""
+    """The asyncio face on every kind of loop and core."""
     yield from made(request.param)
 
 
-@pytest.fixture
-def threads() -> Iterator[Face]:
-    """Reaper threads on virtual time."""
-    yield from made("threads-virtual")
+@pytest.fixture(params=sorted(CORES))
+def threads(request: pytest.FixtureRequest) -> Iterator[Face]:
+    """Reaper threads on virtual time, on every core."""
+    yield from made(f"threads-virtual/{request.param}")
 
 
-@pytest.fixture
-def loop_face() -> Iterator[Face]:
-    """The asyncio face on virtual time."""
-    yield from made("asyncio-virtual")
+@pytest.fixture(params=sorted(CORES))
+def loop_face(request: pytest.FixtureRequest) -> Iterator[Face]:
+    """The asyncio face on virtual time, on every core."""
+    yield from made(f"asyncio-virtual/{request.param}")

@@ -8,11 +8,19 @@ import textwrap
 
 import pytest
 
+from wheel_sched.wheel import CORES
+
 pytestmark = [
     pytest.mark.real,
     pytest.mark.timeout(120),
     pytest.mark.skipif(sys.platform == "win32", reason="Windows does not fork"),
 ]
+
+
+@pytest.fixture(params=sorted(CORES), autouse=True)
+def core(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The core in those processes."""
+    monkeypatch.setenv("WHEEL_SCHED_PURE", "1" if request.param == "pure" else "0")
 
 
 def run(program: str) -> list[str]:

@@ -30,8 +30,9 @@ from cpython.mem cimport PyMem_Calloc, PyMem_Free, PyMem_RawFree, PyMem_RawReall
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset
 
+from sys import getsizeof
 from types import GenericAlias
 
 from wheel_sched.wheel.arguments import batch_limit, check_shape, whole
@@ -52,6 +53,11 @@ cdef extern from *:
     #else
     #define prefetch(address) ((void)(address))
     #endif
+    /* Where an entry is, in one word: it makes the difference between one cache line and two. */
+    typedef struct {
+        uint32_t place; /* in its slot */
+        unsigned int level : 6, slot : 6, standing : 2, giant : 1, cell : 12; /* its memory: see _wheel_cells.pxi */
+    } Where;
     /* PyLong_AsLongLongAndOverflow; without a call for what ms on clocks are: ints from 0 to 2**60, of two digits. */
     static inline int64_t as_ms(PyObject *value, int *overflow) {
     #if PYLONG_BITS_IN_DIGIT == 30
@@ -82,6 +88,14 @@ cdef extern from *:
         return answer;
     }
     """
+    ctypedef struct Where:
+        uint32_t place
+        unsigned int level
+        unsigned int slot
+        unsigned int standing
+        unsigned int giant
+        unsigned int cell
+
     void prefetch(void* address) noexcept
     void soon_gone(PyObject* entry) noexcept
     int64_t as_ms(object value, int* overflow) noexcept
@@ -93,15 +107,28 @@ cdef extern from "Python.h":
     ctypedef int (*visitproc)(PyObject*, void*) noexcept
     ctypedef int (*traverseproc)(PyObject*, visitproc, void*) noexcept
     ctypedef int (*inquiry)(PyObject*) noexcept
+    ctypedef PyObject* (*allocfunc)(PyTypeObject*, Py_ssize_t) noexcept
+    ctypedef void (*freefunc)(void*) noexcept
     ctypedef struct PyTypeObject:
+        Py_ssize_t tp_basicsize
         traverseproc tp_traverse
         inquiry tp_clear
+        allocfunc tp_alloc
+        freefunc tp_free
+    ctypedef struct PyObjectArenaAllocator:
+        void* ctx
+        void* (*alloc)(void*, size_t) noexcept
+        void (*free)(void*, void*, size_t) noexcept
+    void PyObject_GetArenaAllocator(PyObjectArenaAllocator*) noexcept
+    PyObject* PyObject_Init(PyObject*, PyTypeObject*) noexcept
+    void PyObject_GC_Track(PyObject*) noexcept
+    PyObject* PyErr_NoMemory() noexcept
 
 cdef enum:
     SLOT_BITS = 6  # a level's slots are the bits of one machine word
     SLOTS = 64
     RANGE_BITS = 62
-    BEYOND = 255  # the level of what waits in the dict
+    BEYOND = 63  # the level of what waits in the dict
     # An entry that nobody has scheduled is zeroes, and must be as good as cancelled.
     CANCELLED = 0
     PENDING = 1
@@ -143,8 +170,6 @@ cdef class _Giant:
 
 
 # No tp_clear: a cycle through an entry leads through its task, which can be cleared, or its wheel, which is below.
-# No free list of our own beside Python's: five hundred entries kept of a million that were cancelled in any order lie in
-# every arena there was, so that no memory would go back (66 of 73 bytes a timer stayed).
 @cython.final
 @cython.no_gc_clear
 @cython.trashcan(True)
@@ -154,40 +179,36 @@ cdef class TimerTaskEntry:
     cdef object _task  # a _Giant around it when `giant`
     cdef TimingWheel wheel
     cdef int64_t deadline
-    cdef uint32_t place  # in its slot
-    cdef uint8_t level
-    cdef uint8_t slot
-    cdef uint8_t standing
-    cdef uint8_t giant
+    cdef Where where
 
     __class_getitem__ = classmethod(GenericAlias)
 
     @property
     def task(self):
         """What was scheduled; None once cancelled, so that a kept handle keeps nothing else alive."""
-        return (<_Giant>self._task).task if self.giant else self._task
+        return (<_Giant>self._task).task if self.where.giant else self._task
 
     @property
     def deadline_ms(self):
         """The deadline as given, not rounded to a tick."""
-        return (<_Giant>self._task).deadline_ms if self.giant else self.deadline
+        return (<_Giant>self._task).deadline_ms if self.where.giant else self.deadline
 
     @property
     def state(self):
         """Where the entry stands."""
-        return _STATES[self.standing]
+        return _STATES[self.where.standing]
 
     def cancel(self):
         """Take the entry out at once and let go of its task. Answers the state the entry is now in.
 
         CANCELLED: it will not be handed out (again). RUNNING, FIRED: too late, nothing changed.
         """
-        if self.standing != PENDING:
-            return _STATES[self.standing]
+        if self.where.standing != PENDING:
+            return _STATES[self.where.standing]
         take_out(self.wheel, self)
-        self.standing = CANCELLED
+        self.where.standing = CANCELLED
         cdef object task = self._task  # let go of at the very end: its finalizer may call anything
-        if self.giant:
+        if self.where.giant:
             task = (<_Giant>task).task
             (<_Giant>self._task).task = None
         else:
@@ -196,8 +217,8 @@ cdef class TimerTaskEntry:
 
     def finish(self):
         """Say that a handed-out task has been run. Without effect on an entry that was armed again meanwhile."""
-        if self.standing == RUNNING:
-            self.standing = FIRED
+        if self.where.standing == RUNNING:
+            self.where.standing = FIRED
 
     def reschedule(self, deadline_ms):
         """Wait for `deadline_ms` instead, as if scheduled now; arms an entry again that was handed out.
@@ -210,18 +231,18 @@ cdef class TimerTaskEntry:
         if not PyLong_CheckExact(deadline_ms):
             deadline_ms = whole("deadline_ms", deadline_ms)
         deadline = as_ms(deadline_ms, &overflow)
-        if self.standing == CANCELLED:
+        if self.where.standing == CANCELLED:
             return False
-        if overflow or self.giant or not in_range(self.wheel, deadline) or self.level == BEYOND:
+        if overflow or self.where.giant or not in_range(self.wheel, deadline) or self.where.level == BEYOND:
             giant = _Giant()
-            if self.standing == CANCELLED:  # by a finalizer, just now
+            if self.where.standing == CANCELLED:  # by a finalizer, just now
                 return False
-            if self.standing == PENDING:
+            if self.where.standing == PENDING:
                 take_out(self.wheel, self)
             set_deadline(self, deadline_ms, giant)
             put_in(self.wheel, self)
             return True
-        if self.standing == PENDING:
+        if self.where.standing == PENDING:
             take_out(self.wheel, self)
         self.deadline = deadline
         put_in(self.wheel, self)
@@ -237,11 +258,11 @@ cdef class TimerTaskEntry:
         cdef int64_t deadline
         if not PyLong_CheckExact(deadline_ms):
             deadline_ms = whole("deadline_ms", deadline_ms)
-        if self.standing != PENDING:
+        if self.where.standing != PENDING:
             return False
         deadline = as_ms(deadline_ms, &overflow)
-        if overflow or self.giant or self.level == BEYOND or not in_range(self.wheel, deadline):
-            if self.level != BEYOND or deadline_ms < self.deadline_ms:
+        if overflow or self.where.giant or self.where.level == BEYOND or not in_range(self.wheel, deadline):
+            if self.where.level != BEYOND or deadline_ms < self.deadline_ms:
                 return self.reschedule(deadline_ms)
             set_deadline(self, deadline_ms, _Giant())
             return True
@@ -253,7 +274,7 @@ cdef class TimerTaskEntry:
         return True
 
     def __repr__(self):
-        return f"<TimerTaskEntry {_STATES[self.standing].value} deadline_ms={self.deadline_ms} task={self.task!r}>"
+        return f"<TimerTaskEntry {_STATES[self.where.standing].value} deadline_ms={self.deadline_ms} task={self.task!r}>"
 
 
 cdef class TimingWheel:
@@ -372,7 +393,7 @@ cdef class TimingWheel:
             return entry
         entry.deadline = deadline
         link(self, <PyObject*>entry, tick_of(self, deadline))
-        entry.standing = PENDING
+        entry.where.standing = PENDING
         Py_INCREF(entry)
         self.pending += 1
         return entry
@@ -382,7 +403,7 @@ cdef class TimingWheel:
         cdef TimerTaskEntry entry = TimerTaskEntry.__new__(TimerTaskEntry)
         entry._task = task
         entry.wheel = self
-        entry.standing = FIRED
+        entry.where.standing = FIRED
         return entry
 
     def advance(self, now_ms, limit=None):
@@ -457,7 +478,14 @@ cdef class TimingWheel:
 
 
 include "_wheel_lists.pxi"
+include "_wheel_cells.pxi"
 
 generated_traverse = (<PyTypeObject*>TimingWheel).tp_traverse
 (<PyTypeObject*>TimingWheel).tp_traverse = traverse
 (<PyTypeObject*>TimingWheel).tp_clear = clear_garbage
+
+if getsizeof(TimerTaskEntry.__new__(TimerTaskEntry)) == CELL:  # else Python's own memory serves, as for every other class
+    PyObject_GetArenaAllocator(&arena)
+    cells.next = cells.previous = &cells
+    (<PyTypeObject*>TimerTaskEntry).tp_alloc = take_cell
+    (<PyTypeObject*>TimerTaskEntry).tp_free = give_cell

@@ -46,7 +46,7 @@ cdef void close_up(Slot* slot) noexcept:
     for at in range(slot.first, slot.length):
         if slot.items[at] != NULL:
             slot.items[length] = slot.items[at]
-            (<TimerTaskEntry>slot.items[length]).place = length
+            (<TimerTaskEntry>slot.items[length]).where.place = length
             length += 1
     slot.first = 0
     slot.length = length
@@ -88,9 +88,9 @@ cdef inline int link(TimingWheel wheel, PyObject* node, int64_t tick) except -1:
         if tick < wheel.far_tick and wheel.far_head != NULL:
             wheel.far_head = node
             wheel.far_tick = tick
-    (<TimerTaskEntry>node).level = level
-    (<TimerTaskEntry>node).slot = slot
-    (<TimerTaskEntry>node).place = ends.length
+    (<TimerTaskEntry>node).where.level = level
+    (<TimerTaskEntry>node).where.slot = slot
+    (<TimerTaskEntry>node).where.place = ends.length
     ends.items[ends.length] = node
     ends.length += 1
     ends.live += 1
@@ -101,10 +101,10 @@ cdef inline int link(TimingWheel wheel, PyObject* node, int64_t tick) except -1:
 
 cdef inline void unlink(TimingWheel wheel, PyObject* node) noexcept:
     """Take an entry from its slot, whose reference passes to the caller."""
-    cdef Level* home = &wheel.levels[(<TimerTaskEntry>node).level]
-    cdef int slot = (<TimerTaskEntry>node).slot
+    cdef Level* home = &wheel.levels[(<TimerTaskEntry>node).where.level]
+    cdef int slot = (<TimerTaskEntry>node).where.slot
     cdef Slot* ends = &home.slots[slot]
-    cdef uint32_t place = (<TimerTaskEntry>node).place
+    cdef uint32_t place = (<TimerTaskEntry>node).where.place
     ends.items[place] = NULL
     ends.live -= 1
     home.count -= 1
@@ -120,7 +120,7 @@ cdef inline void unlink(TimingWheel wheel, PyObject* node) noexcept:
 
 cdef inline int take_out(TimingWheel wheel, TimerTaskEntry entry) except -1:
     """Take a waiting entry, which the caller holds, from wherever it waits."""
-    if entry.level == BEYOND:
+    if entry.where.level == BEYOND:
         del wheel.beyond[entry]
     else:
         unlink(wheel, <PyObject*>entry)
@@ -131,15 +131,15 @@ cdef inline int take_out(TimingWheel wheel, TimerTaskEntry entry) except -1:
 
 cdef int put_in(TimingWheel wheel, TimerTaskEntry entry) except -1:
     """Have an entry that waits nowhere wait where its deadline belongs; without memory it is cancelled."""
-    entry.standing = CANCELLED
+    entry.where.standing = CANCELLED
     if wheel.beyond_clock is not None or entry.deadline >= wheel.range_ms:
-        entry.level = BEYOND
+        entry.where.level = BEYOND
         wheel.beyond[entry] = None
     else:
         link(wheel, <PyObject*>entry, tick_of(wheel, entry.deadline))
         Py_INCREF(entry)
         wheel.pending += 1
-    entry.standing = PENDING
+    entry.where.standing = PENDING
     return 0
 
 
@@ -149,14 +149,14 @@ cdef int set_deadline(TimerTaskEntry entry, object deadline_ms, _Giant giant) ex
     cdef object old = entry._task  # let go of after the entry is whole again
     if -_RANGE_MS < deadline_ms < _RANGE_MS:
         entry.deadline = deadline_ms
-        entry.giant = False
+        entry.where.giant = False
         entry._task = task
     else:
         giant.task = task
         giant.deadline_ms = deadline_ms
         entry.deadline = RANGE_MS if deadline_ms > 0 else -RANGE_MS
         entry._task = giant
-        entry.giant = True
+        entry.where.giant = True
     return 0
 
 
@@ -197,7 +197,7 @@ cdef int hand_out_slot(TimingWheel wheel, int slot, int64_t clock_ms, Py_ssize_t
                 if (<TimerTaskEntry>node).deadline <= clock_ms:
                     give(due, node)
                     soon_gone(node)
-                    (<TimerTaskEntry>node).standing = RUNNING
+                    (<TimerTaskEntry>node).where.standing = RUNNING
                 else:  # touched, so it belongs to a later slot
                     link(wheel, node, tick_of(wheel, (<TimerTaskEntry>node).deadline))
                     moved += 1
@@ -329,12 +329,12 @@ cdef int hand_out_beyond(TimingWheel wheel, object target, Py_ssize_t most, list
     target = max(target, wheel.beyond_clock)
     for entry in waiting(wheel):
         tick = exact_tick(wheel, entry)
-        if entry.standing != PENDING or tick > target:  # the list may be older than what a finalizer did
+        if entry.where.standing != PENDING or tick > target:  # the list may be older than what a finalizer did
             continue
         wheel.beyond_clock = tick
         due.append(entry)
         del wheel.beyond[entry]
-        entry.standing = RUNNING
+        entry.where.standing = RUNNING
         if len(due) == most:
             return 0
     wheel.beyond_clock = target
@@ -399,7 +399,7 @@ cdef int clear_garbage(PyObject* self) noexcept:
             node = ends.items[ends.first]
             unlink(wheel, node)
             wheel.pending -= 1
-            (<TimerTaskEntry>node).standing = CANCELLED
+            (<TimerTaskEntry>node).where.standing = CANCELLED
             Py_DECREF(<object>node)
     if wheel.beyond is not None:
         wheel.beyond.clear()

@@ -3,35 +3,38 @@
 Kafka's `TimingWheel` (after Varghese and Lauck, SOSP 1987, scheme 7) as a core without clock, lock, thread or
 callback: `now` is an argument, time is whole milliseconds, and what is due is returned.
 
-    level 0   slots of tick_ms                  up to the end of the block the clock is in
-    level n   slots of tick_ms * wheel_size**n  from there to the end of the enclosing block, and so on without limit
+    level 0   slots of tick_ms                  up to the end of the block of `wheel_size` ticks the clock is in
+    level 1   slots of such a block             up to the end of the 16 blocks the clock is in
+    level 2   slots of 16 blocks                up to the end of the 256 of these it is in
+    level n   slots of 256 of the level below   and so on without limit
 
 Invariants. Levels are aligned and follow each other without overlap, so where a tick belongs depends on nothing but
-the clock: entries of one tick always share one slot, a slot is emptied into the levels below before anything can be
-placed there directly, and FIFO inside a tick follows. Deadlines round up to a tick and now rounds down: never early.
-A deadline at or before the clock joins the tick being handed out. Exempt from FIFO is an entry moved by `touch`: it
-joins its new tick when it is relocated.
+the clock: entries of one tick always share one slot, a slot is emptied before anything can be placed below it
+directly, and FIFO inside a tick follows. Deadlines round up to a tick and now rounds down: never early. A deadline at
+or before the clock joins the tick being handed out. Exempt from FIFO is an entry moved by `touch`: it joins its new
+tick when it is relocated.
 
-What lies beyond the horizon is not filed: one insertion-ordered dict holds it, because most timers are cancelled long
-before they are near. When the clock comes to the horizon, it is moved to the lower quartile of a sample of what waits
-there (so that one far timer does not decide it) and all before it is sorted into the run, a dict from which the next
-one due is popped at the end. The levels hold what is scheduled before the horizon after that, so of one tick the run's
-entries are the older ones: FIFO holds, and what is filed is always earlier than what is not.
+When the clock comes to a slot above level 0, its entries are sorted into the run, a dict from which the next one due is
+popped at the end: a slot of their own for each tick would cost several times as much, as most timers are alone in
+theirs. What lies in that range in the run already is older, what is scheduled there later is younger and waits in level
+0 or 1, which are sorted in in their turn: of one tick, the run's entries come first. Most timers never get there: they
+are cancelled in the slot they were put in.
 
 Cost. A slot is Kafka's `TimerTaskList`, an insertion-ordered `dict[entry, None]` keyed by its absolute number, and
-each level keeps an int heap of its slots. Schedule and cancel are O(1) apart from the heap push of a new slot;
-an entry moves down at most once per level. A slot emptied by cancels costs some 200 bytes until the clock passes it,
-and there are never more than `wheel_size` of them per level. `next_expiry` may scan one slot of a far level, once.
+each level keeps an int heap of its slots. Schedule and cancel are O(1) apart from the heap push of a new slot; an entry
+is sorted in once, from a crowded slot above level 2 by way of a finer one. A slot emptied by cancels costs some 200
+bytes until the clock passes it, and there are never more than `wheel_size` of them per level. `next_expiry` may scan
+one slot of a far level, once.
 
 Threads. None of it is thread-safe: one owner calls everything, `repr` included.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
-from itertools import chain
 from operator import attrgetter
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
@@ -45,7 +48,10 @@ T = TypeVar("T")
 _RUNNING: Final = EntryState.RUNNING
 _FIRED: Final = EntryState.FIRED
 _NO_LIMIT: Final = sys.maxsize
-_SAMPLE: Final = 64  # deadlines looked at to choose a horizon
+_MIDDLE_BITS: Final = 4  # 16 blocks of the lowest level make a span
+_FAR_BITS: Final = 8  # 256 slots of a far level make one of the next
+_RING_MASK: Final = (1 << _FAR_BITS) - 1
+_FEW: Final = 1024  # what a coarse slot may hold to be sorted in one go
 
 _deadline_of: Final[Callable[[Any], int]] = attrgetter("_deadline_ms")
 
@@ -53,11 +59,12 @@ _deadline_of: Final[Callable[[Any], int]] = attrgetter("_deadline_ms")
 class _Level(Generic[T]):
     """One level: its slots by absolute number (tick >> shift), and where its range ends (a tick, exclusive)."""
 
-    __slots__ = ("end", "heap", "shift", "slots")
+    __slots__ = ("end", "heap", "shift", "slots", "span")
 
-    def __init__(self, shift: int, end: int) -> None:
+    def __init__(self, shift: int, bits: int, clock: int) -> None:
         self.shift = shift
-        self.end = end
+        self.span = shift + bits  # the range ends with the block of 2**span ticks that the clock is in
+        self.end = ((clock >> self.span) + 1) << self.span
         self.slots: dict[int, TimerTaskList[T]] = {}
         self.heap: list[int] = []  # the keys of `slots`, each once
 
@@ -68,8 +75,8 @@ class TimingWheel(Generic[T]):
     Args:
         now_ms: where time starts. Defaults to 0.
         tick_ms: width of a slot of the lowest level; deadlines round up to it. Defaults to 1.
-        wheel_size: slots per level, a power of two of at least 2. Defaults to 4096: with ticks of 1 ms the levels
-            reach 4 s, 4.7 h and 2.2 years, so that an entry moves twice at most, and most never do.
+        wheel_size: slots of the lowest level, a power of two of at least 2. Defaults to 4096: with ticks of 1 ms the
+            levels reach 4 s, 65 s, 4.7 h and 50 days.
 
     Raises:
         ConfigError: all that is wrong with the arguments.
@@ -85,11 +92,15 @@ class TimingWheel(Generic[T]):
         self._bits = wheel_size.bit_length() - 1
         self._clock = now_ms // tick_ms  # the tick handed out last; every earlier one is empty
         self._pending = 0
-        self._near = self._level(0)
-        self._far: list[_Level[T]] = []
-        self._far_start = sys.maxsize  # no slot of a far level begins before it
-        self._unfiled: TimerTaskList[T] = {}
-        self._set_horizon(self._near.end)
+        self._near: _Level[T] = _Level(0, self._bits, self._clock)
+        middle: _Level[T] = _Level(self._bits, _MIDDLE_BITS, self._clock)
+        common: _Level[T] = _Level(middle.span, _FAR_BITS, self._clock)
+        self._far = [middle, common]
+        # The slots of that level once more, but for the one with the far head: the shortest way, for ticks of 1 ms.
+        self._ring: list[TimerTaskList[T] | None] = [None] * (1 << _FAR_BITS)
+        self._ring_shift = common.shift
+        self._ring_start, self._ring_end = (middle.end, common.end) if tick_ms == 1 else (0, 0)
+        self._far_start = math.inf  # no slot of a far level begins before it
         # By tick, the next one to be handed out last: popitem() then takes it in O(1), where a walk from the front
         # would step over all that were taken before. Holds what has been filed, and what a limit left of a slot.
         self._run: TimerTaskList[T] = {}
@@ -112,15 +123,15 @@ class TimingWheel(Generic[T]):
 
     @property
     def counters(self) -> WheelCounters:
-        """What was done and what waits where, counted on demand: O(slots and entries beyond the horizon)."""
-        levels = [sum(map(len, level.slots.values())) for level in (self._near, *self._far)]
-        for entry in chain(self._run, self._unfiled):
-            differing = max(-(-entry._deadline_ms // self._tick_ms), self._clock) ^ self._clock
-            number = max(differing.bit_length() - 1, 0) // self._bits
+        """What was done and what waits where, counted on demand: O(slots)."""
+        clock, levels = self._clock, [0]
+        held = [(max(-(-entry._deadline_ms // self._tick_ms), clock), 1) for entry in self._run]
+        for level in (self._near, *self._far):
+            held += [(number << level.shift, len(slot)) for number, slot in level.slots.items() if slot]
+        for tick, count in held:  # of a slot's ticks the first tells for all
+            number = max((tick ^ clock).bit_length() - 1, 0) // self._bits
             levels += [0] * (number + 1 - len(levels))
-            levels[number] += 1
-        while len(levels) > 1 and not levels[-1]:
-            levels.pop()
+            levels[number] += count
         moves = self._cascades, self._relocations
         return WheelCounters(self._pending, tuple(levels), *moves, self._productive_wakeups, self._empty_wakeups)
 
@@ -148,33 +159,24 @@ class TimingWheel(Generic[T]):
         entry._deadline_ms = deadline_ms
         entry._wheel = self
         self._pending += 1
-        # What `_place` does, in line and without max(): the calls would add a quarter to the cost.
-        if deadline_ms > self._filed_ms:
-            entry._slot = slot = self._unfiled
-            slot[entry] = None
-            return entry
-        tick = deadline_ms if self._tick_ms == 1 else -(-deadline_ms // self._tick_ms)
-        level = self._near
-        if tick < level.end:
-            number = tick if tick > self._clock else self._clock
+        # What `_place` does, in line: the calls would add a quarter to the cost.
+        if deadline_ms >= self._ring_start and deadline_ms < self._ring_end:  # where most go
+            slot = self._ring[deadline_ms >> self._ring_shift & _RING_MASK]
+            if slot is None:
+                slot = self._far_slot(entry, deadline_ms)
         else:
-            for level in self._far:
-                if tick < level.end:
-                    break
+            tick = deadline_ms if self._tick_ms == 1 else -(-deadline_ms // self._tick_ms)
+            level = self._near
+            if tick < level.end:
+                number = tick if tick > self._clock else self._clock
+                slot = level.slots.get(number)
+                if slot is None:
+                    slot = level.slots[number] = {}
+                    heappush(level.heap, number)
             else:
-                level = self._grow(tick)
-            number = tick >> level.shift
-            if number << level.shift < self._far_start:
-                self._far_start = number << level.shift
-            if tick < self._far_tick:
-                self._far_tick = tick
-                self._far_head = entry
-        found = level.slots.get(number)
-        if found is None:
-            found = level.slots[number] = {}
-            heappush(level.heap, number)
-        found[entry] = None
-        entry._slot = found
+                slot = self._far_slot(entry, tick)
+        entry._slot = slot
+        slot[entry] = None
         return entry
 
     def entry(self, task: T) -> TimerTaskEntry[T]:
@@ -202,38 +204,39 @@ class TimingWheel(Generic[T]):
         """
         if type(now_ms) is not int:
             now_ms = whole("now_ms", now_ms)
-        limit = _NO_LIMIT if limit is None else batch_limit(limit)
-        near = self._near
+        most = _NO_LIMIT if limit is None else batch_limit(limit)
+        near, run, tick_ms = self._near, self._run, self._tick_ms
         heap = near.heap
-        target = now_ms // self._tick_ms
+        target = now_ms if tick_ms == 1 else now_ms // tick_ms
         if target < self._clock:
             target = self._clock
         due: list[TimerTaskEntry[T]] = []
-        while len(due) < limit:
-            if self._run and self._run_tick <= target and self._take_run(target, limit, due):
-                continue
+        while True:
+            if run and self._run_tick <= target:
+                last = target if not heap or target < heap[0] else heap[0]
+                if self._far_start <= last and not heap:
+                    last = int(self._far_start) - 1
+                if self._take_run(last, most, due):
+                    if len(due) == most:
+                        break
+                    continue
             if heap and heap[0] <= target:
                 self._clock = tick = heappop(heap)
                 entries = list(near.slots.pop(tick))
-                room = limit - len(due)
+                room = most - len(due)
                 for entry in reversed(entries[room:]):
-                    self._run[entry] = self._run_tick = tick
-                    entry._slot = self._run
+                    run[entry] = self._run_tick = tick
+                    entry._slot = run
                 for entry in entries[:room]:
-                    if entry._deadline_ms <= tick * self._tick_ms:
+                    if entry._deadline_ms <= tick * tick_ms:
                         entry._slot = _RUNNING
                         due.append(entry)
                     else:  # touched
                         self._relocations += 1
                         self._place(entry)
-            elif self._far_start <= target and not heap and self._refill(target):
-                continue
-            elif self._unfiled and self._horizon <= target:
-                self._file(target)
-            elif target < near.end and target < self._horizon:
-                self._clock = target
-                break
-            else:
+                if len(due) == most:
+                    break
+            elif self._far_start > target or not self._refill(target):
                 self._forward(target)
                 break
         self._pending -= len(due)
@@ -248,32 +251,24 @@ class TimingWheel(Generic[T]):
 
         None when nothing waits. Postponed entries found at the head are moved to where they belong.
         """
-        tick_ms, near = self._tick_ms, self._near
-        while True:
-            ticks: list[int] = []
-            while self._run:
-                entry, tick = self._run.popitem()
-                if entry._deadline_ms <= tick * tick_ms:
-                    self._run[entry] = tick
-                    ticks.append(tick)
-                    break
-                self._relocations += 1
-                self._place(entry)
-            while near.heap:
-                slot = near.slots[near.heap[0]]
-                if self._holds_due(slot, near.heap[0]):
-                    ticks.append(near.heap[0])
-                    break
-                del near.slots[heappop(near.heap)]
-            else:
-                far_tick = self._far_expiry()
-                if far_tick is not None:
-                    ticks.append(far_tick)
-            if ticks:
-                return min(ticks) * tick_ms
-            if not self._unfiled:
-                return None
-            self._file(self._clock)
+        tick_ms, near, run = self._tick_ms, self._near, self._run
+        first: int | None = None
+        while run:
+            entry, tick = run.popitem()
+            if entry._deadline_ms <= tick * tick_ms:
+                run[entry] = self._run_tick = first = tick
+                break
+            self._relocations += 1
+            self._place(entry)
+        while near.heap and (first is None or near.heap[0] < first):
+            if self._holds_due(near.slots[near.heap[0]], near.heap[0]):
+                return near.heap[0] * tick_ms
+            del near.slots[heappop(near.heap)]
+        if first is None or self._far_start < first:
+            far_tick = self._far_expiry()
+            if far_tick is not None and (first is None or far_tick < first):
+                return far_tick * tick_ms
+        return None if first is None else first * tick_ms
 
     def snapshot(self) -> list[tuple[int, T]]:
         """All that waits as (deadline_ms, task), in the order it would be handed out."""
@@ -299,41 +294,55 @@ class TimingWheel(Generic[T]):
     def _place(self, entry: TimerTaskEntry[T]) -> None:
         """Put an entry where its deadline belongs. The caller counts it and has taken it from its old slot."""
         tick = -(-entry._deadline_ms // self._tick_ms)  # rounds up
-        if entry._deadline_ms > self._filed_ms:
-            self._unfiled[entry] = None
-            entry._slot = self._unfiled
-            return
-        level = self._near
-        if tick < level.end:
+        near = self._near
+        if tick < near.end:
             number = max(tick, self._clock)
+            slot = near.slots[number] if number in near.slots else self._add(near, number)
         else:
-            for level in self._far:
-                if tick < level.end:
-                    break
-            else:
-                level = self._grow(tick)
-            number = tick >> level.shift
-            if number << level.shift < self._far_start:
-                self._far_start = number << level.shift
-            if tick < self._far_tick:
-                self._far_tick = tick
-                self._far_head = entry
-        slot = level.slots.get(number)
-        if slot is None:
-            slot = level.slots[number] = {}
-            heappush(level.heap, number)
+            slot = self._far_slot(entry, tick)
         slot[entry] = None
         entry._slot = slot
 
-    def _level(self, shift: int) -> _Level[T]:
-        """An empty level that ends with the block the clock is in."""
-        block = shift + self._bits
-        return _Level(shift, ((self._clock >> block) + 1) << block)
+    def _far_slot(self, entry: TimerTaskEntry[T], tick: int) -> TimerTaskList[T]:
+        """The slot of a tick beyond the lowest level, for an entry that will be put there."""
+        for level in self._far:
+            if tick < level.end:
+                break
+        else:
+            level = self._grow(tick)
+        number = tick >> level.shift
+        slot = level.slots[number] if number in level.slots else self._add(level, number)
+        if tick < self._far_tick:
+            self._set_far_head(entry, tick, level, number)
+        return slot
+
+    def _set_far_head(self, entry: TimerTaskEntry[T], tick: int, level: _Level[T], number: int) -> None:
+        self._far_head = entry
+        self._far_tick = tick
+        if level.shift == self._ring_shift:
+            self._ring[number & _RING_MASK] = None  # what comes before the head shall be noticed
+
+    def _add(self, level: _Level[T], number: int) -> TimerTaskList[T]:
+        """A new slot."""
+        slot = level.slots[number] = {}
+        heappush(level.heap, number)
+        if level.shift == self._ring_shift:
+            self._ring[number & _RING_MASK] = slot
+        if level is not self._near and number << level.shift < self._far_start:
+            self._far_start = number << level.shift
+        return slot
+
+    def _remove(self, level: _Level[T]) -> TimerTaskList[T]:
+        """Take the first slot from a far level."""
+        number = heappop(level.heap)
+        if level.shift == self._ring_shift:
+            self._ring[number & _RING_MASK] = None
+        return level.slots.pop(number)
 
     def _grow(self, tick: int) -> _Level[T]:
         """Add levels until one reaches `tick`."""
         while True:
-            level = self._level((1 + len(self._far)) * self._bits)
+            level: _Level[T] = _Level(self._far[-1].span, _FAR_BITS, self._clock)
             self._far.append(level)
             if tick < level.end:
                 return level
@@ -341,112 +350,107 @@ class TimingWheel(Generic[T]):
     def _forward(self, tick: int) -> None:
         """Set the clock, which may enter other blocks. The caller has emptied every slot that begins before."""
         self._clock = tick
+        if tick < self._near.end:
+            return
         for level in (self._near, *self._far):
             if tick < level.end:
                 break
-            block = level.shift + self._bits
-            level.end = ((tick >> block) + 1) << block
-        if tick >= self._horizon:
-            self._set_horizon(self._near.end)  # nothing lies beyond: else it would have been filed
-
-    def _set_horizon(self, tick: int) -> None:
-        """Every filed tick lies before it, every unfiled one at or after it."""
-        self._horizon = tick
-        self._filed_ms = (tick - 1) * self._tick_ms  # the last deadline before it
+            level.end = ((tick >> level.span) + 1) << level.span
+        if self._ring_end:
+            self._ring_start, self._ring_end = self._far[0].end, self._far[1].end
 
     def _emptied(self) -> None:
         """Give back what held the entries: the last one has left."""
         self._run.clear()
-        self._unfiled.clear()
-        self._set_horizon(self._near.end)
         for level in (self._near, *self._far):
             if level.heap:
                 level.slots.clear()
                 level.heap.clear()
+                if level.shift == self._ring_shift:
+                    self._ring = [None] * (1 << _FAR_BITS)
+        self._far_start = math.inf
 
-    def _file(self, tick: int) -> None:
-        """Move the horizon beyond `tick`, at least to the lower quartile of what waits there, and file what is before.
-
-        Nothing filed may be left. A quarter of the entries leaves at a time, so each is looked at a few times only.
-        """
-        unfiled, run, tick_ms = self._unfiled, self._run, self._tick_ms
-        entries = list(unfiled)
-        sample = sorted([entry._deadline_ms for entry in entries[:: len(entries) // _SAMPLE + 1]])
-        last_tick = max(-(-sample[len(sample) // 4] // tick_ms), tick)
-        last_ms = last_tick * tick_ms
-        self._set_horizon(last_tick + 1)
-        near = [entry for entry in entries if entry._deadline_ms <= last_ms]
-        tick_of: Callable[[TimerTaskEntry[T]], int]
-        tick_of = _deadline_of if tick_ms == 1 else lambda entry: -(-entry._deadline_ms // tick_ms)
-        near.sort(key=tick_of)
-        near.reverse()
-        run.update(zip(near, map(tick_of, near), strict=True))
-        self._run_tick = tick_of(near[-1])
-        for entry in near:
-            del unfiled[entry]
-            entry._slot = run
-        self._cascades += len(near)
-        if len(near) > len(unfiled):  # a dict never shrinks by itself
-            rest = dict(unfiled)
-            unfiled.clear()
-            unfiled.update(rest)
-
-    def _take_run(self, target: int, limit: int, due: list[TimerTaskEntry[T]]) -> bool:
-        """Hand out of the run what comes before all else; False: nothing did."""
-        run, near, tick_ms = self._run, self._near, self._tick_ms
-        heap, end, last = near.heap, near.end, target
-        if heap:
-            if heap[0] < last:
-                last = heap[0]
-        else:
-            for level in self._far:
-                if level.heap:
-                    last = min(last, (level.heap[0] << level.shift) - 1)
-                    break
-        taken = False
-        while run and len(due) < limit:
+    def _take_run(self, last: int, most: int, due: list[TimerTaskEntry[T]]) -> bool:
+        """Hand out of the run what comes by tick `last`; False: nothing did."""
+        run, tick_ms = self._run, self._tick_ms
+        taken = -1
+        touched: TimerTaskEntry[T] | None = None
+        while run:
             entry, tick = run.popitem()
             if tick > last:
                 run[entry] = self._run_tick = tick
                 break
-            taken = True
-            if tick < end:
-                self._clock = tick
-            else:
-                self._forward(tick)
-                end = near.end
-            if entry._deadline_ms > tick * tick_ms:  # touched
-                self._relocations += 1
-                self._place(entry)
-                break  # which may have put it before the rest
+            taken = tick
+            if entry._deadline_ms > tick * tick_ms:
+                touched = entry
+                break
             entry._slot = _RUNNING
             due.append(entry)
-        return taken
+            if len(due) == most:
+                break
+        if taken < 0:
+            return False
+        self._forward(taken)
+        if touched is not None:  # it may come before the rest
+            self._relocations += 1
+            self._place(touched)
+        return True
 
     def _refill(self, target: int) -> bool:
-        """Empty the first far slot into the levels below it if it begins by `target`. Level 0 must be empty.
+        """Sort in the first far slot if it begins by `target`; else note where it begins. Level 0 must be empty.
 
-        Answers whether a slot went, also one that cancels had emptied: it may have held the run up.
+        Answers whether anything is new, also when all that went were slots that cancels had emptied: they may have
+        held the run up.
         """
-        changed = False
+        before = self._far_start
         for level in self._far:
             while level.heap:
-                start = level.heap[0] << level.shift
+                number = level.heap[0]
+                start = number << level.shift
                 if start > target:
                     self._far_start = start
-                    return changed
-                slot = level.slots.pop(heappop(level.heap))
-                changed = True
+                    return start != before
+                slot = self._remove(level)
                 if slot:
                     self._far_head = None
                     self._far_tick = -1
                     self._forward(start)
-                    for entry in slot:
-                        self._place(entry)
                     self._cascades += len(slot)
+                    if len(slot) > _FEW and level.shift > self._ring_shift:
+                        for entry in list(slot):
+                            self._place(entry)
+                    else:
+                        self._sort_in(slot, start + (1 << level.shift) - 1)
                     return True
-        self._far_start = sys.maxsize
-        return changed
+        self._far_start = math.inf
+        return before != math.inf
+
+    def _sort_in(self, slot: TimerTaskList[T], last: int) -> None:
+        """File the entries of a slot whose last tick is `last`, and what of the run lies in its range, in the run."""
+        run, tick_ms, last_ms = self._run, self._tick_ms, last * self._tick_ms
+        entries = []
+        while run:
+            entry, tick = run.popitem()
+            if tick > last:
+                run[entry] = self._run_tick = tick
+                break
+            entries.append(entry)
+        entries += slot  # which are younger
+        touched = [entry for entry in entries if entry._deadline_ms > last_ms]
+        if touched:
+            entries = [entry for entry in entries if entry._deadline_ms <= last_ms]
+        if entries:
+            tick_of: Callable[[TimerTaskEntry[T]], int]
+            tick_of = _deadline_of if tick_ms == 1 else lambda entry: -(-entry._deadline_ms // tick_ms)
+            entries.sort(key=tick_of)
+            self._run_tick = tick_of(entries[0])
+            entries.reverse()
+            run.update(zip(entries, map(tick_of, entries), strict=True))
+            for entry in entries:
+                entry._slot = run
+        for entry in touched:
+            self._place(entry)
+        self._relocations += len(touched)
 
     def _holds_due(self, slot: TimerTaskList[T], tick: int) -> bool:
         """Whether an entry of `slot` is due at its `tick`; postponed ones in front of it are moved."""
@@ -477,10 +481,10 @@ class TimingWheel(Generic[T]):
                 last_ms = (((number + 1) << level.shift) - 1) * tick_ms
                 self._relocate(slot, [entry for entry in slot if entry._deadline_ms > last_ms])
                 if slot:
-                    self._far_head = head = min(slot, key=_deadline_of)
-                    self._far_tick = -(-head._deadline_ms // tick_ms)
+                    head = min(slot, key=_deadline_of)
+                    self._set_far_head(head, -(-head._deadline_ms // tick_ms), level, number)
                     return self._far_tick
-                del level.slots[heappop(level.heap)]
+                self._remove(level)
         return None
 
     def _waiting(self) -> list[TimerTaskEntry[T]]:
@@ -489,7 +493,6 @@ class TimingWheel(Generic[T]):
         for level in (self._near, *self._far):
             for number in sorted(level.slots):
                 entries += level.slots[number]
-        entries += self._unfiled
         # Stable: a slot keeps its order. What is due at once is equal, whatever its deadline was.
         entries.sort(key=lambda entry: max(-(-entry._deadline_ms // self._tick_ms), self._clock))
         return entries
