@@ -28,6 +28,7 @@ from wheel_sched.store.items import (
     State,
     Stored,
     Swept,
+    Tried,
     Window,
 )
 from wheel_sched.store.operations import Alteration, Call, ClaimDue, Logged, PushDue, ReportJump, new_token
@@ -130,9 +131,10 @@ class DelayStore:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _run(self, plan: Generator[list[Call[Any]], list[Any], T]) -> T:
+    def _run(self, plan: Generator[list[Call[Any]], list[Any], T], answers: list[Any] | None = None) -> T:
+        """A plan to its end, from its beginning or from the answers to its first calls."""
         try:
-            calls = next(plan)
+            calls = next(plan) if answers is None else plan.send(values_of(answers))
             while True:
                 calls = plan.send(values_of(self.execute(calls)))
         except StopIteration as end:
@@ -176,17 +178,41 @@ class DelayStore:
         items: Sequence[Item],
         graves: Sequence[tuple[Item, str]] = (),
         *,
+        tries: Sequence[Tried] = (),
         token: str | None = None,
     ) -> Stored:
-        """Store a slice of a source's log, its dead (with a reason each) and its position, in one step.
+        """Store a slice of a source's log, its dead (with a reason each), its position and `tries`, in one step.
 
-        The outcomes are those of the items, then those of the graves.
+        The outcomes are those of the items, then those of the graves. In a namespace of several shards the attempt
+        records lie elsewhere: they are compared before the step and raised after it.
 
         Raises:
             StalePosition: the source is taken in up to another position; nothing was stored.
+            StaleCount: one of `tries` knows more; nothing was stored.
             Rejected: an item is malformed, or the slice too long; nothing was stored.
         """
-        return self._run(self.plans.accept(position, items, graves, token))
+        return self._run(self.plans.accept(position, items, graves, tries, token))
+
+    def begin_accept(
+        self,
+        position: Position,
+        items: Sequence[Item],
+        graves: Sequence[tuple[Item, str]] = (),
+        *,
+        tries: Sequence[Tried] = (),
+        token: str | None = None,
+    ) -> Callable[[], Stored]:
+        """`accept` in two halves, so that the caller works while the server does.
+
+        What is given back waits for the answer and is called once; it raises what `accept` raises. After an error
+        the same is to be given to `accept`, under the same token.
+
+        Raises:
+            Rejected: an item is malformed, or the slice too long; nothing was sent.
+        """
+        plan = self.plans.accept(position, items, graves, tries, token)
+        begun = self.begin(next(plan))
+        return lambda: self._run(plan, begun.answers())
 
     def positions(self, sources: Sequence[str]) -> list[int | None]:
         """How far the logs of sources were taken in, None where nothing was."""

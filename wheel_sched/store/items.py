@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from wheel_sched.errors import Rejected
 from wheel_sched.store.record import encode_text
@@ -136,8 +136,22 @@ class Position:
         if not self.source or any(type(number) is not int or not 0 <= number < 2**63 for number in numbers):
             raise Rejected(f"expected a source and positions from 0 up, got: {self!r}; nothing was stored")
 
-    def text(self) -> str:
-        return f"@{'' if self.expected is None else self.expected}:{self.next}:{self.source}"
+    def text(self, counted: int) -> str:
+        return f"@{'' if self.expected is None else self.expected}:{self.next}:{counted}:{self.source}"
+
+
+class Tried(NamedTuple):
+    """An attempt record that a slice is stored with.
+
+    Args:
+        key: of the record, see `DelayStore.remember`.
+        attempts: raise it to these; a record that knows of as many refuses the slice.
+        expiry_ms: keep it until then; None: don't raise it, only refuse the slice when it knows of others than these.
+    """
+
+    key: str
+    attempts: int
+    expiry_ms: int | None
 
 
 def check_id(item_id: str) -> None:
