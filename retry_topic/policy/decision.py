@@ -29,9 +29,10 @@ from retry_topic.policy.rules import Match, first_match
 DeadReason = Literal["verdict", "fatal", "max-attempts", "max-age"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Why:
-    """The reasons of a decision, complete enough to be explained later without the policy.
+    """The reasons of a decision, complete enough to be explained later without the policy. Like all that is made for
+    every message it is not frozen, which would make it three times as dear.
 
     Args:
         policy: `name@version` of the policy that decided.
@@ -79,7 +80,7 @@ def _matched(match: Match) -> dict[str, Any]:
     return {"pattern": match.pattern, "subject": match.subject, "dead": match.rule.dead}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Retry:
     """Deliver the message again at `due_ms`, which is `delay_ms` after the decision."""
 
@@ -88,7 +89,7 @@ class Retry:
     why: Why
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Dead:
     """Give the message up and keep it as a dead letter."""
 
