@@ -61,6 +61,8 @@ _MAX_BODY_BYTES = 8 * 1024 * 1024  # larger ones are dead-lettered: they would b
 _MAX_NAME = 249  # characters of a topic or ref in the store; a header may carry one more
 
 
+_UNTOLD: dict[str, Any] = {"started_ms": None, "due_ms": None, "signature": None}  # what was true of the last attempt
+
 _fingerprint = lru_cache(maxsize=1024)(fingerprint)  # errors come in herds
 
 
@@ -303,7 +305,7 @@ class Intake:
         policy = self.policies.for_topic(case.topic)
         decision = decide(policy, failure_from(case.state, now_ms=now_ms), now_ms, self._rng)
         case.decision, why = decision, decision.why
-        case.told = {"policy": why.policy, "max_attempts": why.max_attempts, "started_ms": None, "due_ms": None}
+        case.told = {**_UNTOLD, "policy": why.policy, "max_attempts": why.max_attempts}
         if isinstance(decision, Dead):
             case.due_ms, case.dead = None, decision.reason
         else:
@@ -323,7 +325,8 @@ class Intake:
             told["original_topic"] = case.topic
         if state.consumer_group != self._group:
             told["consumer_group"] = self._group
-        told["signature"] = sign(state, self._secrets[0]).signature if self._secrets else None
+        if self._secrets:
+            told["signature"] = sign(state, self._secrets[0]).signature
         unchanged = state is case.given
         headers = (restate if unchanged else _written)(message.headers, state, told)
         if self._spring:

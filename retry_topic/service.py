@@ -265,11 +265,16 @@ class RetryService:
         def insist(call: Callable[[], T]) -> T:
             return self._insist(reader, [], call)
 
-        while not self._stopping.is_set():
-            part = reader.poll(self.config.batch, _POLL_MS)
-            if part is not None:
-                with contextlib.suppress(_Stopped):  # its position has not moved: it comes again
-                    intake.take_slice(reader, part, insist)
+        with contextlib.suppress(_Stopped):  # what has not moved its position comes again
+            try:
+                while not self._stopping.is_set():
+                    part = reader.poll(self.config.batch, 0 if intake.busy else _POLL_MS)
+                    if part is not None:
+                        intake.offer(reader, part, insist)
+                    else:
+                        intake.finish(insist)
+            finally:
+                intake.finish(insist)
 
     def _take(self, consumer: BrokerConsumer, deliveries: list[Delivery], *, again: bool = False) -> None:
         """Take a batch in; a record that no batch survives is left for later, and the others are taken without it."""

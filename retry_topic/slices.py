@@ -200,12 +200,14 @@ class SliceIntake(Intake):
         seen: dict[str, Message | None] = {}
         kept = []
         for case in cases:
-            if case.member in seen:
-                same = case.message is not None and seen[case.member] == case.message
+            member = case.member
+            if member in seen:
+                same = case.message is not None and seen[member] == case.message
                 if same or not self._renamed(case):
                     case.duplicate, case.decision = True, None
                     continue
-            seen[case.member] = case.message
+                member = case.member
+            seen[member] = case.message
             kept.append(case)
         return kept
 

@@ -61,6 +61,13 @@ def read(headers: Headers) -> RetryState:
             values[name] = value
         if oddity:
             oddities.append(f"{header}: {oddity}")
+    if len(last) != len(headers) and (values or oddities):
+        names = [header for header, _ in headers]
+        oddities += [
+            f"{header}: is there twice, the last counts"
+            for header in last
+            if header in _READERS and names.count(header) > 1
+        ]
     if not values and not oddities and HEADER_NAMES.isdisjoint(last):
         return read_foreign(last)
     if _FIRST in last and values.get("first_failed_ms") is None:
@@ -95,27 +102,24 @@ def restate(headers: Headers, state: RetryState, told: Mapping[str, Any]) -> Hea
     """`headers`, from which `state` was read, with what is `told` of some of its fields (None: nothing)."""
     replaced = _headers_of(tuple(told))
     kept = [pair for pair in headers if pair[0] not in replaced]
-    clean = state.dialect == "own" and not state.oddities and len(dict(headers)) == len(headers)
-    if not clean or sum([len(data) for _, data in kept]) > _AMPLE:
+    if state.dialect != "own" or state.oddities or sum([len(data) for _, data in kept]) > _AMPLE:
         return write(headers, replace(state, **told))
     for name, value in told.items():
-        if value is not None:
-            header, encoding = _WRITERS[name]
-            data = encoding(value)
-            if data is not None:
-                kept.append((header, data))
+        if value is not None and (pair := _WRITERS[name](name, value)) is not None:
+            kept.append(pair)
     return tuple(kept)
 
 
-def _writing(field: Field) -> Callable[[Any], bytes | None]:
-    plain = partial(encode, field)
-    return lru_cache(maxsize=1024)(plain) if field.shared else plain
+def _pair(name: str, value: Any) -> tuple[str, bytes] | None:
+    field = FIELDS[name]
+    data = encode(field, value)
+    return None if data is None else (field.header, data)
 
 
-_WRITERS = {name: (header, _writing(field)) for name, header, field in _ROWS}
+_shared_pair = lru_cache(maxsize=4096)(_pair)
+_WRITERS = {name: _shared_pair if field.shared else _pair for name, field in FIELDS.items()}
 
 
 @lru_cache(maxsize=256)
 def _headers_of(names: tuple[str, ...]) -> frozenset[str]:
-    """The headers of these fields."""
     return frozenset(FIELDS[name].header for name in names)

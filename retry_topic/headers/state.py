@@ -14,7 +14,7 @@ _GATE = re.compile(r"[A-Za-z0-9_-]{12}\.[A-Za-z0-9_-]{16}")
 Dialect = Literal["none", "own", "spring", "smallrye", "pulsar"]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class RetryState:
     """What the headers of a message say. Every field has a header of its own, see `names.FIELDS`.
 

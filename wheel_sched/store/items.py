@@ -23,6 +23,7 @@ from wheel_sched.store.record import encode_text
 MAX_BATCH = 500  # items in one script call: more gains little and blocks the server for over 1.3 ms
 MAX_ID_BYTES = 512
 MAX_BODY_BYTES = 16 * 1024 * 1024
+_MAX_NAME = 249  # characters of a topic or ref
 MAX_DUE_MS = 253_402_300_799_999  # 9999-12-31T23:59:59.999Z; also far below 2**53, the last exact ZSET score
 
 State = Literal["due", "fly", "held", "dead"]
@@ -69,6 +70,22 @@ class Item:
     route: str | None = None
 
     def check(self) -> None:
+        due_ms, topic, body = self.due_ms, self.topic, self.body
+        if (
+            type(self.id) is type(topic) is str
+            and self.id.isascii()
+            and 0 < len(self.id) <= MAX_ID_BYTES
+            and type(due_ms) is int
+            and 0 <= due_ms <= MAX_DUE_MS
+            and type(body) is bytes
+            and len(body) <= MAX_BODY_BYTES
+            and topic.isprintable()
+            and topic.isascii()
+            and len(topic) <= _MAX_NAME
+            and not self.refs
+            and self.route is None
+        ):
+            return  # as usual; what follows says what is wrong, or right in another way
         check_id(self.id)
         check_due(self.due_ms, self.id)
         if not isinstance(self.body, bytes):
@@ -190,7 +207,7 @@ def check_due(due_ms: int | None, item_id: str) -> None:
 
 def check_name(name: str, what: str) -> None:
     """Raise `Rejected` unless `name` can be a topic or ref."""
-    if not _is(name, str) or len(name) > 249 or "\n" in name or "\0" in name:
+    if not _is(name, str) or len(name) > _MAX_NAME or "\n" in name or "\0" in name:
         raise Rejected(f"expected a {what} to be one line of at most 249 characters, got: {_short(str(name))!r}")
     if not name.isascii():
         _encoded(name, f"a {what}")

@@ -62,9 +62,7 @@ class Schedule:
     def _fence(self) -> Argument:
         if self.fence is None:
             return ""
-        return encode_text(
-            self.fence.text(len(self.tries)) if isinstance(self.fence, Position) else self.fence.text()
-        )
+        return encode_text(self.fence.text(len(self.tries)) if isinstance(self.fence, Position) else self.fence.text())
 
     def parse(self, reply: Any, shard: int) -> Stored:
         return Stored(outcomes_of(reply[0]), reply[1])
