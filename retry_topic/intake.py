@@ -22,7 +22,7 @@ import logging
 import random
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Protocol, TypeVar
 
@@ -61,8 +61,6 @@ _MAX_BODY_BYTES = 8 * 1024 * 1024  # larger ones are dead-lettered: they would b
 _MAX_NAME = 249  # characters of a topic or ref in the store; a header may carry one more
 
 
-_UNTOLD: dict[str, Any] = {"started_ms": None, "due_ms": None, "signature": None}  # what was true of the last attempt
-
 _fingerprint = lru_cache(maxsize=1024)(fingerprint)  # errors come in herds
 
 
@@ -99,8 +97,8 @@ class Taken:
 class Case:
     """One failed message on its way through the intake, filled in step by step.
 
-    `given` is what its headers say, `state` the same with the counts and the id that hold, `told` the fields that are
-    to be told instead.
+    `given` is what its headers say, `state` the same with the counts and the id that hold; `message` is what everybody
+    is told of the dead.
     """
 
     delivery: Delivery
@@ -108,7 +106,6 @@ class Case:
     state: RetryState
     topic: str
     repeated: bool
-    told: dict[str, Any] = field(default_factory=dict)
     due_ms: int | None = None
     dead: str | None = None
     decision: Decision | None = None
@@ -145,11 +142,9 @@ class Case:
         if found is None:
             return False
         try:
-            stored = decode_body(found.body)
+            return is_same(decode_body(found.body), self.delivery.message)
         except Rejected:
             return False
-        mine = self.delivery.message
-        return (stored.value, stored.key, _others(stored)) == (mine.value, mine.key, _others(mine))
 
     def taken(self) -> Taken:
         return Taken(self.member, self.topic, self.state.attempt, self.due_ms, self.dead, self.decision, self.duplicate)
@@ -304,21 +299,39 @@ class Intake:
     def _decide(self, case: Case, now_ms: int) -> None:
         policy = self.policies.for_topic(case.topic)
         decision = decide(policy, failure_from(case.state, now_ms=now_ms), now_ms, self._rng)
-        case.decision, why = decision, decision.why
-        case.told = {**_UNTOLD, "policy": why.policy, "max_attempts": why.max_attempts}
+        case.decision = decision
         if isinstance(decision, Dead):
             case.due_ms, case.dead = None, decision.reason
         else:
             case.due_ms, case.dead = decision.due_ms, None
-            case.told["due_ms"], case.told["delay_ms"] = decision.due_ms, decision.delay_ms
         # counted from when it comes back: a long delay must not outlive the record
-        case.keep_until_ms = (case.due_ms or now_ms) + (why.max_age_ms or 7 * _DAY_MS)
+        case.keep_until_ms = (case.due_ms or now_ms) + (decision.why.max_age_ms or 7 * _DAY_MS)
         self._write(case)
 
     def _write(self, case: Case) -> None:
-        """The message as it is to be sent, or shown as a dead letter, with what is told of it; one that cannot wait is
-        dead."""
-        state, message, told = case.state, case.delivery.message, case.told
+        """The message as it is to be sent, or shown as a dead letter; one that cannot wait is dead."""
+        state, message = case.state, case.delivery.message
+        told = self._told(case)
+        # what its headers say and still holds keeps its bytes
+        headers = (restate if state is case.given else _written)(message.headers, state, told)
+        if self._spring:
+            headers = with_spring(headers, replace(state, **told), dead=case.dead is not None)
+        unknown = case.topic == message.topic  # its origin
+        to_group = self._redelivery == "group" or unknown or state.gate is not None
+        written = message.to(self._redelivery_topic if to_group else case.topic, headers)
+        case.item, problem = _item(case, written)
+        if case.dead is None and problem:
+            case.due_ms, case.dead = None, problem
+        case.message = None if case.dead is None else written  # its body says the same
+
+    def _told(self, case: Case) -> dict[str, Any]:
+        """What is told of a message instead of what it said itself."""
+        state, decision = case.state, case.decision
+        told: dict[str, Any] = {"started_ms": None, "due_ms": case.due_ms, "signature": None}
+        if decision is not None:
+            told["policy"], told["max_attempts"] = decision.why.policy, decision.why.max_attempts
+            if not isinstance(decision, Dead):
+                told["delay_ms"] = decision.delay_ms
         if state.error_fingerprint is None:
             told["error_fingerprint"] = _fingerprint(state.error_class or "", state.error_message or "")
         if state.original_topic != case.topic:
@@ -327,16 +340,7 @@ class Intake:
             told["consumer_group"] = self._group
         if self._secrets:
             told["signature"] = sign(state, self._secrets[0]).signature
-        unchanged = state is case.given
-        headers = (restate if unchanged else _written)(message.headers, state, told)
-        if self._spring:
-            headers = with_spring(headers, replace(state, **told), dead=case.dead is not None)
-        unknown = case.topic == message.topic  # its origin
-        to_group = self._redelivery == "group" or unknown or state.gate is not None
-        case.message = message.to(self._redelivery_topic if to_group else case.topic, headers)
-        case.item, problem = _item(case, case.message)
-        if case.dead is None and problem:
-            case.due_ms, case.dead = None, problem
+        return told
 
     # -- storing
 
@@ -443,6 +447,11 @@ def _refused(consumer: BrokerConsumer, pairs: Sequence[tuple[Delivery, Message]]
     return refused
 
 
+def is_same(one: Message, other: Message) -> bool:
+    """Whether two messages are one and the same failure's, whatever is told of them."""
+    return (one.value, one.key, _others(one)) == (other.value, other.key, _others(other))
+
+
 def _others(message: Message) -> tuple[tuple[str, bytes], ...]:
     return tuple(pair for pair in message.headers if pair[0] not in HEADER_NAMES | SPRING_NAMES)
 
@@ -463,8 +472,8 @@ def _item(case: Case, message: Message) -> tuple[Item, str | None]:
 def as_grave(case: Case, now_ms: int) -> tuple[Item, str]:
     """The dead letter the store keeps of a case, and why it died."""
     state = case.state
-    group = state.error_fingerprint or case.told.get("error_fingerprint")
-    refs = (f"fp:{group}"[:_MAX_NAME],) if group else ()
+    group = state.error_fingerprint or _fingerprint(state.error_class or "", state.error_message or "")
+    refs = (f"fp:{group}"[:_MAX_NAME],)
     error = f"{state.error_class or 'no error'}: {state.error_message or ''}".strip(": ")
     item = case.item or Item(case.member, now_ms, b"", case.topic[:_MAX_NAME])
     return replace(item, due_ms=now_ms, refs=refs), f"{case.dead}: {error}"

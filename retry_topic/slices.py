@@ -17,19 +17,22 @@ one slice is underway at most, and none is sent that follows one the store has r
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from retry_topic.brokers.protocol import LogReader, Slice
 from retry_topic.headers import MAX_COUNT
-from retry_topic.intake import Case, Insist, Intake, Taken, as_grave, counted
+from retry_topic.intake import Case, Insist, Intake, Taken, as_grave, counted, is_same
 from retry_topic.message import Message
 from retry_topic.names import dead_topic_of
 from wheel_sched.errors import BrokerUnavailable, StaleCount, StalePosition
-from wheel_sched.store import Item, Outcome, Position, Stored, Tried
+from wheel_sched.store import Item, Outcome, Position, Stored, Tries
 from wheel_sched.store.operations import new_token
 
 logger = logging.getLogger("retry_topic.intake")
+
+_ASK_NS = 1_000_000_000  # how long the store's time is counted on from what it said
 
 
 @dataclass(slots=True)
@@ -38,12 +41,12 @@ class _Work:
 
     reader: LogReader
     part: Slice
-    cases: list[Case]
+    now_ms: int
+    cases: list[Case] = field(default_factory=list)
     fresh: list[Case] = field(default_factory=list)
     waiting: list[Case] = field(default_factory=list)
     graves: list[tuple[Item, str]] = field(default_factory=list)
-    tries: list[Tried] = field(default_factory=list)
-    now_ms: int = 0
+    tries: list[Tries] = field(default_factory=list)
     token: str = ""
     answer: Callable[[], Stored] | None = None
 
@@ -60,6 +63,8 @@ class SliceIntake(Intake):
     """
 
     _underway: _Work | None = None
+    _asked_ns: int | None = None
+    _said_ms = 0
 
     @property
     def busy(self) -> bool:
@@ -81,10 +86,14 @@ class SliceIntake(Intake):
 
         A slice of the same source behind one that the store refused is dropped: the reader comes to it again.
         """
-        work = _Work(reader, part, [self._case(delivery, again=False) for delivery in part.deliveries])
+        work = _Work(reader, part, self._now_ms(insist))
+        for delivery in part.deliveries:  # one after the other through all of it: what is at hand is quick to reach
+            case = self._case(delivery, again=False)
+            self._decide(case, work.now_ms)
+            work.cases.append(case)
         before, rewound = self._end(insist)
         if rewound != part.source:
-            self._plan(work, insist)
+            self._plan(work, insist, counted=False)
             work.answer = self._home.store.begin_accept(
                 _position(part), work.items, work.graves, tries=work.tries, token=work.token
             )
@@ -139,35 +148,45 @@ class SliceIntake(Intake):
                 return Stored([Outcome.STORED] * len(work.items), 0) if mine else stale
 
         while (stored := insist(accept)) is None:
-            self._count_alone(work.cases, insist)
+            self._decide_anew(work, insist)
             self._plan(work, insist, counted=True)
         return stored
 
-    def _plan(self, work: _Work, insist: Insist, *, counted: bool = False) -> None:
-        """Decide what is to be stored of a slice; its dead are told before."""
-        now_ms = insist(self._home.store.now_ms)
-        fresh = [case for case in work.cases if not case.duplicate]
-        for case in fresh:
-            self._decide(case, now_ms)
-        if not counted and any(case.dead is not None for case in fresh):
-            # nobody is told of a death by headers alone
-            self._count_alone(work.cases, insist)
-            return self._plan(work, insist, counted=True)
-        fresh = self._distinct(fresh)
+    def _plan(self, work: _Work, insist: Insist, *, counted: bool) -> None:
+        """What is to be stored of a slice that is decided, by counts of the store or of headers; its dead are told."""
+        if not counted and any(case.dead is not None for case in work.cases):
+            self._decide_anew(work, insist)  # nobody is told of a death by headers alone
+        fresh = self._distinct([case for case in work.cases if not case.duplicate])
         dead = [case for case in fresh if case.dead is not None]
         if dead:
             insist(lambda: self._tell_dead(dead))  # before they are stored: a crash tells it twice, never not at all
-        work.now_ms, work.token, work.fresh = now_ms, new_token(), fresh
+        work.token, work.fresh = new_token(), fresh
         work.waiting = [case for case in fresh if case.dead is None]
         if self._home.by_source:  # a slice lies in one shard with its position
             for case in fresh:
                 if case.item is not None:
                     case.item.route = work.part.source
-        work.graves = [as_grave(case, now_ms) for case in dead]
+        work.graves = [as_grave(case, work.now_ms) for case in dead]
         work.tries = []
         for case in fresh:
-            work.tries.append(Tried(case.tries_key, case.state.attempt, case.keep_until_ms))
-            work.tries.append(Tried(f"{case.state.id}!", case.state.replays, None))
+            work.tries.append((case.tries_key, case.state.attempt, case.keep_until_ms))
+            work.tries.append((f"{case.state.id}!", case.state.replays, None))
+
+    def _decide_anew(self, work: _Work, insist: Insist) -> None:
+        """Decide by the store's counts."""
+        self._count_alone(work.cases, insist)
+        work.now_ms = insist(self._home.store.now_ms)
+        for case in work.cases:
+            if not case.duplicate:
+                self._decide(case, work.now_ms)
+
+    def _now_ms(self, insist: Insist) -> int:
+        """The store's time or a little later; it is asked once a second."""
+        store, ns = self._home.store, time.monotonic_ns()
+        if not store.ticks or self._asked_ns is None or ns - self._asked_ns > _ASK_NS:
+            self._asked_ns, self._said_ms = ns, insist(store.now_ms)
+            return self._said_ms
+        return self._said_ms - (self._asked_ns - ns) // 1_000_000  # up to whole ms: nothing is due early by it
 
     def _count_alone(self, cases: Sequence[Case], insist: Insist) -> None:
         """As `_count`; whether a record was taken in before, its position says."""
@@ -197,17 +216,16 @@ class SliceIntake(Intake):
 
     def _distinct(self, cases: Sequence[Case]) -> list[Case]:
         """One of several records of one failure; another message under its id gets an id of its own."""
-        seen: dict[str, Message | None] = {}
+        seen: dict[str, Message] = {}
         kept = []
         for case in cases:
             member = case.member
             if member in seen:
-                same = case.message is not None and seen[member] == case.message
-                if same or not self._renamed(case):
+                if is_same(seen[member], case.delivery.message) or not self._renamed(case):
                     case.duplicate, case.decision = True, None
                     continue
                 member = case.member
-            seen[member] = case.message
+            seen[member] = case.delivery.message
             kept.append(case)
         return kept
 

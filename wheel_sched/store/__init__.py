@@ -31,7 +31,7 @@ from wheel_sched.store.items import (
     State,
     Stored,
     Swept,
-    Tried,
+    Tries,
     Window,
 )
 from wheel_sched.store.push_form import PushForm, decode_push, encode_push
@@ -62,7 +62,7 @@ __all__ = [
     "State",
     "Stored",
     "Swept",
-    "Tried",
+    "Tries",
     "Window",
     "decode_push",
     "encode_push",

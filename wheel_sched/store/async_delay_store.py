@@ -25,7 +25,7 @@ from wheel_sched.store.items import (
     State,
     Stored,
     Swept,
-    Tried,
+    Tries,
     Window,
 )
 from wheel_sched.store.operations import Alteration, Call, ClaimDue, Logged, PushDue, ReportJump, new_token
@@ -93,7 +93,7 @@ class AsyncDelayStore:
         items: Sequence[Item],
         graves: Sequence[tuple[Item, str]] = (),
         *,
-        tries: Sequence[Tried] = (),
+        tries: Sequence[Tries] = (),
         token: str | None = None,
     ) -> Stored:
         return await self._run(self.plans.accept(position, items, graves, tries, token))

@@ -28,7 +28,7 @@ from wheel_sched.store.items import (
     State,
     Stored,
     Swept,
-    Tried,
+    Tries,
     Window,
 )
 from wheel_sched.store.operations import Alteration, Call, ClaimDue, Logged, PushDue, ReportJump, new_token
@@ -117,6 +117,11 @@ class DelayStore:
         return self.plans.shards
 
     @property
+    def ticks(self) -> bool:
+        """Whether its time goes on by itself; False under a test clock."""
+        return self._test_clock is None
+
+    @property
     def namespace(self) -> str:
         """Whose keys these are; a memory store has a name that no other has."""
         dialect = getattr(self.backend, "dialect", None)
@@ -178,7 +183,7 @@ class DelayStore:
         items: Sequence[Item],
         graves: Sequence[tuple[Item, str]] = (),
         *,
-        tries: Sequence[Tried] = (),
+        tries: Sequence[Tries] = (),
         token: str | None = None,
     ) -> Stored:
         """Store a slice of a source's log, its dead (with a reason each), its position and `tries`, in one step.
@@ -199,7 +204,7 @@ class DelayStore:
         items: Sequence[Item],
         graves: Sequence[tuple[Item, str]] = (),
         *,
-        tries: Sequence[Tried] = (),
+        tries: Sequence[Tries] = (),
         token: str | None = None,
     ) -> Callable[[], Stored]:
         """`accept` in two halves, so that the caller works while the server does.

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from wheel_sched.errors import Rejected
 from wheel_sched.store.record import encode_text
@@ -157,22 +157,10 @@ class Position:
         return f"@{'' if self.expected is None else self.expected}:{self.next}:{counted}:{self.source}"
 
 
-class Tried(NamedTuple):
-    """An attempt record that a slice is stored with.
-
-    Args:
-        key: of the record, see `DelayStore.remember`.
-        attempts: raise it to these; a record that knows of as many refuses the slice.
-        expiry_ms: keep it until then; None: don't raise it, only refuse the slice when it knows of others than these.
-    """
-
-    key: str
-    attempts: int
-    expiry_ms: int | None
-
-
 def check_id(item_id: str) -> None:
     """Raise `Rejected` unless `item_id` can be an id."""
+    if type(item_id) is str and item_id.isascii() and 0 < len(item_id) <= MAX_ID_BYTES:
+        return  # as usual
     if not item_id:
         raise Rejected(f"expected an id to be a non-empty text, got: {item_id!r}; nothing was stored")
     _check_text(item_id, "an id")
@@ -220,6 +208,12 @@ def _is(value: object, kind: type) -> bool:
 
 def _short(text: str) -> str:
     return text if len(text) <= 60 else f"{text[:57]}... ({len(text)} characters)"
+
+
+Tries = tuple[str, int, int | None]
+"""An attempt record that a slice is stored with: its key, the attempts to raise it to, and until when it is kept (ms); a
+record that knows of as many refuses the slice. Without an expiry it is not raised, and knows of exactly these, or refuses.
+"""
 
 
 @dataclass(slots=True)

@@ -30,7 +30,7 @@ from wheel_sched.store.items import (
     State,
     Stored,
     Swept,
-    Tried,
+    Tries,
     Window,
     check_due,
     check_id,
@@ -152,7 +152,7 @@ class Plans:
         position: Position,
         items: Sequence[Item],
         graves: Sequence[tuple[Item, str]],
-        tries: Sequence[Tried],
+        tries: Sequence[Tries],
         token: str | None,
     ) -> Plan[Stored]:
         position.check()
@@ -163,16 +163,16 @@ class Plans:
             item.check()
             if item.route != position.source and self.shards > 1:
                 raise Rejected(f"expected the source {position.source!r} as route, got: {item.route!r}")
-        for tried in tries:
-            check_id(tried.key)
+        for key, _, _ in tries:
+            check_id(key)
         token = new_token() if token is None else token
         if self.shards == 1:
             return (yield from self.one(0, Schedule(items, token, position, graves, tries)))
         # the records lie in other shards than the slice
-        known = yield from self.remember([(tried.key, 0, 0) for tried in tries], (), 0)
-        for tried, count in zip(tries, known, strict=True):
-            if count != tried.attempts if tried.expiry_ms is None else count >= tried.attempts:
-                raise StaleCount(f"{tried.key!r} has {count}: nothing was stored; decide anew")
+        known = yield from self.remember([(key, 0, 0) for key, _, _ in tries], (), 0)
+        for (key, attempts, expiry_ms), count in zip(tries, known, strict=True):
+            if count != attempts if expiry_ms is None else count >= attempts:
+                raise StaleCount(f"{key!r} has {count}: nothing was stored; decide anew")
         stored = yield from self.one(shard_of(position.source, self.shards), Schedule(items, token, position, graves))
         raised = [(key, attempts, expiry_ms) for key, attempts, expiry_ms in tries if expiry_ms is not None]
         yield from self.remember(raised, (), 0)

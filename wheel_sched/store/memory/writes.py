@@ -25,7 +25,7 @@ from wheel_sched.store.items import (
     Settlement,
     Stored,
     Swept,
-    Tried,
+    Tries,
 )
 from wheel_sched.store.memory import shard as place
 from wheel_sched.store.memory.shard import MemoryShard, plain
@@ -103,7 +103,7 @@ def schedule(shard: MemoryShard, call: Schedule) -> Stored:
     return Stored(outcomes, shard.now_us)
 
 
-def _compare(shard: MemoryShard, tries: Sequence[Tried]) -> None:
+def _compare(shard: MemoryShard, tries: Sequence[Tries]) -> None:
     for key, attempts, expiry_ms in tries:
         known = _tries(shard, encode_text(key))
         if known != attempts if expiry_ms is None else known >= attempts:

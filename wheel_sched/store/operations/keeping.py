@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from wheel_sched.store.items import Fence, Found, Item, Outcome, Position, Stored, Swept, Tried
+from wheel_sched.store.items import Fence, Found, Item, Outcome, Position, Stored, Swept, Tries
 from wheel_sched.store.operations.call import Argument, bounded_reason, head_of, new_token, outcomes_of
 from wheel_sched.store.record import decode_text, encode_text, make_tail
 
@@ -44,7 +44,7 @@ class Schedule:
     token: str = field(default_factory=new_token)
     fence: Fence | Position | None = None
     graves: Sequence[tuple[Item, str]] = ()
-    tries: Sequence[Tried] = ()
+    tries: Sequence[Tries] = ()
 
     def argv(self) -> list[Argument]:
         args: list[Argument] = [self._fence()]
