@@ -21,10 +21,10 @@ import contextlib
 import logging
 import random
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from retry_topic.brokers.protocol import BrokerConsumer, Delivery
 from retry_topic.fingerprint import fingerprint
@@ -32,9 +32,9 @@ from retry_topic.headers import (
     HEADER_NAMES,
     MAX_COUNT,
     SPRING_NAMES,
+    Restating,
     RetryState,
     read,
-    restate,
     retry_id,
     sign,
     verify,
@@ -43,9 +43,9 @@ from retry_topic.headers import (
 )
 from retry_topic.history import Attempt, releasing_shard
 from retry_topic.home import Home
-from retry_topic.message import Headers, Message
+from retry_topic.message import Message
 from retry_topic.names import dead_topic_of, redelivery_topic_of
-from retry_topic.policy import Dead, Decision, PolicySet, decide, explain, failure_from
+from retry_topic.policy import Dead, Decision, PolicySet, Retry, decide, explain, failure_from
 from retry_topic.wire import decode_body, encode_body
 from wheel_sched.errors import BrokerError, Rejected
 from wheel_sched.store import Found, Item, Outcome
@@ -60,6 +60,11 @@ _TAKEN_FOR_MS = 3_600_000  # how long a retry record is known to be taken in: ma
 _MAX_BODY_BYTES = 8 * 1024 * 1024  # larger ones are dead-lettered: they would block the server on every step
 _MAX_NAME = 249  # characters of a topic or ref in the store; a header may carry one more
 
+
+# what is told of a failed message instead of what its headers said
+_SHARED = ("policy", "max_attempts", "error_fingerprint", "original_topic", "consumer_group")
+_OWN = ("started_ms", "due_ms", "delay_ms", "signature")
+_restate = Restating(_SHARED, _OWN)
 
 _fingerprint = lru_cache(maxsize=1024)(fingerprint)  # errors come in herds
 
@@ -310,12 +315,19 @@ class Intake:
 
     def _write(self, case: Case) -> None:
         """The message as it is to be sent, or shown as a dead letter; one that cannot wait is dead."""
-        state, message = case.state, case.delivery.message
-        told = self._told(case)
-        # what its headers say and still holds keeps its bytes
-        headers = (restate if state is case.given else _written)(message.headers, state, told)
-        if self._spring:
-            headers = with_spring(headers, replace(state, **told), dead=case.dead is not None)
+        state, message, decision = case.state, case.delivery.message, case.decision
+        fingerprint = state.error_fingerprint or _fingerprint(state.error_class or "", state.error_message or "")
+        policy = (None, None) if decision is None else (decision.why.policy, decision.why.max_attempts)
+        delay_ms = decision.delay_ms if isinstance(decision, Retry) else state.delay_ms
+        signature = sign(state, self._secrets[0]).signature if self._secrets else None
+        shared, own = (*policy, fingerprint, case.topic, self._group), (None, case.due_ms, delay_ms, signature)
+        if state is case.given and not self._spring:
+            headers = _restate(message.headers, state, shared, own)
+        else:
+            told = replace(state, **dict(zip((*_SHARED, *_OWN), shared + own, strict=True)))
+            headers = write(message.headers, told)
+            if self._spring:
+                headers = with_spring(headers, told, dead=case.dead is not None)
         unknown = case.topic == message.topic  # its origin
         to_group = self._redelivery == "group" or unknown or state.gate is not None
         written = message.to(self._redelivery_topic if to_group else case.topic, headers)
@@ -323,24 +335,6 @@ class Intake:
         if case.dead is None and problem:
             case.due_ms, case.dead = None, problem
         case.message = None if case.dead is None else written  # its body says the same
-
-    def _told(self, case: Case) -> dict[str, Any]:
-        """What is told of a message instead of what it said itself."""
-        state, decision = case.state, case.decision
-        told: dict[str, Any] = {"started_ms": None, "due_ms": case.due_ms, "signature": None}
-        if decision is not None:
-            told["policy"], told["max_attempts"] = decision.why.policy, decision.why.max_attempts
-            if not isinstance(decision, Dead):
-                told["delay_ms"] = decision.delay_ms
-        if state.error_fingerprint is None:
-            told["error_fingerprint"] = _fingerprint(state.error_class or "", state.error_message or "")
-        if state.original_topic != case.topic:
-            told["original_topic"] = case.topic
-        if state.consumer_group != self._group:
-            told["consumer_group"] = self._group
-        if self._secrets:
-            told["signature"] = sign(state, self._secrets[0]).signature
-        return told
 
     # -- storing
 
@@ -428,10 +422,6 @@ def counted(state: RetryState, replays: int) -> RetryState:
     if (state.attempt, state.replays) == (attempt, replays):
         return state
     return replace(state, attempt=attempt, replays=replays)
-
-
-def _written(headers: Headers, state: RetryState, told: Mapping[str, Any]) -> Headers:
-    return write(headers, replace(state, **told))
 
 
 def _refused(consumer: BrokerConsumer, pairs: Sequence[tuple[Delivery, Message]]) -> list[tuple[Delivery, Message]]:

@@ -7,8 +7,8 @@ moved on and stores nothing; a store that has fallen back after a failover has t
 each record of a retry topic is taken in exactly once, also when its message has long gone out.
 
 Headers are mostly right about how often a message failed. So nobody asks the store beforehand: the step compares them
-with its attempt records, raises these, and refuses the whole slice where one of them knows more. Then they are asked for
-and the slice is decided anew.
+with its attempt records, raises these, and refuses the whole slice where one of them knows more. Then they are asked
+for and the slice is decided anew.
 
 The next slice is read while the store works on the last (`offer`, `finish`), and is sent when that one is through: so
 one slice is underway at most, and none is sent that follows one the store has refused.
@@ -177,7 +177,9 @@ class SliceIntake(Intake):
         self._count_alone(work.cases, insist)
         work.now_ms = insist(self._home.store.now_ms)
         for case in work.cases:
-            if not case.duplicate:
+            if case.duplicate:
+                case.decision = case.due_ms = case.dead = None
+            else:
                 self._decide(case, work.now_ms)
 
     def _now_ms(self, insist: Insist) -> int:

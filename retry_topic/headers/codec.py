@@ -2,8 +2,7 @@
 
 Invariants: `read(write(h, state)) == state` for every state within its bounds; `read` never raises, whatever the
 bytes; `write` leaves other headers as they are and in order, writes each of ours at most once and keeps ours within
-`MAX_TOTAL_BYTES`, so that headers cannot grow from hop to hop. `restate` is `write` for a state that was read from
-these very headers and differs in a few fields: what stays keeps its bytes.
+`MAX_TOTAL_BYTES`, so that headers cannot grow from hop to hop.
 
 Nothing read here is trusted to raise a limit. What is broken counts as absent, a count that is too large stays large
 (clamped), and each such finding is told in `RetryState.oddities`. A writer to the topic can always leave headers
@@ -15,7 +14,7 @@ When none of our own headers is present, Spring's, SmallRye's or Pulsar's are re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from operator import attrgetter
@@ -98,28 +97,33 @@ def write(message_headers: Headers, state: RetryState) -> Headers:
     return (*others, *encoded.items())
 
 
-def restate(headers: Headers, state: RetryState, told: Mapping[str, Any]) -> Headers:
-    """`headers`, from which `state` was read, with what is `told` of some of its fields (None: nothing)."""
-    replaced = _headers_of(tuple(told))
-    kept = [pair for pair in headers if pair[0] not in replaced]
-    if state.dialect != "own" or state.oddities or sum([len(data) for _, data in kept]) > _AMPLE:
-        return write(headers, replace(state, **told))
-    for name, value in told.items():
-        if value is not None and (pair := _WRITERS[name](name, value)) is not None:
-            kept.append(pair)
-    return tuple(kept)
+class Restating:
+    """Tells some fields anew, as `write` would, in the headers that a state was read from; what stays keeps its bytes.
+
+    Args:
+        shared: fields whose values many messages have in common.
+        own: fields whose values are a message's own.
+    """
+
+    def __init__(self, shared: Sequence[str], own: Sequence[str]) -> None:
+        self._names = (*shared, *own)
+        self._replaced = frozenset(FIELDS[name].header for name in self._names)
+        self._own = tuple(FIELDS[name] for name in own)
+        fields = tuple(FIELDS[name] for name in shared)
+        self._pairs_of = lru_cache(maxsize=4096)(lambda values: tuple(_pairs(fields, values)))
+
+    def __call__(self, headers: Headers, state: RetryState, shared: tuple[Any, ...], own: tuple[Any, ...]) -> Headers:
+        """`headers` with these values of the fields, None: nothing."""
+        replaced = self._replaced
+        kept = [pair for pair in headers if pair[0] not in replaced]
+        if state.dialect != "own" or state.oddities or sum([len(data) for _, data in kept]) > _AMPLE:
+            return write(headers, replace(state, **dict(zip(self._names, shared + own, strict=True))))
+        return (*kept, *self._pairs_of(shared), *_pairs(self._own, own))
 
 
-def _pair(name: str, value: Any) -> tuple[str, bytes] | None:
-    field = FIELDS[name]
-    data = encode(field, value)
-    return None if data is None else (field.header, data)
-
-
-_shared_pair = lru_cache(maxsize=4096)(_pair)
-_WRITERS = {name: _shared_pair if field.shared else _pair for name, field in FIELDS.items()}
-
-
-@lru_cache(maxsize=256)
-def _headers_of(names: tuple[str, ...]) -> frozenset[str]:
-    return frozenset(FIELDS[name].header for name in names)
+def _pairs(fields: Sequence[Field], values: Sequence[Any]) -> list[tuple[str, bytes]]:
+    pairs = []
+    for field, value in zip(fields, values, strict=True):
+        if value is not None and (data := encode(field, value)) is not None:
+            pairs.append((field.header, data))
+    return pairs

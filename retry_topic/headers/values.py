@@ -32,7 +32,7 @@ def decode(field: Field, data: bytes) -> tuple[Any, str | None]:
 def encode(field: Field, value: Any) -> bytes | None:
     """The bytes of a value within its bounds; None when it cannot be written."""
     if field.kind == "integer":
-        return b"%d" % min(max(value, field.low), field.high)
+        return b"%d" % (value if field.low <= value <= field.high else min(max(value, field.low), field.high))
     if field.kind == "names":
         return ",".join(cut_names(value, field.max_bytes)).encode() or None
     if field.kind == "prose":

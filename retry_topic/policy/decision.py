@@ -109,48 +109,30 @@ def decide(policy: RetryPolicy, failure: Failure, now_ms: int, rng: random.Rando
     attempt = max(1, failure.attempt)
     first_failed_ms = now_ms if failure.first_failed_ms is None else min(failure.first_failed_ms, now_ms)
 
-    draw: Draw | None = None
-    delay_ms: int | None = None
-    spread_ms = 0
-
-    def why() -> Why:
-        return Why(
-            policy=policy.ident,
-            attempt=attempt,
-            max_attempts=max_attempts,
-            now_ms=now_ms,
-            age_ms=now_ms - first_failed_ms,
-            max_age_ms=max_age_ms,
-            error_class=failure.error_class,
-            verdict=failure.verdict,
-            match=match,
-            draw=draw,
-            asked_ms=failure.retry_after_ms,
-            bound_ms=policy.retry_after_max_ms,
-            delay_ms=delay_ms,
-            spread_ms=spread_ms,
-        )
+    age_ms, asked_ms = now_ms - first_failed_ms, failure.retry_after_ms
+    why = Why(policy.ident, attempt, max_attempts, now_ms, age_ms, max_age_ms, failure.error_class, failure.verdict)
+    why.match, why.asked_ms, why.bound_ms = match, asked_ms, policy.retry_after_max_ms
 
     if failure.verdict == "dead":
-        return Dead("verdict", why())
+        return Dead("verdict", why)
     if rule and rule.dead and failure.verdict != "retry":
-        return Dead("fatal", why())
+        return Dead("fatal", why)
     if max_attempts is not None and attempt >= max_attempts:
-        return Dead("max-attempts", why())
+        return Dead("max-attempts", why)
 
-    asked_ms = failure.retry_after_ms
     wait_ms = None if asked_ms is None else min(max(0, asked_ms), policy.retry_after_max_ms)
     if wait_ms is not None and failure.verdict == "retry":
         delay_ms = wait_ms
     else:
         delay = rule.delay if rule and rule.delay is not None else policy.delay
-        draw = delay.draw(attempt, failure.previous_delay_ms, rng)
-        delay_ms = max(draw.delay_ms, wait_ms or 0)
-    due_ms = now_ms + delay_ms
+        why.draw = delay.draw(attempt, failure.previous_delay_ms, rng)
+        delay_ms = max(why.draw.delay_ms, wait_ms or 0)
+    why.delay_ms, due_ms = delay_ms, now_ms + delay_ms
     if max_age_ms is not None and due_ms > first_failed_ms + max_age_ms:
-        return Dead("max-age", why())
+        return Dead("max-age", why)
     if policy.spread_ms:
         room_ms = policy.spread_ms if max_age_ms is None else first_failed_ms + max_age_ms - due_ms
-        spread_ms = min(rng.randint(0, policy.spread_ms), room_ms)
-        delay_ms, due_ms = delay_ms + spread_ms, due_ms + spread_ms
-    return Retry(due_ms, delay_ms, why())
+        why.spread_ms = min(rng.randint(0, policy.spread_ms), room_ms)
+        delay_ms, due_ms = delay_ms + why.spread_ms, due_ms + why.spread_ms
+        why.delay_ms = delay_ms
+    return Retry(due_ms, delay_ms, why)

@@ -211,8 +211,9 @@ def _short(text: str) -> str:
 
 
 Tries = tuple[str, int, int | None]
-"""An attempt record that a slice is stored with: its key, the attempts to raise it to, and until when it is kept (ms); a
-record that knows of as many refuses the slice. Without an expiry it is not raised, and knows of exactly these, or refuses.
+"""An attempt record that a slice is stored with: its key, the attempts to raise it to, until when it is kept (ms).
+
+A record that knows of as many refuses the slice. Without an expiry it is not raised, and must know of just these.
 """
 
 

@@ -96,9 +96,9 @@ def schedule(shard: MemoryShard, call: Schedule) -> Stored:
         outcomes.append(_bury(shard, given, reason))
     if position is not None:
         shard.positions[position.source] = position.next
-        for key, attempts, expiry_ms in call.tries:
+        for record, attempts, expiry_ms in call.tries:
             if expiry_ms is not None:
-                _raise(shard, encode_text(key), attempts, expiry_ms)
+                _raise(shard, encode_text(record), attempts, expiry_ms)
     shard.record_answer(call.token, tuple(outcomes))
     return Stored(outcomes, shard.now_us)
 
