@@ -29,7 +29,6 @@ from retry_topic.message import Headers
 _ROWS = tuple((name, field.header, field) for name, field in FIELDS.items())
 _values_of = attrgetter(*FIELDS)
 _MESSAGE = FIELDS["error_message"].header
-_FIRST = FIELDS["first_failed_ms"].header
 _SHORT = 250  # bytes; longer values are not worth remembering
 _AMPLE = MAX_TOTAL_BYTES - 1_400  # our names, and the values that are stated anew, come to less than that
 
@@ -47,31 +46,26 @@ _READERS = {header: (name, *_reading(field)) for name, header, field in _ROWS}
 
 def read(headers: Headers) -> RetryState:
     """The retry state that `headers` tell of; an empty one when they tell of none."""
-    last = dict(headers)  # the last of equal names wins
     values: dict[str, Any] = {}
     oddities: list[str] = []
-    for header, data in last.items():
+    for header, data in headers:
         reader = _READERS.get(header)
         if reader is None:
             continue
         name, short, long = reader
         value, oddity = short(data) if len(data) <= _SHORT else long(data)
-        if value is not None:
-            values[name] = value
+        if name in values:
+            oddities.append(f"{header}: is there twice, the last counts")
+        values[name] = value
         if oddity:
             oddities.append(f"{header}: {oddity}")
-    if len(last) != len(headers) and (values or oddities):
-        names = [header for header, _ in headers]
-        oddities += [
-            f"{header}: is there twice, the last counts"
-            for header in last
-            if header in _READERS and names.count(header) > 1
-        ]
-    if not values and not oddities and HEADER_NAMES.isdisjoint(last):
-        return read_foreign(last)
-    if _FIRST in last and values.get("first_failed_ms") is None:
-        # Broken: the age must not start anew, and the message's own time is never later than its first failure.
-        values["first_failed_ms"] = values.get("original_timestamp_ms")
+    if not values:
+        return read_foreign(dict(headers))
+    if oddities:
+        if values.get("first_failed_ms", 0) is None:
+            # Broken: the age must not start anew, and the message's own time is never later than its first failure.
+            values["first_failed_ms"] = values.get("original_timestamp_ms")
+        values = {name: value for name, value in values.items() if value is not None}
     return RetryState(**values, oddities=tuple(oddities), dialect="own")
 
 

@@ -83,6 +83,10 @@ def _decode_integer(field: Field, data: bytes) -> tuple[int | None, str | None]:
 
 
 def _decode_label(field: Field, data: bytes) -> tuple[str | None, str | None]:
+    if 0 < len(data) <= field.max_bytes and data.isascii() and not field.choices:
+        text = data.decode("ascii")
+        if text.isprintable():
+            return text, None  # as usual
     if len(data) > field.max_bytes:
         return None, f"{len(data)} bytes are over {field.max_bytes}, ignored"
     try:

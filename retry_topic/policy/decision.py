@@ -102,7 +102,7 @@ Decision = Retry | Dead
 
 def decide(policy: RetryPolicy, failure: Failure, now_ms: int, rng: random.Random) -> Decision:
     """What becomes of a message after `failure`, at `now_ms`."""
-    match = first_match(policy.rules, failure)
+    match = first_match(policy.rules, failure) if policy.rules else None
     rule = match.rule if match else None
     max_attempts = rule.max_attempts if rule and rule.max_attempts is not None else policy.max_attempts
     max_age_ms = rule.max_age_ms if rule and rule.max_age_ms is not None else policy.max_age_ms
