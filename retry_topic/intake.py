@@ -168,6 +168,7 @@ class Intake:
         secrets: to verify signatures with; the first one signs. Defaults to none: headers are not signed.
         seen: called with each `Taken`; what it raises is logged. Defaults to nothing.
         history: rows of the attempt history the store keeps, see `retry_topic.history`. Defaults to 0: none.
+        reference_above: payloads of more bytes stay in the retry topic, and the store holds where. Defaults to 0: none.
         rng: randomness of the delays.
     """
 
@@ -182,6 +183,7 @@ class Intake:
         secrets: Sequence[bytes] = (),
         seen: Callable[[Taken], None] | None = None,
         history: int = 0,
+        reference_above: int = 0,
         rng: random.Random | None = None,
     ) -> None:
         self._home = home
@@ -193,6 +195,7 @@ class Intake:
         self._secrets = secrets
         self._seen = seen
         self._history = history
+        self._reference_above = reference_above
         self._rng = rng or random.Random()
         self._gates = KeyGates(home.store)
 
@@ -216,8 +219,13 @@ class Intake:
         Raises:
             StoreError: some of them may be stored; they may be given again.
         """
-        store = self._home.store
         cases = [self._case(delivery, again) for delivery in deliveries]
+        self._keep(cases, insist)
+        return cases
+
+    def _keep(self, cases: Sequence[Case], insist: Insist) -> None:
+        """Count, decide and store, step by step; what was done before a crash is known when it is repeated."""
+        store = self._home.store
         self._count(cases, insist)
         fresh = [case for case in cases if not case.duplicate]
         now_ms = insist(store.now_ms)
@@ -234,7 +242,6 @@ class Intake:
             insist(lambda: store.remember(tries, logged=rows, keep=self._history))
         else:
             insist(lambda: store.remember(tries))
-        return cases
 
     def settle(self, consumer: BrokerConsumer, cases: Sequence[Case]) -> list[Taken]:
         """Settle what is stored, and tell the dead topic of the dead. May be repeated.
@@ -331,7 +338,10 @@ class Intake:
         unknown = case.topic == message.topic  # its origin
         to_group = self._redelivery == "group" or unknown or state.gate is not None
         written = message.to(self._redelivery_topic if to_group else case.topic, headers)
-        case.item, problem = _item(case, written)
+        stored, source = written, message.source
+        if self._reference_above and len(stored.value) > self._reference_above and source is not None:
+            stored = stored.by_reference(source)
+        case.item, problem = _item(case, stored)
         if case.dead is None and problem:
             case.due_ms, case.dead = None, problem
         case.message = None if case.dead is None else written  # its body says the same
@@ -438,8 +448,9 @@ def _refused(consumer: BrokerConsumer, pairs: Sequence[tuple[Delivery, Message]]
 
 
 def is_same(one: Message, other: Message) -> bool:
-    """Whether two messages are one and the same failure's, whatever is told of them."""
-    return (one.value, one.key, _others(one)) == (other.value, other.key, _others(other))
+    """Whether a message, as it lies in the store, is the same failure's as another, whatever is told of them."""
+    same = one.value == other.value if one.reference is None else one.reference.fits(other.value)
+    return same and (one.key, _others(one)) == (other.key, _others(other))
 
 
 def _others(message: Message) -> tuple[tuple[str, bytes], ...]:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from retry_topic.brokers.protocol import LogReader, Slice
-from retry_topic.headers import MAX_COUNT
+from retry_topic.headers import MAX_COUNT, retry_id
 from retry_topic.intake import Case, Insist, Intake, Taken, as_grave, counted, is_same
 from retry_topic.message import Message
 from retry_topic.names import dead_topic_of
@@ -42,7 +42,8 @@ class _Work:
     reader: LogReader
     part: Slice
     now_ms: int
-    cases: list[Case] = field(default_factory=list)
+    read: list[Case] = field(default_factory=list)
+    cases: list[Case] = field(default_factory=list)  # of no ordering key
     fresh: list[Case] = field(default_factory=list)
     waiting: list[Case] = field(default_factory=list)
     graves: list[tuple[Item, str]] = field(default_factory=list)
@@ -63,6 +64,7 @@ class SliceIntake(Intake):
     """
 
     _underway: _Work | None = None
+    _source = ""  # of the slice whose ordered messages are being stored
     _asked_ns: int | None = None
     _said_ms = 0
 
@@ -89,10 +91,14 @@ class SliceIntake(Intake):
         work = _Work(reader, part, self._now_ms(insist))
         for delivery in part.deliveries:  # one after the other through all of it: what is at hand is quick to reach
             case = self._case(delivery, again=False)
-            self._decide(case, work.now_ms)
-            work.cases.append(case)
+            work.read.append(case)
+            if case.state.gate is None:
+                self._decide(case, work.now_ms)
+                work.cases.append(case)
         before, rewound = self._end(insist)
         if rewound != part.source:
+            if len(work.cases) < len(work.read):
+                self._take_ordered(part, [case for case in work.read if case.state.gate is not None], insist)
             self._plan(work, insist, counted=False)
             work.answer = self._home.store.begin_accept(
                 _position(part), work.items, work.graves, tries=work.tries, token=work.token
@@ -112,11 +118,7 @@ class SliceIntake(Intake):
         part = work.part
         stored = self._stored(work, insist)
         if isinstance(stored, StalePosition):
-            logger.warning(
-                "intake.rewound: %s is taken in up to %s, not %s", part.source, stored.position, part.expected
-            )
-            position = stored.position
-            insist(lambda: work.reader.rewind(part.source, position))
+            self._rewind(work.reader, part.source, stored.position, part.expected, insist)
             return [], part.source
         work.reader.done(part)
         refused = [
@@ -127,7 +129,44 @@ class SliceIntake(Intake):
         if self._history:
             rows = self._rows(work.fresh, work.now_ms)
             insist(lambda: self._home.store.log(rows, keep=self._history))
-        return self._tell(work.cases), None
+        return self._tell(work.read), None
+
+    def look_back(self, reader: LogReader, insist: Insist) -> None:
+        """The store's server may be another one, which knows less: what it does not know of is read to it again.
+
+        The next slice would find that out as well; but what has fallen out of the store does not wait for it. The one
+        underway is waited for, so that what the reader expects is what the store has said.
+        """
+        self._end(insist)
+        expected = reader.expected()
+        known = insist(lambda: self._home.store.positions(list(expected)))
+        for (source, here), there in zip(expected.items(), known, strict=True):
+            if there != here:
+                self._rewind(reader, source, there, here, insist)
+
+    def _rewind(
+        self, reader: LogReader, source: str, position: int | None, expected: int | None, insist: Insist
+    ) -> None:
+        logger.warning("intake.rewound: %s is taken in up to %s, not %s", source, position, expected)
+        insist(lambda: reader.rewind(source, position))
+
+    def _take_ordered(self, part: Slice, cases: Sequence[Case], insist: Insist) -> None:
+        """Store messages of ordering keys beside their gates, which may lie elsewhere than the slice's position.
+
+        So they are stored before it moves. A crash in between repeats them; what is repeated is known by its record for
+        an hour, and beyond that by being there still.
+        """
+        self._source = part.source
+        self._keep(cases, insist)
+        dead = [case for case in cases if case.dead is not None and not case.duplicate]
+        if dead:
+            insist(lambda: self._tell_dead(dead))
+
+    def _record_key(self, case: Case) -> str:
+        """Under the name for ever of its partition: a retry topic made anew has other records at old places."""
+        source = case.delivery.message.source
+        offset = source.offset if source is not None else ""
+        return f"{retry_id(self._group, self._source, 0, offset)}#"
 
     def _stored(self, work: _Work, insist: Insist) -> Stored | StalePosition:
         """The store's word on a slice; one whose counts were behind is decided and put to it anew."""

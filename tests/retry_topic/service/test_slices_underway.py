@@ -47,19 +47,22 @@ class Log:
             Message("g.retry", payload.format(n).encode(), b"k", write((), state), Source("g.retry", 0, str(n), 1))
             for n, state in enumerate(states)
         ]
-        self.expected: int | None = None
+        self.place: int | None = None
         self.rewound: list[int | None] = []
         self.told: list[int] = []
         self.mine = True
 
     def poll(self, limit: int, timeout_ms: int = 0) -> Slice | None:
-        start = self.expected or 0
+        start = self.place or 0
         records = self.records[start : start + limit]
         if not records:
             return None
-        part = Slice(self.source, self.expected, start + len(records), [Delivery(one, None) for one in records])
-        self.expected = part.next
+        part = Slice(self.source, self.place, start + len(records), [Delivery(one, None) for one in records])
+        self.place = part.next
         return part
+
+    def expected(self) -> dict[str, int]:
+        return {} if self.place is None else {self.source: self.place}
 
     def next(self, limit: int) -> Slice:
         """The next slice, which there is."""
@@ -74,7 +77,7 @@ class Log:
     def rewind(self, source: str, position: int | None) -> None:
         assert source == self.source
         self.rewound.append(position)
-        self.expected = position
+        self.place = position
 
     def beat(self) -> None:
         """Nobody counts."""
@@ -140,7 +143,7 @@ def test_a_stale_position_takes_the_next_slice_with_it(home: Home) -> None:
 def test_a_stale_position_leaves_other_sources_alone(home: Home) -> None:
     """A slice of another partition behind it goes its way."""
     taking, log, other = intake(home), Log(failed("a")), Log(failed("b"), source="g.retry/1")
-    log.expected = 0  # the store knows of nothing
+    log.place = 0  # the store knows of nothing
     taking.offer(log, log.next(1), once)
     taking.offer(other, other.next(1), once)
     taking.finish(once)
@@ -150,7 +153,7 @@ def test_a_stale_position_leaves_other_sources_alone(home: Home) -> None:
 def test_a_store_that_fell_back_gets_both_slices_again(home: Home) -> None:
     """It has lost what it said it had: the reader goes back to where the store is."""
     taking, log = intake(home), Log(*(failed(name) for name in "abcd"))
-    log.expected = 2  # taken in, as the store said before it fell back
+    log.place = 2  # taken in, as the store said before it fell back
     assert taking.offer(log, log.next(1), once) == []
     assert taking.offer(log, log.next(1), once) == []
     assert log.rewound == [None]
@@ -165,7 +168,7 @@ def test_a_partition_lost_between_the_two_is_taken_on_by_another_member(home: Ho
     taking.offer(mine, mine.next(2), once)
     read = mine.next(2)
     mine.mine = False
-    (theirs.expected,) = home.store.positions([theirs.source])
+    (theirs.place,) = home.store.positions([theirs.source])
     taken = [*drain(intake(home), theirs), *taking.offer(mine, read, once), *taking.finish(once)]
     assert sorted(one.id for one in taken) == [f"{name}.1" for name in "abcdef"]
     assert (mine.rewound, mine.told) == ([6], [])
@@ -180,7 +183,7 @@ def test_a_process_that_dies_with_one_underway_leaves_it_taken_in_once(home: Hom
     taking.offer(dying, dying.next(2), once)
     taking.offer(dying, dying.next(2), once)  # and is never heard of again
     del taking
-    (log.expected,) = home.store.positions([log.source])
+    (log.place,) = home.store.positions([log.source])
     again = [one.id for one in drain(intake(home), log)]
     assert len(again) == len(set(again))
     assert waiting(home.store) == [f"{name}.1" for name in "abcdef"]
@@ -213,6 +216,17 @@ def test_the_dead_of_a_slice_told_again_are_told_once(home: Home) -> None:
     assert [found.id for found in home.store.list_items("dead").found] == ["a.1"]
 
 
+def test_looking_back_waits_for_the_slice_underway(home: Home) -> None:
+    """A server that knows what it is asked for is no other server: nothing is read again."""
+    taking, log = intake(home), Log(failed("a"), failed("b"))
+    taking.offer(log, log.next(1), once)
+    taking.look_back(log, once)
+    assert (log.rewound, log.told, taking.busy) == ([], [1], False)
+    log.place = 9
+    taking.look_back(log, once)
+    assert log.rewound == [1]
+
+
 def test_whoever_gives_up_waiting_is_no_longer_busy(home: Home) -> None:
     """The service ends while the store is away: the slice underway is left to its position."""
 
@@ -224,7 +238,7 @@ def test_whoever_gives_up_waiting_is_no_longer_busy(home: Home) -> None:
     with pytest.raises(StoreUnavailable):
         taking.finish(gives_up)
     assert (taking.busy, log.told) == (False, [])
-    log.expected = 0  # a reader made anew begins with a position that does not hold
+    log.place = 0  # a reader made anew begins with a position that does not hold
     drain(taking, log)
     assert (len(log.rewound), waiting(home.store)) == (1, ["a.1", "b.1"])
 
