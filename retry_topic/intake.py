@@ -24,7 +24,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from retry_topic.brokers.protocol import BrokerConsumer, Delivery
 from retry_topic.fingerprint import fingerprint
@@ -32,6 +32,7 @@ from retry_topic.headers import (
     HEADER_NAMES,
     MAX_COUNT,
     SPRING_NAMES,
+    Restating,
     RetryState,
     read,
     retry_id,
@@ -44,7 +45,7 @@ from retry_topic.history import Attempt, releasing_shard
 from retry_topic.home import Home
 from retry_topic.message import Message
 from retry_topic.names import dead_topic_of, redelivery_topic_of
-from retry_topic.policy import Dead, Decision, PolicySet, decide, explain, failure_from
+from retry_topic.policy import Dead, Decision, PolicySet, Retry, decide, explain, failure_from
 from retry_topic.wire import decode_body, encode_body
 from wheel_sched.errors import BrokerError, Rejected
 from wheel_sched.store import Found, Item, Outcome
@@ -60,6 +61,11 @@ _MAX_BODY_BYTES = 8 * 1024 * 1024  # larger ones are dead-lettered: they would b
 _MAX_NAME = 249  # characters of a topic or ref in the store; a header may carry one more
 
 
+# what is told of a failed message instead of what its headers said
+_SHARED = ("policy", "max_attempts", "error_fingerprint", "original_topic", "consumer_group")
+_OWN = ("started_ms", "due_ms", "delay_ms", "signature")
+_restate = Restating(_SHARED, _OWN)
+
 _fingerprint = lru_cache(maxsize=1024)(fingerprint)  # errors come in herds
 
 
@@ -73,7 +79,7 @@ def _once(call: Callable[[], T]) -> T:
     return call()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Taken:
     """What the intake did with one failed message, for logs, metrics and tests; `decision` is None where nothing was
     to be decided."""
@@ -94,14 +100,17 @@ class Taken:
 
 @dataclass(slots=True)
 class Case:
-    """One failed message on its way through the intake, filled in step by step."""
+    """One failed message on its way through the intake, filled in step by step.
+
+    `given` is what its headers say, `state` the same with the counts and the id that hold; `message` is what everybody
+    is told of the dead.
+    """
 
     delivery: Delivery
+    given: RetryState
     state: RetryState
     topic: str
     repeated: bool
-    was_due_ms: int | None = None
-    started_ms: int | None = None
     due_ms: int | None = None
     dead: str | None = None
     decision: Decision | None = None
@@ -117,13 +126,12 @@ class Case:
 
     def attempt(self, shards: int | None, now_ms: int) -> Attempt:
         """The row of the delivery that failed. Without its start nothing is said of how late it was."""
-        state, started_ms = self.state, self.started_ms
-        number = state.attempt
+        state, started_ms, number = self.state, self.state.started_ms, self.state.attempt
         return Attempt(
             state.stem,
             self.topic,
             number,
-            self.was_due_ms if started_ms is not None and number > 1 else None,
+            state.due_ms if started_ms is not None and number > 1 else None,
             next((ms for ms in (started_ms, state.last_failed_ms) if ms is not None), now_ms),
             "failed" if self.dead is None else "dead",
             state.error_class,
@@ -139,12 +147,9 @@ class Case:
         if found is None:
             return False
         try:
-            stored = decode_body(found.body)
+            return is_same(decode_body(found.body), self.delivery.message)
         except Rejected:
             return False
-        mine = self.delivery.message
-        same = stored.value == mine.value if stored.reference is None else stored.reference.fits(mine.value)
-        return same and (stored.key, _others(stored)) == (mine.key, _others(mine))
 
     def taken(self) -> Taken:
         return Taken(self.member, self.topic, self.state.attempt, self.due_ms, self.dead, self.decision, self.duplicate)
@@ -183,6 +188,7 @@ class Intake:
     ) -> None:
         self._home = home
         self._group = group
+        self._redelivery_topic = redelivery_topic_of(group)
         self.policies = policies
         self._redelivery = redelivery
         self._spring = spring
@@ -250,7 +256,7 @@ class Intake:
     # -- reading
 
     def _case(self, delivery: Delivery, again: bool) -> Case:
-        state = read(delivery.message.headers)
+        state = given = read(delivery.message.headers)
         if self._secrets:
             verified = verify(state, self._secrets)
             if verified is not state:
@@ -261,7 +267,7 @@ class Intake:
             logger.warning("intake.odd_header: %s: %s", state.id, oddity)
         topic = state.original_topic or delivery.message.topic
         repeated = again or delivery.deliveries > 1
-        return Case(delivery, state, topic, repeated, state.due_ms, state.started_ms)
+        return Case(delivery, given, state, topic, repeated)
 
     def _own_id(self, delivery: Delivery) -> str:
         """An id for a record that has none of its own: its place in the retry topic."""
@@ -306,40 +312,39 @@ class Intake:
         policy = self.policies.for_topic(case.topic)
         decision = decide(policy, failure_from(case.state, now_ms=now_ms), now_ms, self._rng)
         case.decision = decision
-        told = {"policy": policy.ident, "max_attempts": decision.why.max_attempts, "started_ms": None}
         if isinstance(decision, Dead):
-            case.dead = decision.reason
-            told["due_ms"] = None
+            case.due_ms, case.dead = None, decision.reason
         else:
-            case.due_ms = decision.due_ms
-            told |= {"due_ms": decision.due_ms, "delay_ms": decision.delay_ms}
+            case.due_ms, case.dead = decision.due_ms, None
         # counted from when it comes back: a long delay must not outlive the record
         case.keep_until_ms = (case.due_ms or now_ms) + (decision.why.max_age_ms or 7 * _DAY_MS)
-        self._write(case, told)
+        self._write(case)
 
-    def _write(self, case: Case, told: dict[str, Any]) -> None:
-        """The message as it is to be sent, or shown as a dead letter, with what is told of it besides; one that cannot
-        wait is dead."""
-        state = case.state
-        if state.error_fingerprint is None:
-            told["error_fingerprint"] = _fingerprint(state.error_class or "", state.error_message or "")
-        told |= {"original_topic": case.topic, "consumer_group": self._group, "signature": None, "oddities": ()}
-        case.state = replace(state, **told)  # once for all: a copy of so many fields is dear
-        if self._secrets:
-            case.state = sign(case.state, self._secrets[0])
-        unknown = case.topic == case.delivery.message.topic  # its origin
-        to_group = self._redelivery == "group" or unknown or case.state.gate is not None
-        target = redelivery_topic_of(self._group) if to_group else case.topic
-        headers = write(case.delivery.message.headers, case.state)
-        if self._spring:
-            headers = with_spring(headers, case.state, dead=case.dead is not None)
-        case.message = case.delivery.message.to(target, headers)
-        stored, source = case.message, case.delivery.message.source
+    def _write(self, case: Case) -> None:
+        """The message as it is to be sent, or shown as a dead letter; one that cannot wait is dead."""
+        state, message, decision = case.state, case.delivery.message, case.decision
+        fingerprint = state.error_fingerprint or _fingerprint(state.error_class or "", state.error_message or "")
+        policy = (None, None) if decision is None else (decision.why.policy, decision.why.max_attempts)
+        delay_ms = decision.delay_ms if isinstance(decision, Retry) else state.delay_ms
+        signature = sign(state, self._secrets[0]).signature if self._secrets else None
+        shared, own = (*policy, fingerprint, case.topic, self._group), (None, case.due_ms, delay_ms, signature)
+        if state is case.given and not self._spring:
+            headers = _restate(message.headers, state, shared, own)
+        else:
+            told = replace(state, **dict(zip((*_SHARED, *_OWN), shared + own, strict=True)))
+            headers = write(message.headers, told)
+            if self._spring:
+                headers = with_spring(headers, told, dead=case.dead is not None)
+        unknown = case.topic == message.topic  # its origin
+        to_group = self._redelivery == "group" or unknown or state.gate is not None
+        written = message.to(self._redelivery_topic if to_group else case.topic, headers)
+        stored, source = written, message.source
         if self._reference_above and len(stored.value) > self._reference_above and source is not None:
             stored = stored.by_reference(source)
         case.item, problem = _item(case, stored)
         if case.dead is None and problem:
             case.due_ms, case.dead = None, problem
+        case.message = None if case.dead is None else written  # its body says the same
 
     # -- storing
 
@@ -383,7 +388,8 @@ class Intake:
         if case.state.id == own_id:
             return False
         logger.warning("intake.id_is_taken: %s is another message's; stored as %s", case.state.id, own_id)
-        self._write(case, {"id": own_id, "replays": 0})
+        case.state = replace(case.state, id=own_id, replays=0)
+        self._write(case)
         if case.state.gate is not None:  # its key waits for the other id, which is not this message's
             self._gates.given_up([(case.state.gate, case.head)])
         return True
@@ -441,6 +447,12 @@ def _refused(consumer: BrokerConsumer, pairs: Sequence[tuple[Delivery, Message]]
     return refused
 
 
+def is_same(one: Message, other: Message) -> bool:
+    """Whether a message, as it lies in the store, is the same failure's as another, whatever is told of them."""
+    same = one.value == other.value if one.reference is None else one.reference.fits(other.value)
+    return same and (one.key, _others(one)) == (other.key, _others(other))
+
+
 def _others(message: Message) -> tuple[tuple[str, bytes], ...]:
     return tuple(pair for pair in message.headers if pair[0] not in HEADER_NAMES | SPRING_NAMES)
 
@@ -449,23 +461,20 @@ def _item(case: Case, message: Message) -> tuple[Item, str | None]:
     """What the store is to hold, and why it cannot let it wait, if so. The dead topic keeps what it cannot hold."""
     topic = case.topic[:_MAX_NAME]
     try:
-        item = Item(case.member, case.due_ms, encode_body(message), topic, *_ordered(case))
+        item = Item(case.member, case.due_ms, encode_body(message), topic)
+        if (gate := case.state.gate) is not None:
+            item.refs, item.route = (ref_of(gate),), route_of(gate)
         item.check()
     except Rejected as error:
         return Item(case.member, None, b"", topic), f"unstorable: {error}"
     return item, "oversized" if len(item.body) > _MAX_BODY_BYTES else None
 
 
-def _ordered(case: Case) -> tuple[tuple[str, ...], str | None]:
-    """Refs and route of an item."""
-    gate = case.state.gate
-    return ((), None) if gate is None else ((ref_of(gate),), route_of(gate))
-
-
 def as_grave(case: Case, now_ms: int) -> tuple[Item, str]:
     """The dead letter the store keeps of a case, and why it died."""
     state = case.state
-    refs = (f"fp:{state.error_fingerprint}"[:_MAX_NAME],) if state.error_fingerprint else ()
+    group = state.error_fingerprint or _fingerprint(state.error_class or "", state.error_message or "")
+    refs = (f"fp:{group}"[:_MAX_NAME],)
     error = f"{state.error_class or 'no error'}: {state.error_message or ''}".strip(": ")
     item = case.item or Item(case.member, now_ms, b"", case.topic[:_MAX_NAME])
     return replace(item, due_ms=now_ms, refs=refs), f"{case.dead}: {error}"

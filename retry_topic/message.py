@@ -1,7 +1,8 @@
 """The message: what a broker delivers, a handler sees and the dispatcher republishes.
 
-A message is an immutable value; brokers translate it to and from their own records, byte for byte. `source` says
-where a delivered message was read; a message that is to be published has none.
+A message is a value that nobody changes; brokers translate it to and from their own records, byte for byte. `source`
+says where a delivered message was read; a message that is to be published has none. Neither is frozen, which would make
+them three times as dear, and several are made on each message's way.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from hashlib import blake2b
 Headers = tuple[tuple[str, bytes], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Source:
     """Where a message was read: `offset` is text because brokers disagree (Kafka: a number, Streams: `ms-seq`)."""
 
@@ -53,7 +54,7 @@ def digest_of(value: bytes) -> str:
     return blake2b(value, digest_size=16).hexdigest()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Message:
     """One record of a topic.
 

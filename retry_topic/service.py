@@ -277,14 +277,19 @@ class RetryService:
             return self._insist(reader, [], call)
 
         reconnects = self.dispatcher.stats.reconnects
-        while not self._stopping.is_set():
-            part = reader.poll(self.config.batch, _POLL_MS)
-            with contextlib.suppress(_Stopped):  # its position has not moved: it comes again
-                if part is not None:
-                    intake.take_slice(reader, part, insist)
-                if self.dispatcher.stats.reconnects != reconnects:
-                    reconnects = self.dispatcher.stats.reconnects
-                    intake.look_back(reader, insist)
+        with contextlib.suppress(_Stopped):  # what has not moved its position comes again
+            try:
+                while not self._stopping.is_set():
+                    part = reader.poll(self.config.batch, 0 if intake.busy else _POLL_MS)
+                    if part is not None:
+                        intake.offer(reader, part, insist)
+                    else:
+                        intake.finish(insist)
+                    if self.dispatcher.stats.reconnects != reconnects:
+                        reconnects = self.dispatcher.stats.reconnects
+                        intake.look_back(reader, insist)
+            finally:
+                intake.finish(insist)
 
     def _take(self, consumer: BrokerConsumer, deliveries: list[Delivery], *, again: bool = False) -> None:
         """Take a batch in; a record that no batch survives is left for later, and the others are taken without it."""

@@ -1,37 +1,77 @@
 """The intake from a log: a slice of a partition, what becomes of its records and its new position in one step.
 
-    Kafka: group.retry ─► slice ─► {items, dead letters, position} in one script ─► delay store
+    Kafka: group.retry ─► slice ─► {items, dead letters, counts, position} in one script ─► delay store
 
 Whoever comes late with a slice (a member that has lost its partition, a call repeated after a crash) finds the position
 moved on and stores nothing; a store that has fallen back after a failover has the slices since read to it again. So
 each record of a retry topic is taken in exactly once, also when its message has long gone out.
 
-The attempt records that outlive a message are written after it, and lost with a crash in between: then its headers
-alone count, as they do for a message that comes by another partition.
+Headers are mostly right about how often a message failed. So nobody asks the store beforehand: the step compares them
+with its attempt records, raises these, and refuses the whole slice where one of them knows more. Then they are asked
+for and the slice is decided anew.
+
+The next slice is read while the store works on the last (`offer`, `finish`), and is sent when that one is through: so
+one slice is underway at most, and none is sent that follows one the store has refused.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from dataclasses import replace
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 from retry_topic.brokers.protocol import LogReader, Slice
 from retry_topic.headers import MAX_COUNT, retry_id
-from retry_topic.intake import Case, Insist, Intake, Taken, as_grave, counted
+from retry_topic.intake import Case, Insist, Intake, Taken, as_grave, counted, is_same
 from retry_topic.message import Message
 from retry_topic.names import dead_topic_of
-from wheel_sched.errors import BrokerUnavailable, StalePosition
-from wheel_sched.store import Item, Outcome, Position, Stored
+from wheel_sched.errors import BrokerUnavailable, StaleCount, StalePosition
+from wheel_sched.store import Item, Outcome, Position, Stored, Tries
 from wheel_sched.store.operations import new_token
 
 logger = logging.getLogger("retry_topic.intake")
 
+_ASK_NS = 1_000_000_000  # how long the store's time is counted on from what it said
+
+
+@dataclass(slots=True)
+class _Work:
+    """A slice on its way: what was read, what is to be stored of it, and where the store's answer comes from."""
+
+    reader: LogReader
+    part: Slice
+    now_ms: int
+    read: list[Case] = field(default_factory=list)
+    cases: list[Case] = field(default_factory=list)  # of no ordering key
+    fresh: list[Case] = field(default_factory=list)
+    waiting: list[Case] = field(default_factory=list)
+    graves: list[tuple[Item, str]] = field(default_factory=list)
+    tries: list[Tries] = field(default_factory=list)
+    token: str = ""
+    answer: Callable[[], Stored] | None = None
+
+    @property
+    def items(self) -> list[Item]:
+        return [case.item for case in self.waiting if case.item is not None]
+
 
 class SliceIntake(Intake):
-    """Takes slices in. One thread."""
+    """Takes slices in. One thread.
 
+    `insist` does a call until store and broker are there; what it raises leaves the slice underway unanswered: the
+    store's position tells its fate, and a reader made anew goes on from there.
+    """
+
+    _underway: _Work | None = None
     _source = ""  # of the slice whose ordered messages are being stored
+    _asked_ns: int | None = None
+    _said_ms = 0
+
+    @property
+    def busy(self) -> bool:
+        """Whether a slice is underway: `finish` it before waiting for another."""
+        return self._underway is not None
 
     def take_slice(self, reader: LogReader, part: Slice, insist: Insist) -> list[Taken]:
         """Store a slice, or read it again from where the store says.
@@ -41,41 +81,63 @@ class SliceIntake(Intake):
             part: the slice.
             insist: does a call until store and broker are there.
         """
-        taken_in = [self._case(delivery, again=False) for delivery in part.deliveries]
-        cases = [case for case in taken_in if case.state.gate is None]
-        if len(cases) < len(taken_in):
-            self._take_ordered(part, [case for case in taken_in if case.state.gate is not None], insist)
-        self._count_alone(cases, insist)
-        now_ms = insist(self._home.store.now_ms)
-        fresh = [case for case in cases if not case.duplicate]
-        for case in fresh:
-            self._decide(case, now_ms)
-        fresh = self._distinct(fresh)
-        dead = [case for case in fresh if case.dead is not None]
-        if dead:
-            insist(lambda: self._tell_dead(dead))  # before they are stored: a crash tells it twice, never not at all
-        waiting = [case for case in fresh if case.dead is None and case.item is not None]
-        items = [self._routed(case.item, part.source) for case in waiting if case.item is not None]
-        graves = [(self._routed(item, part.source), reason) for item, reason in (as_grave(c, now_ms) for c in dead)]
-        stored = self._accept(part, items, graves, insist)
+        return [*self.offer(reader, part, insist), *self.finish(insist)]
+
+    def offer(self, reader: LogReader, part: Slice, insist: Insist) -> list[Taken]:
+        """Send a slice off, once the one before it is through; what became of that one.
+
+        A slice of the same source behind one that the store refused is dropped: the reader comes to it again.
+        """
+        work = _Work(reader, part, self._now_ms(insist))
+        for delivery in part.deliveries:  # one after the other through all of it: what is at hand is quick to reach
+            case = self._case(delivery, again=False)
+            work.read.append(case)
+            if case.state.gate is None:
+                self._decide(case, work.now_ms)
+                work.cases.append(case)
+        before, rewound = self._end(insist)
+        if rewound != part.source:
+            if len(work.cases) < len(work.read):
+                self._take_ordered(part, [case for case in work.read if case.state.gate is not None], insist)
+            self._plan(work, insist, counted=False)
+            work.answer = self._home.store.begin_accept(
+                _position(part), work.items, work.graves, tries=work.tries, token=work.token
+            )
+            self._underway = work
+        return before
+
+    def finish(self, insist: Insist) -> list[Taken]:
+        """Wait for the slice underway; what became of it, nothing when there is none."""
+        return self._end(insist)[0]
+
+    def _end(self, insist: Insist) -> tuple[list[Taken], str | None]:
+        """What became of the slice underway, and its source when that is read again from elsewhere."""
+        work, self._underway = self._underway, None
+        if work is None:
+            return [], None
+        part = work.part
+        stored = self._stored(work, insist)
         if isinstance(stored, StalePosition):
-            self._rewind(reader, part.source, stored.position, part.expected, insist)
-            return []
-        reader.done(part)
+            self._rewind(work.reader, part.source, stored.position, part.expected, insist)
+            return [], part.source
+        work.reader.done(part)
         refused = [
-            case for case, outcome in zip(waiting, stored.outcomes, strict=False) if outcome is Outcome.DUPLICATE
+            case for case, outcome in zip(work.waiting, stored.outcomes, strict=False) if outcome is Outcome.DUPLICATE
         ]
-        self._schedule([case for case in self._others_ids(refused, insist) if self._renamed(case)], insist)
-        tries = [(case.tries_key, case.state.attempt, case.keep_until_ms) for case in fresh]
-        rows = self._rows(fresh, now_ms) if self._history else []
-        insist(lambda: self._home.store.remember(tries, logged=rows, keep=self._history))
-        return self._tell(taken_in)
+        if refused:
+            self._schedule([case for case in self._others_ids(refused, insist) if self._renamed(case)], insist)
+        if self._history:
+            rows = self._rows(work.fresh, work.now_ms)
+            insist(lambda: self._home.store.log(rows, keep=self._history))
+        return self._tell(work.read), None
 
     def look_back(self, reader: LogReader, insist: Insist) -> None:
         """The store's server may be another one, which knows less: what it does not know of is read to it again.
 
-        The next slice would find that out as well; but what has fallen out of the store does not wait for it.
+        The next slice would find that out as well; but what has fallen out of the store does not wait for it. The one
+        underway is waited for, so that what the reader expects is what the store has said.
         """
+        self._end(insist)
         expected = reader.expected()
         known = insist(lambda: self._home.store.positions(list(expected)))
         for (source, here), there in zip(expected.items(), known, strict=True):
@@ -106,24 +168,66 @@ class SliceIntake(Intake):
         offset = source.offset if source is not None else ""
         return f"{retry_id(self._group, self._source, 0, offset)}#"
 
-    def _accept(
-        self, part: Slice, items: Sequence[Item], graves: Sequence[tuple[Item, str]], insist: Insist
-    ) -> Stored | StalePosition:
-        position = Position(part.source, part.expected, part.next)
-        token = new_token()
+    def _stored(self, work: _Work, insist: Insist) -> Stored | StalePosition:
+        """The store's word on a slice; one whose counts were behind is decided and put to it anew."""
 
-        def accept() -> Stored | StalePosition:
+        def accept() -> Stored | StalePosition | None:
+            answer, work.answer = work.answer, None  # once; after that the slice is sent again, under its token
             try:
-                return self._home.store.accept(position, items, graves, token=token)
+                if answer is not None:
+                    return answer()
+                return self._home.store.accept(
+                    _position(work.part), work.items, work.graves, tries=work.tries, token=work.token
+                )
+            except StaleCount:
+                return None
             except StalePosition as stale:
                 # a repeat after a lost reply, later than the store remembers its token
-                return stale if stale.position != part.next else Stored([Outcome.STORED] * len(items), 0)
+                mine = stale.position == work.part.next
+                return Stored([Outcome.STORED] * len(work.items), 0) if mine else stale
 
-        return insist(accept)
+        while (stored := insist(accept)) is None:
+            self._decide_anew(work, insist)
+            self._plan(work, insist, counted=True)
+        return stored
 
-    def _routed(self, item: Item, source: str) -> Item:
-        """A slice lies in one shard with its position."""
-        return replace(item, route=source) if self._home.by_source else item
+    def _plan(self, work: _Work, insist: Insist, *, counted: bool) -> None:
+        """What is to be stored of a slice that is decided, by counts of the store or of headers; its dead are told."""
+        if not counted and any(case.dead is not None for case in work.cases):
+            self._decide_anew(work, insist)  # nobody is told of a death by headers alone
+        fresh = self._distinct([case for case in work.cases if not case.duplicate])
+        dead = [case for case in fresh if case.dead is not None]
+        if dead:
+            insist(lambda: self._tell_dead(dead))  # before they are stored: a crash tells it twice, never not at all
+        work.token, work.fresh = new_token(), fresh
+        work.waiting = [case for case in fresh if case.dead is None]
+        if self._home.by_source:  # a slice lies in one shard with its position
+            for case in fresh:
+                if case.item is not None:
+                    case.item.route = work.part.source
+        work.graves = [as_grave(case, work.now_ms) for case in dead]
+        work.tries = []
+        for case in fresh:
+            work.tries.append((case.tries_key, case.state.attempt, case.keep_until_ms))
+            work.tries.append((f"{case.state.id}!", case.state.replays, None))
+
+    def _decide_anew(self, work: _Work, insist: Insist) -> None:
+        """Decide by the store's counts."""
+        self._count_alone(work.cases, insist)
+        work.now_ms = insist(self._home.store.now_ms)
+        for case in work.cases:
+            if case.duplicate:
+                case.decision = case.due_ms = case.dead = None
+            else:
+                self._decide(case, work.now_ms)
+
+    def _now_ms(self, insist: Insist) -> int:
+        """The store's time or a little later; it is asked once a second."""
+        store, ns = self._home.store, time.monotonic_ns()
+        if not store.ticks or self._asked_ns is None or ns - self._asked_ns > _ASK_NS:
+            self._asked_ns, self._said_ms = ns, insist(store.now_ms)
+            return self._said_ms
+        return self._said_ms - (self._asked_ns - ns) // 1_000_000  # up to whole ms: nothing is due early by it
 
     def _count_alone(self, cases: Sequence[Case], insist: Insist) -> None:
         """As `_count`; whether a record was taken in before, its position says."""
@@ -153,15 +257,16 @@ class SliceIntake(Intake):
 
     def _distinct(self, cases: Sequence[Case]) -> list[Case]:
         """One of several records of one failure; another message under its id gets an id of its own."""
-        seen: dict[str, Message | None] = {}
+        seen: dict[str, Message] = {}
         kept = []
         for case in cases:
-            if case.member in seen:
-                same = case.message is not None and seen[case.member] == case.message
-                if same or not self._renamed(case):
+            member = case.member
+            if member in seen:
+                if is_same(seen[member], case.delivery.message) or not self._renamed(case):
                     case.duplicate, case.decision = True, None
                     continue
-            seen[case.member] = case.message
+                member = case.member
+            seen[member] = case.delivery.message
             kept.append(case)
         return kept
 
@@ -186,3 +291,7 @@ class SliceIntake(Intake):
             for failure in self._home.broker.publish(again):
                 if failure is not None:
                     logger.error("intake.dead_topic_refused: %s; the store has the letter", failure.reason)
+
+
+def _position(part: Slice) -> Position:
+    return Position(part.source, part.expected, part.next)

@@ -86,6 +86,10 @@ class StalePosition(StoreError):
         )
 
 
+class StaleCount(StoreError):
+    """An attempt record knows more than the call expected: nothing was stored; ask `remember`, and decide anew."""
+
+
 class EmbeddedServerError(StoreError):
     """The embedded server could not be started here; the message says why and what to use instead."""
 

@@ -6,9 +6,9 @@ import contextlib
 import random
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from uuid import uuid4
 
 from confluent_kafka import Consumer, TopicPartition
@@ -27,6 +27,8 @@ from retry_topic.slices import SliceIntake
 from retry_topic.wire import encode_body
 from wheel_sched.store import DelayStore, Item, open_store
 from wheel_sched.testing.kafka import VERSION, temporary_kafka
+
+T = TypeVar("T")
 
 PATIENCE_S = 180.0
 _BATCH = 500
@@ -150,14 +152,19 @@ def intake(where: Site, count: int) -> float:
             taken = 0
             began_s = 0.0
             while taken < count:
-                part = reader.poll(_BATCH, 1_000)
+                part = reader.poll(_BATCH, 0 if taking.busy else 1_000)
                 if part is None:
+                    taken += len(taking.finish(_once))
                     continue
                 began_s = began_s or time.perf_counter()
-                taken += len(taking.take_slice(reader, part, lambda call: call()))
+                taken += len(taking.offer(reader, part, _once))
             return count / (time.perf_counter() - began_s)
         finally:
             reader.close()
+
+
+def _once(call: Callable[[], T]) -> T:
+    return call()
 
 
 def plain_loop(where: Site, count: int) -> float:

@@ -21,7 +21,7 @@ from retry_topic.message import Message, Reference
 from wheel_sched.errors import BrokerError, BrokerUnavailable, ConfigError
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Delivery:
     """A message in the hands of a consumer.
 

@@ -1,6 +1,6 @@
 """Retry headers: what travels with a message between its failures, bounded, last value only, and never trusted."""
 
-from retry_topic.headers.codec import read, write
+from retry_topic.headers.codec import Restating, read, write
 from retry_topic.headers.identity import member_id, retry_id
 from retry_topic.headers.names import HEADER_NAMES, MAX_TOTAL_BYTES
 from retry_topic.headers.signature import sign, verify
@@ -12,6 +12,7 @@ __all__ = [
     "MAX_COUNT",
     "MAX_TOTAL_BYTES",
     "SPRING_NAMES",
+    "Restating",
     "RetryState",
     "member_id",
     "read",

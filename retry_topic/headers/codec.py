@@ -14,11 +14,14 @@ When none of our own headers is present, Spring's, SmallRye's or Pulsar's are re
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import lru_cache, partial
 from operator import attrgetter
 from typing import Any
 
 from retry_topic.headers.foreign import read_foreign
-from retry_topic.headers.names import FIELDS, HEADER_NAMES, MAX_TOTAL_BYTES
+from retry_topic.headers.names import FIELDS, HEADER_NAMES, MAX_TOTAL_BYTES, Field
 from retry_topic.headers.state import RetryState
 from retry_topic.headers.values import cut, decode, encode
 from retry_topic.message import Headers
@@ -26,27 +29,43 @@ from retry_topic.message import Headers
 _ROWS = tuple((name, field.header, field) for name, field in FIELDS.items())
 _values_of = attrgetter(*FIELDS)
 _MESSAGE = FIELDS["error_message"].header
+_SHORT = 250  # bytes; longer values are not worth remembering
+_AMPLE = MAX_TOTAL_BYTES - 1_400  # our names, and the values that are stated anew, come to less than that
+
+_Reading = Callable[[bytes], tuple[Any, str | None]]
+
+
+def _reading(field: Field) -> tuple[_Reading, _Reading]:
+    """How a short value of this field is read, and a long one; messages fail in herds and say much the same."""
+    plain = partial(decode, field)
+    return (lru_cache(maxsize=1024)(plain) if field.shared else plain), plain
+
+
+_READERS = {header: (name, *_reading(field)) for name, header, field in _ROWS}
 
 
 def read(headers: Headers) -> RetryState:
     """The retry state that `headers` tell of; an empty one when they tell of none."""
-    last = dict(headers)  # the last of equal names wins
-    if HEADER_NAMES.isdisjoint(last):
-        return read_foreign(last)
     values: dict[str, Any] = {}
     oddities: list[str] = []
-    for name, header, field in _ROWS:
-        data = last.get(header)
-        if data is None:
+    for header, data in headers:
+        reader = _READERS.get(header)
+        if reader is None:
             continue
-        value, oddity = decode(field, data)
-        if value is not None:
-            values[name] = value
+        name, short, long = reader
+        value, oddity = short(data) if len(data) <= _SHORT else long(data)
+        if name in values:
+            oddities.append(f"{header}: is there twice, the last counts")
+        values[name] = value
         if oddity:
             oddities.append(f"{header}: {oddity}")
-    if values.get("first_failed_ms") is None and FIELDS["first_failed_ms"].header in last:
-        # Broken: the age must not start anew, and the message's own time is never later than its first failure.
-        values["first_failed_ms"] = values.get("original_timestamp_ms")
+    if not values:
+        return read_foreign(dict(headers))
+    if oddities:
+        if values.get("first_failed_ms", 0) is None:
+            # Broken: the age must not start anew, and the message's own time is never later than its first failure.
+            values["first_failed_ms"] = values.get("original_timestamp_ms")
+        values = {name: value for name, value in values.items() if value is not None}
     return RetryState(**values, oddities=tuple(oddities), dialect="own")
 
 
@@ -70,3 +89,35 @@ def write(message_headers: Headers, state: RetryState) -> Headers:
         encoded[_MESSAGE] = cut(message.decode(), max(0, len(message) - size + MAX_TOTAL_BYTES)).encode()
     others = [pair for pair in message_headers if pair[0] not in HEADER_NAMES]
     return (*others, *encoded.items())
+
+
+class Restating:
+    """Tells some fields anew, as `write` would, in the headers that a state was read from; what stays keeps its bytes.
+
+    Args:
+        shared: fields whose values many messages have in common.
+        own: fields whose values are a message's own.
+    """
+
+    def __init__(self, shared: Sequence[str], own: Sequence[str]) -> None:
+        self._names = (*shared, *own)
+        self._replaced = frozenset(FIELDS[name].header for name in self._names)
+        self._own = tuple(FIELDS[name] for name in own)
+        fields = tuple(FIELDS[name] for name in shared)
+        self._pairs_of = lru_cache(maxsize=4096)(lambda values: tuple(_pairs(fields, values)))
+
+    def __call__(self, headers: Headers, state: RetryState, shared: tuple[Any, ...], own: tuple[Any, ...]) -> Headers:
+        """`headers` with these values of the fields, None: nothing."""
+        replaced = self._replaced
+        kept = [pair for pair in headers if pair[0] not in replaced]
+        if state.dialect != "own" or state.oddities or sum([len(data) for _, data in kept]) > _AMPLE:
+            return write(headers, replace(state, **dict(zip(self._names, shared + own, strict=True))))
+        return (*kept, *self._pairs_of(shared), *_pairs(self._own, own))
+
+
+def _pairs(fields: Sequence[Field], values: Sequence[Any]) -> list[tuple[str, bytes]]:
+    pairs = []
+    for field, value in zip(fields, values, strict=True):
+        if value is not None and (data := encode(field, value)) is not None:
+            pairs.append((field.header, data))
+    return pairs

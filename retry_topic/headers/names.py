@@ -36,6 +36,7 @@ class Field:
         clamp: True: a larger integer counts as `high` (counts: never trusted downwards); False: it is ignored.
         max_bytes: bound of the value.
         choices: legal labels; empty means any.
+        shared: whether many messages have the same value, so that it is worth remembering.
     """
 
     header: str
@@ -45,31 +46,32 @@ class Field:
     clamp: bool = False
     max_bytes: int = MAX_VALUE_BYTES
     choices: tuple[str, ...] = ()
+    shared: bool = False
 
 
 FIELDS: dict[str, Field] = {
     "id": Field("retry-id", "label"),
-    "attempt": Field("retry-attempt", "integer", high=MAX_COUNT, clamp=True),
-    "max_attempts": Field("retry-max", "integer", low=1, high=MAX_COUNT),
+    "attempt": Field("retry-attempt", "integer", high=MAX_COUNT, clamp=True, shared=True),
+    "max_attempts": Field("retry-max", "integer", low=1, high=MAX_COUNT, shared=True),
     "first_failed_ms": Field("retry-first-failed-at", "integer"),
     "last_failed_ms": Field("retry-last-failed-at", "integer"),
     "due_ms": Field("retry-due-at", "integer"),
     "started_ms": Field("retry-started-at", "integer"),
-    "policy": Field("retry-policy", "label"),
+    "policy": Field("retry-policy", "label", shared=True),
     "delay_ms": Field("retry-delay", "integer", high=LONGEST_MS),
-    "verdict": Field("retry-verdict", "label", choices=("retry", "dead")),
+    "verdict": Field("retry-verdict", "label", choices=("retry", "dead"), shared=True),
     "retry_after_ms": Field("retry-after", "integer", high=LONGEST_MS, clamp=True),
-    "original_topic": Field("retry-original-topic", "label"),
-    "original_partition": Field("retry-original-partition", "integer", high=_MAX_PARTITION),
+    "original_topic": Field("retry-original-topic", "label", shared=True),
+    "original_partition": Field("retry-original-partition", "integer", high=_MAX_PARTITION, shared=True),
     "original_offset": Field("retry-original-offset", "label"),
     "original_timestamp_ms": Field("retry-original-timestamp", "integer"),
-    "consumer_group": Field("retry-consumer-group", "label"),
-    "error_class": Field("retry-error-class", "prose"),
-    "error_mro": Field("retry-error-mro", "names", max_bytes=MAX_MRO_BYTES),
-    "error_message": Field("retry-error-message", "prose", max_bytes=MAX_MESSAGE_BYTES),
-    "error_fingerprint": Field("retry-error-fingerprint", "label"),
-    "error_status": Field("retry-error-status", "integer", low=100, high=599),
-    "replays": Field("retry-replays", "integer", high=MAX_COUNT, clamp=True),
+    "consumer_group": Field("retry-consumer-group", "label", shared=True),
+    "error_class": Field("retry-error-class", "prose", shared=True),
+    "error_mro": Field("retry-error-mro", "names", max_bytes=MAX_MRO_BYTES, shared=True),
+    "error_message": Field("retry-error-message", "prose", max_bytes=MAX_MESSAGE_BYTES, shared=True),
+    "error_fingerprint": Field("retry-error-fingerprint", "label", shared=True),
+    "error_status": Field("retry-error-status", "integer", low=100, high=599, shared=True),
+    "replays": Field("retry-replays", "integer", high=MAX_COUNT, clamp=True, shared=True),
     "ordering": Field("retry-ordering", "label", max_bytes=29),
     "signature": Field("retry-signature", "label"),
 }

@@ -14,9 +14,12 @@ _GATE = re.compile(r"[A-Za-z0-9_-]{12}\.[A-Za-z0-9_-]{16}")
 Dialect = Literal["none", "own", "spring", "smallrye", "pulsar"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class RetryState:
     """What the headers of a message say. Every field has a header of its own, see `names.FIELDS`.
+
+    A value that nobody changes, `dataclasses.replace` makes another. It is not frozen because one is made for every
+    message, and freezing makes that three times as dear.
 
     `attempt` counts the deliveries that have *failed*: 0 on a fresh message, 1 in the retry topic after the first
     failure; the delivery that is running is number `attempt + 1`.

@@ -32,7 +32,7 @@ def decode(field: Field, data: bytes) -> tuple[Any, str | None]:
 def encode(field: Field, value: Any) -> bytes | None:
     """The bytes of a value within its bounds; None when it cannot be written."""
     if field.kind == "integer":
-        return b"%d" % min(max(value, field.low), field.high)
+        return b"%d" % (value if field.low <= value <= field.high else min(max(value, field.low), field.high))
     if field.kind == "names":
         return ",".join(cut_names(value, field.max_bytes)).encode() or None
     if field.kind == "prose":
@@ -83,6 +83,10 @@ def _decode_integer(field: Field, data: bytes) -> tuple[int | None, str | None]:
 
 
 def _decode_label(field: Field, data: bytes) -> tuple[str | None, str | None]:
+    if 0 < len(data) <= field.max_bytes and data.isascii() and not field.choices:
+        text = data.decode("ascii")
+        if text.isprintable():
+            return text, None  # as usual
     if len(data) > field.max_bytes:
         return None, f"{len(data)} bytes are over {field.max_bytes}, ignored"
     try:

@@ -29,9 +29,10 @@ from retry_topic.policy.rules import Match, first_match
 DeadReason = Literal["verdict", "fatal", "max-attempts", "max-age"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Why:
-    """The reasons of a decision, complete enough to be explained later without the policy.
+    """The reasons of a decision, complete enough to be explained later without the policy. Like all that is made for
+    every message it is not frozen, which would make it three times as dear.
 
     Args:
         policy: `name@version` of the policy that decided.
@@ -79,7 +80,7 @@ def _matched(match: Match) -> dict[str, Any]:
     return {"pattern": match.pattern, "subject": match.subject, "dead": match.rule.dead}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Retry:
     """Deliver the message again at `due_ms`, which is `delay_ms` after the decision."""
 
@@ -88,7 +89,7 @@ class Retry:
     why: Why
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Dead:
     """Give the message up and keep it as a dead letter."""
 
@@ -101,55 +102,37 @@ Decision = Retry | Dead
 
 def decide(policy: RetryPolicy, failure: Failure, now_ms: int, rng: random.Random) -> Decision:
     """What becomes of a message after `failure`, at `now_ms`."""
-    match = first_match(policy.rules, failure)
+    match = first_match(policy.rules, failure) if policy.rules else None
     rule = match.rule if match else None
     max_attempts = rule.max_attempts if rule and rule.max_attempts is not None else policy.max_attempts
     max_age_ms = rule.max_age_ms if rule and rule.max_age_ms is not None else policy.max_age_ms
     attempt = max(1, failure.attempt)
     first_failed_ms = now_ms if failure.first_failed_ms is None else min(failure.first_failed_ms, now_ms)
 
-    draw: Draw | None = None
-    delay_ms: int | None = None
-    spread_ms = 0
-
-    def why() -> Why:
-        return Why(
-            policy=policy.ident,
-            attempt=attempt,
-            max_attempts=max_attempts,
-            now_ms=now_ms,
-            age_ms=now_ms - first_failed_ms,
-            max_age_ms=max_age_ms,
-            error_class=failure.error_class,
-            verdict=failure.verdict,
-            match=match,
-            draw=draw,
-            asked_ms=failure.retry_after_ms,
-            bound_ms=policy.retry_after_max_ms,
-            delay_ms=delay_ms,
-            spread_ms=spread_ms,
-        )
+    age_ms, asked_ms = now_ms - first_failed_ms, failure.retry_after_ms
+    why = Why(policy.ident, attempt, max_attempts, now_ms, age_ms, max_age_ms, failure.error_class, failure.verdict)
+    why.match, why.asked_ms, why.bound_ms = match, asked_ms, policy.retry_after_max_ms
 
     if failure.verdict == "dead":
-        return Dead("verdict", why())
+        return Dead("verdict", why)
     if rule and rule.dead and failure.verdict != "retry":
-        return Dead("fatal", why())
+        return Dead("fatal", why)
     if max_attempts is not None and attempt >= max_attempts:
-        return Dead("max-attempts", why())
+        return Dead("max-attempts", why)
 
-    asked_ms = failure.retry_after_ms
     wait_ms = None if asked_ms is None else min(max(0, asked_ms), policy.retry_after_max_ms)
     if wait_ms is not None and failure.verdict == "retry":
         delay_ms = wait_ms
     else:
         delay = rule.delay if rule and rule.delay is not None else policy.delay
-        draw = delay.draw(attempt, failure.previous_delay_ms, rng)
-        delay_ms = max(draw.delay_ms, wait_ms or 0)
-    due_ms = now_ms + delay_ms
+        why.draw = delay.draw(attempt, failure.previous_delay_ms, rng)
+        delay_ms = max(why.draw.delay_ms, wait_ms or 0)
+    why.delay_ms, due_ms = delay_ms, now_ms + delay_ms
     if max_age_ms is not None and due_ms > first_failed_ms + max_age_ms:
-        return Dead("max-age", why())
+        return Dead("max-age", why)
     if policy.spread_ms:
         room_ms = policy.spread_ms if max_age_ms is None else first_failed_ms + max_age_ms - due_ms
-        spread_ms = min(rng.randint(0, policy.spread_ms), room_ms)
-        delay_ms, due_ms = delay_ms + spread_ms, due_ms + spread_ms
-    return Retry(due_ms, delay_ms, why())
+        why.spread_ms = min(rng.randint(0, policy.spread_ms), room_ms)
+        delay_ms, due_ms = delay_ms + why.spread_ms, due_ms + why.spread_ms
+        why.delay_ms = delay_ms
+    return Retry(due_ms, delay_ms, why)

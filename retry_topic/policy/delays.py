@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal
 
 from retry_topic.policy.checks import check_choice, check_duration, check_integer, check_number, check_tuple
@@ -28,7 +29,7 @@ MAX_FACTOR = 100  # a steeper curve is a list of delays
 MAX_LISTED = 1_000  # longer lists are a curve
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Draw:
     """One drawn delay and how it came about.
 
@@ -54,7 +55,7 @@ class Draw:
 
 
 def _jittered(kind: str, formula: str, curve_ms: int, capped: bool, jitter: Jitter, rng: random.Random) -> Draw:
-    low_ms = {"none": curve_ms, "full": 0, "equal": curve_ms // 2}[jitter]
+    low_ms = 0 if jitter == "full" else curve_ms // 2 if jitter == "equal" else curve_ms
     delay_ms = curve_ms if jitter == "none" else rng.randint(low_ms, curve_ms)
     return Draw(kind, formula, curve_ms, capped, jitter, low_ms, curve_ms, delay_ms)
 
@@ -142,19 +143,27 @@ class Exponential:
 
     def draw(self, attempt: int, previous_ms: int | None, rng: random.Random) -> Draw:
         """The delay after failure number `attempt`."""
-        exponent = min(max(0, attempt - 1), self._highest_exponent())
-        # Rounded to a microsecond first: 1000 * 1.1**2 is 1210.0000000000002 and must not become 1211.
-        raw_ms = math.ceil(round(self.base_ms * self.factor**exponent, 3))
-        # The formula names the true exponent; past the capped one the power was never taken.
-        formula = f"{format_duration(self.base_ms)}*{self.factor:g}^{max(0, attempt - 1)}"
-        return _jittered("exponential", formula, min(raw_ms, self.cap_ms), raw_ms > self.cap_ms, self.jitter, rng)
+        formula, curve_ms, capped = _curve(self.base_ms, self.factor, self.cap_ms, attempt)
+        return _jittered("exponential", formula, curve_ms, capped, self.jitter, rng)
 
-    def _highest_exponent(self) -> int:
-        """The first exponent whose curve is past the cap: larger ones change nothing."""
-        if self.base_ms == 0 or self.factor == 1:
-            return 0
-        # One more than needed: the logarithm may be a hair low, and `capped` wants a value past the cap.
-        return math.ceil(math.log(self.cap_ms / self.base_ms) / math.log(self.factor)) + 1
+
+@lru_cache(maxsize=1024)  # messages fail in herds, for the same few times
+def _curve(base_ms: int, factor: float, cap_ms: int, attempt: int) -> tuple[str, int, bool]:
+    """An exponential curve at an attempt: in words, capped, and whether it was."""
+    exponent = min(max(0, attempt - 1), _highest_exponent(base_ms, factor, cap_ms))
+    # Rounded to a microsecond first: 1000 * 1.1**2 is 1210.0000000000002 and must not become 1211.
+    raw_ms = math.ceil(round(base_ms * factor**exponent, 3))
+    # The formula names the true exponent; past the capped one the power was never taken.
+    formula = f"{format_duration(base_ms)}*{factor:g}^{max(0, attempt - 1)}"
+    return formula, min(raw_ms, cap_ms), raw_ms > cap_ms
+
+
+def _highest_exponent(base_ms: int, factor: float, cap_ms: int) -> int:
+    """The first exponent whose curve is past the cap: larger ones change nothing."""
+    if base_ms == 0 or factor == 1:
+        return 0
+    # One more than needed: the logarithm may be a hair low, and `capped` wants a value past the cap.
+    return math.ceil(math.log(cap_ms / base_ms) / math.log(factor)) + 1
 
 
 @dataclass(frozen=True, slots=True)

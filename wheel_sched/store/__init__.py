@@ -31,6 +31,7 @@ from wheel_sched.store.items import (
     State,
     Stored,
     Swept,
+    Tries,
     Window,
 )
 from wheel_sched.store.push_form import PushForm, decode_push, encode_push
@@ -61,6 +62,7 @@ __all__ = [
     "State",
     "Stored",
     "Swept",
+    "Tries",
     "Window",
     "decode_push",
     "encode_push",

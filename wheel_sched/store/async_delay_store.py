@@ -25,6 +25,7 @@ from wheel_sched.store.items import (
     State,
     Stored,
     Swept,
+    Tries,
     Window,
 )
 from wheel_sched.store.operations import Alteration, Call, ClaimDue, Logged, PushDue, ReportJump, new_token
@@ -92,9 +93,10 @@ class AsyncDelayStore:
         items: Sequence[Item],
         graves: Sequence[tuple[Item, str]] = (),
         *,
+        tries: Sequence[Tries] = (),
         token: str | None = None,
     ) -> Stored:
-        return await self._run(self.plans.accept(position, items, graves, token))
+        return await self._run(self.plans.accept(position, items, graves, tries, token))
 
     async def positions(self, sources: Sequence[str]) -> list[int | None]:
         return await self._run(self.plans.positions(sources))

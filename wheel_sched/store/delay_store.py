@@ -28,6 +28,7 @@ from wheel_sched.store.items import (
     State,
     Stored,
     Swept,
+    Tries,
     Window,
 )
 from wheel_sched.store.operations import Alteration, Call, ClaimDue, Logged, PushDue, ReportJump, new_token
@@ -116,6 +117,11 @@ class DelayStore:
         return self.plans.shards
 
     @property
+    def ticks(self) -> bool:
+        """Whether its time goes on by itself; False under a test clock."""
+        return self._test_clock is None
+
+    @property
     def namespace(self) -> str:
         """Whose keys these are; a memory store has a name that no other has."""
         dialect = getattr(self.backend, "dialect", None)
@@ -130,9 +136,10 @@ class DelayStore:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _run(self, plan: Generator[list[Call[Any]], list[Any], T]) -> T:
+    def _run(self, plan: Generator[list[Call[Any]], list[Any], T], answers: list[Any] | None = None) -> T:
+        """A plan to its end, from its beginning or from the answers to its first calls."""
         try:
-            calls = next(plan)
+            calls = next(plan) if answers is None else plan.send(values_of(answers))
             while True:
                 calls = plan.send(values_of(self.execute(calls)))
         except StopIteration as end:
@@ -176,17 +183,41 @@ class DelayStore:
         items: Sequence[Item],
         graves: Sequence[tuple[Item, str]] = (),
         *,
+        tries: Sequence[Tries] = (),
         token: str | None = None,
     ) -> Stored:
-        """Store a slice of a source's log, its dead (with a reason each) and its position, in one step.
+        """Store a slice of a source's log, its dead (with a reason each), its position and `tries`, in one step.
 
-        The outcomes are those of the items, then those of the graves.
+        The outcomes are those of the items, then those of the graves. In a namespace of several shards the attempt
+        records lie elsewhere: they are compared before the step and raised after it.
 
         Raises:
             StalePosition: the source is taken in up to another position; nothing was stored.
+            StaleCount: one of `tries` knows more; nothing was stored.
             Rejected: an item is malformed, or the slice too long; nothing was stored.
         """
-        return self._run(self.plans.accept(position, items, graves, token))
+        return self._run(self.plans.accept(position, items, graves, tries, token))
+
+    def begin_accept(
+        self,
+        position: Position,
+        items: Sequence[Item],
+        graves: Sequence[tuple[Item, str]] = (),
+        *,
+        tries: Sequence[Tries] = (),
+        token: str | None = None,
+    ) -> Callable[[], Stored]:
+        """`accept` in two halves, so that the caller works while the server does.
+
+        What is given back waits for the answer and is called once; it raises what `accept` raises. After an error
+        the same is to be given to `accept`, under the same token.
+
+        Raises:
+            Rejected: an item is malformed, or the slice too long; nothing was sent.
+        """
+        plan = self.plans.accept(position, items, graves, tries, token)
+        begun = self.begin(next(plan))
+        return lambda: self._run(plan, begun.answers())
 
     def positions(self, sources: Sequence[str]) -> list[int | None]:
         """How far the logs of sources were taken in, None where nothing was."""

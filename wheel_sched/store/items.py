@@ -23,6 +23,7 @@ from wheel_sched.store.record import encode_text
 MAX_BATCH = 500  # items in one script call: more gains little and blocks the server for over 1.3 ms
 MAX_ID_BYTES = 512
 MAX_BODY_BYTES = 16 * 1024 * 1024
+_MAX_NAME = 249  # characters of a topic or ref
 MAX_DUE_MS = 253_402_300_799_999  # 9999-12-31T23:59:59.999Z; also far below 2**53, the last exact ZSET score
 
 State = Literal["due", "fly", "held", "dead"]
@@ -69,6 +70,22 @@ class Item:
     route: str | None = None
 
     def check(self) -> None:
+        due_ms, topic, body = self.due_ms, self.topic, self.body
+        if (
+            type(self.id) is type(topic) is str
+            and self.id.isascii()
+            and 0 < len(self.id) <= MAX_ID_BYTES
+            and type(due_ms) is int
+            and 0 <= due_ms <= MAX_DUE_MS
+            and type(body) is bytes
+            and len(body) <= MAX_BODY_BYTES
+            and topic.isprintable()
+            and topic.isascii()
+            and len(topic) <= _MAX_NAME
+            and not self.refs
+            and self.route is None
+        ):
+            return  # as usual; what follows says what is wrong, or right in another way
         check_id(self.id)
         check_due(self.due_ms, self.id)
         if not isinstance(self.body, bytes):
@@ -136,12 +153,14 @@ class Position:
         if not self.source or any(type(number) is not int or not 0 <= number < 2**63 for number in numbers):
             raise Rejected(f"expected a source and positions from 0 up, got: {self!r}; nothing was stored")
 
-    def text(self) -> str:
-        return f"@{'' if self.expected is None else self.expected}:{self.next}:{self.source}"
+    def text(self, counted: int) -> str:
+        return f"@{'' if self.expected is None else self.expected}:{self.next}:{counted}:{self.source}"
 
 
 def check_id(item_id: str) -> None:
     """Raise `Rejected` unless `item_id` can be an id."""
+    if type(item_id) is str and item_id.isascii() and 0 < len(item_id) <= MAX_ID_BYTES:
+        return  # as usual
     if not item_id:
         raise Rejected(f"expected an id to be a non-empty text, got: {item_id!r}; nothing was stored")
     _check_text(item_id, "an id")
@@ -176,7 +195,7 @@ def check_due(due_ms: int | None, item_id: str) -> None:
 
 def check_name(name: str, what: str) -> None:
     """Raise `Rejected` unless `name` can be a topic or ref."""
-    if not _is(name, str) or len(name) > 249 or "\n" in name or "\0" in name:
+    if not _is(name, str) or len(name) > _MAX_NAME or "\n" in name or "\0" in name:
         raise Rejected(f"expected a {what} to be one line of at most 249 characters, got: {_short(str(name))!r}")
     if not name.isascii():
         _encoded(name, f"a {what}")
@@ -189,6 +208,13 @@ def _is(value: object, kind: type) -> bool:
 
 def _short(text: str) -> str:
     return text if len(text) <= 60 else f"{text[:57]}... ({len(text)} characters)"
+
+
+Tries = tuple[str, int, int | None]
+"""An attempt record that a slice is stored with: its key, the attempts to raise it to, until when it is kept (ms).
+
+A record that knows of as many refuses the slice. Without an expiry it is not raised, and must know of just these.
+"""
 
 
 @dataclass(slots=True)

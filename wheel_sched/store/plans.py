@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any, TypeVar
 
-from wheel_sched.errors import NamespaceMismatch, Rejected
+from wheel_sched.errors import NamespaceMismatch, Rejected, StaleCount
 from wheel_sched.store.items import (
     MAX_BATCH,
     MAX_DUE_MS,
@@ -30,6 +30,7 @@ from wheel_sched.store.items import (
     State,
     Stored,
     Swept,
+    Tries,
     Window,
     check_due,
     check_id,
@@ -147,7 +148,12 @@ class Plans:
         return Stored(outcomes, now_us)
 
     def accept(
-        self, position: Position, items: Sequence[Item], graves: Sequence[tuple[Item, str]], token: str | None
+        self,
+        position: Position,
+        items: Sequence[Item],
+        graves: Sequence[tuple[Item, str]],
+        tries: Sequence[Tries],
+        token: str | None,
     ) -> Plan[Stored]:
         position.check()
         routed = [*items, *(item for item, _ in graves)]
@@ -157,8 +163,20 @@ class Plans:
             item.check()
             if item.route != position.source and self.shards > 1:
                 raise Rejected(f"expected the source {position.source!r} as route, got: {item.route!r}")
-        operation = Schedule(items, new_token() if token is None else token, position, graves)
-        return (yield from self.one(shard_of(position.source, self.shards), operation))
+        for key, _, _ in tries:
+            check_id(key)
+        token = new_token() if token is None else token
+        if self.shards == 1:
+            return (yield from self.one(0, Schedule(items, token, position, graves, tries)))
+        # the records lie in other shards than the slice
+        known = yield from self.remember([(key, 0, 0) for key, _, _ in tries], (), 0)
+        for (key, attempts, expiry_ms), count in zip(tries, known, strict=True):
+            if count != attempts if expiry_ms is None else count >= attempts:
+                raise StaleCount(f"{key!r} has {count}: nothing was stored; decide anew")
+        stored = yield from self.one(shard_of(position.source, self.shards), Schedule(items, token, position, graves))
+        raised = [(key, attempts, expiry_ms) for key, attempts, expiry_ms in tries if expiry_ms is not None]
+        yield from self.remember(raised, (), 0)
+        return stored
 
     def positions(self, sources: Sequence[str]) -> Plan[list[int | None]]:
         calls, members = self._batched(sources, lambda source: source, lambda part, _: Positions(part), "")

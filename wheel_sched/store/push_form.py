@@ -19,6 +19,7 @@ from wheel_sched.errors import Rejected
 
 _MAX_HEAD = 40_000  # a longer list of lengths is no entry a server could take
 _SHORT_HEAD = 200  # longer ones are not worth remembering
+_TEXTS = tuple(map(str, range(2048)))  # looked up, a length costs half of what it costs to write it
 _KINDS: dict[bytes, Literal["S", "L"]] = {b"S1[": "S", b"L1[": "L"}
 MAX_PIECES = 2_998  # what Lua's unpack carries, less the target
 
@@ -44,7 +45,10 @@ def encode_push(kind: Literal["S", "L"], target: str, pieces: Sequence[bytes]) -
     if len(pieces) > MAX_PIECES:
         raise Rejected(f"at most {MAX_PIECES // 2} fields fit into one entry, got: {len(pieces) // 2}")
     parts = [target.encode("utf-8", "surrogateescape"), *pieces]
-    lengths = ",".join([str(len(part)) for part in parts])
+    try:
+        lengths = ",".join([_TEXTS[len(part)] for part in parts])
+    except IndexError:
+        lengths = ",".join([str(len(part)) for part in parts])
     return b"%s1[%s]%s" % (kind.encode(), lengths.encode(), b"".join(parts))
 
 

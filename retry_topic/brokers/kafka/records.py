@@ -7,6 +7,7 @@ so one that holds a NUL, is no text, or looks like it were escaped already, trav
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
@@ -14,6 +15,8 @@ from retry_topic.message import Headers, Message, Source
 
 TOMBSTONE = "kafka-tombstone"
 _ESCAPED = "%:"
+_MAX_KNOWN = 1_000
+_known: set[str] = set()  # names that stand for themselves; names repeat from message to message
 
 
 def to_record(message: Message) -> tuple[bytes | None, list[tuple[str, bytes]]]:
@@ -27,13 +30,23 @@ def to_record(message: Message) -> tuple[bytes | None, list[tuple[str, bytes]]]:
 def from_record(record: Any) -> Message:
     """The message in a record of confluent-kafka's."""
     value = record.value()
-    pairs = record.headers()
-    headers: Headers = tuple((_plain(name), content or b"") for name, content in pairs) if pairs else ()
+    headers = _headers(record.headers() or ())
     if value is None:
         value, headers = b"", (*headers, (TOMBSTONE, b"1"))
     kind, at_ms = record.timestamp()
     source = Source(record.topic(), record.partition(), str(record.offset()), at_ms if kind else None)
     return Message(source.topic, value, record.key(), headers, source)
+
+
+def _headers(pairs: Sequence[tuple[str, bytes | None]]) -> Headers:
+    for name, content in pairs:
+        if name not in _known or content is None:
+            break
+    else:
+        return tuple(pairs)  # type: ignore[arg-type]  # as usual
+    if len(_known) < _MAX_KNOWN:
+        _known.update(name for name, _ in pairs if not name.startswith(_ESCAPED))
+    return tuple([(_plain(name), content or b"") for name, content in pairs])
 
 
 def _escape(name: str) -> str:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retry_topic.headers import HEADER_NAMES, MAX_COUNT, MAX_TOTAL_BYTES, RetryState, read, write
+from retry_topic.headers import HEADER_NAMES, MAX_COUNT, MAX_TOTAL_BYTES, Restating, RetryState, read, write
 from retry_topic.headers.names import FIELDS, LAST_MS
 from retry_topic.headers.state import Dialect
 from retry_topic.message import Headers
@@ -81,6 +81,48 @@ def test_no_headers_whatever_raise_or_leave_the_bounds(headers: Headers) -> None
     assert 0 <= state.attempt <= MAX_COUNT
     assert 0 <= state.replays <= MAX_COUNT
     assert read(write(headers, state)) == state
+
+
+SHARED = ("policy", "max_attempts", "error_fingerprint", "original_topic")
+OWN = ("due_ms", "delay_ms", "signature")
+WRITTEN = st.tuples(OTHERS, STATES).map(lambda both: write(*both))
+
+
+@settings(deadline=None)
+@given(ANY_HEADERS | WRITTEN, STATES)
+def test_what_is_told_anew_reads_as_if_all_were_written(headers: Headers, told: RetryState) -> None:
+    """Also over broken, foreign, doubled and over-long headers; other headers stay, ours stay within their bounds."""
+    state = read(headers)
+    shared, own = (tuple(getattr(told, name) for name in names) for names in (SHARED, OWN))
+    restated = Restating(SHARED, OWN)(headers, state, shared, own)
+    changes = {name: getattr(told, name) for name in (*SHARED, *OWN)}
+    assert read(restated) == read(write(headers, replace(state, **changes)))
+    ours = [(name, data) for name, data in restated if name in HEADER_NAMES]
+    assert len(ours) == len({name for name, _ in ours})
+    assert sum(len(name) + len(data) for name, data in ours) <= MAX_TOTAL_BYTES
+    others = [pair for pair in headers if pair[0] not in HEADER_NAMES]
+    assert [pair for pair in restated if pair[0] not in HEADER_NAMES] == others
+
+
+def test_what_stays_keeps_its_bytes() -> None:
+    """A number with a leading zero is the same number, and nobody rewrites it."""
+    headers = (("a", b"1"), ("retry-attempt", b"02"), ("retry-due-at", b"5"), ("b", b"2"))
+    restated = Restating(("policy",), ("due_ms",))(headers, read(headers), ("p@1",), (7,))
+    assert restated == (
+        ("a", b"1"),
+        ("retry-attempt", b"02"),
+        ("b", b"2"),
+        ("retry-policy", b"p@1"),
+        ("retry-due-at", b"7"),
+    )
+
+
+def test_a_header_that_is_there_twice_is_odd() -> None:
+    """The last one counts, also when it is the broken one."""
+    state = read((("retry-attempt", b"7"), ("retry-attempt", b"2")))
+    assert (state.attempt, state.oddities) == (2, ("retry-attempt: is there twice, the last counts",))
+    broken = read((("retry-id", b"a"), ("retry-id", b"\xff")))
+    assert (broken.id, len(broken.oddities)) == (None, 2)
 
 
 WILD_TEXT = st.none() | st.text(max_size=3) | st.text(min_size=240, max_size=2_000)

@@ -314,6 +314,18 @@ local function record_answer(s, text)
   if s.token ~= '' then redis.call('SET', s.base .. 'op:' .. s.token, text, 'PX', REPLY_TTL_MS) end
 end
 
+-- How many attempts a record of KEYS[TRIES] knows of, and when it expires (s); past that it knows of none.
+local function tries_in(s, score)
+  score = tonumber(score or '0')
+  local expiry = math.floor(score / 1000)
+  return expiry * 1000 > s.now and score % 1000 or 0, expiry
+end
+
+-- The score of a record that knows of `tries` (999 at most) until `expiry` (ms) at least.
+local function tries_score(tries, expiry, expiry_before)
+  return math.max(math.ceil(expiry / 1000), expiry_before) * 1000 + math.min(tries, 999)
+end
+
 -- Leases that ran out: back to waiting, or to the dead after `cap` lapses (0 = never), or gone when cancelled.
 local function recover(s, limit, cap)
   local ids = redis.call('ZRANGEBYSCORE', s.K[FLY], '-inf', s.now, 'LIMIT', 0, limit)

@@ -5,14 +5,10 @@ local s = begin(KEYS, ARGV)
 if s.err then return s end
 local reply = {}
 for at = 3, #ARGV, 3 do
-  local key, tries, expiry = ARGV[at], math.min(tonumber(ARGV[at + 1]), 999), math.ceil(tonumber(ARGV[at + 2]) / 1000)
-  local score = tonumber(redis.call('ZSCORE', KEYS[TRIES], key) or '0')
-  local known = score % 1000
-  if math.floor(score / 1000) * 1000 <= s.now and score > 0 then known = 0 end
+  local key, tries = ARGV[at], math.min(tonumber(ARGV[at + 1]), 999)
+  local known, expiry = tries_in(s, redis.call('ZSCORE', KEYS[TRIES], key))
   known = math.max(known, tries)
-  if tries > 0 then
-    redis.call('ZADD', KEYS[TRIES], math.max(expiry, math.floor(score / 1000)) * 1000 + known, key)
-  end
+  if tries > 0 then redis.call('ZADD', KEYS[TRIES], tries_score(known, tonumber(ARGV[at + 2]), expiry), key) end
   reply[#reply + 1] = known
 end
 return reply

@@ -1,12 +1,16 @@
 -- Stores new items; an id that exists anywhere in the shard is left alone.
 -- ARGV[3] -> fence: "" or <epoch>:<writer>. The ids a writer brings in an epoch are remembered until the epoch is closed
 --            (fence.lua), also when they have long gone out: a repeat stores none of them. A closed epoch stores nothing.
---            or @<expected>:<next>:<source>: the call is a slice of that source's log and moves its position; where the
+--            or @<expected>:<next>:<n>:<source>: the call is a slice of that source's log and moves its position; where the
 --            position is another than expected ("" = none yet) nothing is stored: WSPOSITION <position>
 -- ARGV[4..] -> triples: id, due (ms, "" = parked, !<reason> = dead at once), tail of the record (all behind its version)
+--            then, with a source, n triples: key of an attempt record, attempts, expiry (ms) = raise it to these, or "" =
+--            only compare. Where one knows as many already, or others than are compared, nothing is stored: WSCOUNT
 -- Answers {codes, now (us)}; a code per item: s stored, h stored and held, d duplicate.
 -- Most calls bring one item, and most of their time goes into the commands themselves: there are to be few.
-local first = head_of(ARGV[6] or NO_TAIL)  -- mostly the topic of all: its counters are read and written with the rest
+local expected, next_position, counted, source = string.match(ARGV[3], '^@(%d*):(%d+):(%d+):(.+)$')
+local n = (#ARGV - 3) / 3 - tonumber(counted or '0')
+local first = head_of(n > 0 and ARGV[6] or NO_TAIL)  -- mostly the topic of all: its counters are read and written with the rest
 local waiting, accepted = 'n:due:' .. first, 't:accepted:' .. first
 local s = begin(KEYS, ARGV, LATER, 'seq', waiting, accepted)
 if s.err then return s end
@@ -16,7 +20,6 @@ if said then
   write(s)
   return {said, s.us}
 end
-local n = (#ARGV - 3) / 3
 if n > MAX_BATCH then return {err = 'WSBATCH at most ' .. MAX_BATCH .. ' items a call'} end
 local ids = {}
 for i = 1, n do ids[i] = ARGV[3 * i + 1] end
@@ -25,10 +28,31 @@ local have = n > 0 and redis.call('HMGET', KEYS[BODY], unpack(ids)) or {}
 local graves = n > 0 and (n < 8 or redis.call('ZCARD', KEYS[DEAD]) > 0)
 local buried = graves and redis.call('ZMSCORE', KEYS[DEAD], unpack(ids)) or {}
 local brought, seen_key, closed = {}, nil, false
-local expected, next_position, source = string.match(ARGV[3], '^@(%d*):(%d+):(.+)$')
+local raised = {}
 if source then
   local position = redis.call('HGET', s.base .. 'in', source) or ''
   if position ~= expected then return {err = 'WSPOSITION ' .. position} end
+  local keys, places = {}, {}
+  for at = 3 * n + 4, #ARGV, 3 do keys[#keys + 1] = ARGV[at] end
+  if #keys > 2 * MAX_BATCH then return {err = 'WSBATCH at most ' .. 2 * MAX_BATCH .. ' attempt records a call'} end
+  local scores = #keys > 0 and redis.call('ZMSCORE', KEYS[TRIES], unpack(keys)) or {}
+  for i, key in ipairs(keys) do
+    local at = 3 * (n + i)
+    local tries, expiry = tonumber(ARGV[at + 2]), ARGV[at + 3]
+    local known, expiry_before = tries_in(s, scores[i])
+    if expiry == '' and known ~= tries or expiry ~= '' and known >= tries then
+      return {err = 'WSCOUNT ' .. key .. ' has ' .. known}
+    elseif expiry ~= '' then
+      local place = places[key]
+      if place then                      -- of one key the greatest holds
+        tries, expiry_before = math.max(tries, raised[place] % 1000), math.floor(raised[place] / 1000)
+      else
+        place = #raised + 1
+        places[key], raised[place + 1] = place, key
+      end
+      raised[place] = tries_score(tries, tonumber(expiry), expiry_before)
+    end
+  end
 elseif ARGV[3] ~= '' then
   local epoch, writer = string.match(ARGV[3], '^(%d+):(.+)$')
   if not epoch then return {err = 'WSBATCH a fence must be <epoch>:<writer>'} end
@@ -87,6 +111,7 @@ if seen_key and n > 0 and not closed then
   redis.call('EXPIRE', seen_key, SEEN_TTL_S)
 end
 if source then redis.call('HSET', s.base .. 'in', source, next_position) end
+if #raised > 0 then redis.call('ZADD', KEYS[TRIES], unpack(raised)) end
 local text = table.concat(codes)
 write(s)
 record_answer(s, text)

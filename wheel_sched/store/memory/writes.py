@@ -6,9 +6,9 @@ histories on both. What is repeated under a token is answered from the first tim
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from wheel_sched.errors import Rejected, StaleEpoch, StalePosition
+from wheel_sched.errors import Rejected, StaleCount, StaleEpoch, StalePosition
 from wheel_sched.store.items import (
     MAX_BATCH,
     Claim,
@@ -25,6 +25,7 @@ from wheel_sched.store.items import (
     Settlement,
     Stored,
     Swept,
+    Tries,
 )
 from wheel_sched.store.memory import shard as place
 from wheel_sched.store.memory.shard import MemoryShard, plain
@@ -66,6 +67,7 @@ def schedule(shard: MemoryShard, call: Schedule) -> Stored:
     fence = call.fence if isinstance(call.fence, Fence) else None
     if position is not None and shard.positions.get(position.source) != position.expected:
         raise StalePosition(shard.positions.get(position.source))
+    _compare(shard, call.tries)
     shard.seq += 1
     outcomes = []
     closed = fence is not None and fence.epoch <= shard.fences.get(fence.writer, -1)
@@ -94,8 +96,18 @@ def schedule(shard: MemoryShard, call: Schedule) -> Stored:
         outcomes.append(_bury(shard, given, reason))
     if position is not None:
         shard.positions[position.source] = position.next
+        for record, attempts, expiry_ms in call.tries:
+            if expiry_ms is not None:
+                _raise(shard, encode_text(record), attempts, expiry_ms)
     shard.record_answer(call.token, tuple(outcomes))
     return Stored(outcomes, shard.now_us)
+
+
+def _compare(shard: MemoryShard, tries: Sequence[Tries]) -> None:
+    for key, attempts, expiry_ms in tries:
+        known = _tries(shard, encode_text(key))
+        if known != attempts if expiry_ms is None else known >= attempts:
+            raise StaleCount(f"{key!r} has {known}: nothing was stored; decide anew")
 
 
 def _bury(shard: MemoryShard, given: Item, reason: str) -> Outcome:
@@ -261,15 +273,21 @@ def sweep(shard: MemoryShard, call: Sweep) -> Swept:
 def remember(shard: MemoryShard, call: Remember) -> list[int]:
     known_of_all = []
     for name, attempts, expiry_ms in call.tries:
-        key, expiry_s = encode_text(name), -(-expiry_ms // 1000)
-        known_until_s, known = shard.tries.get(key, (0, 0))
-        if known_until_s * 1000 <= shard.now_ms:
-            known = 0
-        known = max(known, min(attempts, TRIES_AT_MOST))
-        if attempts > 0:
-            shard.tries[key] = max(expiry_s, known_until_s), known
-        known_of_all.append(known)
+        key = encode_text(name)
+        known_of_all.append(_raise(shard, key, attempts, expiry_ms) if attempts > 0 else _tries(shard, key))
     return known_of_all
+
+
+def _tries(shard: MemoryShard, key: bytes) -> int:
+    """How many attempts a record knows of."""
+    until_s, known = shard.tries.get(key, (0, 0))
+    return known if until_s * 1000 > shard.now_ms else 0
+
+
+def _raise(shard: MemoryShard, key: bytes, attempts: int, expiry_ms: int) -> int:
+    known = max(_tries(shard, key), min(attempts, TRIES_AT_MOST))
+    shard.tries[key] = max(-(-expiry_ms // 1000), shard.tries.get(key, (0, 0))[0]), known
+    return known
 
 
 def log(shard: MemoryShard, call: Log) -> int:

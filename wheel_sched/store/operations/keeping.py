@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from wheel_sched.store.items import Fence, Found, Item, Outcome, Position, Stored, Swept
+from wheel_sched.store.items import Fence, Found, Item, Outcome, Position, Stored, Swept, Tries
 from wheel_sched.store.operations.call import Argument, bounded_reason, head_of, new_token, outcomes_of
 from wheel_sched.store.record import decode_text, encode_text, make_tail
 
@@ -35,7 +35,7 @@ class Open:
 class Schedule:
     """Store new items; what exists anywhere in the shard is left alone, and so is what the fence let in before.
 
-    `graves` are stored among the dead in the same step, with a reason each.
+    `graves` are stored among the dead in the same step, with a reason each, and with a position attempt records raised.
     """
 
     script: ClassVar[str] = "schedule"
@@ -44,9 +44,10 @@ class Schedule:
     token: str = field(default_factory=new_token)
     fence: Fence | Position | None = None
     graves: Sequence[tuple[Item, str]] = ()
+    tries: Sequence[Tries] = ()
 
     def argv(self) -> list[Argument]:
-        args: list[Argument] = ["" if self.fence is None else encode_text(self.fence.text())]
+        args: list[Argument] = [self._fence()]
         for item in self.items:
             args.append(encode_text(item.id))
             args.append("" if item.due_ms is None else item.due_ms)
@@ -54,7 +55,14 @@ class Schedule:
         for item, reason in self.graves:
             args += [encode_text(item.id), b"!" + bounded_reason(reason)]
             args.append(make_tail(item.topic, item.route, item.refs, item.body))
+        for key, attempts, expiry_ms in self.tries:
+            args += (encode_text(key), attempts, "" if expiry_ms is None else expiry_ms)
         return args
+
+    def _fence(self) -> Argument:
+        if self.fence is None:
+            return ""
+        return encode_text(self.fence.text(len(self.tries)) if isinstance(self.fence, Position) else self.fence.text())
 
     def parse(self, reply: Any, shard: int) -> Stored:
         return Stored(outcomes_of(reply[0]), reply[1])

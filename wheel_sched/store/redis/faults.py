@@ -8,6 +8,7 @@ import redis.exceptions
 from wheel_sched.errors import (
     NamespaceMismatch,
     Rejected,
+    StaleCount,
     StaleEpoch,
     StalePosition,
     StoreAuthError,
@@ -48,6 +49,7 @@ _BY_START: tuple[tuple[str, type[StoreError], str], ...] = (
         "nothing was changed; wait for the maintenance to end, or end it with `wheel-sched reshard --resume`",
     ),
     ("WSEPOCH", StaleEpoch, "nothing was claimed; read the window again"),
+    ("WSCOUNT", StaleCount, "nothing was stored; ask for the attempt records and decide anew"),
     ("LOADING", StoreUnavailable, "the server is still loading its data: repeat in a moment"),
     ("BUSY", StoreUnavailable, "the server is busy with a script: repeat in a moment"),
     ("MASTERDOWN", StoreUnavailable, "the replica has lost its primary: repeat after the failover"),

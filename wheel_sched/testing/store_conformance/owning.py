@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from wheel_sched.errors import Rejected, StaleEpoch, StalePosition
+from wheel_sched.errors import Rejected, StaleCount, StaleEpoch, StalePosition
 from wheel_sched.store.items import Item, Outcome, Ownership, Position, Resolved
 from wheel_sched.store.key_gates import KeyGates, gate_of, ref_of, scope_of
 from wheel_sched.store.operations import Call, ClaimDue, Own, Resolve
@@ -49,6 +49,66 @@ class OwningCases:
         first = bench.store.accept(*slice_, token="token-1")
         assert bench.store.accept(*slice_, token="token-1").outcomes == first.outcomes
         assert bench.store.positions(["s"]) == [2]
+
+    def test_a_slice_comes_with_its_attempt_records(self, bench: Bench) -> None:
+        """They are raised with it, each to the greatest that is brought, and kept as long as is told."""
+        until_ms = bench.now_ms + 60_000
+        tries = [("a:0", 2, until_ms), ("a!", 0, None), ("b:0", 5, until_ms), ("b:0", 4, until_ms + 9_000)]
+        bench.store.accept(Position("s", None, 3), [Item("a.2", bench.now_ms, b"")], tries=tries)
+        asked = [("a:0", 0, 0), ("a!", 0, 0), ("b:0", 0, 0), ("c:0", 0, 0)]
+        assert bench.store.remember(asked) == [2, 0, 5, 0]
+        bench.store.accept(Position("s", 3, 4), [Item("a.3", bench.now_ms, b"")], tries=[("a:0", 3, until_ms)])
+        assert bench.store.remember(asked[:1]) == [3]
+        many = [(f"{n}:0", 1_500, until_ms) for n in range(3)]  # more than a record can say
+        bench.store.accept(Position("s", 4, 5), [], tries=many)
+        assert bench.store.remember([("2:0", 0, 0)]) == [999]
+
+    @pytest.mark.parametrize("behind", [("a:0", 3, 1), ("a:0", 2, 1), ("a:0", 2, None), ("b!", 1, None)])
+    def test_a_slice_whose_counts_are_behind_stores_nothing(
+        self, bench: Bench, behind: tuple[str, int, int | None]
+    ) -> None:
+        """One attempt record that knows as many, or others than these: not even the other records are raised."""
+        until_ms = bench.now_ms + 60_000
+        bench.store.remember([("a:0", 3, until_ms)])
+        items = [Item("x", bench.now_ms, b"")]
+        with pytest.raises(StaleCount):
+            bench.store.accept(Position("s", None, 3), items, tries=[("c:0", 1, until_ms), behind])
+        assert (bench.states("x"), bench.store.positions(["s"])) == ([None], [None])
+        assert bench.store.remember([("c:0", 0, 0), ("a:0", 0, 0)]) == [0, 3]
+        stored = bench.store.accept(Position("s", None, 3), items, tries=[("a:0", 4, until_ms), ("b!", 0, None)])
+        assert stored.outcomes == [Outcome.STORED]
+
+    def test_a_slice_from_elsewhere_is_told_so_before_its_counts(self, bench: Bench) -> None:
+        """Read again after a takeover, its records are all known, and its place is what is wrong with it."""
+        slice_ = Position("s", None, 3), [Item("a", bench.now_ms, b"")]
+        tries = [("a:0", 1, bench.now_ms + 60_000)]
+        bench.store.accept(*slice_, tries=tries)
+        with pytest.raises(StalePosition):
+            bench.store.accept(*slice_, tries=tries)
+
+    def test_a_slice_in_two_halves(self, bench: Bench) -> None:
+        """What was sent is asked after later; errors come with the answer, what is malformed is not sent."""
+        answer = bench.store.begin_accept(Position("s", None, 3), [Item("a", bench.now_ms, b"")], token="token-2")
+        assert answer().outcomes == [Outcome.STORED]
+        again = bench.store.begin_accept(Position("s", None, 3), [Item("a", bench.now_ms, b"")], token="token-2")
+        assert again().outcomes == [Outcome.STORED]
+        stale = bench.store.begin_accept(Position("s", None, 3), [])
+        with pytest.raises(StalePosition):
+            stale()
+        with pytest.raises(Rejected):
+            bench.store.begin_accept(Position("s", 3, 4), [Item("", None, b"")])
+
+    def test_attempt_records_of_a_slice_lie_in_their_own_shards(self, wide: Bench) -> None:
+        """They are compared and raised wherever they are."""
+        until_ms = wide.now_ms + 60_000
+        tries = [(f"{n}:0", 1, until_ms) for n in range(8)]
+        items = [Item("a", wide.now_ms, b"", route="s")]
+        answer = wide.store.begin_accept(Position("s", None, 8), items, tries=tries)
+        assert answer().outcomes == [Outcome.STORED]
+        assert wide.store.remember([(key, 0, 0) for key, _, _ in tries]) == [1] * 8
+        with pytest.raises(StaleCount):
+            wide.store.accept(Position("s", 8, 9), [], tries=[("9:0", 1, until_ms), ("5:0", 1, until_ms)])
+        assert wide.store.positions(["s"]) == [8]
 
     def test_a_malformed_position_is_refused(self, bench: Bench) -> None:
         """Before anything is sent."""

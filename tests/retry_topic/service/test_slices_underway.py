@@ -1,0 +1,274 @@
+"""One slice underway while the next is read: what becomes of the pair when something goes wrong between the two."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+from uuid import uuid4
+
+import pytest
+
+from retry_topic.brokers.memory import MemoryBroker
+from retry_topic.brokers.protocol import Delivery, Slice
+from retry_topic.headers import RetryState, write
+from retry_topic.home import Home
+from retry_topic.intake import Taken
+from retry_topic.message import Message, Source
+from retry_topic.names import dead_topic_of
+from retry_topic.policy import PolicySet, RetryPolicy
+from retry_topic.slices import SliceIntake
+from wheel_sched.errors import StoreUnavailable
+from wheel_sched.store import DelayStore, open_store
+from wheel_sched.testing.faulty_proxy import FaultyProxy
+from wheel_sched.testing.servers import TemporaryServer
+
+T = TypeVar("T")
+
+
+class Logs(MemoryBroker):
+    """A broker whose topics are logs, as far as an intake asks."""
+
+    transactions = False
+
+    def log_reader(self, *_: Any, **__: Any) -> Any:
+        raise NotImplementedError
+
+    def sender(self, *_: Any) -> None:
+        return None
+
+
+class Log:
+    """A partition of failed messages, and a member that reads it from where it is told."""
+
+    def __init__(self, *states: RetryState, source: str = "g.retry/0", payload: str = "v") -> None:
+        self.source = source
+        self.records = [
+            Message("g.retry", payload.format(n).encode(), b"k", write((), state), Source("g.retry", 0, str(n), 1))
+            for n, state in enumerate(states)
+        ]
+        self.place: int | None = None
+        self.rewound: list[int | None] = []
+        self.told: list[int] = []
+        self.mine = True
+
+    def poll(self, limit: int, timeout_ms: int = 0) -> Slice | None:
+        start = self.place or 0
+        records = self.records[start : start + limit]
+        if not records:
+            return None
+        part = Slice(self.source, self.place, start + len(records), [Delivery(one, None) for one in records])
+        self.place = part.next
+        return part
+
+    def expected(self) -> dict[str, int]:
+        return {} if self.place is None else {self.source: self.place}
+
+    def next(self, limit: int) -> Slice:
+        """The next slice, which there is."""
+        part = self.poll(limit)
+        assert part is not None
+        return part
+
+    def done(self, part: Slice) -> None:
+        if self.mine:
+            self.told.append(part.next)
+
+    def rewind(self, source: str, position: int | None) -> None:
+        assert source == self.source
+        self.rewound.append(position)
+        self.place = position
+
+    def beat(self) -> None:
+        """Nobody counts."""
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+def failed(name: str, attempt: int = 1, **more: Any) -> RetryState:
+    return RetryState(id=name, attempt=attempt, original_topic="orders", error_class="E", error_message="no", **more)
+
+
+def once(call: Callable[[], T]) -> T:
+    return call()
+
+
+def intake(home: Home, **policy: Any) -> SliceIntake:
+    return SliceIntake(home, "g", PolicySet(RetryPolicy(max_attempts=None, **policy)), rng=random.Random(1))
+
+
+def drain(taking: SliceIntake, log: Log, limit: int = 2, insist: Any = once) -> list[Taken]:
+    """As the service does it: the next slice is read while one is underway."""
+    taken = []
+    while (part := log.poll(limit)) is not None or taking.busy:
+        taken += taking.finish(insist) if part is None else taking.offer(log, part, insist)
+    return taken
+
+
+def waiting(store: DelayStore) -> list[str]:
+    return sorted(found.id for found in store.list_items("due", limit=1_000).found)
+
+
+@pytest.fixture(params=[1, 4])
+def home(request: pytest.FixtureRequest) -> Iterator[Home]:
+    """Over one shard, and over several."""
+    with Home(open_store("memory:", shards=request.param), Logs()) as home:
+        yield home
+
+
+def test_a_slice_is_told_when_the_next_is_offered(home: Home) -> None:
+    """One is underway at most, and nobody is told of it before the store has answered."""
+    taking, log = intake(home), Log(failed("a"), failed("b"), failed("c"))
+    assert (taking.busy, taking.finish(once)) == (False, [])
+    assert (taking.offer(log, log.next(2), once), log.told, taking.busy) == ([], [], True)
+    assert [one.id for one in taking.offer(log, log.next(2), once)] == ["a.1", "b.1"]
+    assert (log.told, taking.busy) == ([2], True)
+    assert [one.id for one in taking.finish(once)] == ["c.1"]
+    assert (log.told, taking.busy, waiting(home.store)) == ([2, 3], False, ["a.1", "b.1", "c.1"])
+
+
+def test_a_stale_position_takes_the_next_slice_with_it(home: Home) -> None:
+    """Another member had the first one: the second is dropped with it; the reader goes to the store's position."""
+    states = [failed(name) for name in "abcdef"]
+    zombie, log = Log(*states), Log(*states)
+    drain(intake(home), log, limit=3)
+    taking = intake(home)
+    taking.offer(zombie, zombie.next(2), once)
+    assert taking.offer(zombie, zombie.next(2), once) == []
+    assert (zombie.rewound, taking.busy, zombie.told) == ([6], False, [])
+    assert (drain(taking, zombie), waiting(home.store)) == ([], [f"{name}.1" for name in "abcdef"])
+
+
+def test_a_stale_position_leaves_other_sources_alone(home: Home) -> None:
+    """A slice of another partition behind it goes its way."""
+    taking, log, other = intake(home), Log(failed("a")), Log(failed("b"), source="g.retry/1")
+    log.place = 0  # the store knows of nothing
+    taking.offer(log, log.next(1), once)
+    taking.offer(other, other.next(1), once)
+    taking.finish(once)
+    assert (log.rewound, other.told, waiting(home.store)) == ([None], [1], ["b.1"])
+
+
+def test_a_store_that_fell_back_gets_both_slices_again(home: Home) -> None:
+    """It has lost what it said it had: the reader goes back to where the store is."""
+    taking, log = intake(home), Log(*(failed(name) for name in "abcd"))
+    log.place = 2  # taken in, as the store said before it fell back
+    assert taking.offer(log, log.next(1), once) == []
+    assert taking.offer(log, log.next(1), once) == []
+    assert log.rewound == [None]
+    assert [one.id for one in drain(taking, log)] == ["a.1", "b.1", "c.1", "d.1"]
+
+
+def test_a_partition_lost_between_the_two_is_taken_on_by_another_member(home: Home) -> None:
+    """What was underway is in; what came behind it stands where the other member found it, once."""
+    states = [failed(name) for name in "abcdef"]
+    mine, theirs = Log(*states), Log(*states)
+    taking = intake(home)
+    taking.offer(mine, mine.next(2), once)
+    read = mine.next(2)
+    mine.mine = False
+    (theirs.place,) = home.store.positions([theirs.source])
+    taken = [*drain(intake(home), theirs), *taking.offer(mine, read, once), *taking.finish(once)]
+    assert sorted(one.id for one in taken) == [f"{name}.1" for name in "abcdef"]
+    assert (mine.rewound, mine.told) == ([6], [])
+    assert waiting(home.store) == [f"{name}.1" for name in "abcdef"]
+
+
+def test_a_process_that_dies_with_one_underway_leaves_it_taken_in_once(home: Home) -> None:
+    """Its successor goes on from the position, whichever side of it the death was on."""
+    states = [failed(name) for name in "abcdef"]
+    dying, log = Log(*states), Log(*states)
+    taking = intake(home)
+    taking.offer(dying, dying.next(2), once)
+    taking.offer(dying, dying.next(2), once)  # and is never heard of again
+    del taking
+    (log.place,) = home.store.positions([log.source])
+    again = [one.id for one in drain(intake(home), log)]
+    assert len(again) == len(set(again))
+    assert waiting(home.store) == [f"{name}.1" for name in "abcdef"]
+
+
+def test_no_header_lowers_a_count_that_came_with_the_slice_before(home: Home) -> None:
+    """The second slice is decided while the first is underway, and decided anew when that has raised its count."""
+    states = [failed("a", 5), failed("b", 2), failed("a", 1), failed("c")]
+    taking, log = intake(home), Log(*states, payload="{}")
+    taken = drain(taking, log)
+    assert [one.id for one in taken] == ["a.5", "b.2", "a.6", "c.1"]
+    assert "attempt 6 of unlimited" in taken[2].why
+    assert home.store.remember([("a:0", 0, 0), ("b:0", 0, 0)]) == [6, 2]
+
+
+def test_a_failure_told_again_in_the_slice_behind_is_no_second_one(home: Home) -> None:
+    """A consumer that died between the two of them told it twice."""
+    taken = drain(intake(home), Log(failed("a"), failed("b"), failed("b"), failed("c")))
+    assert [(one.id, one.duplicate) for one in taken] == [("a.1", False), ("b.1", False), ("b.1", True), ("c.1", False)]
+    assert waiting(home.store) == ["a.1", "b.1", "c.1"]
+
+
+def test_the_dead_of_a_slice_told_again_are_told_once(home: Home) -> None:
+    """Nobody is told of a death that headers alone claim."""
+    home.broker.create_topic(dead_topic_of("g"))
+    fatal = failed("a", verdict="dead")
+    taken = drain(intake(home), Log(fatal, failed("b"), fatal, failed("c")))
+    assert [one.dead for one in taken] == ["verdict", None, None, None]
+    assert home.broker.topics()[dead_topic_of("g")] == 1
+    assert [found.id for found in home.store.list_items("dead").found] == ["a.1"]
+
+
+def test_looking_back_waits_for_the_slice_underway(home: Home) -> None:
+    """A server that knows what it is asked for is no other server: nothing is read again."""
+    taking, log = intake(home), Log(failed("a"), failed("b"))
+    taking.offer(log, log.next(1), once)
+    taking.look_back(log, once)
+    assert (log.rewound, log.told, taking.busy) == ([], [1], False)
+    log.place = 9
+    taking.look_back(log, once)
+    assert log.rewound == [1]
+
+
+def test_whoever_gives_up_waiting_is_no_longer_busy(home: Home) -> None:
+    """The service ends while the store is away: the slice underway is left to its position."""
+
+    def gives_up(call: Callable[[], T]) -> T:
+        raise StoreUnavailable("away")
+
+    taking, log = intake(home), Log(failed("a"), failed("b"))
+    taking.offer(log, log.next(1), once)
+    with pytest.raises(StoreUnavailable):
+        taking.finish(gives_up)
+    assert (taking.busy, log.told) == (False, [])
+    log.place = 0  # a reader made anew begins with a position that does not hold
+    drain(taking, log)
+    assert (len(log.rewound), waiting(home.store)) == (1, ["a.1", "b.1"])
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("lost", [0, 1, 2, 3])
+def test_a_lost_reply_doubles_nothing(real_server: TemporaryServer, lost: int) -> None:
+    """The reply of each slice in turn, while the next one is read: the repeat is answered as the first call was."""
+    states = [failed(str(n)) for n in range(12)]
+    failures: list[Exception] = []
+
+    def insist(call: Callable[[], T]) -> T:
+        while True:
+            try:
+                return call()
+            except StoreUnavailable as error:
+                failures.append(error)
+
+    with FaultyProxy(real_server.url) as proxy:
+        home = Home(open_store(proxy.url, namespace=f"n{uuid4().hex[:8]}"), Logs())
+        with home:
+            taking, log = intake(home), Log(*states)
+            taken = []
+            for number in range(4):
+                if number == lost:
+                    proxy.drop_next_reply(b"g.retry/0")
+                taken += taking.offer(log, log.next(3), insist)
+            taken += taking.finish(insist)
+            assert proxy.counts.dropped_replies == 1
+            assert [one.id for one in taken] == [f"{n}.1" for n in range(12)]
+            assert (log.rewound, log.told) == ([], [3, 6, 9, 12])
+            assert home.store.counts().happened("accepted") == 12
+            assert waiting(home.store) == sorted(f"{n}.1" for n in range(12))
