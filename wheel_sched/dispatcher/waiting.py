@@ -84,6 +84,10 @@ class Waiting:
         self._out[batch] = answers
         self.purgatory.try_complete_else_watch(answers, (batch,))
 
+    def unanswered(self, shard: int) -> int:
+        """How many of a shard's batches are out and have no answers yet."""
+        return sum(batch.claim.shard == shard for batch in self._out)
+
     def told(self, batch: Batch) -> None:
         """Answers about the batch have come in."""
         self.purgatory.check_and_complete(batch)

@@ -196,7 +196,11 @@ class KafkaBroker:
 
     def transaction_producer(self, transactional_id: str) -> Transactions:
         """Transactions under an id of its own."""
-        settings = {**self.producer_settings(), "transaction.timeout.ms": self.transaction_timeout_ms}
+        settings = {
+            "retry.backoff.ms": 2,  # a transaction asks again while the marks of the one before are being written
+            **self.producer_settings(),
+            "transaction.timeout.ms": self.transaction_timeout_ms,
+        }
         return Transactions(settings, transactional_id, self.topology.partitions, self._timeout_s)
 
     def producer_settings(self) -> dict[str, Any]:

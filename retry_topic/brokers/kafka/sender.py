@@ -18,7 +18,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from retry_topic.brokers.kafka.attendant import LeftBehind, attended
 from retry_topic.brokers.kafka.faults import broker_error
-from retry_topic.brokers.protocol import PublishFailure
+from retry_topic.brokers.protocol import InDoubt, PublishFailure
 from retry_topic.message import Message
 from wheel_sched.errors import BrokerUnavailable
 
@@ -75,8 +75,11 @@ class KafkaSender:
 
     def send(self, shard: int, number: int, messages: Sequence[Message]) -> list[PublishFailure | None]:
         """See `ClaimSender`."""
+        sender = self._senders[shard]
+        if not sender.ready:  # a new producer fences all others, and only an owner may do that
+            raise InDoubt("there is no producer: nobody here knows what went out last")
         offsets = [TopicPartition(self.topic, shard, number)]
-        answers = self._senders[shard].send(messages, offsets, self._reader.consumer_group_metadata())
+        answers = sender.send(messages, offsets, self._reader.consumer_group_metadata())
         self._committed_s[shard] = time.monotonic()
         return answers
 

@@ -1,6 +1,8 @@
 """A transactional producer that can always say what became of a transaction, or that it cannot.
 
-One transaction at a time, one thread. Every blocking call is attended: it may be left behind (see `attendant`), and
+One transaction at a time, one thread. Its offsets go first: while the broker is still writing the marks of the
+transaction before, librdkafka asks again after `retry.backoff.ms` for offsets, and after a fixed 20 ms for messages.
+Messages that arrive are not reported, only those that fail, for each report takes the interpreter's lock. Every blocking call is attended: it may be left behind (see `attendant`), and
 then the producer is given up for a new one of the same id, whose `init_transactions` ends what the old one had open,
 the one way or the other; the offsets that were part of it tell which.
 
@@ -11,6 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
@@ -41,7 +44,7 @@ class Transactions:
         self, settings: Mapping[str, Any], transactional_id: str, partitions: Callable[[str], int], timeout_s: float
     ) -> None:
         self.transactional_id = transactional_id
-        self._settings = {**settings, "transactional.id": transactional_id}
+        self._settings = {**settings, "transactional.id": transactional_id, "delivery.report.only.error": True}
         self._partitions = partitions
         self._timeout_s = timeout_s
         self._producer: Any = None
@@ -77,11 +80,9 @@ class Transactions:
             InDoubt: it may be committed.
             BrokerUnavailable: nothing was sent.
         """
-        answers: list[PublishFailure | None] = [
-            None if self._partitions(message.topic) else unknown_topic(message.topic) for message in messages
-        ]
-        if any(answers):
-            return answers
+        unknown = {topic for topic in {message.topic for message in messages} if not self._partitions(topic)}
+        if unknown:
+            return [unknown_topic(message.topic) if message.topic in unknown else None for message in messages]
         if self._producer is None:
             self.revive()
         producer: Any = self._producer
@@ -89,25 +90,25 @@ class Transactions:
             producer.begin_transaction()
         except (KafkaException, RuntimeError) as error:
             self._give_up(error)
-        for index, message in enumerate(messages):
-            refused = produce(producer, message, _reporter(answers, index, message))
-            if refused is not None:
-                self._abort()
-                return [refused if place == index else None for place in range(len(messages))]
+        failed: dict[int, PublishFailure] = {}
         try:
-            left = self._call("flush", lambda: producer.flush(self._timeout_s))
-            failed = [answer for answer in answers if answer is not None]
-            if left or failed:
-                to_blame = [None if answer is None or answer.transient else answer for answer in answers]
-                if any(to_blame):
-                    self._abort()  # which fails the others as well, so who is to blame was noted before
-                    return to_blame
-                why = failed[0].reason if failed else f"{left} messages got no answer in time"
-                raise BrokerUnavailable(f"a transaction was aborted: {why}: nothing was sent")
             if offsets:
                 self._call(
                     "send_offsets", lambda: producer.send_offsets_to_transaction(list(offsets), group, self._timeout_s)
                 )
+            for index, message in enumerate(messages):
+                refused = produce(producer, message, partial(_note, failed, index, message.topic))
+                if refused is not None:
+                    self._abort()
+                    return [refused if place == index else None for place in range(len(messages))]
+            left = self._call("flush", lambda: producer.flush(self._timeout_s))
+            if left or failed:
+                to_blame = {index: failure for index, failure in failed.items() if not failure.transient}
+                if to_blame:
+                    self._abort()  # which fails the others as well, so who is to blame was noted before
+                    return [to_blame.get(place) for place in range(len(messages))]
+                why = next(iter(failed.values())).reason if failed else f"{left} messages got no answer in time"
+                raise BrokerUnavailable(f"a transaction was aborted: {why}: nothing was sent")
         except BrokerUnavailable:
             self._abort()
             raise
@@ -115,7 +116,7 @@ class Transactions:
             self._producer = None  # not committed, and never will be: the next one of this id aborts it
             raise BrokerUnavailable(f"{error}: nothing was sent") from error
         self._commit(producer)
-        return answers
+        return [None] * len(messages)
 
     def close(self) -> None:
         """Let go of the producer; an open transaction ends at its timeout or with the next producer of this id."""
@@ -171,9 +172,5 @@ class Transactions:
         raise BrokerUnavailable(f"a transaction could not begin: {error}: nothing was sent") from error
 
 
-def _reporter(answers: list[PublishFailure | None], index: int, message: Message) -> Callable[[Any, Any], None]:
-    def told(error: Any, _: Any) -> None:
-        if error is not None:
-            answers[index] = publish_failure(error_of(error), message.topic)
-
-    return told
+def _note(failed: dict[int, PublishFailure], index: int, topic: str, error: Any, _: Any) -> None:
+    failed[index] = publish_failure(error_of(error), topic)

@@ -252,7 +252,7 @@ def test_flow_control_holds_back_what_its_limits_say(cluster: Cluster, held_back
         store.schedule(
             [Item(name, 0, encode_body(Message("t", name.encode(), headers=headers)), "t") for name in names]
         )
-        with Dispatcher(process.store, publisher, config=in_transactions(DispatcherConfig())) as dispatcher:
+        with Dispatcher(process.store, publisher, config=in_transactions(DispatcherConfig(), 1)) as dispatcher:
             until_s, stats = time.monotonic() + PATIENCE_S, dispatcher.stats
             while (
                 stats.claims == stats.empty_claims
@@ -287,9 +287,10 @@ def test_calls_that_are_begun_are_changed_as_those_that_are_waited_for(store: De
 
 def test_settings_of_a_dispatcher_in_transactions() -> None:
     """One claim at a time, larger ones unless told otherwise, none given up by the clock."""
-    plain = in_transactions(DispatcherConfig(workers=4))
+    plain = in_transactions(DispatcherConfig(workers=4), 1)
     assert (plain.workers, plain.batch) == (1, 500)
-    assert in_transactions(DispatcherConfig(batch=7)).batch == 7
+    assert in_transactions(DispatcherConfig(), 3).workers == 3
+    assert in_transactions(DispatcherConfig(batch=7), 1).batch == 7
     assert plain.publish_timeout_ms > 10 * 365 * 86_400_000
 
 
