@@ -194,14 +194,15 @@ class KafkaBroker:
     def _timeout_s(self) -> float:
         return self.delivery_timeout_ms / 1000
 
-    def transaction_producer(self, transactional_id: str) -> Transactions:
-        """Transactions under an id of its own."""
+    def transaction_producer(self, transactional_id: str, *, producers: int = 1) -> Transactions:
+        """Transactions under an id of its own; see `Transactions` for `producers`."""
         settings = {
             "retry.backoff.ms": 2,  # a transaction asks again while the marks of the one before are being written
             **self.producer_settings(),
             "transaction.timeout.ms": self.transaction_timeout_ms,
         }
-        return Transactions(settings, transactional_id, self.topology.partitions, self._timeout_s)
+        partitions = self.topology.partitions
+        return Transactions(settings, transactional_id, partitions, self._timeout_s, producers=producers)
 
     def producer_settings(self) -> dict[str, Any]:
         """librdkafka's, of an idempotent producer that chooses partitions as the Java client does."""

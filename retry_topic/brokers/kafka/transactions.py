@@ -1,10 +1,14 @@
 """A transactional producer that can always say what became of a transaction, or that it cannot.
 
-One transaction at a time, one thread. Its offsets go first: while the broker is still writing the marks of the
-transaction before, librdkafka asks again after `retry.backoff.ms` for offsets, and after a fixed 20 ms for messages.
-Messages that arrive are not reported, only those that fail, for each report takes the interpreter's lock. Every blocking call is attended: it may be left behind (see `attendant`), and
-then the producer is given up for a new one of the same id, whose `init_transactions` ends what the old one had open,
-the one way or the other; the offsets that were part of it tell which.
+One transaction at a time, one thread. All that blocks is attended: it may be left behind (see `attendant`), and then
+the producer is given up for a new one of the same id, whose `init_transactions` ends what the old one had open, the one
+way or the other; the offsets that were part of it tell which.
+
+Two producers may take turns, each with an id of its own: a broker answers a transaction before it has written the marks
+of it, and asked for the next one of the same id it has the client wait (librdkafka: 20 ms or 100 ms, however short it
+takes). A transaction begins when the one before is known to be committed, so of several none can overtake another.
+
+Messages that arrive are not reported, only those that fail: each report takes the interpreter's lock.
 
 Source: KIP-98 (transactions), KIP-447 (offsets with group metadata).
 """
@@ -12,13 +16,14 @@ Source: KIP-98 (transactions), KIP-447 (offsets with group metadata).
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
-from retry_topic.brokers.kafka.attendant import LeftBehind, attended
+from retry_topic.brokers.kafka.attendant import Attended, LeftBehind, attended
 from retry_topic.brokers.kafka.faults import EXPELLED, MemberExpelled, error_of, publish_failure, unknown_topic
 from retry_topic.brokers.kafka.producing import produce
 from retry_topic.brokers.protocol import Fenced, InDoubt, PublishFailure
@@ -28,6 +33,7 @@ from wheel_sched.errors import BrokerUnavailable
 logger = logging.getLogger("retry_topic.kafka")
 
 _FENCED = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH})
+_COMMIT = "commit_transaction"
 
 
 class Transactions:
@@ -38,35 +44,47 @@ class Transactions:
         transactional_id: whoever uses it last fences all others.
         partitions: how many partitions a topic has, 0 = there is no such topic.
         timeout_s: how long one call may take.
+        producers: how many take turns. Defaults to 1.
     """
 
     def __init__(
-        self, settings: Mapping[str, Any], transactional_id: str, partitions: Callable[[str], int], timeout_s: float
+        self,
+        settings: Mapping[str, Any],
+        transactional_id: str,
+        partitions: Callable[[str], int],
+        timeout_s: float,
+        *,
+        producers: int = 1,
     ) -> None:
         self.transactional_id = transactional_id
-        self._settings = {**settings, "transactional.id": transactional_id, "delivery.report.only.error": True}
+        self._settings = {**settings, "delivery.report.only.error": True}
+        self._ids = [transactional_id, *(f"{transactional_id}.{turn}" for turn in range(2, producers + 1))]
         self._partitions = partitions
         self._timeout_s = timeout_s
-        self._producer: Any = None
+        self._producers: deque[Any] = deque()  # whose turn it is comes first; none: a new set has to be made
 
     def revive(self) -> None:
-        """A new producer in place of whatever there was: others of this id are fenced, what they had open is ended.
+        """New producers in place of whatever there was: others of these ids are fenced, what they had open is ended.
 
         Raises:
             BrokerUnavailable: the cluster does not answer; nothing is known.
         """
-        self._producer = None
-        fresh: Any = Producer(self._settings)
-        try:
-            self._call("init_transactions", lambda: fresh.init_transactions(self._timeout_s))
-        except LeftBehind as error:
-            raise BrokerUnavailable(f"{error}: nothing is known of what was open") from error
-        self._producer = fresh
+        self._producers.clear()
+        fresh: list[Any] = [Producer({**self._settings, "transactional.id": name}) for name in self._ids]
+        calls = [Attended(partial(producer.init_transactions, self._timeout_s), "init") for producer in fresh]
+        for call in calls:
+            try:
+                call.wait(self._timeout_s)
+            except KafkaException as error:
+                self._refused("init_transactions", error)
+            except LeftBehind as error:
+                raise BrokerUnavailable(f"{error}: nothing is known of what was open") from error
+        self._producers.extend(fresh)
 
     @property
     def ready(self) -> bool:
         """Whether there is a producer to begin with."""
-        return self._producer is not None
+        return bool(self._producers)
 
     def send(
         self, messages: Sequence[Message], offsets: Sequence[TopicPartition], group: Any
@@ -83,94 +101,129 @@ class Transactions:
         unknown = {topic for topic in {message.topic for message in messages} if not self._partitions(topic)}
         if unknown:
             return [unknown_topic(message.topic) if message.topic in unknown else None for message in messages]
-        if self._producer is None:
+        if not self._producers:
             self.revive()
-        producer: Any = self._producer
+        transaction = _Transaction(self._producers[0], messages, offsets, group, self._timeout_s)
         try:
-            producer.begin_transaction()
-        except (KafkaException, RuntimeError) as error:
-            self._give_up(error)
-        failed: dict[int, PublishFailure] = {}
-        try:
-            if offsets:
-                self._call(
-                    "send_offsets", lambda: producer.send_offsets_to_transaction(list(offsets), group, self._timeout_s)
-                )
-            for index, message in enumerate(messages):
-                refused = produce(producer, message, partial(_note, failed, index, message.topic))
-                if refused is not None:
-                    self._abort()
-                    return [refused if place == index else None for place in range(len(messages))]
-            left = self._call("flush", lambda: producer.flush(self._timeout_s))
-            if left or failed:
-                to_blame = {index: failure for index, failure in failed.items() if not failure.transient}
-                if to_blame:
-                    self._abort()  # which fails the others as well, so who is to blame was noted before
-                    return [to_blame.get(place) for place in range(len(messages))]
-                why = next(iter(failed.values())).reason if failed else f"{left} messages got no answer in time"
-                raise BrokerUnavailable(f"a transaction was aborted: {why}: nothing was sent")
+            to_blame = Attended(transaction.perform, "transaction").wait(self._timeout_s, transaction.steps)
+        except LeftBehind as error:  # what it is at may be done yet, and more after it
+            self._producers.clear()
+            raise InDoubt(f"{error}, it was at {transaction.steps[-1]}: it may be committed") from error
         except BrokerUnavailable:
-            self._abort()
+            self._abort(transaction.producer)
             raise
-        except LeftBehind as error:
-            self._producer = None  # not committed, and never will be: the next one of this id aborts it
-            raise BrokerUnavailable(f"{error}: nothing was sent") from error
-        self._commit(producer)
-        return [None] * len(messages)
+        except (KafkaException, RuntimeError) as error:
+            self._failed(transaction, error)
+        if to_blame:
+            self._abort(transaction.producer)
+        else:
+            self._producers.rotate(-1)
+        return [to_blame.get(place) for place in range(len(messages))]
 
     def close(self) -> None:
-        """Let go of the producer; an open transaction ends at its timeout or with the next producer of this id."""
-        self._producer = None
+        """Let go of the producers; an open transaction ends at its timeout or with the next producer of this id."""
+        self._producers.clear()
 
-    def _commit(self, producer: Any) -> None:
-        try:
-            attended(lambda: producer.commit_transaction(self._timeout_s), self._timeout_s, "commit_transaction")
-        except KafkaException as error:
-            found = error_of(error)
-            if found.txn_requires_abort():
-                self._abort()
-                raise BrokerUnavailable(f"the transaction was aborted: {found.str()}: nothing was sent") from error
-            self._producer = None
-            if found.code() in _FENCED:
-                raise Fenced(f"{self.transactional_id}: {found.str()}: nothing was sent") from error
-            raise InDoubt(f"{found.str()}: the transaction may be committed") from error
-        except LeftBehind as error:
-            self._producer = None
-            raise InDoubt(f"{error}: the transaction may be committed") from error
+    def _failed(self, transaction: _Transaction, error: Exception) -> NoReturn:
+        step, found = transaction.steps[-1], error_of(error)
+        if step != _COMMIT:
+            try:
+                self._refused(step, error)
+            finally:
+                self._abort(transaction.producer)
+        if isinstance(found, KafkaError) and found.txn_requires_abort():
+            self._abort(transaction.producer)
+            raise BrokerUnavailable(f"the transaction was aborted: {found.str()}: nothing was sent") from error
+        self._producers.clear()
+        if isinstance(found, KafkaError) and found.code() in _FENCED:
+            raise Fenced(f"{self.transactional_id}: {found.str()}: nothing was sent") from error
+        raise InDoubt(f"{error}: the transaction may be committed") from error
 
-    def _call(self, name: str, call: Callable[[], Any]) -> Any:
-        try:
-            return attended(call, self._timeout_s, name)
-        except KafkaException as error:
-            found = error_of(error)
-            if found.code() in _FENCED:
-                self._producer = None
-                raise Fenced(f"{self.transactional_id}: {found.str()}: nothing was sent") from error
-            if found.code() in EXPELLED:
-                raise MemberExpelled(f"{name}: {found.str()}: nothing was sent") from error
-            if found.fatal():
-                self._producer = None
-            raise BrokerUnavailable(f"{name}: {found.str()}: nothing was sent") from error
+    def _refused(self, step: str, error: Exception) -> NoReturn:
+        """A step before the last failed."""
+        found = error_of(error)
+        if not isinstance(found, KafkaError) or step == "begin_transaction" or found.fatal():
+            self._producers.clear()
+        if not isinstance(found, KafkaError):
+            raise BrokerUnavailable(f"{step}: {error}: nothing was sent") from error
+        if found.code() in _FENCED:
+            self._producers.clear()
+            raise Fenced(f"{self.transactional_id}: {found.str()}: nothing was sent") from error
+        if found.code() in EXPELLED:
+            raise MemberExpelled(f"{step}: {found.str()}: nothing was sent") from error
+        raise BrokerUnavailable(f"{step}: {found.str()}: nothing was sent") from error
 
-    def _abort(self) -> None:
-        """Abort; where that fails a new producer of this id does it."""
-        producer = self._producer
-        if producer is None:
+    def _abort(self, producer: Any) -> None:
+        """Abort; where that fails new producers of these ids do it."""
+        if not self._producers:
             return
         try:
             producer.purge(in_queue=True, in_flight=False, blocking=False)
             attended(lambda: producer.abort_transaction(self._timeout_s), self._timeout_s, "abort_transaction")
         except (KafkaException, LeftBehind, RuntimeError) as error:
             logger.info("kafka.abort_failed: %s", error)
-            self._producer = None
-
-    def _give_up(self, error: Exception) -> None:
-        self._producer = None
-        found = error_of(error)
-        if isinstance(found, KafkaError) and found.code() in _FENCED:
-            raise Fenced(f"{self.transactional_id}: {found.str()}: nothing was sent") from error
-        raise BrokerUnavailable(f"a transaction could not begin: {error}: nothing was sent") from error
+            self._producers.clear()
 
 
-def _note(failed: dict[int, PublishFailure], index: int, topic: str, error: Any, _: Any) -> None:
-    failed[index] = publish_failure(error_of(error), topic)
+class _Transaction:
+    """One transaction from its beginning to its commit, in a thread that may be left behind."""
+
+    def __init__(
+        self,
+        producer: Any,
+        messages: Sequence[Message],
+        offsets: Sequence[TopicPartition],
+        group: Any,
+        timeout_s: float,
+    ) -> None:
+        self.producer = producer
+        self.steps: list[str] = ["begin_transaction"]
+        self._messages = messages
+        self._offsets = list(offsets)
+        self._group = group
+        self._timeout_s = timeout_s
+        self._failures: dict[int, PublishFailure] = {}
+
+    def perform(self) -> dict[int, PublishFailure]:
+        """The messages to blame, by place, when it was not committed; none: it is.
+
+        Raises:
+            BrokerUnavailable: no message is to blame; it was not committed.
+            KafkaException, RuntimeError: the last of the steps failed.
+        """
+        producer = self.producer
+        producer.begin_transaction()
+        for place, message in enumerate(self._messages):
+            refused = produce(producer, message, partial(self._note, place))
+            if refused is not None:
+                return {place: refused}
+        if self._offsets:  # while the messages are on their way
+            self.steps.append("send_offsets")
+            try:
+                producer.send_offsets_to_transaction(self._offsets, self._group, self._timeout_s)
+            except KafkaException as error:
+                if not error_of(error).txn_requires_abort():
+                    raise
+                producer.flush(self._timeout_s)  # it may be a message's failure: its report tells
+                if to_blame := self._to_blame():
+                    return to_blame
+                raise
+        self.steps.append("flush")
+        left = producer.flush(self._timeout_s)
+        if left or self._failures:
+            if to_blame := self._to_blame():
+                return to_blame
+            failures = [failure.reason for failure in self._failures.values()]
+            why = failures[0] if failures else f"{left} messages got no answer in time"
+            raise BrokerUnavailable(f"a transaction was aborted: {why}: nothing was sent")
+        self.steps.append(_COMMIT)
+        producer.commit_transaction(self._timeout_s)
+        return {}
+
+    def _note(self, place: int, error: Any, _: Any) -> None:
+        if error is not None:
+            self._failures[place] = publish_failure(error_of(error), self._messages[place].topic)
+
+    def _to_blame(self) -> dict[int, PublishFailure]:
+        """As far as it was told before an abort, which fails the others as well."""
+        return {place: failure for place, failure in self._failures.items() if not failure.transient}
