@@ -197,7 +197,9 @@ class KafkaBroker:
     def transaction_producer(self, transactional_id: str, *, producers: int = 1) -> Transactions:
         """Transactions under an id of its own; see `Transactions` for `producers`."""
         settings = {
-            "retry.backoff.ms": 2,  # a transaction asks again while the marks of the one before are being written
+            # a transaction asks again and again while the marks of an earlier one are being written
+            "retry.backoff.ms": 2,
+            "retry.backoff.max.ms": 8,
             **self.producer_settings(),
             "transaction.timeout.ms": self.transaction_timeout_ms,
         }
