@@ -64,8 +64,8 @@ class Shards:
         self._lapse_cap = lapse_cap
         self._owned: dict[int, Owned] = {}
         self._elsewhere_until_ms: dict[int, int] = {}
-        self._open: dict[int, dict[int, Owned]] = defaultdict(dict)  # claims in the publisher's hands, ascending
-        self._sending: dict[int, threading.Lock] = defaultdict(threading.Lock)
+        self._open: dict[int, dict[int, Owned]] = defaultdict(dict)  # claims in the publisher's hands
+        self._sending = [threading.Lock() for _ in range(store.shards)]
         self._lock = threading.RLock()
         self._closed = threading.Event()
 
@@ -110,7 +110,10 @@ class Shards:
         with self._lock:
             known = shard in self._owned or shard in self._elsewhere_until_ms
         if not known:
-            self._ask(shard)
+            try:
+                self._ask(shard)
+            except WheelSchedError as error:
+                logger.info("owning.not_prepared: %s", error)
 
     @contextlib.contextmanager
     def sending(self, shard: int, number: int) -> Iterator[bool]:
@@ -118,13 +121,11 @@ class Shards:
 
         Not before it is known what became of those with lower numbers: its own would say that they went out.
         """
-        with self._lock:
-            sending = self._sending[shard]
-        with sending:
+        with self._sending[shard]:
             with self._lock:
-                held = self._open[shard]
-                ours = number in held and held[number] is self._owned.get(shard) and number == min(held)
-            yield ours
+                owned = self._owned.get(shard)
+                ours = [number for number, tenure in self._open[shard].items() if tenure is owned]
+            yield number == min(ours, default=None)
 
     def lost(self, shard: int, number: int) -> None:
         """Somebody else's producer has fenced the one that sent a claim."""
@@ -257,11 +258,9 @@ class Shards:
     # -- taking over; in a thread of its own
 
     def _take_over(self, shard: int, owned: Owned) -> None:
-        with self._lock:
-            sending = self._sending[shard]
         while not self._closed.is_set() and self._owned.get(shard) is owned:
             try:
-                with sending:
+                with self._sending[shard]:
                     owned.identity = self._store.backend.identity()
                     number = self._sender.take_over(shard)
                     self._settle_open(shard, owned, number)
@@ -321,7 +320,7 @@ class Shards:
         """The claim that may be on its way now; those behind it are given back with all others, and not sent."""
         with self._lock:
             held = self._open[shard]
-            ours = [number for number, tenure in held.items() if tenure is owned]
+            ours = sorted(number for number, tenure in held.items() if tenure is owned)
             for number in ours[1:]:
                 del held[number]
         return ours[0] if ours else None

@@ -10,9 +10,8 @@ for the right moment. The sweep (60 s) covers markers that were lost with a serv
 
 At most `workers` batches are between the beginning of their publishing and the answer to their settling: so many can
 be doubled when this process dies. While an instant publisher is at one, the server already claims the next, which
-waits here until the one before is settled; that one is late by its lease if this process dies, and not doubled.
-A publisher that sends a shard's batches in order, and sees to it that none is doubled, is given the next while it is at
-one, when more was due than one claim brings; which is begun as soon as that one is out, and not settled yet.
+waits here until the one before is settled; that one is late by its lease if this process dies, and not doubled. One
+that goes in order (see `Publisher`) has the next in hand when more is due than a claim brings.
 
 Source: Kafka's SystemTimer and its reaper, with a durable purgatory behind it.
 """
@@ -42,17 +41,7 @@ from wheel_sched.dispatcher.workers import Workers
 from wheel_sched.errors import StaleEpoch, StoreError
 from wheel_sched.purgatory import Joined, Purgatory
 from wheel_sched.store.delay_store import DelayStore
-from wheel_sched.store.items import (
-    Claim,
-    Claimed,
-    Mark,
-    Outcome,
-    Pushed,
-    Settled,
-    Settlement,
-    Swept,
-    Window,
-)
+from wheel_sched.store.items import Claim, Claimed, Mark, Outcome, Pushed, Settled, Settlement, Swept, Window
 from wheel_sched.store.operations import Call, ClaimDue, Extend, Look, ReportJump, Settle, Sweep
 
 logger = logging.getLogger("wheel_sched.dispatcher")
@@ -101,10 +90,10 @@ class Dispatcher:
         self._swept_ms: dict[int, int] = {}
         self._marks: dict[int, bytes] = {}
         self._ahead: Asked | None = None  # the claim of the batch after the one that is being published
-        self._brimful: set[int] = set()  # more was due in it than its last claim brought
         self._ready: deque[Batch] = deque()  # claimed, and nobody has begun to publish them
         self._answered: deque[Batch] = deque()
-        self._waiting = Waiting(self._clock, self.config.publish_timeout_ms, self._answered.append)
+        in_order = self._in_order = bool(getattr(publisher, "in_order", False))
+        self._waiting = Waiting(self._clock, self.config.publish_timeout_ms, self._answered.append, in_order=in_order)
         self._inbox: deque[Callable[[], None]] = deque()
         self._backoff = Backoff(self.config, self.stats)
         self._wakeup = threading.Condition()
@@ -242,9 +231,8 @@ class Dispatcher:
                     self._to_sweep.add(alarm.shard)
                 else:
                     self._ripe[alarm.shard] = None
-        given = self._workers.in_order and self._give_out()
         talked = self._converse()
-        if not (self._give_out() or talked or given):
+        if not (self._give_out() or talked):
             self._sleep()
 
     def _local_us(self) -> int:
@@ -290,9 +278,7 @@ class Dispatcher:
     def _give_out(self) -> bool:
         """Have the ready batches published, as many at once as there are workers; False when there was none."""
         ready = len(self._ready)
-        while self._ready and (
-            self._workers.in_order or self._alarms.out() - len(self._ready) < self.config.workers
-        ):
+        while self._ready and (self._in_order or self._alarms.out() - len(self._ready) < self.config.workers):
             batch = self._ready.popleft()
             if self._workers.at_once and self._ahead is None and self._stop_by_ns is None:
                 for call in self._ripe_claims(1):
@@ -307,15 +293,15 @@ class Dispatcher:
         sweep = partial(Sweep, config.dead_cap, config.dead_age_ms, config.lapse_cap)
         calls += [Call(shard, sweep()) for shard in sorted(self._to_sweep - self._unread)]
         # one batch per worker: more could be doubled if this process dies, and is no faster
-        bounded = self.push is None and not self._workers.in_order
-        return calls + self._ripe_claims(max(0, free) if bounded else self.store.shards)
+        return calls + self._ripe_claims(self.store.shards if self.push or self._in_order else max(0, free))
 
     def _ripe_claims(self, most: int) -> list[Call[Any]]:
         """Claims of the shards that wait longest; each is ripe again when an answer or a marker says so."""
         config = self.config
         calls: list[Call[Any]] = []
         room = config.max_in_flight - self.stats.in_flight
-        for shard in [shard for shard in self._ripe if shard not in self._unread and self._may_claim(shard)][:most]:
+        ripe = [shard for shard in self._ripe if shard not in self._unread and self._waiting.admits(shard)]
+        for shard in ripe[:most]:
             limit = min(config.batch if self.push is None else config.push_batch, room)
             if limit <= 0:
                 break
@@ -327,13 +313,6 @@ class Dispatcher:
             else:
                 calls.append(Call(shard, self.push.claim(limit, config.lease_ms, epoch, config.lapse_cap)))
         return calls
-
-    def _may_claim(self, shard: int) -> bool:
-        """Where batches go out in order, one may wait behind the one that does; a small one had better grow."""
-        if not self._workers.in_order:
-            return True
-        unanswered = self._waiting.unanswered(shard)
-        return unanswered == 0 or (unanswered == 1 and shard in self._brimful)
 
     def _hear(self, asked: Sequence[Asked]) -> None:
         failures = [failure for each in asked if (failure := self._heard(each)) is not None]
@@ -363,9 +342,6 @@ class Dispatcher:
                 case Window():
                     self._read(answer)
                 case Claim():
-                    (self._brimful.add if len(answer.items) == reply.call.operation.limit else self._brimful.discard)(
-                        shard
-                    )
                     self._claimed(answer, asked.ahead)
                 case Pushed():
                     self._pushed(answer)
@@ -437,6 +413,7 @@ class Dispatcher:
     def _claimed(self, claim: Claim, ahead: bool) -> None:
         self._epochs[claim.shard] = claim.epoch
         self.stats.claims += 1
+        self._waiting.claimed(claim, self.config.batch)
         if claim.items:
             batch = Batch(claim, claim.items)
             self._hold(batch)

@@ -151,8 +151,7 @@ class TemporaryKafka:
     def _command(self, *arguments: str) -> list[str]:
         return [
             "java",
-            "-Xmx512m",
-            "-Xms128m",
+            *_MEMORY,
             "-XX:+UseSerialGC",
             "-XX:TieredStopAtLevel=1",
             "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
@@ -193,6 +192,8 @@ class TemporaryKafka:
         return f"<TemporaryKafka port={self.port} {'down' if self._process is None else 'alive'}>"
 
 
+# a collection stops the broker for 10 ms and more: few, and none because of classes
+_MEMORY = ("-Xms512m", "-Xmx512m", "-Xmn320m", "-XX:MetaspaceSize=128m")
 _CLUSTER_ID = "d2hlZWwtc2NoZWQtdGVzdA"  # 16 bytes in base64; it must not begin with a dash
 
 

@@ -196,24 +196,25 @@ class KafkaBroker:
 
     def transaction_producer(self, transactional_id: str, *, producers: int = 1) -> Transactions:
         """Transactions under an id of its own; see `Transactions` for `producers`."""
-        settings = {
+        hasty = {
             # a transaction asks again and again while the marks of an earlier one are being written
             "retry.backoff.ms": 2,
             "retry.backoff.max.ms": 8,
-            **self.producer_settings(),
-            "transaction.timeout.ms": self.transaction_timeout_ms,
+            "linger.ms": 0,  # its messages gather until the broker has let their partitions in
         }
+        settings = {**self.producer_settings(hasty), "transaction.timeout.ms": self.transaction_timeout_ms}
         partitions = self.topology.partitions
         return Transactions(settings, transactional_id, partitions, self._timeout_s, producers=producers)
 
-    def producer_settings(self) -> dict[str, Any]:
-        """librdkafka's, of an idempotent producer that chooses partitions as the Java client does."""
+    def producer_settings(self, ours: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
+        """librdkafka's, of an idempotent producer that chooses partitions as the Java client does, beside `ours`."""
         return {
             "linger.ms": 1,
             "partitioner": "murmur2_random",
             "message.max.bytes": 8 * 1024 * 1024,
             "compression.type": "lz4",
             "queue.buffering.max.messages": 100_000,
+            **ours,
             **self.settings,
             "enable.idempotence": True,
             "delivery.timeout.ms": self.delivery_timeout_ms,
