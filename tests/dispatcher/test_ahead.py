@@ -182,10 +182,22 @@ def in_order(world: World) -> World:
     return world
 
 
+def held_up(world: World, shard: int = 0) -> tuple[threading.Event, threading.Event]:
+    """Events: a batch of the shard has come to the publisher; it may go on."""
+    going, go_on = threading.Event(), threading.Event()
+
+    def wait(batch: Batch) -> None:
+        if batch.claim.shard == shard:
+            going.set()
+            go_on.wait(30)
+
+    world.receiver.before = wait
+    return going, go_on
+
+
 def test_in_order_a_full_batch_waits_behind_the_one_that_goes_out(in_order: World) -> None:
     """One and no more, and it goes out before that one is settled; the third waits in the store."""
-    going, go_on = threading.Event(), threading.Event()
-    in_order.receiver.before = lambda batch: (going.set(), go_on.wait(30))  # type: ignore[func-returns-value, return-value]  # both
+    going, go_on = held_up(in_order)
     in_order.put(*(f"m{n:02}" for n in range(3 * BATCH)))
     dispatcher = in_order.dispatcher(batch=BATCH)
     assert going.wait(30)
@@ -199,8 +211,7 @@ def test_in_order_a_full_batch_waits_behind_the_one_that_goes_out(in_order: Worl
 
 def test_in_order_a_small_batch_grows_while_another_goes_out(in_order: World) -> None:
     """What becomes due meanwhile goes out together in the next one, however many times it was heard of."""
-    going, go_on = threading.Event(), threading.Event()
-    in_order.receiver.before = lambda batch: (going.set(), go_on.wait(30))  # type: ignore[func-returns-value, return-value]  # both
+    going, go_on = held_up(in_order)
     in_order.put("first")
     dispatcher = in_order.dispatcher(batch=BATCH)
     assert going.wait(30)
@@ -217,8 +228,7 @@ def test_in_order_shards_do_not_wait_for_each_other(wide: World) -> None:
     """Each has a thread; and the batches of one keep their order."""
     wide.receiver.in_order = True  # type: ignore[attr-defined]  # an attribute that publishers may have
     slow, quick = (next(f"m{n}" for n in range(99) if shard_of(f"m{n}", 8) == shard) for shard in (0, 1))
-    go_on = threading.Event()
-    wide.receiver.before = lambda batch: go_on.wait(30) if batch.claim.shard == 0 else None  # type: ignore[func-returns-value, return-value]  # waits
+    _, go_on = held_up(wide, shard=0)
     wide.put(slow)
     dispatcher = wide.dispatcher(batch=BATCH, workers=8)
     wide.until(lambda: len(wide.receiver.batches) == 1, "the slow one is under way")
