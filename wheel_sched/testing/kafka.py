@@ -192,8 +192,8 @@ class TemporaryKafka:
         return f"<TemporaryKafka port={self.port} {'down' if self._process is None else 'alive'}>"
 
 
-# a collection stops the broker for 10 ms and more: few, and none because of classes
-_MEMORY = ("-Xms512m", "-Xmx512m", "-Xmn320m", "-XX:MetaspaceSize=128m")
+# as its own start script has it, most for what is short-lived: a collection stops the broker for tens of milliseconds
+_MEMORY = ("-Xms1g", "-Xmx1g", "-Xmn700m", "-XX:MetaspaceSize=128m")
 _CLUSTER_ID = "d2hlZWwtc2NoZWQtdGVzdA"  # 16 bytes in base64; it must not begin with a dash
 
 

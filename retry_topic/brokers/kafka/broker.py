@@ -91,7 +91,7 @@ class KafkaBroker:
         if problems:
             raise ConfigError(problems)
         self.settings = {
-            "socket.timeout.ms": 10_000,
+            "socket.timeout.ms": min(10_000, transaction_timeout_ms),  # librdkafka refuses more
             "socket.keepalive.enable": True,
             "reconnect.backoff.ms": 50,
             "reconnect.backoff.max.ms": 1_000,
