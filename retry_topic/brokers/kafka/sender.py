@@ -77,8 +77,8 @@ class KafkaSender:
     def send(self, shard: int, number: int, messages: Sequence[Message]) -> list[PublishFailure | None]:
         """See `ClaimSender`."""
         sender = self._senders[shard]
-        if not sender.ready:  # a new producer fences all others, and only an owner may do that
-            raise InDoubt("there is no producer: nobody here knows what went out last")
+        if not sender.ready:  # a new producer would fence whoever owns the shard by now: that is for the owner to do
+            raise InDoubt(f"the producer of shard {shard} was given up: who owns the shard is to be asked first")
         offsets = [TopicPartition(self.topic, shard, number)]
         answers = sender.send(messages, offsets, self._reader.consumer_group_metadata())
         self._committed_s[shard] = time.monotonic()

@@ -17,14 +17,21 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
 from typing import Any, NoReturn
 
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
 from retry_topic.brokers.kafka.attendant import Attended, LeftBehind, attended
-from retry_topic.brokers.kafka.faults import EXPELLED, MemberExpelled, error_of, publish_failure, unknown_topic
+from retry_topic.brokers.kafka.faults import (
+    EXPELLED,
+    MemberExpelled,
+    error_of,
+    not_ours,
+    publish_failure,
+    unknown_topic,
+)
 from retry_topic.brokers.kafka.producing import produce
 from retry_topic.brokers.protocol import Fenced, InDoubt, PublishFailure
 from retry_topic.message import Message
@@ -44,6 +51,8 @@ class Transactions:
         transactional_id: whoever uses it last fences all others.
         partitions: how many partitions a topic has, 0 = there is no such topic.
         timeout_s: how long one call may take.
+        closed: which of some topics we may not write to: asked when nobody says what a transaction has failed for.
+            Defaults to none.
         producers: how many take turns. Defaults to 1.
     """
 
@@ -53,9 +62,11 @@ class Transactions:
         transactional_id: str,
         partitions: Callable[[str], int],
         timeout_s: float,
+        closed: Callable[[Set[str]], Set[str]] = lambda topics: frozenset(),
         *,
         producers: int = 1,
     ) -> None:
+        self._closed = closed
         self.transactional_id = transactional_id
         self._settings = {**settings, "delivery.report.only.error": True}
         self._ids = [transactional_id, *(f"{transactional_id}.{turn}" for turn in range(2, producers + 1))]
@@ -110,15 +121,22 @@ class Transactions:
             self._producers.clear()
             raise InDoubt(f"{error}, it was at {transaction.steps[-1]}: it may be committed") from error
         except BrokerUnavailable:
-            self._abort(transaction.producer)
-            raise
-        except (KafkaException, RuntimeError) as error:
+            to_blame = self._barred(messages)
+            if not to_blame:
+                self._abort(transaction.producer)
+                raise
+        except (KafkaException, RuntimeError, SystemError) as error:
             self._failed(transaction, error)
         if to_blame:
             self._abort(transaction.producer)
         else:
             self._producers.rotate(-1)
         return [to_blame.get(place) for place in range(len(messages))]
+
+    def _barred(self, messages: Sequence[Message]) -> dict[int, PublishFailure]:
+        """A partition that may not be part of a transaction leaves its messages unanswered."""
+        closed = self._closed({message.topic for message in messages})
+        return {place: not_ours(message.topic) for place, message in enumerate(messages) if message.topic in closed}
 
     def close(self) -> None:
         """Let go of the producers; an open transaction ends at its timeout or with the next producer of this id."""
@@ -144,7 +162,7 @@ class Transactions:
         found = error_of(error)
         if not isinstance(found, KafkaError) or step == "begin_transaction" or found.fatal():
             self._producers.clear()
-        if not isinstance(found, KafkaError):
+        if not isinstance(found, KafkaError):  # flush of a producer that was fenced: the client loses the error
             raise BrokerUnavailable(f"{step}: {error}: nothing was sent") from error
         if found.code() in _FENCED:
             self._producers.clear()
@@ -189,7 +207,7 @@ class _Transaction:
 
         Raises:
             BrokerUnavailable: no message is to blame; it was not committed.
-            KafkaException, RuntimeError: the last of the steps failed.
+            KafkaException, RuntimeError, SystemError: the last of the steps failed.
         """
         producer = self.producer
         producer.begin_transaction()
@@ -202,12 +220,14 @@ class _Transaction:
             try:
                 producer.send_offsets_to_transaction(self._offsets, self._group, self._timeout_s)
             except KafkaException as error:
-                if not error_of(error).txn_requires_abort():
+                found = error_of(error)
+                if not found.txn_requires_abort() or found.code() in _FENCED | EXPELLED:
                     raise
+                producer.purge(in_queue=True, in_flight=False, blocking=False)
                 producer.flush(self._timeout_s)  # it may be a message's failure: its report tells
                 if to_blame := self._to_blame():
                     return to_blame
-                raise
+                raise BrokerUnavailable(f"a transaction was aborted: {found.str()}: nothing was sent") from error
         self.steps.append("flush")
         left = producer.flush(self._timeout_s)
         if left or self._failures:
