@@ -9,7 +9,7 @@ PY := .venv/bin/python
 export ARGS ?=
 unexport PYTHONDONTWRITEBYTECODE # tests, and the processes they start, are compiled once
 WORKERS ?= 2
-BENCHMARKS ?= store dispatch wheel purgatory apscheduler celery
+BENCHMARKS ?= store dispatch wheel purgatory apscheduler celery kafka
 
 # An empty layer is a failure, unless the caller has narrowed the run and the other layer holds what was asked for.
 pytest = $(PY) -m pytest $(1) $(ARGS) || { code=$$?; [ $$code -eq 5 ] && [ -n "$$ARGS" ]; }

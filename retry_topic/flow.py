@@ -73,6 +73,7 @@ class FlowPublisher:
     def __init__(self, publisher: Any, store: DelayStore, policies: PolicySet) -> None:
         self.instant: bool = getattr(publisher, "instant", False)
         self.asynchronous: bool = getattr(publisher, "asynchronous", False)
+        self.in_order: bool = getattr(publisher, "in_order", False)
         self._publisher = publisher
         self._control = FlowControl(store)
         self._policies = policies

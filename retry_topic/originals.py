@@ -34,6 +34,7 @@ class OriginalsPublisher:
     def __init__(self, publisher: Any, broker: OriginalsBroker) -> None:
         self.instant: bool = getattr(publisher, "instant", False)
         self.asynchronous: bool = getattr(publisher, "asynchronous", False)
+        self.in_order: bool = getattr(publisher, "in_order", False)
         self._publisher = publisher
         self._broker = broker
 

@@ -154,7 +154,7 @@ class RetryService:
         sender: Publisher = self._lingering or publisher
         store, dispatching = home.store, self.config.dispatcher
         if self._sender is not None:
-            dispatching = in_transactions(dispatching)
+            dispatching = in_transactions(dispatching, store.shards)
             shards = Shards(store, self._sender, lease_ms=dispatching.lease_ms, lapse_cap=dispatching.lapse_cap)
             store = self._owned = OwnedStore(store, shards)
             sender = self._claims = ClaimPublisher(self._owned, self._sender)

@@ -1,8 +1,9 @@
 """`python -m benchmarks kafka`: the retry service over a real Kafka broker, judged by a reader of committed records.
 
 Broker and server run on this machine. Intake is compared with a bare confluent-kafka loop that writes the same rows
-with the same script and knows nothing of policies, headers or positions; lateness with a consumer of one topic per
-level of delay that pauses and seeks, as Spring Kafka's does, given the same mixed delays. Needs Java 17 and Maven.
+with the same script and knows nothing of policies, headers or positions; redelivery with a bare loop over a
+transactional producer, which has no store behind it; lateness with a consumer of one topic per level of delay that
+pauses and seeks, as Spring Kafka's does, given the same mixed delays. Needs Java 17 and Maven.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.figures import Figure
+from benchmarks.kafka.bare import bare_transactions
 from benchmarks.kafka.levels import levels
 from benchmarks.kafka.site import Site, intake, lateness, plain_loop, redeliver, site
 from benchmarks.narration import Narration
@@ -27,6 +29,7 @@ FIGURES = (
     Figure(
         "redeliver_msgs_per_s", "msg/s", "due at once, through store and transactions to the reader", at_least=15_000
     ),
+    Figure("redeliver_vs_bare", "x", "that, against a bare loop of transactions with the same records"),
     Figure("lateness_ms.p50", "ms", "due to reader at 2,000 messages a second, half of them"),
     Figure("lateness_ms.p99", "ms", "the same, 99 of 100", at_most=25),
     Figure("early", "messages", "before their due, in all of it", at_most=0),
@@ -35,6 +38,7 @@ FIGURES = (
     Figure("mixed_lateness_ms.p99", "ms", "ours with the same mixed delays, 99 of 100"),
     Figure("intake_msgs_per_s", "msg/s", "taken in"),
     Figure("plain_msgs_per_s", "msg/s", "baseline: the bare loop"),
+    Figure("bare_transactions_msgs_per_s", "msg/s", "baseline: bare transactions to the reader"),
 )
 
 
@@ -65,12 +69,13 @@ QUICK = Sizes(rounds=3, messages=10_000, lateness_rounds=1, lateness_s=3.0, mixe
 
 def run(sizes: Sizes) -> dict[str, Any]:
     """Measure; the figures by key."""
-    narration = Narration(3 * sizes.rounds + sizes.lateness_rounds + 2)
+    narration = Narration(4 * sizes.rounds + sizes.lateness_rounds + 2)
     with site() as where:
         runs: dict[str, Callable[[], float]] = {
             "intake": partial(intake, where, sizes.messages),
             "bare loop": partial(plain_loop, where, sizes.messages),
             "redelivery": partial(redeliver, where, sizes.messages),
+            "bare transactions": partial(bare_transactions, where, sizes.messages),
         }
         rates = interleaved(sizes.rounds, runs, narration)
         waits = []
@@ -87,12 +92,14 @@ def run(sizes: Sizes) -> dict[str, Any]:
     return {
         "intake_vs_plain": round(median(rates["intake"]) / median(rates["bare loop"]), 3),
         "redeliver_msgs_per_s": round(median(rates["redelivery"])),
+        "redeliver_vs_bare": round(median(rates["redelivery"]) / median(rates["bare transactions"]), 3),
         "lateness_ms": median_spread([timed.spread_ms for timed in waits]),
         "early": sum(timed.early for timed in (*waits, mixed)),
         "spring_style_lateness_ms": theirs,
         "mixed_lateness_ms": mixed.spread_ms,
         "intake_msgs_per_s": round(median(rates["intake"])),
         "plain_msgs_per_s": round(median(rates["bare loop"])),
+        "bare_transactions_msgs_per_s": round(median(rates["bare transactions"])),
         **around,
         "kafka": Site.version,
     }

@@ -28,6 +28,8 @@ _STOPPED = Failed("the service is stopping: it was not sent")
 class ClaimPublisher:
     """A dispatcher's publisher over a `ClaimSender`; the dispatcher's store must be the same `OwnedStore`."""
 
+    in_order = True
+
     def __init__(self, store: OwnedStore, sender: ClaimSender) -> None:
         self._store = store
         self._sender = sender
@@ -37,7 +39,6 @@ class ClaimPublisher:
         """See `Publisher`."""
         claim = batch.claim
         assert isinstance(claim, Claim)  # noqa: S101  # a store with a sender pushes nothing by itself
-        self._store.owned.refresh()
         answers: dict[int, Answer] = {}
         messages = self._messages(batch, answers)
         decided = self._send(batch, claim, messages, answers)
@@ -46,6 +47,7 @@ class ClaimPublisher:
         for place, answer in answers.items():
             batch.answers[place] = answer
         self._store.owned.closed(claim.shard, claim.number)
+        self._refresh()
 
     def refuse(self, item: Claimed, reason: str) -> Answer:
         """See `Publisher`."""
@@ -80,7 +82,10 @@ class ClaimPublisher:
                 if not messages:
                     return True
                 places = list(messages)
-                refusals = self._sender.send(claim.shard, claim.number, [messages[place] for place in places])
+                with self._store.owned.sending(claim.shard, claim.number) as ours:
+                    if not ours:
+                        return False
+                    refusals = self._sender.send(claim.shard, claim.number, [messages[place] for place in places])
                 if not any(refusals):
                     return self._went_out(batch, claim, places, answers)
                 for place, refusal in zip(places, refusals, strict=True):
@@ -90,7 +95,7 @@ class ClaimPublisher:
                 continue
             except Fenced as error:
                 logger.warning("owning.fenced: %s", error)
-                self._store.owned.lost(claim.shard)
+                self._store.owned.lost(claim.shard, claim.number)
                 return False
             except InDoubt as error:
                 logger.warning("owning.in_doubt: claim %d: %s", claim.number, error)
@@ -103,11 +108,32 @@ class ClaimPublisher:
                 if failures == 0:
                     logger.warning("owning.away: %s", error)
             if self._stopping.wait(_AGAIN_S[min(failures, len(_AGAIN_S) - 1)]):
-                for place in messages:
-                    answers[place] = _STOPPED
-                return True
+                return self._stopped(batch, claim, messages, answers, early)
             failures += 1
             self._store.owned.renew(claim.shard)
+
+    def _stopped(
+        self,
+        batch: Batch,
+        claim: Claim,
+        messages: dict[int, Message],
+        answers: dict[int, Answer],
+        early: set[int],
+    ) -> bool:
+        """Nothing of it was sent: it leaves its claim before a later one goes out, or stays open."""
+        for place in messages:
+            answers[place] = _STOPPED
+        try:
+            self._leave(batch, claim, answers, early)
+        except StoreError:
+            return False
+        return True
+
+    def _refresh(self) -> None:
+        try:
+            self._store.owned.refresh()
+        except BrokerError as error:
+            logger.warning("owning.not_refreshed: %s", error)
 
     def _leave(self, batch: Batch, claim: Claim, answers: dict[int, Answer], early: set[int]) -> None:
         """What will not go out leaves the claim before the rest does."""
@@ -128,9 +154,12 @@ class ClaimPublisher:
         failures = 0
         while True:
             try:
-                number = self._sender.take_over(claim.shard)
-                if not self._store.owned.confirmed(claim.shard):
-                    return None
+                with self._store.owned.sending(claim.shard, claim.number) as ours:
+                    if not ours:
+                        return None
+                    number = self._sender.take_over(claim.shard)
+                    if not self._store.owned.confirmed(claim.shard, claim.number):
+                        return None
                 return number is not None and number >= claim.number
             except Fenced:
                 return None

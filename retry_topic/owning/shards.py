@@ -4,15 +4,22 @@ A shard is owned on demand: when something is due in it, for `lease_ms`, and for
 owner lets it lapse. A new owner raises the shard's epoch, fences its predecessor at the broker, reads the number of the
 last claim that went out, and only then ends what was open: GUARANTEES of effectively-once delivery depend on the order.
 
-Threads: the dispatcher's owner asks; a take-over runs in a thread of its own, since the broker may take its time.
+A claim belongs to the tenure it was made in: when the shard was lost and taken over anew, by whomever, what is left of
+the tenure before goes nowhere any more. Nobody sends for a shard while it is being taken over.
+
+Threads: the dispatcher's owner asks; a take-over runs in a thread of its own, since the broker may take its time; the
+publisher's threads send, one for a shard at a time.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
 import uuid
+from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from retry_topic.brokers.protocol import ClaimSender
@@ -26,13 +33,13 @@ logger = logging.getLogger("retry_topic.owning")
 _AGAIN_S = 0.5
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Owned:
-    """A shard of this process."""
+    """A shard of this process, from one take-over to the next."""
 
     epoch: int
     until_s: float
-    claims: int = 0  # the last that was made before it was ours
+    claims: int = 0  # the last that was made
     committed: int = 0  # the last that went out
     ready: bool = False
     identity: object = None
@@ -57,7 +64,8 @@ class Shards:
         self._lapse_cap = lapse_cap
         self._owned: dict[int, Owned] = {}
         self._elsewhere_until_ms: dict[int, int] = {}
-        self._open: dict[int, int] = {}  # the claim that is in the publisher's hands
+        self._open: dict[int, dict[int, Owned]] = defaultdict(dict)  # claims in the publisher's hands
+        self._sending = [threading.Lock() for _ in range(store.shards)]
         self._lock = threading.RLock()
         self._closed = threading.Event()
 
@@ -97,13 +105,35 @@ class Shards:
             if owned is not None:
                 owned.until_s = 0.0
 
-    def lost(self, shard: int) -> None:
-        """Somebody else's producer has fenced ours."""
+    def prepare(self, shard: int) -> None:
+        """Something waits in it: take it over before that is due, if nobody has it."""
         with self._lock:
-            self._owned.pop(shard, None)
+            known = shard in self._owned or shard in self._elsewhere_until_ms
+        if not known:
+            try:
+                self._ask(shard)
+            except WheelSchedError as error:
+                logger.info("owning.not_prepared: %s", error)
 
-    def confirmed(self, shard: int) -> bool:
-        """Whether it is still ours by the store's word, asked after our producer has fenced all others.
+    @contextlib.contextmanager
+    def sending(self, shard: int, number: int) -> Iterator[bool]:
+        """Whether a claim may be sent: then the shard is not taken over meanwhile, by this process at least.
+
+        Not before it is known what became of those with lower numbers: its own would say that they went out.
+        """
+        with self._sending[shard]:
+            with self._lock:
+                owned = self._owned.get(shard)
+                ours = [number for number, tenure in self._open[shard].items() if tenure is owned]
+            yield number == min(ours, default=None)
+
+    def lost(self, shard: int, number: int) -> None:
+        """Somebody else's producer has fenced the one that sent a claim."""
+        with self._lock:
+            self._drop(shard, self._open[shard].get(number))
+
+    def confirmed(self, shard: int, number: int) -> bool:
+        """Whether a claim's shard is still ours by the store's word, asked after our producer has fenced all others.
 
         In this order, because whoever takes it over asks the store first and fences then: if it is ours now, they will
         fence us before they look at what went out.
@@ -111,14 +141,23 @@ class Shards:
         (answer,) = self._store.execute([Call(shard, Own(self.name, self._lease_ms))])
         if isinstance(answer, Exception):
             raise answer
-        if not answer.mine or answer.new:
-            self.lost(shard)
-        return bool(answer.mine and not answer.new)
+        with self._lock:
+            owned = self._open[shard].get(number)
+            ours = bool(
+                answer.mine
+                and not answer.new
+                and owned is not None
+                and owned is self._owned.get(shard)
+                and owned.epoch == answer.epoch
+            )
+            if not ours:
+                self._drop(shard, owned)
+        return ours
 
     def abandon(self, shard: int, number: int) -> None:
         """Nobody here knows what became of a claim: it is found out by taking the shard over anew."""
-        self.closed(shard, number)
-        self.lost(shard)
+        with self._lock:
+            self._drop(shard, self._open[shard].pop(number, None))
 
     def suspect(self) -> None:
         """The store was away: it may be another one, or an earlier state of it."""
@@ -136,20 +175,26 @@ class Shards:
                 owned.suspect = owned.suspect or owned.identity != identity
                 owned.identity = identity
 
-    def opened(self, shard: int, number: int) -> None:
-        """A claim goes to the publisher."""
+    def opened(self, shard: int, number: int, owned: Owned) -> None:
+        """A claim goes to the publisher; it was made while the shard was ours in this way."""
         with self._lock:
-            self._open[shard] = number
+            self._open[shard][number] = owned
+            owned.claims = max(owned.claims, number)
+
+    def above(self, shard: int, owned: Owned) -> int:
+        """What the next claim's number is above, also when the store has forgotten those that it gave out."""
+        with self._lock:
+            return max(owned.committed, owned.claims, *self._open[shard], 0)
 
     def closed(self, shard: int, number: int) -> None:
         """The publisher has said what became of a claim."""
         with self._lock:
-            if self._open.get(shard) == number:
-                del self._open[shard]
+            self._open[shard].pop(number, None)
 
     def is_open(self, shard: int, number: int) -> bool:
         """Whether the publisher has yet to say what became of a claim."""
-        return self._open.get(shard) == number
+        with self._lock:
+            return number in self._open[shard]
 
     def committed(self, shard: int, number: int) -> None:
         """A claim went out."""
@@ -159,10 +204,16 @@ class Shards:
                 owned.committed = max(owned.committed, number)
 
     def refresh(self) -> None:
-        """Commit again what would be forgotten otherwise; in the publisher's thread."""
+        """Commit again what would be forgotten otherwise; in a publisher's thread."""
         for shard, owned in list(self._owned.items()):
-            if owned.ready and self._sender.stale(shard):
-                self._sender.send(shard, owned.committed, [])
+            sending = self._sending[shard]
+            if not self._sender.stale(shard) or not sending.acquire(blocking=False):  # somebody is at it
+                continue
+            try:
+                if owned.ready and self._owned.get(shard) is owned and self._sender.stale(shard):
+                    self._sender.send(shard, owned.committed, [])
+            finally:
+                sending.release()
 
     def close(self) -> None:
         """Give all shards up, so that another process has them at once."""
@@ -209,14 +260,16 @@ class Shards:
     def _take_over(self, shard: int, owned: Owned) -> None:
         while not self._closed.is_set() and self._owned.get(shard) is owned:
             try:
-                owned.identity = self._store.backend.identity()
-                number = self._sender.take_over(shard)
-                self._settle_open(shard, owned, number)
-                owned.ready = True
+                with self._sending[shard]:
+                    owned.identity = self._store.backend.identity()
+                    number = self._sender.take_over(shard)
+                    self._settle_open(shard, owned, number)
+                    owned.ready = True
                 logger.info("owning.taken_over: shard %d, epoch %d, claim %s", shard, owned.epoch, number)
                 return
             except StaleEpoch:
-                self.lost(shard)
+                with self._lock:
+                    self._drop(shard, owned)
                 return
             except Exception as error:
                 if not isinstance(error, WheelSchedError):
@@ -238,7 +291,7 @@ class Shards:
 
     def _resolve(self, shard: int, owned: Owned, *, known: bool = True) -> None:
         owned.suspect = False
-        spared = self._open.get(shard)
+        spared = self._spared(shard, owned)
         while True:
             resolve = Resolve(owned.epoch, owned.committed if known else None, spared, self._lapse_cap)
             (answer,) = self._store.execute([Call(shard, resolve)])
@@ -262,3 +315,16 @@ class Shards:
                 )
             if not resolved.more:
                 return
+
+    def _spared(self, shard: int, owned: Owned) -> int | None:
+        """The claim that may be on its way now; those behind it are given back with all others, and not sent."""
+        with self._lock:
+            held = self._open[shard]
+            ours = sorted(number for number, tenure in held.items() if tenure is owned)
+            for number in ours[1:]:
+                del held[number]
+        return ours[0] if ours else None
+
+    def _drop(self, shard: int, owned: Owned | None) -> None:
+        if owned is not None and self._owned.get(shard) is owned:
+            del self._owned[shard]

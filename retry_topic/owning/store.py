@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
-from retry_topic.owning.shards import Shards
+from retry_topic.owning.shards import Owned, Shards
 from wheel_sched.dispatcher import DispatcherConfig
 from wheel_sched.errors import StaleEpoch, StoreUnavailable, WheelSchedError
 from wheel_sched.store import MAX_BATCH, DelayStore
@@ -24,14 +24,24 @@ FOR_EVER_MS = 100 * 365 * 86_400_000
 _LOOK_AGAIN_MS = 20  # while a take-over is under way
 
 
-def in_transactions(config: DispatcherConfig) -> DispatcherConfig:
+_MOST_WORKERS = 8  # shards that send at the same time: they wait for the broker most of it
+
+
+def in_transactions(config: DispatcherConfig, shards: int) -> DispatcherConfig:
     """The settings of a dispatcher whose claims go out in transactions.
 
-    One claim at a time, in the order of their numbers; a larger one, since a transaction costs the same whatever it
-    holds; and none is given up by the clock, since only the broker knows what became of it.
+    One claim of a shard at a time, in the order of their numbers; a larger one, since a transaction costs the same
+    whatever it holds; and none is given up by the clock, since only the broker knows what became of it.
     """
     batch = MAX_BATCH if config.batch == DispatcherConfig().batch else config.batch
-    return replace(config, workers=1, batch=batch, publish_timeout_ms=FOR_EVER_MS)
+    return replace(config, workers=min(shards, _MOST_WORKERS), batch=batch, publish_timeout_ms=FOR_EVER_MS)
+
+
+class _Passed(NamedTuple):
+    """A call that is made instead of the one that was asked for; a claim's tenure."""
+
+    call: Call[Any]
+    owned: Owned | None = None
 
 
 class OwnedStore(DelayStore):
@@ -100,18 +110,19 @@ class OwnedStore(DelayStore):
             case ClaimDue() as claim:
                 owned = self.owned.owned(call.shard)
                 if owned is None:
-                    return Call(call.shard, Look(0, 0))
+                    return _Passed(Call(call.shard, Look(0, 0)))
                 # an instance of its own, under the same token: a repeat must find what the first call made
-                made = replace(claim, lease_ms=FOR_EVER_MS, epoch=owned.epoch, above=owned.committed, lapse_cap=0)
-                return Call(call.shard, made)
+                above = self.owned.above(call.shard, owned)
+                made = replace(claim, lease_ms=FOR_EVER_MS, epoch=owned.epoch, above=above, lapse_cap=0)
+                return _Passed(Call(call.shard, made), owned)
             case Extend() as extend:
                 self.owned.renew(call.shard)
-                return Call(call.shard, replace(extend, lease_ms=FOR_EVER_MS))
+                return _Passed(Call(call.shard, replace(extend, lease_ms=FOR_EVER_MS)))
             case Settle() as settle:
                 return self._settlement(call.shard, settle)
             case Look():
                 self.owned.look()
-        return call
+        return _Passed(call)
 
     def _settlement(self, shard: int, settle: Settle) -> Any:
         if self.owned.is_open(shard, settle.claim):
@@ -125,19 +136,19 @@ class OwnedStore(DelayStore):
         told = self._told.get((shard, settle.claim))
         if told:
             rest = [settlement for settlement in settle.settlements if settlement.id not in told]
-            return Call(shard, replace(settle, settlements=rest))
-        return Call(shard, settle)
+            return _Passed(Call(shard, replace(settle, settlements=rest)))
+        return _Passed(Call(shard, settle))
 
     # -- on the way back
 
     def _answers(self, calls: Sequence[Call[Any]], made: Sequence[Any], replies: Sequence[Any]) -> list[Any]:
         rest = iter(replies)
         return [
-            self._heard(asked, next(rest)) if isinstance(instead, Call) else instead
+            self._heard(asked, instead.owned, next(rest)) if isinstance(instead, _Passed) else instead
             for asked, instead in zip(calls, made, strict=True)
         ]
 
-    def _heard(self, asked: Call[Any], reply: Any) -> Any:
+    def _heard(self, asked: Call[Any], owned: Owned | None, reply: Any) -> Any:
         shard = asked.shard
         if isinstance(reply, StaleEpoch):
             self.owned.drop(shard)
@@ -147,8 +158,10 @@ class OwnedStore(DelayStore):
             return reply
         if isinstance(asked.operation, ClaimDue) and isinstance(reply, Window):
             return self._not_ours(shard, reply)
-        if isinstance(reply, Claim) and reply.items:
-            self.owned.opened(shard, reply.number)
+        if isinstance(asked.operation, Look) and isinstance(reply, Window) and reply.due_head_ms is not None:
+            self.owned.prepare(shard)
+        if isinstance(reply, Claim) and reply.items and owned is not None:
+            self.owned.opened(shard, reply.number, owned)
         if isinstance(asked.operation, Settle) and isinstance(reply, Settled):
             told = self._told.pop((shard, asked.operation.claim), None)
             if told:
@@ -183,4 +196,4 @@ class _Begun:
 
 
 def _passed(made: Sequence[Any]) -> list[Call[Any]]:
-    return [call for call in made if isinstance(call, Call)]
+    return [instead.call for instead in made if isinstance(instead, _Passed)]

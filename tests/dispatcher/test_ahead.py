@@ -173,3 +173,67 @@ def test_a_failing_publisher_gets_the_next_batch_all_the_same(instant: World) ->
     dispatcher = instant.dispatcher(batch=BATCH)
     instant.until(lambda: dispatcher.stats.dead == 3 * BATCH)
     assert len(instant.receiver.batches) == 3
+
+
+@pytest.fixture
+def in_order(world: World) -> World:
+    """A world whose publisher sends the batches of a shard one after another, and none twice."""
+    world.receiver.in_order = True  # type: ignore[attr-defined]  # an attribute that publishers may have
+    return world
+
+
+def held_up(world: World, shard: int = 0) -> tuple[threading.Event, threading.Event]:
+    """Events: a batch of the shard has come to the publisher; it may go on."""
+    going, go_on = threading.Event(), threading.Event()
+
+    def wait(batch: Batch) -> None:
+        if batch.claim.shard == shard:
+            going.set()
+            go_on.wait(30)
+
+    world.receiver.before = wait
+    return going, go_on
+
+
+def test_in_order_a_full_batch_waits_behind_the_one_that_goes_out(in_order: World) -> None:
+    """One and no more, and it goes out before that one is settled; the third waits in the store."""
+    going, go_on = held_up(in_order)
+    in_order.put(*(f"m{n:02}" for n in range(3 * BATCH)))
+    dispatcher = in_order.dispatcher(batch=BATCH)
+    assert going.wait(30)
+    in_order.until(lambda: dispatcher.stats.in_flight == 2 * BATCH, "the second is claimed")
+    in_order.calm()
+    assert (len(in_order.receiver.batches), in_order.store.counts().sizes["fly"]) == (1, 2 * BATCH)
+    go_on.set()
+    in_order.received(3 * BATCH)
+    assert in_order.receiver.ids == [f"m{n:02}" for n in range(3 * BATCH)]
+
+
+def test_in_order_a_small_batch_grows_while_another_goes_out(in_order: World) -> None:
+    """What becomes due meanwhile goes out together in the next one, however many times it was heard of."""
+    going, go_on = held_up(in_order)
+    in_order.put("first")
+    dispatcher = in_order.dispatcher(batch=BATCH)
+    assert going.wait(30)
+    for n in range(BATCH - 1):
+        in_order.put(f"m{n}", in_ms=1)
+        in_order.advance(1)
+    assert dispatcher.stats.in_flight == 1
+    go_on.set()
+    in_order.received(BATCH)
+    assert [len(batch.items) for batch in in_order.receiver.batches] == [1, BATCH - 1]
+
+
+def test_in_order_shards_do_not_wait_for_each_other(wide: World) -> None:
+    """Each has a thread; and the batches of one keep their order."""
+    wide.receiver.in_order = True  # type: ignore[attr-defined]  # an attribute that publishers may have
+    slow, quick = (next(f"m{n}" for n in range(99) if shard_of(f"m{n}", 8) == shard) for shard in (0, 1))
+    _, go_on = held_up(wide, shard=0)
+    wide.put(slow)
+    dispatcher = wide.dispatcher(batch=BATCH, workers=8)
+    wide.until(lambda: len(wide.receiver.batches) == 1, "the slow one is under way")
+    wide.put(quick)
+    wide.until(lambda: dispatcher.stats.published == 1)
+    assert wide.receiver.ids == [quick]
+    go_on.set()
+    wide.received(2)

@@ -70,7 +70,9 @@ class Publisher(Protocol):
 
     What a publisher has not answered when `publish` returns is in doubt. One whose broker acknowledges later has a true
     attribute `asynchronous`: `publish` then only sends, the answers come by `Batch.acknowledge`, and the batch is
-    settled with the last of them, or at the timeout with those there are.
+    settled with the last of them, or at the timeout with those there are. One with a true attribute `in_order` sends
+    the batches of a shard as they are given, one at a time, and none twice whatever dies: it is given the next before
+    the one before is settled.
     """
 
     def publish(self, batch: Batch) -> None:

@@ -10,7 +10,8 @@ for the right moment. The sweep (60 s) covers markers that were lost with a serv
 
 At most `workers` batches are between the beginning of their publishing and the answer to their settling: so many can
 be doubled when this process dies. While an instant publisher is at one, the server already claims the next, which
-waits here until the one before is settled; that one is late by its lease if this process dies, and not doubled.
+waits here until the one before is settled; that one is late by its lease if this process dies, and not doubled. One
+that goes in order (see `Publisher`) has the next in hand when more is due than a claim brings.
 
 Source: Kafka's SystemTimer and its reaper, with a durable purgatory behind it.
 """
@@ -91,7 +92,8 @@ class Dispatcher:
         self._ahead: Asked | None = None  # the claim of the batch after the one that is being published
         self._ready: deque[Batch] = deque()  # claimed, and nobody has begun to publish them
         self._answered: deque[Batch] = deque()
-        self._waiting = Waiting(self._clock, self.config.publish_timeout_ms, self._answered.append)
+        in_order = self._in_order = bool(getattr(publisher, "in_order", False))
+        self._waiting = Waiting(self._clock, self.config.publish_timeout_ms, self._answered.append, in_order=in_order)
         self._inbox: deque[Callable[[], None]] = deque()
         self._backoff = Backoff(self.config, self.stats)
         self._wakeup = threading.Condition()
@@ -276,7 +278,7 @@ class Dispatcher:
     def _give_out(self) -> bool:
         """Have the ready batches published, as many at once as there are workers; False when there was none."""
         ready = len(self._ready)
-        while self._ready and self._alarms.out() - len(self._ready) < self.config.workers:
+        while self._ready and (self._in_order or self._alarms.out() - len(self._ready) < self.config.workers):
             batch = self._ready.popleft()
             if self._workers.at_once and self._ahead is None and self._stop_by_ns is None:
                 for call in self._ripe_claims(1):
@@ -291,14 +293,15 @@ class Dispatcher:
         sweep = partial(Sweep, config.dead_cap, config.dead_age_ms, config.lapse_cap)
         calls += [Call(shard, sweep()) for shard in sorted(self._to_sweep - self._unread)]
         # one batch per worker: more could be doubled if this process dies, and is no faster
-        return calls + self._ripe_claims(max(0, free) if self.push is None else self.store.shards)
+        return calls + self._ripe_claims(self.store.shards if self.push or self._in_order else max(0, free))
 
     def _ripe_claims(self, most: int) -> list[Call[Any]]:
         """Claims of the shards that wait longest; each is ripe again when an answer or a marker says so."""
         config = self.config
         calls: list[Call[Any]] = []
         room = config.max_in_flight - self.stats.in_flight
-        for shard in [shard for shard in self._ripe if shard not in self._unread][:most]:
+        ripe = [shard for shard in self._ripe if shard not in self._unread and self._waiting.admits(shard)]
+        for shard in ripe[:most]:
             limit = min(config.batch if self.push is None else config.push_batch, room)
             if limit <= 0:
                 break
@@ -414,6 +417,7 @@ class Dispatcher:
     def _claimed(self, claim: Claim, ahead: bool) -> None:
         self._epochs[claim.shard] = claim.epoch
         self.stats.claims += 1
+        self._waiting.claimed(claim, self.config.batch)
         if claim.items:
             batch = Batch(claim, claim.items)
             self._hold(batch)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable, Iterable
 from wheel_sched.clock import Clock
 from wheel_sched.dispatcher.batch import Answer, Batch
 from wheel_sched.purgatory import DelayedJoin, DelayedProduce, Joined, Purgatory
+from wheel_sched.store.items import Claim
 from wheel_sched.wheel import TimerTaskEntry, TimingWheel
 
 _DRAIN = "drain"
@@ -68,14 +69,19 @@ class Waiting:
         clock: local time.
         publish_timeout_ms: see `DispatcherConfig`.
         answered: called with each batch that is to be settled now, once.
+        in_order: whether the batches of a shard go out one after another. Defaults to False.
     """
 
-    def __init__(self, clock: Clock, publish_timeout_ms: int, answered: Callable[[Batch], object]) -> None:
+    def __init__(
+        self, clock: Clock, publish_timeout_ms: int, answered: Callable[[Batch], object], *, in_order: bool = False
+    ) -> None:
         self.timer = OwnerTimer(clock)
         self.purgatory: Purgatory[Hashable] = Purgatory(self.timer, clock=clock)
         self._publish_timeout_ms = publish_timeout_ms
         self._answered = answered
+        self._in_order = in_order
         self._out: dict[Batch, BatchAnswers] = {}  # those that are not over
+        self._brimful: set[int] = set()  # shards in which more was due than their last claim brought
         self._drain: DelayedJoin[Batch] | None = None
 
     def watch(self, batch: Batch) -> None:
@@ -83,6 +89,18 @@ class Waiting:
         answers = BatchAnswers(batch, self._over, self._publish_timeout_ms)
         self._out[batch] = answers
         self.purgatory.try_complete_else_watch(answers, (batch,))
+
+    def claimed(self, claim: Claim, limit: int) -> None:
+        """A claim of up to `limit` items was made."""
+        (self._brimful.discard if len(claim.items) < limit else self._brimful.add)(claim.shard)
+
+    def admits(self, shard: int) -> bool:
+        """Whether another batch of a shard may be claimed: in order, one may wait behind the one that goes out, when
+        there is as much as a claim brings; a smaller one had better grow until then."""
+        if not self._in_order:
+            return True
+        out = sum(batch.claim.shard == shard for batch in self._out)
+        return out == 0 or (out == 1 and shard in self._brimful)
 
     def told(self, batch: Batch) -> None:
         """Answers about the batch have come in."""

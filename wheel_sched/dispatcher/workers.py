@@ -21,7 +21,8 @@ class Workers:
 
     Args:
         publisher: what they call. With a true attribute `instant` it never waits (a broker in this process) and is
-            called in the owner's thread, which spares two changes of thread a batch.
+            called in the owner's thread, which spares two changes of thread a batch. With a true attribute `in_order`
+            it is given a shard's batches one after another: each shard has one thread.
         config: how many they are, and how long a publisher may take.
         clock: what leases are measured with here.
         pulse: where each thread is heard of while it publishes.
@@ -44,9 +45,15 @@ class Workers:
         self._returned = returned
         self._pulse = pulse
         self._patience_ms = config.publish_timeout_ms + STUCK_AFTER_MS
-        self._work: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
+        self.in_order = bool(getattr(publisher, "in_order", False))
+        lanes: list[queue.SimpleQueue[Batch | None]] = [
+            queue.SimpleQueue() for _ in range(config.workers if self.in_order else 1)
+        ]
+        self._lanes = lanes
         self.threads = [
-            threading.Thread(target=self._publish, name=f"wheel-sched-publisher-{n}", daemon=True)
+            threading.Thread(
+                target=self._publish, args=(lanes[n % len(lanes)],), name=f"wheel-sched-publisher-{n}", daemon=True
+            )
             for n in range(config.workers)
         ]
 
@@ -64,7 +71,7 @@ class Workers:
         if self._instant:
             self._attend(batch)
         else:
-            self._work.put(batch)
+            self._lanes[batch.claim.shard % len(self._lanes)].put(batch)
 
     def refuse(self, refused: Refused) -> Answer:
         """Ask the publisher about an item the server could not push; in the caller's thread."""
@@ -76,12 +83,12 @@ class Workers:
 
     def stop(self) -> None:
         """Let the threads end after what they are at; does not wait."""
-        for _ in self.threads:
-            self._work.put(None)
+        for n in range(len(self.threads)):
+            self._lanes[n % len(self._lanes)].put(None)
 
-    def _publish(self) -> None:
+    def _publish(self, lane: queue.SimpleQueue[Batch | None]) -> None:
         name = threading.current_thread().name
-        while (batch := self._work.get()) is not None:
+        while (batch := lane.get()) is not None:
             self._pulse.beat(name, self._patience_ms)
             self._attend(batch)
             self._pulse.rest(name)

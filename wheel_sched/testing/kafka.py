@@ -173,8 +173,7 @@ class TemporaryKafka:
     def _command(self, *arguments: str) -> list[str]:
         return [
             "java",
-            "-Xmx512m",
-            "-Xms128m",
+            *_MEMORY,
             "-XX:+UseSerialGC",
             "-XX:TieredStopAtLevel=1",
             "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
@@ -215,6 +214,8 @@ class TemporaryKafka:
         return f"<TemporaryKafka port={self.port} {'down' if self._process is None else 'alive'}>"
 
 
+# as its own start script has it, most for what is short-lived: a collection stops the broker for tens of milliseconds
+_MEMORY = ("-Xms1g", "-Xmx1g", "-Xmn700m", "-XX:MetaspaceSize=128m")
 _CLUSTER_ID = "d2hlZWwtc2NoZWQtdGVzdA"  # 16 bytes in base64; it must not begin with a dash
 
 

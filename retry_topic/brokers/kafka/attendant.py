@@ -8,8 +8,8 @@ became of it is found out as after a death, by asking the broker. The threads ar
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Sized
+from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -20,31 +20,53 @@ class LeftBehind(Exception):
     """The call has not returned in time: whether it was done is not known."""
 
 
-def attended(call: Callable[[], T], timeout_s: float, name: str) -> T:
-    """What `call` answers or raises.
+class Attended(Generic[T]):
+    """A call that runs in a thread of its own; it may still run, and have its effect, after nobody waits for it.
 
     Args:
-        call: runs in a thread of its own; it may still run, and have its effect, after this has raised.
-        timeout_s: the call's own timeout.
+        call: what is called.
         name: of the thread.
+    """
+
+    def __init__(self, call: Callable[[], T], name: str) -> None:
+        self._call = call
+        self._name = name
+        self._answer: list[T] = []
+        self._raised: list[BaseException] = []
+        self._thread = threading.Thread(target=self._run, name=f"kafka-{name}", daemon=True)
+        self._thread.start()
+
+    def wait(self, timeout_s: float, steps: Sized = ()) -> T:
+        """What the call answers or raises.
+
+        Args:
+            timeout_s: the call's own timeout; of each of its steps, when it has several.
+            steps: grows by one with each step that the call begins. Defaults to none.
+
+        Raises:
+            LeftBehind: it has neither returned nor begun another step two seconds after its timeout.
+        """
+        begun = -1
+        while self._thread.is_alive():
+            if begun == len(steps):
+                raise LeftBehind(f"{self._name} has not returned within {timeout_s + _GRACE_S:g} s")
+            begun = len(steps)
+            self._thread.join(timeout_s + _GRACE_S)
+        if self._raised:
+            raise self._raised[0]
+        return self._answer[0]
+
+    def _run(self) -> None:
+        try:
+            self._answer.append(self._call())
+        except BaseException as error:
+            self._raised.append(error)
+
+
+def attended(call: Callable[[], T], timeout_s: float, name: str) -> T:
+    """What `call` answers or raises, see `Attended`.
 
     Raises:
         LeftBehind: it has not returned two seconds after its timeout.
     """
-    answer: list[T] = []
-    raised: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            answer.append(call())
-        except BaseException as error:
-            raised.append(error)
-
-    thread = threading.Thread(target=run, name=f"kafka-{name}", daemon=True)
-    thread.start()
-    thread.join(timeout_s + _GRACE_S)
-    if thread.is_alive():
-        raise LeftBehind(f"{name} has not returned within {timeout_s + _GRACE_S:g} s")
-    if raised:
-        raise raised[0]
-    return answer[0]
+    return Attended(call, name).wait(timeout_s)

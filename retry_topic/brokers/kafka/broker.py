@@ -92,7 +92,7 @@ class KafkaBroker:
         if problems:
             raise ConfigError(problems)
         self.settings = {
-            "socket.timeout.ms": 10_000,
+            "socket.timeout.ms": min(10_000, transaction_timeout_ms),  # librdkafka refuses more
             "socket.keepalive.enable": True,
             "reconnect.backoff.ms": 50,
             "reconnect.backoff.max.ms": 1_000,
@@ -204,21 +204,35 @@ class KafkaBroker:
     def _timeout_s(self) -> float:
         return self.delivery_timeout_ms / 1000
 
-    def transaction_producer(self, transactional_id: str, timeout_ms: int | None = None) -> Transactions:
-        """Transactions under an id of its own, which end `timeout_ms` after it died; None: `transaction_timeout_ms`."""
-        timeout_ms = self.transaction_timeout_ms if timeout_ms is None else timeout_ms
-        settings = {**self.producer_settings(), "transaction.timeout.ms": timeout_ms}
-        topology = self.topology
-        return Transactions(settings, transactional_id, topology.partitions, self._timeout_s, topology.closed)
+    def transaction_producer(
+        self, transactional_id: str, timeout_ms: int | None = None, *, producers: int = 1
+    ) -> Transactions:
+        """Transactions under an id of its own, which end `timeout_ms` after it died; None: `transaction_timeout_ms`.
 
-    def producer_settings(self) -> dict[str, Any]:
-        """librdkafka's, of an idempotent producer that chooses partitions as the Java client does."""
+        See `Transactions` for `producers`.
+        """
+        hasty = {
+            # a transaction asks again and again while the marks of an earlier one are being written
+            "retry.backoff.ms": 2,
+            "retry.backoff.max.ms": 8,
+            "linger.ms": 0,  # its messages gather until the broker has let their partitions in
+        }
+        timeout_ms = self.transaction_timeout_ms if timeout_ms is None else timeout_ms
+        settings = {**self.producer_settings(hasty), "transaction.timeout.ms": timeout_ms}
+        topology = self.topology
+        return Transactions(
+            settings, transactional_id, topology.partitions, self._timeout_s, topology.closed, producers=producers
+        )
+
+    def producer_settings(self, ours: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
+        """librdkafka's, of an idempotent producer that chooses partitions as the Java client does, beside `ours`."""
         return {
             "linger.ms": 1,
             "partitioner": "murmur2_random",
             "message.max.bytes": 8 * 1024 * 1024,
             "compression.type": "lz4",
             "queue.buffering.max.messages": 100_000,
+            **ours,
             **self.settings,
             "enable.idempotence": True,
             "delivery.timeout.ms": self.delivery_timeout_ms,

@@ -8,6 +8,7 @@ so one that holds a NUL, is no text, or looks like it were escaped already, trav
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
@@ -49,6 +50,7 @@ def _headers(pairs: Sequence[tuple[str, bytes | None]]) -> Headers:
     return tuple([(_plain(name), content or b"") for name, content in pairs])
 
 
+@lru_cache(maxsize=1024)
 def _escape(name: str) -> str:
     if "\0" in name or name.startswith(_ESCAPED) or not _is_text(name):
         return _ESCAPED + quote_from_bytes(name.encode("utf-8", "surrogateescape"))

@@ -1,6 +1,7 @@
 """Sends the claims of a delay store in transactions that carry the claim's number.
 
-One transactional producer per shard, its id made of namespace and shard: a new one fences those before it. The number
+Two transactional producers per shard take turns, their ids made of namespace and shard: a new pair fences those before
+it. The number
 is committed as the offset of the partition that has the shard's number, in a topic that stays empty, by a group that
 nobody joins; with the messages or not at all. So whoever takes a shard over learns which of the open claims went out.
 
@@ -60,7 +61,7 @@ class KafkaSender:
         sender = self._senders.get(shard)
         if sender is None:
             name = f"{self.topic}-{shard}"
-            sender = self._senders[shard] = self._broker.transaction_producer(name)
+            sender = self._senders[shard] = self._broker.transaction_producer(name, producers=2)
         sender.revive()
         place = TopicPartition(self.topic, shard)
         try:

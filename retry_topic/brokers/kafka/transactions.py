@@ -1,8 +1,14 @@
 """A transactional producer that can always say what became of a transaction, or that it cannot.
 
-One transaction at a time, one thread. Every blocking call is attended: it may be left behind (see `attendant`), and
-then the producer is given up for a new one of the same id, whose `init_transactions` ends what the old one had open,
-the one way or the other; the offsets that were part of it tell which.
+One transaction at a time, one thread. All that blocks is attended: it may be left behind (see `attendant`), and then
+the producer is given up for a new one of the same id, whose `init_transactions` ends what the old one had open, the one
+way or the other; the offsets that were part of it tell which.
+
+Two producers may take turns, each with an id of its own: a broker answers a transaction before it has written the marks
+of it, and asked for the next one of the same id it has the client wait (librdkafka: 20 ms or 100 ms, however short it
+takes). A transaction begins when the one before is known to be committed, so of several none can overtake another.
+
+Messages that arrive are not reported, only those that fail: each report takes the interpreter's lock.
 
 Source: KIP-98 (transactions), KIP-447 (offsets with group metadata).
 """
@@ -10,12 +16,14 @@ Source: KIP-98 (transactions), KIP-447 (offsets with group metadata).
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence, Set
-from typing import Any
+from functools import partial
+from typing import Any, NoReturn
 
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
-from retry_topic.brokers.kafka.attendant import LeftBehind, attended
+from retry_topic.brokers.kafka.attendant import Attended, LeftBehind, attended
 from retry_topic.brokers.kafka.faults import (
     EXPELLED,
     MemberExpelled,
@@ -32,6 +40,7 @@ from wheel_sched.errors import BrokerUnavailable
 logger = logging.getLogger("retry_topic.kafka")
 
 _FENCED = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH})
+_COMMIT = "commit_transaction"
 
 
 class Transactions:
@@ -44,6 +53,7 @@ class Transactions:
         timeout_s: how long one call may take.
         closed: which of some topics we may not write to: asked when nobody says what a transaction has failed for.
             Defaults to none.
+        producers: how many take turns. Defaults to 1.
     """
 
     def __init__(
@@ -53,32 +63,39 @@ class Transactions:
         partitions: Callable[[str], int],
         timeout_s: float,
         closed: Callable[[Set[str]], Set[str]] = lambda topics: frozenset(),
+        *,
+        producers: int = 1,
     ) -> None:
         self._closed = closed
         self.transactional_id = transactional_id
-        self._settings = {**settings, "transactional.id": transactional_id}
+        self._settings = {**settings, "delivery.report.only.error": True}
+        self._ids = [transactional_id, *(f"{transactional_id}.{turn}" for turn in range(2, producers + 1))]
         self._partitions = partitions
         self._timeout_s = timeout_s
-        self._producer: Any = None
+        self._producers: deque[Any] = deque()  # whose turn it is comes first; none: a new set has to be made
 
     def revive(self) -> None:
-        """A new producer in place of whatever there was: others of this id are fenced, what they had open is ended.
+        """New producers in place of whatever there was: others of these ids are fenced, what they had open is ended.
 
         Raises:
             BrokerUnavailable: the cluster does not answer; nothing is known.
         """
-        self._producer = None
-        fresh: Any = Producer(self._settings)
-        try:
-            self._call("init_transactions", lambda: fresh.init_transactions(self._timeout_s))
-        except LeftBehind as error:
-            raise BrokerUnavailable(f"{error}: nothing is known of what was open") from error
-        self._producer = fresh
+        self._producers.clear()
+        fresh: list[Any] = [Producer({**self._settings, "transactional.id": name}) for name in self._ids]
+        calls = [Attended(partial(producer.init_transactions, self._timeout_s), "init") for producer in fresh]
+        for call in calls:
+            try:
+                call.wait(self._timeout_s)
+            except KafkaException as error:
+                self._refused("init_transactions", error)
+            except LeftBehind as error:
+                raise BrokerUnavailable(f"{error}: nothing is known of what was open") from error
+        self._producers.extend(fresh)
 
     @property
     def ready(self) -> bool:
         """Whether there is a producer to begin with."""
-        return self._producer is not None
+        return bool(self._producers)
 
     def send(
         self, messages: Sequence[Message], offsets: Sequence[TopicPartition], group: Any
@@ -92,111 +109,141 @@ class Transactions:
             InDoubt: it may be committed.
             BrokerUnavailable: nothing was sent.
         """
-        answers: list[PublishFailure | None] = [
-            None if self._partitions(message.topic) else unknown_topic(message.topic) for message in messages
-        ]
-        if any(answers):
-            return answers
-        if self._producer is None:
+        unknown = {topic for topic in {message.topic for message in messages} if not self._partitions(topic)}
+        if unknown:
+            return [unknown_topic(message.topic) if message.topic in unknown else None for message in messages]
+        if not self._producers:
             self.revive()
-        producer: Any = self._producer
+        transaction = _Transaction(self._producers[0], messages, offsets, group, self._timeout_s)
         try:
-            producer.begin_transaction()
-        except (KafkaException, RuntimeError) as error:
-            self._give_up(error)
-        for index, message in enumerate(messages):
-            refused = produce(producer, message, _reporter(answers, index, message))
-            if refused is not None:
-                self._abort()
-                return [refused if place == index else None for place in range(len(messages))]
-        try:
-            left = self._call("flush", lambda: producer.flush(self._timeout_s))
-            failed = [answer for answer in answers if answer is not None]
-            if left or failed:
-                to_blame = [None if answer is None or answer.transient else answer for answer in answers]
-                if not any(
-                    to_blame
-                ):  # a partition that may not be part of a transaction leaves its messages unanswered
-                    closed = self._closed({message.topic for message in messages})
-                    to_blame = [not_ours(message.topic) if message.topic in closed else None for message in messages]
-                if any(to_blame):
-                    self._abort()  # which fails the others as well, so who is to blame was noted before
-                    return to_blame
-                why = failed[0].reason if failed else f"{left} messages got no answer in time"
-                raise BrokerUnavailable(f"a transaction was aborted: {why}: nothing was sent")
-            if offsets:
-                self._call(
-                    "send_offsets", lambda: producer.send_offsets_to_transaction(list(offsets), group, self._timeout_s)
-                )
+            to_blame = Attended(transaction.perform, "transaction").wait(self._timeout_s, transaction.steps)
+        except LeftBehind as error:  # what it is at may be done yet, and more after it
+            self._producers.clear()
+            raise InDoubt(f"{error}, it was at {transaction.steps[-1]}: it may be committed") from error
         except BrokerUnavailable:
-            self._abort()
-            raise
-        except LeftBehind as error:
-            self._producer = None  # not committed, and never will be: the next one of this id aborts it
-            raise BrokerUnavailable(f"{error}: nothing was sent") from error
-        self._commit(producer)
-        return answers
+            to_blame = self._barred(messages)
+            if not to_blame:
+                self._abort(transaction.producer)
+                raise
+        except (KafkaException, RuntimeError, SystemError) as error:
+            self._failed(transaction, error)
+        if to_blame:
+            self._abort(transaction.producer)
+        else:
+            self._producers.rotate(-1)
+        return [to_blame.get(place) for place in range(len(messages))]
+
+    def _barred(self, messages: Sequence[Message]) -> dict[int, PublishFailure]:
+        """A partition that may not be part of a transaction leaves its messages unanswered."""
+        closed = self._closed({message.topic for message in messages})
+        return {place: not_ours(message.topic) for place, message in enumerate(messages) if message.topic in closed}
 
     def close(self) -> None:
-        """Let go of the producer; an open transaction ends at its timeout or with the next producer of this id."""
-        self._producer = None
+        """Let go of the producers; an open transaction ends at its timeout or with the next producer of this id."""
+        self._producers.clear()
 
-    def _commit(self, producer: Any) -> None:
-        try:
-            attended(lambda: producer.commit_transaction(self._timeout_s), self._timeout_s, "commit_transaction")
-        except KafkaException as error:
-            found = error_of(error)
-            if found.txn_requires_abort():
-                self._abort()
-                raise BrokerUnavailable(f"the transaction was aborted: {found.str()}: nothing was sent") from error
-            self._producer = None
-            if found.code() in _FENCED:
-                raise Fenced(f"{self.transactional_id}: {found.str()}: nothing was sent") from error
-            raise InDoubt(f"{found.str()}: the transaction may be committed") from error
-        except LeftBehind as error:
-            self._producer = None
-            raise InDoubt(f"{error}: the transaction may be committed") from error
+    def _failed(self, transaction: _Transaction, error: Exception) -> NoReturn:
+        step, found = transaction.steps[-1], error_of(error)
+        if step != _COMMIT:
+            try:
+                self._refused(step, error)
+            finally:
+                self._abort(transaction.producer)
+        if isinstance(found, KafkaError) and found.txn_requires_abort():
+            self._abort(transaction.producer)
+            raise BrokerUnavailable(f"the transaction was aborted: {found.str()}: nothing was sent") from error
+        self._producers.clear()
+        if isinstance(found, KafkaError) and found.code() in _FENCED:
+            raise Fenced(f"{self.transactional_id}: {found.str()}: nothing was sent") from error
+        raise InDoubt(f"{error}: the transaction may be committed") from error
 
-    def _call(self, name: str, call: Callable[[], Any]) -> Any:
-        try:
-            return attended(call, self._timeout_s, name)
-        except SystemError as error:  # flush of a producer that was fenced: the client loses the error on its way
-            self._producer = None
-            raise BrokerUnavailable(f"{name}: the producer has failed for good: nothing was sent") from error
-        except KafkaException as error:
-            found = error_of(error)
-            if found.code() in _FENCED:
-                self._producer = None
-                raise Fenced(f"{self.transactional_id}: {found.str()}: nothing was sent") from error
-            if found.code() in EXPELLED:
-                raise MemberExpelled(f"{name}: {found.str()}: nothing was sent") from error
-            if found.fatal():
-                self._producer = None
-            raise BrokerUnavailable(f"{name}: {found.str()}: nothing was sent") from error
+    def _refused(self, step: str, error: Exception) -> NoReturn:
+        """A step before the last failed."""
+        found = error_of(error)
+        if not isinstance(found, KafkaError) or step == "begin_transaction" or found.fatal():
+            self._producers.clear()
+        if not isinstance(found, KafkaError):  # flush of a producer that was fenced: the client loses the error
+            raise BrokerUnavailable(f"{step}: {error}: nothing was sent") from error
+        if found.code() in _FENCED:
+            self._producers.clear()
+            raise Fenced(f"{self.transactional_id}: {found.str()}: nothing was sent") from error
+        if found.code() in EXPELLED:
+            raise MemberExpelled(f"{step}: {found.str()}: nothing was sent") from error
+        raise BrokerUnavailable(f"{step}: {found.str()}: nothing was sent") from error
 
-    def _abort(self) -> None:
-        """Abort; where that fails a new producer of this id does it."""
-        producer = self._producer
-        if producer is None:
+    def _abort(self, producer: Any) -> None:
+        """Abort; where that fails new producers of these ids do it."""
+        if not self._producers:
             return
         try:
             producer.purge(in_queue=True, in_flight=False, blocking=False)
             attended(lambda: producer.abort_transaction(self._timeout_s), self._timeout_s, "abort_transaction")
         except (KafkaException, LeftBehind, RuntimeError) as error:
             logger.info("kafka.abort_failed: %s", error)
-            self._producer = None
-
-    def _give_up(self, error: Exception) -> None:
-        self._producer = None
-        found = error_of(error)
-        if isinstance(found, KafkaError) and found.code() in _FENCED:
-            raise Fenced(f"{self.transactional_id}: {found.str()}: nothing was sent") from error
-        raise BrokerUnavailable(f"a transaction could not begin: {error}: nothing was sent") from error
+            self._producers.clear()
 
 
-def _reporter(answers: list[PublishFailure | None], index: int, message: Message) -> Callable[[Any, Any], None]:
-    def told(error: Any, _: Any) -> None:
+class _Transaction:
+    """One transaction from its beginning to its commit, in a thread that may be left behind."""
+
+    def __init__(
+        self,
+        producer: Any,
+        messages: Sequence[Message],
+        offsets: Sequence[TopicPartition],
+        group: Any,
+        timeout_s: float,
+    ) -> None:
+        self.producer = producer
+        self.steps: list[str] = ["begin_transaction"]
+        self._messages = messages
+        self._offsets = list(offsets)
+        self._group = group
+        self._timeout_s = timeout_s
+        self._failures: dict[int, PublishFailure] = {}
+
+    def perform(self) -> dict[int, PublishFailure]:
+        """The messages to blame, by place, when it was not committed; none: it is.
+
+        Raises:
+            BrokerUnavailable: no message is to blame; it was not committed.
+            KafkaException, RuntimeError, SystemError: the last of the steps failed.
+        """
+        producer = self.producer
+        producer.begin_transaction()
+        for place, message in enumerate(self._messages):
+            refused = produce(producer, message, partial(self._note, place))
+            if refused is not None:
+                return {place: refused}
+        if self._offsets:  # while the messages are on their way
+            self.steps.append("send_offsets")
+            try:
+                producer.send_offsets_to_transaction(self._offsets, self._group, self._timeout_s)
+            except KafkaException as error:
+                found = error_of(error)
+                if not found.txn_requires_abort() or found.code() in _FENCED | EXPELLED:
+                    raise
+                producer.purge(in_queue=True, in_flight=False, blocking=False)
+                producer.flush(self._timeout_s)  # it may be a message's failure: its report tells
+                if to_blame := self._to_blame():
+                    return to_blame
+                raise BrokerUnavailable(f"a transaction was aborted: {found.str()}: nothing was sent") from error
+        self.steps.append("flush")
+        left = producer.flush(self._timeout_s)
+        if left or self._failures:
+            if to_blame := self._to_blame():
+                return to_blame
+            failures = [failure.reason for failure in self._failures.values()]
+            why = failures[0] if failures else f"{left} messages got no answer in time"
+            raise BrokerUnavailable(f"a transaction was aborted: {why}: nothing was sent")
+        self.steps.append(_COMMIT)
+        producer.commit_transaction(self._timeout_s)
+        return {}
+
+    def _note(self, place: int, error: Any, _: Any) -> None:
         if error is not None:
-            answers[index] = publish_failure(error_of(error), message.topic)
+            self._failures[place] = publish_failure(error_of(error), self._messages[place].topic)
 
-    return told
+    def _to_blame(self) -> dict[int, PublishFailure]:
+        """As far as it was told before an abort, which fails the others as well."""
+        return {place: failure for place, failure in self._failures.items() if not failure.transient}

@@ -18,7 +18,7 @@ from wheel_sched.dispatcher import Batch, Dispatcher, DispatcherConfig, Failed
 from wheel_sched.errors import BrokerUnavailable
 from wheel_sched.store import Claim, Dead, DelayStore, Done, Item, Next, Settlement, open_store
 from wheel_sched.store.items import Settled
-from wheel_sched.store.operations import Call, ClaimDue, Own, Settle
+from wheel_sched.store.operations import Call, ClaimDue, Look, Own, Settle
 
 PATIENCE_S = 30.0
 
@@ -84,6 +84,13 @@ class Process:
             assert isinstance(answer, Claim)
             if answer.items or taken_over or self.shards.elsewhere_until_ms(0):
                 return answer
+            assert time.monotonic() < until_s
+            time.sleep(0.005)  # a take-over runs in a thread of its own
+
+    def own(self) -> None:
+        """Take the shard over; nothing is claimed."""
+        until_s = time.monotonic() + PATIENCE_S
+        while self.shards.owned(0) is None:
             assert time.monotonic() < until_s
             time.sleep(0.005)  # a take-over runs in a thread of its own
 
@@ -252,7 +259,7 @@ def test_flow_control_holds_back_what_its_limits_say(cluster: Cluster, held_back
         store.schedule(
             [Item(name, 0, encode_body(Message("t", name.encode(), headers=headers)), "t") for name in names]
         )
-        with Dispatcher(process.store, publisher, config=in_transactions(DispatcherConfig())) as dispatcher:
+        with Dispatcher(process.store, publisher, config=in_transactions(DispatcherConfig(), 1)) as dispatcher:
             until_s, stats = time.monotonic() + PATIENCE_S, dispatcher.stats
             while (
                 stats.claims == stats.empty_claims
@@ -285,11 +292,104 @@ def test_calls_that_are_begun_are_changed_as_those_that_are_waited_for(store: De
     assert store.counts().total("fly") + store.counts().total("due") == 2
 
 
+def _two_claims(process: Process) -> tuple[Batch, Batch]:
+    """One message in the first, the others in the second, claimed before the first has gone out."""
+    process.own()
+    claims = []
+    for limit in (1, 10):
+        (claim,) = process.store.execute([Call(0, ClaimDue(limit, 1_000))])
+        assert isinstance(claim, Claim)
+        claims.append(claim)
+    first, second = (Batch(claim, claim.items) for claim in claims)
+    assert (len(first.items), len(second.items)) == (1, 2)
+    return first, second
+
+
+def test_claims_go_out_in_the_order_of_their_numbers(store: DelayStore, cluster: Cluster) -> None:
+    """The second is in hand while the first goes out, and goes before that is settled."""
+    process = Process(store, Sender(cluster))
+    first, second = _two_claims(process)
+    process.publisher.publish(first)
+    process.publisher.publish(second)
+    assert (cluster.sent, cluster.number) == ([b"a", b"b", b"c"], second.claim.number)
+    store.execute([Call(0, _released(process))])
+    assert Process(store, Sender(cluster)).claim().items == []
+    assert store.counts().now == {}
+
+
+def test_nothing_goes_out_behind_a_claim_whose_fate_is_not_known(store: DelayStore, cluster: Cluster) -> None:
+    """Its number would say that the one before went out as well: that would be lost."""
+    process = Process(store, Sender(cluster))
+    first, second = _two_claims(process)
+    process.publisher.publish(second)
+    assert (cluster.sent, second.answers) == ([], [None, None])
+    process.batch = second
+    assert [outcome.name for outcome in process.settle().outcomes] == ["STALE"] * 2
+    process.publisher.publish(first)
+    assert (cluster.sent, first.answers) == ([], [None]), "the shard was to be taken over anew"
+
+
+def test_what_was_claimed_before_a_shard_was_lost_goes_nowhere(store: DelayStore, cluster: Cluster) -> None:
+    """Another has owned it meanwhile and sent it; that this process owns it again does not bring it back."""
+    process = Process(store, Sender(cluster, "fenced"))
+    first, second = _two_claims(process)
+    process.publisher.publish(first)
+    store.execute([Call(0, _released(process))])
+    other = Process(store, Sender(cluster))
+    other.publish()
+    other.settle()
+    store.execute([Call(0, _released(other))])
+    assert process.claim().items == []
+    for batch in (first, second):
+        process.publisher.publish(batch)
+        process.batch = batch
+        assert {outcome.name for outcome in process.settle().outcomes} == {"STALE"}
+    assert sorted(cluster.sent) == [b"a", b"b", b"c"]
+    assert store.counts().now == {}
+
+
+def test_what_a_stopping_service_did_not_send_leaves_before_a_later_claim_goes_out(
+    store: DelayStore, cluster: Cluster
+) -> None:
+    """Whoever reads the later number must not take the earlier one for sent."""
+    process = Process(store, Sender(cluster, "away"))
+    first, second = _two_claims(process)
+    process.publisher.stop()
+    process.publisher.publish(first)
+    process.publisher.publish(second)
+    assert cluster.sent == [b"b", b"c"]
+    store.execute([Call(0, _released(process))])  # it dies before it has settled anything
+    assert Process(store, Sender(cluster)).claim().items == []
+    assert store.counts().now == {("due", "t"): 1}
+
+
+def test_a_shard_in_which_something_waits_is_taken_over_before_that_is_due(cluster: Cluster) -> None:
+    """Its first message is not late by what a take-over takes."""
+    with open_store("memory:") as store:
+        store.schedule([Item("a", store.now_ms() + 3_600_000, encode_body(Message("t", b"a")), "t")])
+        process = Process(store, Sender(cluster))
+        process.store.execute([Call(0, Look(0, 0))])
+        until_s = time.monotonic() + PATIENCE_S
+        while repr(process.shards) != "<Shards owned=[0]>":
+            assert time.monotonic() < until_s
+            time.sleep(0.005)  # a take-over runs in a thread of its own
+
+
+def test_an_empty_shard_is_left_to_others(cluster: Cluster) -> None:
+    """Nothing is asked for, and nobody has to wait for a lease."""
+    with open_store("memory:") as store:
+        process = Process(store, Sender(cluster))
+        process.store.execute([Call(0, Look(0, 0))])
+        (answer,) = store.execute([Call(0, Own("another", 1_000))])
+        assert answer.new
+
+
 def test_settings_of_a_dispatcher_in_transactions() -> None:
     """One claim at a time, larger ones unless told otherwise, none given up by the clock."""
-    plain = in_transactions(DispatcherConfig(workers=4))
+    plain = in_transactions(DispatcherConfig(workers=4), 1)
     assert (plain.workers, plain.batch) == (1, 500)
-    assert in_transactions(DispatcherConfig(batch=7)).batch == 7
+    assert in_transactions(DispatcherConfig(), 3).workers == 3
+    assert in_transactions(DispatcherConfig(batch=7), 1).batch == 7
     assert plain.publish_timeout_ms > 10 * 365 * 86_400_000
 
 
