@@ -7,6 +7,7 @@ so one that holds a NUL, is no text, or looks like it were escaped already, trav
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
@@ -26,14 +27,19 @@ def to_record(message: Message) -> tuple[bytes | None, list[tuple[str, bytes]]]:
 
 def from_record(record: Any) -> Message:
     """The message in a record of confluent-kafka's."""
-    value = record.value()
-    pairs = record.headers()
+    kind, at_ms = record.timestamp()
+    source = Source(record.topic(), record.partition(), str(record.offset()), at_ms if kind else None)
+    return from_parts(source, record.key(), record.value(), record.headers())
+
+
+def from_parts(
+    source: Source, key: bytes | None, value: bytes | None, pairs: Iterable[tuple[str, bytes | None]] | None
+) -> Message:
+    """The message in a record that was read there."""
     headers: Headers = tuple((_plain(name), content or b"") for name, content in pairs) if pairs else ()
     if value is None:
         value, headers = b"", (*headers, (TOMBSTONE, b"1"))
-    kind, at_ms = record.timestamp()
-    source = Source(record.topic(), record.partition(), str(record.offset()), at_ms if kind else None)
-    return Message(source.topic, value, record.key(), headers, source)
+    return Message(source.topic, value, key, headers, source)
 
 
 def _escape(name: str) -> str:
