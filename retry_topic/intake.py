@@ -143,7 +143,8 @@ class Case:
         except Rejected:
             return False
         mine = self.delivery.message
-        return (stored.value, stored.key, _others(stored)) == (mine.value, mine.key, _others(mine))
+        same = stored.value == mine.value if stored.reference is None else stored.reference.fits(mine.value)
+        return same and (stored.key, _others(stored)) == (mine.key, _others(mine))
 
     def taken(self) -> Taken:
         return Taken(self.member, self.topic, self.state.attempt, self.due_ms, self.dead, self.decision, self.duplicate)
@@ -162,6 +163,7 @@ class Intake:
         secrets: to verify signatures with; the first one signs. Defaults to none: headers are not signed.
         seen: called with each `Taken`; what it raises is logged. Defaults to nothing.
         history: rows of the attempt history the store keeps, see `retry_topic.history`. Defaults to 0: none.
+        reference_above: payloads of more bytes stay in the retry topic, and the store holds where. Defaults to 0: none.
         rng: randomness of the delays.
     """
 
@@ -176,6 +178,7 @@ class Intake:
         secrets: Sequence[bytes] = (),
         seen: Callable[[Taken], None] | None = None,
         history: int = 0,
+        reference_above: int = 0,
         rng: random.Random | None = None,
     ) -> None:
         self._home = home
@@ -186,6 +189,7 @@ class Intake:
         self._secrets = secrets
         self._seen = seen
         self._history = history
+        self._reference_above = reference_above
         self._rng = rng or random.Random()
         self._gates = KeyGates(home.store)
 
@@ -209,8 +213,13 @@ class Intake:
         Raises:
             StoreError: some of them may be stored; they may be given again.
         """
-        store = self._home.store
         cases = [self._case(delivery, again) for delivery in deliveries]
+        self._keep(cases, insist)
+        return cases
+
+    def _keep(self, cases: Sequence[Case], insist: Insist) -> None:
+        """Count, decide and store, step by step; what was done before a crash is known when it is repeated."""
+        store = self._home.store
         self._count(cases, insist)
         fresh = [case for case in cases if not case.duplicate]
         now_ms = insist(store.now_ms)
@@ -227,7 +236,6 @@ class Intake:
             insist(lambda: store.remember(tries, logged=rows, keep=self._history))
         else:
             insist(lambda: store.remember(tries))
-        return cases
 
     def settle(self, consumer: BrokerConsumer, cases: Sequence[Case]) -> list[Taken]:
         """Settle what is stored, and tell the dead topic of the dead. May be repeated.
@@ -326,7 +334,10 @@ class Intake:
         if self._spring:
             headers = with_spring(headers, case.state, dead=case.dead is not None)
         case.message = case.delivery.message.to(target, headers)
-        case.item, problem = _item(case, case.message)
+        stored, source = case.message, case.delivery.message.source
+        if self._reference_above and len(stored.value) > self._reference_above and source is not None:
+            stored = stored.by_reference(source)
+        case.item, problem = _item(case, stored)
         if case.dead is None and problem:
             case.due_ms, case.dead = None, problem
 

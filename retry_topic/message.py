@@ -7,6 +7,7 @@ where a delivered message was read; a message that is to be published has none.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from hashlib import blake2b
 
 Headers = tuple[tuple[str, bytes], ...]
 
@@ -22,6 +23,37 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
+class Reference:
+    """Where a payload lies that is too large to be carried along: a record of a log, and how to know it again.
+
+    Args:
+        topic: the log.
+        partition: of it.
+        offset: of the record.
+        length: of the payload, in bytes.
+        digest: of the payload, see `digest_of`.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    length: int
+    digest: str
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.partition}/{self.offset}"
+
+    def fits(self, value: bytes) -> bool:
+        """Whether this is the payload it stands for."""
+        return len(value) == self.length and digest_of(value) == self.digest
+
+
+def digest_of(value: bytes) -> str:
+    """128 bits of BLAKE2b, in hex."""
+    return blake2b(value, digest_size=16).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
 class Message:
     """One record of a topic.
 
@@ -31,6 +63,8 @@ class Message:
         key: partitioning key, untouched bytes. Defaults to None.
         headers: ordered pairs of name and bytes; names may repeat, the last one wins. Defaults to none.
         source: where it was read. Defaults to None (a message to be published).
+        reference: where the payload lies, when `value` is empty for its size; in the delay store alone. Defaults to
+            None.
     """
 
     topic: str
@@ -38,6 +72,7 @@ class Message:
     key: bytes | None = None
     headers: Headers = ()
     source: Source | None = None
+    reference: Reference | None = None
 
     def header(self, name: str) -> bytes | None:
         """The last value of header `name`, or None."""
@@ -48,4 +83,11 @@ class Message:
 
     def to(self, topic: str, headers: Headers | None = None) -> Message:
         """The same payload and key addressed to `topic`, with `headers` instead of its own when given."""
-        return Message(topic, self.value, self.key, self.headers if headers is None else headers)
+        headers = self.headers if headers is None else headers
+        return Message(topic, self.value, self.key, headers, None, self.reference)
+
+    def by_reference(self, source: Source) -> Message:
+        """The same without its payload, which is that of the record `source`."""
+        place = source.topic, source.partition, int(source.offset)
+        reference = Reference(*place, len(self.value), digest_of(self.value))
+        return Message(self.topic, b"", self.key, self.headers, None, reference)

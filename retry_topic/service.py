@@ -16,13 +16,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
-from retry_topic.brokers.protocol import BrokerConsumer, Delivery, LogBroker, LogReader
+from retry_topic.brokers.protocol import BrokerConsumer, Delivery, LogBroker, LogReader, OriginalsBroker
 from retry_topic.consumer.config import secrets_problems
 from retry_topic.flow import FlowPublisher, is_limited
 from retry_topic.home import Home
 from retry_topic.intake import Intake, Taken
 from retry_topic.lingering import LingeringPublisher
 from retry_topic.names import check_group, dead_topic_of, intake_group_of, redelivery_topic_of, retry_topic_of
+from retry_topic.originals import OriginalsPublisher
 from retry_topic.owning import ClaimPublisher, OwnedStore, Shards, in_transactions
 from retry_topic.policy import PolicySet, RetryPolicy
 from retry_topic.publisher import BrokerPublisher
@@ -55,6 +56,8 @@ class ServiceConfig:
         linger_messages: so many go without waiting. Defaults to 500.
         history: how many attempts the store keeps for reports, about, see `retry_topic.history`; consumers need it too.
             Each takes some 150 bytes. Defaults to 0: none.
+        reference_above: payloads of more bytes than this stay in the retry topic, which must keep them for as long as a
+            message may wait; the store holds where they are (Kafka). Defaults to 0: all are stored.
         hand_over: "auto" takes the one-script way (exactly once) where it is possible and no policy limits releases;
             "settle" never. Defaults to "auto".
     """
@@ -69,6 +72,7 @@ class ServiceConfig:
     linger_ms: int = 0
     linger_messages: int = 500
     history: int = 0
+    reference_above: int = 0
 
     def __post_init__(self) -> None:
         problems = []
@@ -90,6 +94,8 @@ class ServiceConfig:
             problems.append(f"expected linger_messages to be a whole number from 1 up, got: {self.linger_messages!r}")
         if type(self.history) is not int or self.history < 0:
             problems.append(f"expected history to be a whole number from 0 up, got: {self.history!r}")
+        if type(self.reference_above) is not int or self.reference_above < 0:
+            problems.append(f"expected reference_above to be a whole number from 0 up, got: {self.reference_above!r}")
         problems += secrets_problems(self.secrets)
         if problems:
             raise ConfigError(problems)
@@ -130,6 +136,7 @@ class RetryService:
             secrets=self.config.secrets,
             seen=seen,
             history=self.config.history,
+            reference_above=self.config.reference_above,
         )
         limited = is_limited(policy_set)
         # what the server pushes by itself nobody can hold back
@@ -151,6 +158,10 @@ class RetryService:
             shards = Shards(store, self._sender, lease_ms=dispatching.lease_ms, lapse_cap=dispatching.lapse_cap)
             store = self._owned = OwnedStore(store, shards)
             sender = self._claims = ClaimPublisher(self._owned, self._sender)
+        if isinstance(home.broker, OriginalsBroker):
+            sender = OriginalsPublisher(sender, home.broker)
+        elif self.config.reference_above:
+            raise ConfigError("expected reference_above to be 0: the broker cannot read single records again")
         if limited:
             sender = FlowPublisher(sender, home.store, policy_set)
         self.dispatcher = Dispatcher(store, sender, push=push, config=dispatching)
@@ -265,11 +276,15 @@ class RetryService:
         def insist(call: Callable[[], T]) -> T:
             return self._insist(reader, [], call)
 
+        reconnects = self.dispatcher.stats.reconnects
         while not self._stopping.is_set():
             part = reader.poll(self.config.batch, _POLL_MS)
-            if part is not None:
-                with contextlib.suppress(_Stopped):  # its position has not moved: it comes again
+            with contextlib.suppress(_Stopped):  # its position has not moved: it comes again
+                if part is not None:
                     intake.take_slice(reader, part, insist)
+                if self.dispatcher.stats.reconnects != reconnects:
+                    reconnects = self.dispatcher.stats.reconnects
+                    intake.look_back(reader, insist)
 
     def _take(self, consumer: BrokerConsumer, deliveries: list[Delivery], *, again: bool = False) -> None:
         """Take a batch in; a record that no batch survives is left for later, and the others are taken without it."""

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from retry_topic.brokers.protocol import LogReader, Slice
-from retry_topic.headers import MAX_COUNT
+from retry_topic.headers import MAX_COUNT, retry_id
 from retry_topic.intake import Case, Insist, Intake, Taken, as_grave, counted
 from retry_topic.message import Message
 from retry_topic.names import dead_topic_of
@@ -31,6 +31,8 @@ logger = logging.getLogger("retry_topic.intake")
 class SliceIntake(Intake):
     """Takes slices in. One thread."""
 
+    _source = ""  # of the slice whose ordered messages are being stored
+
     def take_slice(self, reader: LogReader, part: Slice, insist: Insist) -> list[Taken]:
         """Store a slice, or read it again from where the store says.
 
@@ -39,7 +41,10 @@ class SliceIntake(Intake):
             part: the slice.
             insist: does a call until store and broker are there.
         """
-        cases = [self._case(delivery, again=False) for delivery in part.deliveries]
+        taken_in = [self._case(delivery, again=False) for delivery in part.deliveries]
+        cases = [case for case in taken_in if case.state.gate is None]
+        if len(cases) < len(taken_in):
+            self._take_ordered(part, [case for case in taken_in if case.state.gate is not None], insist)
         self._count_alone(cases, insist)
         now_ms = insist(self._home.store.now_ms)
         fresh = [case for case in cases if not case.duplicate]
@@ -54,11 +59,7 @@ class SliceIntake(Intake):
         graves = [(self._routed(item, part.source), reason) for item, reason in (as_grave(c, now_ms) for c in dead)]
         stored = self._accept(part, items, graves, insist)
         if isinstance(stored, StalePosition):
-            logger.warning(
-                "intake.rewound: %s is taken in up to %s, not %s", part.source, stored.position, part.expected
-            )
-            position = stored.position
-            insist(lambda: reader.rewind(part.source, position))
+            self._rewind(reader, part.source, stored.position, part.expected, insist)
             return []
         reader.done(part)
         refused = [
@@ -68,7 +69,42 @@ class SliceIntake(Intake):
         tries = [(case.tries_key, case.state.attempt, case.keep_until_ms) for case in fresh]
         rows = self._rows(fresh, now_ms) if self._history else []
         insist(lambda: self._home.store.remember(tries, logged=rows, keep=self._history))
-        return self._tell(cases)
+        return self._tell(taken_in)
+
+    def look_back(self, reader: LogReader, insist: Insist) -> None:
+        """The store's server may be another one, which knows less: what it does not know of is read to it again.
+
+        The next slice would find that out as well; but what has fallen out of the store does not wait for it.
+        """
+        expected = reader.expected()
+        known = insist(lambda: self._home.store.positions(list(expected)))
+        for (source, here), there in zip(expected.items(), known, strict=True):
+            if there != here:
+                self._rewind(reader, source, there, here, insist)
+
+    def _rewind(
+        self, reader: LogReader, source: str, position: int | None, expected: int | None, insist: Insist
+    ) -> None:
+        logger.warning("intake.rewound: %s is taken in up to %s, not %s", source, position, expected)
+        insist(lambda: reader.rewind(source, position))
+
+    def _take_ordered(self, part: Slice, cases: Sequence[Case], insist: Insist) -> None:
+        """Store messages of ordering keys beside their gates, which may lie elsewhere than the slice's position.
+
+        So they are stored before it moves. A crash in between repeats them; what is repeated is known by its record for
+        an hour, and beyond that by being there still.
+        """
+        self._source = part.source
+        self._keep(cases, insist)
+        dead = [case for case in cases if case.dead is not None and not case.duplicate]
+        if dead:
+            insist(lambda: self._tell_dead(dead))
+
+    def _record_key(self, case: Case) -> str:
+        """Under the name for ever of its partition: a retry topic made anew has other records at old places."""
+        source = case.delivery.message.source
+        offset = source.offset if source is not None else ""
+        return f"{retry_id(self._group, self._source, 0, offset)}#"
 
     def _accept(
         self, part: Slice, items: Sequence[Item], graves: Sequence[tuple[Item, str]], insist: Insist

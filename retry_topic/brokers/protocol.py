@@ -13,11 +13,11 @@ with `deliveries` raised by one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from retry_topic.message import Message
+from retry_topic.message import Message, Reference
 from wheel_sched.errors import BrokerError, BrokerUnavailable, ConfigError
 
 
@@ -129,11 +129,49 @@ class Slice:
     deliveries: Sequence[Delivery]
 
 
+@runtime_checkable
+class PartitionedConsumer(BrokerConsumer, Protocol):
+    """A member of a group that is given whole partitions, and reads each in order from what it has not settled.
+
+    A term is the time from when a partition comes to this member until it goes; numbers of terms never repeat.
+    """
+
+    def terms(self) -> Mapping[tuple[str, int], int]:
+        """The partitions (topic, number) that are this member's now, with the numbers of their terms. Any thread."""
+        ...
+
+    def term_of(self, delivery: Delivery) -> int:
+        """The term a delivery belongs to; when that is over, settling it does nothing."""
+        ...
+
+    def rejoin(self) -> None:
+        """Give up what is in hand and join the group anew: all terms are over, partitions are read from what is not
+        settled. Any thread."""
+        ...
+
+
+@runtime_checkable
+class PartitionedBroker(Protocol):
+    """What a log broker may offer besides: consumers that know their partitions (`PartitionedConsumer`)."""
+
+    def consumer(self, topics: Sequence[str], group: str, *, idle_ms: int = 30_000) -> PartitionedConsumer:
+        """See `Broker.consumer`."""
+        ...
+
+    def topic_id(self, topic: str) -> str:
+        """A name for ever of a topic: one made anew has another."""
+        ...
+
+
 PositionsOf = Callable[[Sequence[str]], Sequence[int | None]]
 
 
 class LogReader(Protocol):
     """A member of a group whose positions are kept by the reader, beside what it made of the records. One thread."""
+
+    def expected(self) -> Mapping[str, int]:
+        """For each source of this member the position that its next slice goes on from, where the keeper knew one."""
+        ...
 
     def rewind(self, source: str, position: int | None) -> None:
         """Read a source from there again; None: from where this member began with it."""
@@ -211,6 +249,15 @@ class LogBroker(Protocol):
 
     def sender(self, namespace: str, shards: int) -> ClaimSender | None:
         """What sends claims in transactions; None where there are none."""
+        ...
+
+
+@runtime_checkable
+class OriginalsBroker(Protocol):
+    """What a log broker may offer besides: reading single records again, for messages by reference."""
+
+    def originals(self, references: Sequence[Reference]) -> list[bytes | PublishFailure]:
+        """The payload each stands for, or why not: a failure that is not transient when there is none any more."""
         ...
 
 

@@ -145,6 +145,7 @@ def _details(entry: Entry) -> dict[str, Any]:
         "headers": []
         if message is None
         else [[name, value.decode("utf-8", "backslashreplace")] for name, value in message.headers],
+        "reference": None if message is None or message.reference is None else str(message.reference),
         "value_base64": base64.b64encode(found.body if message is None else message.value).decode(),
     }
 
@@ -181,5 +182,10 @@ def _tell(entry: Entry, why: str, now_ms: int) -> None:
     for name, value in message.headers:
         if name not in HEADER_NAMES:
             say(f"{'header'.ljust(13)} {name}: {one_line(value.decode('utf-8', 'backslashreplace'), 200)}")
+    if message.reference is not None:
+        say(
+            f"{paint('payload'.ljust(13), 'bold')} {message.reference.length:,} bytes in the record {message.reference}"
+        )
+        return
     preview = one_line(message.value[: 4 * _PREVIEW].decode("utf-8", "backslashreplace"), _PREVIEW)
     say(f"{paint('payload'.ljust(13), 'bold')} {len(message.value):,} bytes: {preview}")

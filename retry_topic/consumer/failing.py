@@ -87,9 +87,14 @@ def failed_message(
     return message.to(retry_topic_of(group), write(message.headers, state))
 
 
-def ordered_state(group: str, message: Message, state: RetryState, gate: str) -> RetryState:
-    """The state of a message of an ordered topic, with the id and the gate that its order is kept by."""
-    return replace(_rooted(group, message, state), ordering=gate, consumer_group=group)
+def ordered_state(
+    group: str, message: Message, state: RetryState, gate: str, topic_id: str | None = None
+) -> RetryState:
+    """The state of a message of an ordered topic, with the id and the gate that its order is kept by.
+
+    `topic_id` names the topic for ever, so that a topic made anew does not repeat the ids of heads that have succeeded.
+    """
+    return replace(_rooted(group, message, state, topic_id), ordering=gate, consumer_group=group)
 
 
 def parked_message(group: str, message: Message, state: RetryState, secrets: Sequence[bytes] = ()) -> Message:
@@ -99,7 +104,7 @@ def parked_message(group: str, message: Message, state: RetryState, secrets: Seq
     return message.to(redelivery_topic_of(group), write(message.headers, state))
 
 
-def _rooted(group: str, message: Message, state: RetryState) -> RetryState:
+def _rooted(group: str, message: Message, state: RetryState, topic_id: str | None = None) -> RetryState:
     """The state with an id and an origin. What the headers know of the origin stays; the rest is where it was read."""
     source = message.source
     if source is None or state.id is not None:
@@ -116,6 +121,8 @@ def _rooted(group: str, message: Message, state: RetryState) -> RetryState:
         place = state.original_topic, state.original_partition or 0, state.original_offset
     else:  # foreign headers that do not say where: this record is the only place there is
         place = source.topic, source.partition, source.offset
+    if place == (source.topic, source.partition, source.offset) and topic_id is not None:
+        place = topic_id, source.partition, source.offset
     return replace(state, id=retry_id(group, *place))
 
 

@@ -60,6 +60,7 @@ class Lanes(Keeper):
         give: has a delivery handled.
         sink: settles.
         lost: set when the topic is another's, by us or by who renews the lease.
+        topic_id: a name for ever of the topic, for the ids of its messages. Defaults to its name.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Lanes(Keeper):
         give: Give,
         sink: Sink,
         lost: threading.Event,
+        topic_id: str | None = None,
     ) -> None:
         super().__init__(gates, sink)
         self._owner = owner
@@ -83,6 +85,7 @@ class Lanes(Keeper):
         self._cap = parked_cap
         self._give = give
         self._lost = lost
+        self._topic_id = topic_id
         self._lanes: dict[str, Lane] = {}
         self._dirty: dict[str, None] = {}
         self._failing: list[tuple[Lane, RetryState, Outcome]] = []
@@ -97,7 +100,7 @@ class Lanes(Keeper):
             self._give(delivery, state, self._sink)
             return
         gate = gate_of(self._owner.scope, message.key)
-        state = ordered_state(self._group, message, state, gate)
+        state = ordered_state(self._group, message, state, gate, self._topic_id)
         lane = self._lanes.setdefault(gate, Lane(gate))
         lane.waiting.append((delivery, state))
         self._dirty[gate] = None

@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from retry_topic.brokers.protocol import BrokerConsumer, Delivery, LogBroker
+from retry_topic.brokers.protocol import BrokerConsumer, Delivery, LogBroker, PartitionedBroker
 from retry_topic.consumer.config import ConsumerConfig, ConsumerStats
 from retry_topic.consumer.failing import (
     delivered_message,
@@ -31,9 +31,11 @@ from retry_topic.consumer.failing import (
     too_late,
 )
 from retry_topic.consumer.heads import Heads
-from retry_topic.consumer.ordered import OrderedTopic
+from retry_topic.consumer.ordered import OrderedReader, OrderedTopic
+from retry_topic.consumer.partitions import OrderedPartitions
 from retry_topic.consumer.reporting import Reporter
 from retry_topic.consumer.settling import AWAY_S, InFlight, Outcome, Settler, Sink
+from retry_topic.consumer.term import Reading
 from retry_topic.headers import RetryState
 from retry_topic.history import Attempt, HistoryWriter, releasing_shard
 from retry_topic.home import EXPIRES_HEADER, Home
@@ -64,7 +66,7 @@ class Consumer:
         config: see `ConsumerConfig`.
 
     Raises:
-        ConfigError: its broker's topics are logs (Kafka), and `ordering` is not "none".
+        ConfigError: `ordering` is not "none", and the broker's topics are logs whose partitions it does not give out.
 
     Thread rules: a plain handler runs on up to `concurrency` threads; an async one on one loop of its own. `start`
     and `stop` from any thread but a handler's; a consumer that was stopped is not started again.
@@ -83,10 +85,11 @@ class Consumer:
         self.topics = [topics] if isinstance(topics, str) else list(topics)
         self.group = check_group(group)
         self.config = config or ConsumerConfig()
-        if self.config.ordering != "none" and isinstance(home.broker, LogBroker):
+        in_partitions = isinstance(home.broker, PartitionedBroker)
+        if self.config.ordering != "none" and isinstance(home.broker, LogBroker) and not in_partitions:
             raise ConfigError(
                 f"expected ordering to be 'none' with {type(home.broker).__name__}, got: {self.config.ordering!r}; "
-                "order by key is kept on Redis streams and in memory: nothing was started"
+                "order by key is kept on Redis streams, on Kafka and in memory: nothing was started"
             )
         self.stats = ConsumerStats()
         self._handler = handler
@@ -106,7 +109,7 @@ class Consumer:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._threads: dict[str, threading.Thread] = {}
         self._heads: Heads | None = None
-        self._ordered: list[OrderedTopic] = []
+        self._ordered: list[OrderedReader] = []
         self._reporter = Reporter(home.store, group, self.config.destination) if self.config.reports else None
 
     def __repr__(self) -> str:
@@ -155,11 +158,16 @@ class Consumer:
             self._spawn(lambda: self._poll(consumer, give), "poll")
             self._state = "running"
 
-    def _read_in_order(self, topic: str) -> OrderedTopic:
-        self.home.broker.create_topic(topic)
-        reading = OrderedTopic(self.home, topic, self.group, self.config, self.stats, self._give, self._history)
-        reading.start()
-        return reading
+    def _read_in_order(self, topic: str) -> OrderedReader:
+        broker = self.home.broker
+        broker.create_topic(topic)
+        reading = Reading(self.home, topic, self.group, self.config, self.stats, self._give, self._history)
+        if isinstance(broker, PartitionedBroker):
+            reader: OrderedReader = OrderedPartitions(reading, broker)
+        else:
+            reader = OrderedTopic(reading)
+        reader.start()
+        return reader
 
     def stop(self, timeout_s: float = 30.0) -> None:
         """Drain: read no more, wait up to `timeout_s` for running handlers, settle, leave the group. Idempotent.

@@ -57,11 +57,12 @@ class InFlight:
 
     Args:
         idle_ms: how soon the broker gives a silent consumer's deliveries to another.
+        changed: told whenever some are settled; several may share one. Defaults to one of its own.
     """
 
-    def __init__(self, idle_ms: int) -> None:
+    def __init__(self, idle_ms: int, changed: threading.Condition | None = None) -> None:
         renew_ms = max(1, idle_ms // 3)
-        self._changed = threading.Condition()
+        self._changed = changed or threading.Condition()
         self._held: dict[object, Delivery] = {}
         self._lapsing: list[object] = []
         # a tenth of slack, so that one call renews what was read in many

@@ -415,7 +415,11 @@ class Dispatcher:
         self._note(arm)
 
     def _reconnected(self, shards: Sequence[int]) -> None:
-        self._note(lambda: self._unread.update(shards))
+        def read_anew() -> None:
+            self.stats.reconnects += 1
+            self._unread.update(shards)
+
+        self._note(read_anew)
 
     def _claimed(self, claim: Claim, ahead: bool) -> None:
         self._epochs[claim.shard] = claim.epoch

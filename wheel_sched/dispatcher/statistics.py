@@ -35,6 +35,7 @@ class DispatcherStats:
     sweeps: int = 0
     recovered: int = 0
     store_errors: int = 0
+    reconnects: int = 0
     clock_jumps: int = 0
     in_flight: int = 0
     lateness_counts: list[int] = field(default_factory=lambda: [0] * (len(LATENESS_BUCKETS_MS) + 1))

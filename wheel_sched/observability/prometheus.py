@@ -46,6 +46,7 @@ _COUNTERS = {
     "marks": "Wake-ups by another process that scheduled something earlier.",
     "sweeps": "Sweeps.",
     "recovered": "Items brought back from leases that ran out.",
+    "reconnects": "Lost connections to the store that are back.",
     "store_errors": "Round trips that the store did not answer, or refused.",
     "clock_jumps": "Steps of the store's clock.",
 }

@@ -30,11 +30,11 @@ from wheel_sched.store.operations.ordering import (
     CountParked,
     ListKeys,
     LookAtHeads,
-    Own,
     Owner,
-    Ownership,
+    OwnScope,
     ParkItems,
     PassHeads,
+    ScopeOwnership,
 )
 from wheel_sched.store.plans import shard_of
 
@@ -79,13 +79,13 @@ class KeyGates:
     def __init__(self, store: DelayStore) -> None:
         self._store = store
 
-    def own(self, scope: str, holder: str, lease_ms: int) -> Ownership:
+    def own(self, scope: str, holder: str, lease_ms: int) -> ScopeOwnership:
         """Take or renew a scope for `lease_ms`; epoch 0: another holds it for so long still."""
-        return self._one(scope, Own(scope, holder, lease_ms))
+        return self._one(scope, OwnScope(scope, holder, lease_ms))
 
     def leave(self, scope: str, holder: str) -> None:
         """Give a scope up, so that another can take it at once."""
-        self._one(scope, Own(scope, holder, 0))
+        self._one(scope, OwnScope(scope, holder, 0))
 
     def close(self, owner: Owner, rows: Sequence[tuple[str, str, str]]) -> list[Outcome]:
         """Close gates: (gate, stem, label for people); see `CloseKeys`."""

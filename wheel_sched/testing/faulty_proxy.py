@@ -99,6 +99,11 @@ class FaultyProxy:
         for link in links:
             link.close()
 
+    def redirect(self, upstream: str) -> None:
+        """Lead everybody to another server from now on, as an address that follows a failover does."""
+        self._upstream = upstream
+        self.cut()
+
     def close(self) -> None:
         """Close everything and wait for the threads. Idempotent."""
         with self._lock:

@@ -76,10 +76,15 @@ _CONNECTOR_JARS = (
 
 _SETTINGS = """process.roles=broker,controller
 node.id=1
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+listeners=PLAINTEXT://127.0.0.1:{port},SASL_PLAINTEXT://127.0.0.1:{sasl},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port},SASL_PLAINTEXT://127.0.0.1:{sasl}
 controller.listener.names=CONTROLLER
-listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT
+sasl.enabled.mechanisms=PLAIN
+listener.name.sasl_plaintext.plain.sasl.jaas.config={jaas}
+authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
+allow.everyone.if.no.acl.found=true
+super.users=User:ANONYMOUS
 controller.quorum.bootstrap.servers=127.0.0.1:{controller}
 log.dirs={folder}/data
 auto.create.topics.enable=false
@@ -93,6 +98,7 @@ transaction.state.log.num.partitions=4
 share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
 share.coordinator.state.topic.num.partitions=1
+transaction.abort.timed.out.transaction.cleanup.interval.ms=1000
 group.initial.rebalance.delay.ms=0
 group.min.session.timeout.ms=1000
 group.consumer.min.session.timeout.ms=1000
@@ -107,6 +113,9 @@ log.cleaner.threads=1
 log.cleaner.dedupe.buffer.size=4194304
 """
 
+_GUEST = "guest-of-a-test"
+_JAAS = f'org.apache.kafka.common.security.plain.PlainLoginModule required user_guest="{_GUEST}";'
+
 
 class TemporaryKafka:
     """A broker of this process that can be killed, stopped for a while and restarted; `temporary_kafka` makes one."""
@@ -114,9 +123,12 @@ class TemporaryKafka:
     def __init__(self, folder: Path, classpath: str) -> None:
         self.folder = folder
         self.port = free_port()
+        self.sasl_port = free_port()
         self._classpath = classpath
         self._process: subprocess.Popen[bytes] | None = None
-        settings = _SETTINGS.format(port=self.port, controller=free_port(), folder=folder)
+        settings = _SETTINGS.format(
+            port=self.port, sasl=self.sasl_port, controller=free_port(), folder=folder, jaas=_JAAS
+        )
         (folder / "server.properties").write_text(settings)
         self._java("kafka.tools.StorageTool", "format", "--standalone", "-t", _CLUSTER_ID, "-c", "server.properties")
         self.restart()
@@ -125,6 +137,16 @@ class TemporaryKafka:
     def bootstrap(self) -> str:
         """The broker's address, the same after a restart."""
         return f"127.0.0.1:{self.port}"
+
+    def as_guest(self, password: str = _GUEST) -> dict[str, str]:
+        """Settings of a client that logs in, as `User:guest`; whoever does not may do everything."""
+        return {
+            "bootstrap.servers": f"127.0.0.1:{self.sasl_port}",
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanisms": "PLAIN",
+            "sasl.username": "guest",
+            "sasl.password": password,
+        }
 
     @property
     def pid(self) -> int | None:

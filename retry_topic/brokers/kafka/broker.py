@@ -17,12 +17,13 @@ from typing import Any, Literal
 
 from retry_topic.brokers.kafka.consumer import KafkaConsumer
 from retry_topic.brokers.kafka.log import KafkaLog
+from retry_topic.brokers.kafka.originals import Originals
 from retry_topic.brokers.kafka.producing import Producing
 from retry_topic.brokers.kafka.sender import KafkaSender
 from retry_topic.brokers.kafka.topology import Topology, check_topic
 from retry_topic.brokers.kafka.transactions import Transactions
 from retry_topic.brokers.protocol import PositionsOf, PublishFailure, joining
-from retry_topic.message import Message
+from retry_topic.message import Message, Reference
 from wheel_sched.errors import ConfigError
 
 _OURS = frozenset(
@@ -105,6 +106,7 @@ class KafkaBroker:
         self._group_protocol = group_protocol
         self.topology = Topology(self.settings, partitions, replication, topic_settings)
         self._producing: Producing | None = None
+        self._originals = Originals(self.settings, self.topology)
         self._consumers: weakref.WeakSet[KafkaConsumer] = weakref.WeakSet()
         self._logs: weakref.WeakSet[KafkaLog] = weakref.WeakSet()
 
@@ -139,7 +141,10 @@ class KafkaBroker:
         self.topology.create(names)
         transactions = None
         if self.transactions:
-            transactions = self.transaction_producer(f"{group}-{uuid.uuid4().hex[:16]}")
+            # nobody fences a dead member's producer: until its transaction has timed out the next one has to wait
+            least_ms = max(2 * self.delivery_timeout_ms, int(self.settings["socket.timeout.ms"]))
+            timeout_ms = min(self.transaction_timeout_ms, least_ms)
+            transactions = self.transaction_producer(f"{group}-{uuid.uuid4().hex[:16]}", timeout_ms)
         consumer = KafkaConsumer(
             self.member_settings(group, idle_ms),
             names,
@@ -162,6 +167,10 @@ class KafkaBroker:
     def sender(self, namespace: str, shards: int) -> KafkaSender | None:
         """What sends the claims of a store's shards in transactions; None without them."""
         return KafkaSender(self, namespace, shards) if self.transactions else None
+
+    def originals(self, references: Sequence[Reference]) -> list[bytes | PublishFailure]:
+        """See `OriginalsBroker`."""
+        return self._originals.fetch(references)
 
     def topic_id(self, topic: str) -> str:
         """See `Topology.topic_id`."""
@@ -187,6 +196,7 @@ class KafkaBroker:
             consumer.close()
         for log in list(self._logs):
             log.close()
+        self._originals.close()
         if self._producing is not None:
             self._producing.close()
 
@@ -194,10 +204,12 @@ class KafkaBroker:
     def _timeout_s(self) -> float:
         return self.delivery_timeout_ms / 1000
 
-    def transaction_producer(self, transactional_id: str) -> Transactions:
-        """Transactions under an id of its own."""
-        settings = {**self.producer_settings(), "transaction.timeout.ms": self.transaction_timeout_ms}
-        return Transactions(settings, transactional_id, self.topology.partitions, self._timeout_s)
+    def transaction_producer(self, transactional_id: str, timeout_ms: int | None = None) -> Transactions:
+        """Transactions under an id of its own, which end `timeout_ms` after it died; None: `transaction_timeout_ms`."""
+        timeout_ms = self.transaction_timeout_ms if timeout_ms is None else timeout_ms
+        settings = {**self.producer_settings(), "transaction.timeout.ms": timeout_ms}
+        topology = self.topology
+        return Transactions(settings, transactional_id, topology.partitions, self._timeout_s, topology.closed)
 
     def producer_settings(self) -> dict[str, Any]:
         """librdkafka's, of an idempotent producer that chooses partitions as the Java client does."""

@@ -24,7 +24,6 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from retry_topic.brokers.kafka.faults import EXPELLED, MemberExpelled, broker_error, error_of
 from retry_topic.brokers.kafka.hands import Hands, Place
-from retry_topic.brokers.kafka.ledger import Ledger
 from retry_topic.brokers.kafka.records import from_record
 from retry_topic.brokers.kafka.transactions import Transactions
 from retry_topic.brokers.protocol import Delivery, InDoubt, PublishFailure
@@ -175,6 +174,20 @@ class KafkaConsumer:
                 entry = self._hands.entry(delivery)
                 if entry is not None:
                     entry.since_ms = self._sign_ms = now_ms
+
+    def terms(self) -> dict[Place, int]:
+        """See `PartitionedConsumer`."""
+        with self._changed:
+            return {place: ledger.term for place, ledger in self._hands.ledgers.items()}
+
+    def term_of(self, delivery: Delivery) -> int:
+        """See `PartitionedConsumer`."""
+        return int(delivery.handle[0])
+
+    def rejoin(self) -> None:
+        """See `PartitionedConsumer`."""
+        with self._changed:
+            self._begin_anew()
 
     def close(self) -> None:
         """Leave the group at once; what is unsettled goes to others. Idempotent."""
@@ -432,7 +445,7 @@ class KafkaConsumer:
             for topic, partition in ((place.topic, place.partition) for place in partitions):
                 place = known.get((topic, partition))
                 offset, text = (0, "") if place is None else (place.offset, place.metadata or "")
-                self._hands.ledgers[topic, partition] = Ledger(offset, text)
+                self._hands.open((topic, partition), offset, text)
                 starts.append(TopicPartition(topic, partition, -2 if place is None else offset))
         client.incremental_assign(starts)
         if self._paused:

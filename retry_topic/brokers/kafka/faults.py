@@ -69,6 +69,11 @@ def unknown_topic(topic: str) -> PublishFailure:
     return PublishFailure(f"unknown topic {topic!r}"[:500], transient=False)
 
 
+def not_ours(topic: str) -> PublishFailure:
+    """There is such a topic, and this client has no right to write to it."""
+    return PublishFailure(f"{topic}: topic authorization failed", transient=False)
+
+
 def broker_error(error: object, what: str) -> BrokerError:
     """Our error for one that concerns the broker as a whole."""
     found = error_of(error)

@@ -1,7 +1,8 @@
 """What a member has in hand: the ledgers of its partitions, and the records fetched for them that nobody has asked for.
 
-It has lives: whenever the member leaves its group, all is forgotten and the next life begins. A delivery's handle tells
-its life; one of an earlier life is dead. No lock of its own: the member's guards it.
+It has lives: whenever the member leaves its group, all is forgotten and the next life begins. A partition has terms:
+the times from when it is given to the member until it goes. A delivery's handle tells its term; when that is over it is
+dead. No lock of its own: the member's guards it.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ class Hands:
 
     def __init__(self, idle_ms: int, now_ms: Callable[[], int]) -> None:
         self.life = 0
+        self._terms = 0
         self.ledgers: dict[Place, Ledger] = {}
         self._fetched: dict[Place, deque[tuple[int, Message]]] = {}  # offset and record; whose turn it is comes first
         self.fetched = 0
@@ -50,6 +52,11 @@ class Hands:
         self._fetched.clear()
         self.fetched = 0
 
+    def open(self, place: Place, offset: int, text: str) -> None:
+        """A partition is given to the member: its next term, from the committed offset with the text beside it."""
+        self._terms += 1
+        self.ledgers[place] = Ledger(offset, text, self._terms)
+
     def drop(self, places: Iterable[Place]) -> None:
         """Partitions are another member's now."""
         for place in places:
@@ -70,7 +77,7 @@ class Hands:
         for place, offset, entry in self._unsettled():
             if len(taken) < limit and now_ms - entry.since_ms >= self._idle_ms:
                 entry.deliveries, entry.since_ms = entry.deliveries + 1, now_ms
-                taken.append(Delivery(entry.message, (self.life, *place, offset), entry.deliveries))
+                taken.append(Delivery(entry.message, (self.ledgers[place].term, *place, offset), entry.deliveries))
         share = max(1, (limit - len(taken)) // max(1, len(self._fetched)))
         while self._fetched and len(taken) < limit:
             place = next(iter(self._fetched))
@@ -78,9 +85,10 @@ class Hands:
             for _ in range(min(share, len(waiting), limit - len(taken))):
                 offset, message = waiting.popleft()
                 self.fetched -= 1
-                admitted = self.ledgers[place].admit(offset, message, now_ms)
+                ledger = self.ledgers[place]
+                admitted = ledger.admit(offset, message, now_ms)
                 if admitted is not None:
-                    taken.append(Delivery(message, (self.life, *place, offset), admitted.deliveries))
+                    taken.append(Delivery(message, (ledger.term, *place, offset), admitted.deliveries))
             if waiting:
                 self._fetched[place] = waiting
         return taken
@@ -99,9 +107,9 @@ class Hands:
 
     def entry(self, delivery: Delivery) -> Entry | None:
         """What is known of a delivery; None when it is dead, or settled and forgotten."""
-        life, topic, partition, offset = delivery.handle
-        ledger = self.ledgers.get((topic, partition)) if life == self.life else None
-        return ledger.entries.get(offset) if ledger is not None else None
+        term, topic, partition, offset = delivery.handle
+        ledger = self.ledgers.get((topic, partition))
+        return ledger.entries.get(offset) if ledger is not None and ledger.term == term else None
 
     def accounts(self, places: Iterable[Place], *, counted: bool = True) -> list[TopicPartition]:
         """What to commit for partitions of which anything was handed out."""

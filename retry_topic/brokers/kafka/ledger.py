@@ -38,10 +38,12 @@ class Ledger:
     Args:
         position: the committed offset, the first that may come.
         text: what was committed beside it.
+        term: tells it from the other times that the partition was here. Defaults to 0.
     """
 
     position: int
     text: str = ""
+    term: int = 0
     entries: dict[int, Entry] = field(default_factory=dict)  # by offset, ascending
     _runs: list[tuple[int, int, int]] = field(default_factory=list)  # first offset, behind the last one, state
 

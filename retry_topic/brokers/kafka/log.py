@@ -76,6 +76,10 @@ class KafkaLog:
     def __repr__(self) -> str:
         return f"<KafkaLog {self._topic} partitions={sorted(self._parts)}>"
 
+    def expected(self) -> dict[str, int]:
+        """See `LogReader`."""
+        return {self._source(part): part.expected for part in self._parts.values() if part.expected is not None}
+
     def rewind(self, source: str, position: int | None) -> None:
         """See `LogReader`.
 

@@ -18,7 +18,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from retry_topic.brokers.kafka.attendant import LeftBehind, attended
 from retry_topic.brokers.kafka.faults import broker_error
-from retry_topic.brokers.protocol import PublishFailure
+from retry_topic.brokers.protocol import InDoubt, PublishFailure
 from retry_topic.message import Message
 from wheel_sched.errors import BrokerUnavailable
 
@@ -75,8 +75,11 @@ class KafkaSender:
 
     def send(self, shard: int, number: int, messages: Sequence[Message]) -> list[PublishFailure | None]:
         """See `ClaimSender`."""
+        sender = self._senders[shard]
+        if not sender.ready:  # a new producer would fence whoever owns the shard by now: that is for the owner to do
+            raise InDoubt(f"the producer of shard {shard} was given up: who owns the shard is to be asked first")
         offsets = [TopicPartition(self.topic, shard, number)]
-        answers = self._senders[shard].send(messages, offsets, self._reader.consumer_group_metadata())
+        answers = sender.send(messages, offsets, self._reader.consumer_group_metadata())
         self._committed_s[shard] = time.monotonic()
         return answers
 

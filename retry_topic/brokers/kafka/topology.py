@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
 from confluent_kafka import (
@@ -198,6 +198,23 @@ class Topology:
         for place in answer.topic_partitions:
             if place.error is not None:
                 raise broker_error(place.error, f"the offsets of group {group!r} could not be committed")
+
+    def closed(self, topics: Set[str]) -> set[str]:
+        """Those of some topics that this client may not write to; none where the cluster does not say."""
+        found = set()
+        asked = self.admin.describe_topics(
+            TopicCollection(sorted(topics)), include_authorized_operations=True, request_timeout=TIMEOUT_S
+        )
+        for topic, future in asked.items():
+            try:
+                rights = future.result(TIMEOUT_S).authorized_operations
+            except KafkaException as error:
+                if error_of(error).code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                    found.add(topic)
+                continue
+            if rights and _admin.AclOperation.WRITE not in rights:
+                found.add(topic)
+        return found
 
     def topic_id(self, topic: str) -> str:
         """The id of a topic, which a topic made anew under its name does not share; its name where there is none.

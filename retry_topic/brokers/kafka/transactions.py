@@ -10,13 +10,20 @@ Source: KIP-98 (transactions), KIP-447 (offsets with group metadata).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
 from retry_topic.brokers.kafka.attendant import LeftBehind, attended
-from retry_topic.brokers.kafka.faults import EXPELLED, MemberExpelled, error_of, publish_failure, unknown_topic
+from retry_topic.brokers.kafka.faults import (
+    EXPELLED,
+    MemberExpelled,
+    error_of,
+    not_ours,
+    publish_failure,
+    unknown_topic,
+)
 from retry_topic.brokers.kafka.producing import produce
 from retry_topic.brokers.protocol import Fenced, InDoubt, PublishFailure
 from retry_topic.message import Message
@@ -35,11 +42,19 @@ class Transactions:
         transactional_id: whoever uses it last fences all others.
         partitions: how many partitions a topic has, 0 = there is no such topic.
         timeout_s: how long one call may take.
+        closed: which of some topics we may not write to: asked when nobody says what a transaction has failed for.
+            Defaults to none.
     """
 
     def __init__(
-        self, settings: Mapping[str, Any], transactional_id: str, partitions: Callable[[str], int], timeout_s: float
+        self,
+        settings: Mapping[str, Any],
+        transactional_id: str,
+        partitions: Callable[[str], int],
+        timeout_s: float,
+        closed: Callable[[Set[str]], Set[str]] = lambda topics: frozenset(),
     ) -> None:
+        self._closed = closed
         self.transactional_id = transactional_id
         self._settings = {**settings, "transactional.id": transactional_id}
         self._partitions = partitions
@@ -99,6 +114,11 @@ class Transactions:
             failed = [answer for answer in answers if answer is not None]
             if left or failed:
                 to_blame = [None if answer is None or answer.transient else answer for answer in answers]
+                if not any(
+                    to_blame
+                ):  # a partition that may not be part of a transaction leaves its messages unanswered
+                    closed = self._closed({message.topic for message in messages})
+                    to_blame = [not_ours(message.topic) if message.topic in closed else None for message in messages]
                 if any(to_blame):
                     self._abort()  # which fails the others as well, so who is to blame was noted before
                     return to_blame
@@ -140,6 +160,9 @@ class Transactions:
     def _call(self, name: str, call: Callable[[], Any]) -> Any:
         try:
             return attended(call, self._timeout_s, name)
+        except SystemError as error:  # flush of a producer that was fenced: the client loses the error on its way
+            self._producer = None
+            raise BrokerUnavailable(f"{name}: the producer has failed for good: nothing was sent") from error
         except KafkaException as error:
             found = error_of(error)
             if found.code() in _FENCED:

@@ -99,6 +99,7 @@ def intake(
     headers: Literal["own", "spring"] = "own",
     secrets: tuple[bytes, ...] = (),
     history: int = 0,
+    reference_above: int = 0,
     connector: Literal["auto", "jvm", "python"] = "auto",
     most: int | None = None,
     checkpoint: str | None = None,
@@ -115,7 +116,7 @@ def intake(
         kafka: `host:port,host:port`, or librdkafka settings that name `bootstrap.servers`.
         group: whose retry topic is read.
         policies: who decides; those of the group's services. Defaults to the default policy.
-        redelivery, headers, secrets, history: as `ServiceConfig` has them; those of the group's services.
+        redelivery, headers, secrets, history, reference_above: as `ServiceConfig` has them; those of the services.
         connector: what reads; "auto" takes the JVM one where its jars are and the settings are the address alone.
             Defaults to "auto".
         most: offsets in one batch, about. Defaults to None: all there are.
@@ -137,7 +138,17 @@ def intake(
     from retry_topic.spark.kafka.taking import Taker
 
     policies = PolicySet(policies) if isinstance(policies, RetryPolicy) else policies or PolicySet()
-    taker = Taker(place, settings, group, dump_policies(policies), redelivery, headers == "spring", secrets, history)
+    taker = Taker(
+        place,
+        settings,
+        group,
+        dump_policies(policies),
+        redelivery,
+        headers == "spring",
+        secrets,
+        history,
+        reference_above,
+    )
     report = TakenIn(dry_run, group, _connector(spark, settings, connector), marks=marks_of(place, settings, group))
     if dry_run:
         return report

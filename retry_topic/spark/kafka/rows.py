@@ -65,6 +65,10 @@ class RowLog:
         self.position, self._last = behind, taken
         return part
 
+    def expected(self) -> dict[str, int]:
+        """See `LogReader`."""
+        return {} if self.position is None else {self._source: self.position}
+
     def rewind(self, source: str, position: int | None) -> None:
         """Go on from there: another has taken records in, or the store has fallen back."""
         self._rows = chain(self._last, self._rows)

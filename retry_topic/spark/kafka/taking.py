@@ -44,7 +44,7 @@ class Taker:
         settings: librdkafka's, of the cluster that has the group's dead topic.
         group: whose retry topic it is.
         policies: who decides, as TOML.
-        redelivery, spring, secrets, history: see `Intake`.
+        redelivery, spring, secrets, history, reference_above: see `Intake`.
     """
 
     place: Place
@@ -55,6 +55,7 @@ class Taker:
     spring: bool = False
     secrets: tuple[bytes, ...] = ()
     history: int = 0
+    reference_above: int = 0
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Take the rows of a task in; a row for each partition, as `SUMMARY` has it."""
@@ -71,6 +72,7 @@ class Taker:
                 spring=self.spring,
                 secrets=self.secrets,
                 history=self.history,
+                reference_above=self.reference_above,
             )
             for (topic, partition), rows in groupby(_messages(batches), _place_of):
                 done.append(self._take(store, broker, intake, topic, partition, rows))

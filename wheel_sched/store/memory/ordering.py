@@ -18,11 +18,11 @@ from wheel_sched.store.operations.ordering import (
     CountParked,
     ListKeys,
     LookAtHeads,
-    Own,
     Owner,
-    Ownership,
+    OwnScope,
     ParkItems,
     PassHeads,
+    ScopeOwnership,
 )
 from wheel_sched.store.record import encode_text
 
@@ -81,11 +81,11 @@ class Gates:
 
 
 def gate(
-    shard: MemoryShard, call: Own | CloseKeys | ParkItems | LookAtHeads | PassHeads | ListKeys | CountParked
+    shard: MemoryShard, call: OwnScope | CloseKeys | ParkItems | LookAtHeads | PassHeads | ListKeys | CountParked
 ) -> object:
     """Perform one verb of `gate.lua`."""
     match call:
-        case Own():
+        case OwnScope():
             return _own(shard, call)
         case CloseKeys():
             return _close(shard, call)
@@ -109,18 +109,18 @@ def _count(shard: MemoryShard, topics: Sequence[str]) -> dict[str, int]:
     return {topic: len(shard.held_index.get((b"ordered", topic), ())) for topic in topics}
 
 
-def _own(shard: MemoryShard, call: Own) -> Ownership:
+def _own(shard: MemoryShard, call: OwnScope) -> ScopeOwnership:
     epoch, until_ms, holder = shard.gates.owners.get(call.scope, (0, 0, ""))
     if call.lease_ms == 0:
         if holder == call.holder:
             shard.gates.owners[call.scope] = epoch, 0, ""
-        return Ownership(epoch, 0)
+        return ScopeOwnership(epoch, 0)
     lapsed = until_ms <= shard.now_ms
     if not lapsed and holder != call.holder:
-        return Ownership(0, until_ms - shard.now_ms)
+        return ScopeOwnership(0, until_ms - shard.now_ms)
     epoch += lapsed or holder != call.holder
     shard.gates.owners[call.scope] = epoch, shard.now_ms + call.lease_ms, call.holder
-    return Ownership(epoch, call.lease_ms)
+    return ScopeOwnership(epoch, call.lease_ms)
 
 
 def _close(shard: MemoryShard, call: CloseKeys) -> list[Outcome]:

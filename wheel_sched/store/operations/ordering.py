@@ -16,7 +16,7 @@ from wheel_sched.store.record import decode_text, encode_text, make_tail
 UNKNOWN_HEAD = "?"  # of a key that was rebuilt from a backup
 
 
-class Ownership(NamedTuple):
+class ScopeOwnership(NamedTuple):
     """Who reads a scope: `epoch` fences its holder's calls, 0 = another holds it; `for_ms` until it lapses."""
 
     epoch: int
@@ -47,7 +47,7 @@ class Owner:
 
 
 @dataclass(slots=True)
-class Own:
+class OwnScope:
     """Take or renew a scope, or give it up with a lease of 0."""
 
     script: ClassVar[str] = "gate"
@@ -62,8 +62,8 @@ class Own:
             return ["leave", self.scope, self.holder]
         return ["own", self.scope, self.holder, self.lease_ms]
 
-    def parse(self, reply: Any, shard: int) -> Ownership:
-        return Ownership(int(reply[0]), int(reply[1]))
+    def parse(self, reply: Any, shard: int) -> ScopeOwnership:
+        return ScopeOwnership(int(reply[0]), int(reply[1]))
 
 
 @dataclass(slots=True)

@@ -1,0 +1,192 @@
+"""OrderedPartitions: reads the partitions of one topic that a group's broker gives this member, each in order of keys.
+
+A record's key decides its partition, and a partition is read by one member of the group at a time, so the order of a
+key is kept by whoever has its partition; all consumers of the group share the work. Each partition has a term (`term`)
+from when it comes until it goes, and a scope of its own. Its first records wait until the scope is ours: a member that
+has lost the partition gives the scope up when it hears of it, one that died leaves a lease that ends with its
+membership.
+
+Around a rebalance the old and the new reader may both handle a record that was not settled; that is a repeat, and
+breaks no order: neither begins what follows before it is through with it, and the store hears the newer one alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+
+from retry_topic.brokers.protocol import PartitionedBroker, PartitionedConsumer
+from retry_topic.consumer.ordered import READ_AHEAD, new_holder
+from retry_topic.consumer.settling import AWAY_S
+from retry_topic.consumer.term import Reading, Term
+from wheel_sched.errors import BrokerError
+from wheel_sched.store.key_gates import scope_of
+
+logger = logging.getLogger("retry_topic.consumer")
+
+_POLL_MS = 250  # how soon it is seen that a partition has gone, when nothing is read
+
+Place = tuple[str, int]
+
+
+class OrderedPartitions:
+    """One ordered topic of a consumer; see `OrderedReader`.
+
+    Args:
+        reading: what to read, and for whom.
+        broker: the broker of its home, which gives partitions.
+    """
+
+    def __init__(self, reading: Reading, broker: PartitionedBroker) -> None:
+        self._reading = reading
+        self._broker = broker
+        self._holder = new_holder()
+        self._lease_s = reading.config.idle_ms / 1000
+        self._terms: dict[Place, tuple[int, Term]] = {}
+        self._last: dict[Place, int] = {}  # numbers of terms up to this are over
+        self._settled = threading.Condition()
+        self._stopping = threading.Event()
+        self._until = 0.0
+        self._careful = True
+        self._thread = threading.Thread(target=self._run, name=f"{reading.group}-read-{reading.topic}", daemon=True)
+
+    def __repr__(self) -> str:
+        state = "stopping" if self._stopping.is_set() else "running"
+        return f"<OrderedPartitions {self._reading.topic} {sorted(part for _, part in self._terms)} {state}>"
+
+    def start(self) -> None:
+        """See `OrderedReader`."""
+        self._thread.start()
+
+    def stop(self, until: float) -> None:
+        """See `OrderedReader`."""
+        self._until = until
+        self._stopping.set()
+
+    def join(self, timeout_s: float) -> None:
+        """See `OrderedReader`."""
+        self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        failures = 0
+        while not self._stopping.is_set():
+            try:
+                self._read()
+                failures = 0
+            except Exception as error:  # whatever it is, somebody has to read the topic
+                if not isinstance(error, BrokerError):
+                    logger.exception("consumer.reading_failed")
+                elif failures == 0:
+                    logger.warning("consumer.away: %s", error)
+                self._stopping.wait(AWAY_S[min(failures, len(AWAY_S) - 1)])
+                failures += 1
+
+    def _read(self) -> None:
+        """As a member of the group, until told to stop."""
+        reading = self._reading
+        topic_id = self._broker.topic_id(reading.topic)
+        consumer = self._broker.consumer([reading.topic], reading.group, idle_ms=reading.config.idle_ms)
+        try:
+            self._poll(consumer, topic_id)
+        finally:
+            terms = [term for _, term in self._terms.values()]
+            self._terms.clear()
+            for term in terms:
+                term.end(self._until)
+            consumer.close()  # before the scopes are free: what is unsettled is read again by whoever owns them next
+            for term in terms:
+                term.leave()
+
+    def _poll(self, consumer: PartitionedConsumer, topic_id: str) -> None:
+        from retry_topic.consumer import runtime  # what is suspect, all readers think the same of
+
+        config, stats = self._reading.config, self._reading.stats
+        failures = 0
+        limit = config.concurrency * READ_AHEAD
+        wait_ms = min(_POLL_MS, max(1, config.idle_ms // 4))
+        while not self._stopping.is_set():
+            self._follow(consumer, topic_id)
+            room = self._room(1 if self._careful else limit, wait_ms / 1000)
+            if room == 0:
+                continue
+            try:
+                deliveries = consumer.poll(room, wait_ms)
+                failures = 0
+            except BrokerError as error:
+                if failures == 0 and not self._stopping.is_set():
+                    logger.warning("consumer.away: %s", error)
+                self._stopping.wait(AWAY_S[min(failures, len(AWAY_S) - 1)])
+                failures += 1
+                continue
+            stats.delivered += len(deliveries)
+            if deliveries:
+                suspect = any(runtime.is_suspect(one, config.crash_cap) for one in deliveries)
+                self._careful = self._careful and suspect
+            for delivery in deliveries:
+                source, number = delivery.message.source, consumer.term_of(delivery)
+                if source is not None:
+                    term = self._term(consumer, (source.topic, source.partition), number, topic_id)
+                    if term is not None:  # else its term is over, it comes again in the next one
+                        term.add(delivery)
+
+    def _follow(self, consumer: PartitionedConsumer, topic_id: str) -> None:
+        """Begin and end terms as partitions come and go."""
+        ours = consumer.terms()
+        for place, (number, term) in list(self._terms.items()):
+            if ours.get(place) != number:
+                self._end(place)
+            elif term.lost.is_set():
+                # the store says so while the broker does not: both have to begin anew, or what was in hand would be
+                # handed out behind what follows it
+                logger.warning("consumer.scope_lost: %s partition %d is read anew", *place)
+                for lost in list(self._terms):
+                    self._end(lost)
+                consumer.rejoin()
+                return
+        for place, number in ours.items():
+            self._term(consumer, place, number, topic_id)
+
+    def _term(self, consumer: PartitionedConsumer, place: Place, number: int, topic_id: str) -> Term | None:
+        """The term of a partition, begun when it is a new one; None when it is over."""
+        known = self._terms.get(place)
+        if known is not None and known[0] == number:
+            return known[1]
+        if number <= self._last.get(place, 0):
+            return None
+        if known is not None:
+            self._end(place)
+        self._last[place] = number
+        self._careful = True  # its last reader may have died over a record of it
+        term = Term(
+            self._reading,
+            consumer,
+            scope_of(self._reading.group, topic_id, place[1]),
+            f"{self._holder}-{number}",
+            self._lease_s,
+            topic_id=topic_id,
+            changed=self._settled,
+        )
+        self._terms[place] = number, term
+        term.begin_when_free()
+        return term
+
+    def _end(self, place: Place) -> None:
+        """A partition has gone; the rest is done beside, so that the others go on."""
+        _, term = self._terms.pop(place)
+        term.lose()
+
+        def end() -> None:
+            term.leave()
+            term.end(0.0)
+
+        threading.Thread(target=end, name=f"{self._reading.group}-end-{place[1]}", daemon=True).start()
+
+    def _room(self, limit: int, timeout_s: float) -> int:
+        """How many more may be read in all; waits up to `timeout_s` for the first."""
+        in_flights = [term.in_flight for _, term in self._terms.values()]
+        until_s = time.monotonic() + timeout_s
+        with self._settled:
+            while (held := sum(map(len, in_flights))) >= limit and (left_s := until_s - time.monotonic()) > 0:
+                self._settled.wait(left_s)
+        return max(0, limit - held)

@@ -1,0 +1,102 @@
+"""What one message is refused for concerns that message alone; and how a client is let in."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import admin as _typed_admin
+
+from retry_topic import Consumer, DeadLetters, Message, RetryPolicy, RetryService, connect
+from retry_topic.brokers.kafka import KafkaBroker
+from retry_topic.policy import Fixed
+from retry_topic.wire import encode_body
+from wheel_sched.errors import BrokerError
+from wheel_sched.store import Item
+
+if TYPE_CHECKING:
+    from wheel_sched.testing.kafka import TemporaryKafka
+
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
+
+PATIENCE_S = 60.0
+_admin: Any = _typed_admin  # which does not say all it exports
+
+
+def show_only(kafka: TemporaryKafka, topic: str) -> None:
+    """The guest may see a topic, and neither read nor write it."""
+    admin = _admin.AdminClient({"bootstrap.servers": kafka.bootstrap})
+    rule = _admin.AclBinding(
+        _admin.ResourceType.TOPIC,
+        topic,
+        _admin.ResourcePatternType.LITERAL,
+        "User:guest",
+        "*",
+        _admin.AclOperation.DESCRIBE,
+        _admin.AclPermissionType.ALLOW,
+    )
+    for future in admin.create_acls([rule]).values():
+        future.result(30)
+
+
+def test_what_is_refused_is_dead_alone_and_the_rest_of_its_claim_goes_out(kafka: TemporaryKafka, name: str) -> None:
+    """No such topic, too large for its topic, no right to write there; over a login, in transactions."""
+    small, forbidden, good = f"{name}-small", f"{name}-forbidden", f"{name}-good"
+    host = KafkaBroker(kafka.bootstrap)
+    host.topology.create([small], settings={"max.message.bytes": "2000"})
+    host.topology.create([forbidden, good])
+    show_only(kafka, forbidden)
+    bodies = {
+        "good-1": Message(good, b"1"),
+        "unknown": Message(f"{name}-unknown", b"x"),
+        "large": Message(small, random.Random(1).randbytes(10_000)),
+        "forbidden": Message(forbidden, b"x"),
+        "good-2": Message(good, b"2"),
+    }
+    with connect("memory:", broker=KafkaBroker(kafka.as_guest()), namespace=name) as home:
+        home.store.schedule([Item(each, 0, encode_body(message), message.topic) for each, message in bodies.items()])
+        with RetryService(home, name) as service:
+            assert service.hand_over == "transactions"
+            until_s = time.monotonic() + PATIENCE_S
+            while home.store.counts().total("due") + home.store.counts().total("fly"):
+                assert time.monotonic() < until_s, home.store.counts()
+                time.sleep(0.02)  # the service's threads' doing
+        reasons = {letter.id: letter.reason for letter in DeadLetters(home).select()}
+    assert reasons.keys() == {"unknown", "large", "forbidden"}
+    assert "unknown topic" in reasons["unknown"]
+    assert "too large" in reasons["large"].lower()
+    assert "authorization failed" in reasons["forbidden"].lower()
+    reader = host.consumer([good], f"{name}-looker")
+    found: list[bytes] = []
+    while len(found) < 2:
+        assert time.monotonic() < until_s
+        found += [one.message.value for one in reader.poll(2, 500)]
+    host.close()
+    assert found == [b"1", b"2"]
+
+
+def test_failed_messages_come_back_over_a_login(kafka: TemporaryKafka, name: str) -> None:
+    """Every client of a service and a consumer logs in; one that may not is told so."""
+    seen: list[bytes] = []
+    done = threading.Event()
+
+    def handle(message: Message) -> None:
+        seen.append(message.value)
+        if len(seen) < 3:
+            raise OSError("not yet")
+        done.set()
+
+    with connect("memory:", broker=KafkaBroker(kafka.as_guest()), namespace=name) as home:
+        home.broker.create_topic(f"{name}-orders")
+        policy = RetryPolicy(delay=Fixed(base_ms=50))
+        with RetryService(home, name, policy), Consumer(home, f"{name}-orders", handle, group=name):
+            assert not any(home.broker.publish([Message(f"{name}-orders", b"one")]))
+            assert done.wait(PATIENCE_S)
+    assert seen == [b"one"] * 3
+    stranger = KafkaBroker(kafka.as_guest("wrong"))
+    with pytest.raises(BrokerError):
+        stranger.topics()
+    stranger.close()

@@ -1,0 +1,113 @@
+"""Messages by reference over a real broker: large payloads stay in the retry topic, until retention takes them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import TopicPartition
+
+from retry_topic import Consumer, ConsumerConfig, DeadLetters, Home, RetryPolicy, RetryService, connect
+from retry_topic.brokers.kafka import KafkaBroker
+from retry_topic.brokers.protocol import PublishFailure
+from retry_topic.headers import read
+from retry_topic.message import Message, Reference, digest_of
+from retry_topic.names import retry_topic_of
+from retry_topic.policy import Fixed
+from retry_topic.service import ServiceConfig
+from retry_topic.wire import decode_body
+
+if TYPE_CHECKING:
+    from wheel_sched.testing.kafka import TemporaryKafka
+
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
+
+LARGE = bytes(range(256)) * 4_000  # a megabyte
+PATIENCE_S = 60.0
+
+
+@pytest.fixture
+def home(kafka: TemporaryKafka, name: str) -> Iterator[Home]:
+    """Over the session's broker; the store is this process's."""
+    with connect("memory:", broker=KafkaBroker(kafka.bootstrap), namespace=name) as home:
+        home.broker.create_topic(f"{name}-orders")
+        yield home
+
+
+def until(condition: Callable[[], bool], home: Home) -> None:
+    until_s = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < until_s, home.store.counts()
+        time.sleep(0.02)  # other threads' doing; there is nothing to wait on
+
+
+def test_a_large_message_comes_back_whole_and_the_store_never_has_it(home: Home, name: str) -> None:
+    """Through two retries; small ones beside it are stored as ever."""
+    seen: list[tuple[bytes, int]] = []
+
+    def handle(message: Message) -> None:
+        attempt = read(message.headers).attempt + 1
+        seen.append((message.value, attempt))
+        if attempt < 3:
+            raise OSError("not yet")
+
+    bodies: list[bytes] = []
+    policy = RetryPolicy(delay=Fixed(base_ms=500))
+    service = RetryService(home, name, policy, config=ServiceConfig(reference_above=100_000))
+    with service, Consumer(home, f"{name}-orders", handle, group=name, config=ConsumerConfig(idle_ms=6_000)):
+        assert not any(home.broker.publish([Message(f"{name}-orders", value) for value in (LARGE, b"small")]))
+        until(lambda: home.store.counts().total("due") == 2, home)
+        bodies += [item.body for item in home.store.list_items("due").found]
+        until(lambda: len(seen) == 6, home)
+    assert sorted(attempt for value, attempt in seen if value == LARGE) == [1, 2, 3]
+    assert sorted(attempt for value, attempt in seen if value == b"small") == [1, 2, 3]
+    assert max(map(len, bodies)) < 5_000
+
+
+def test_what_retention_took_is_a_dead_letter_that_says_so(home: Home, kafka: TemporaryKafka, name: str) -> None:
+    """When it is due, and not before; it is told apart from a broker that is away."""
+    policy = RetryPolicy(delay=Fixed(base_ms=3_600_000))
+    retries = retry_topic_of(name)
+    broker = home.broker
+    assert isinstance(broker, KafkaBroker)
+    with RetryService(home, name, policy, config=ServiceConfig(reference_above=1_000)):
+        until(lambda: retries in broker.topics(), home)
+        assert not any(broker.publish([Message(retries, b"%d" % n + LARGE) for n in range(2)]))
+        until(lambda: home.store.counts().total("due") == 2, home)
+        first, second = sorted(
+            home.store.list_items("due").found, key=lambda item: str(decode_body(item.body).reference)
+        )
+        kept = decode_body(second.body).reference
+        assert kept is not None
+        deleted = broker.topology.admin.delete_records([TopicPartition(retries, kept.partition, kept.offset)])
+        for future in deleted.values():
+            future.result(30)
+        for item in (first, second):
+            home.store.reschedule([item.id], 0, route=item.route)
+        until(lambda: home.store.counts().ever.get(("completed", second.topic), 0) == 1, home)
+        (letter,) = DeadLetters(home).select()
+    assert letter.id == first.id
+    assert letter.reason == (
+        f"original: the record {retries}/0/0 ({len(LARGE) + 1:,} bytes) is gone: "
+        "retention, compaction or a deletion has taken it"
+    )
+    assert letter.message is not None
+    assert letter.message.reference is not None
+
+
+def test_records_are_read_again_one_by_one(home: Home, name: str) -> None:
+    """Out of order, twice, far apart, behind the end, in a topic that is not there."""
+    topic = f"{name}-orders"
+    values = [b"%d" % n for n in range(300)]
+    assert not any(home.broker.publish([Message(topic, value) for value in values]))
+    places = [299, 0, 5, 5, 150, 4_000]
+    wanted = [Reference(topic, 0, at, 1, digest_of(b"")) for at in places]
+    broker = home.broker
+    assert isinstance(broker, KafkaBroker)
+    found = broker.originals([*wanted, Reference(f"{name}-none", 0, 0, 1, "")])
+    assert found[:5] == [values[at] for at in places[:5]]
+    for failure in found[5:]:
+        assert isinstance(failure, PublishFailure)
+        assert not failure.transient

@@ -1,0 +1,203 @@
+"""The Kafka broker over two small stand-ins that need neither Java nor Maven: what can be shown without a real cluster.
+
+librdkafka's imitation of a cluster has groups and no transactions; noida-db, a server in one binary, has transactions.
+`make kafka-test` runs the whole over a real broker.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from retry_topic import Consumer, ConsumerConfig, Message, RetryPolicy, RetryService, connect
+from retry_topic.brokers.kafka import KafkaBroker
+from retry_topic.brokers.protocol import Delivery
+from retry_topic.headers import read
+from retry_topic.names import dead_topic_of, redelivery_topic_of
+from retry_topic.policy import Fixed
+from retry_topic.service import ServiceConfig
+from wheel_sched.errors import BrokerError
+from wheel_sched.testing.kafka import mock_kafka
+from wheel_sched.testing.servers import free_port
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]
+
+PATIENCE_S = 60.0
+STAND_IN = Path(sys.executable).with_name("noida-db")
+
+
+@pytest.fixture(scope="module")
+def imitation() -> Iterator[str]:
+    """librdkafka's."""
+    with mock_kafka() as servers:
+        yield servers
+
+
+@pytest.fixture(scope="module")
+def with_transactions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server with transactions."""
+    if not STAND_IN.exists():
+        pytest.skip("noida-db is not installed: nothing is shown of transactions here")
+    folder = tmp_path_factory.mktemp("noida")
+    port = free_port()
+    command = [STAND_IN, "start", "--only", "kafka", "--kafka-port", str(port), "--data-dir", folder]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        broker = KafkaBroker(f"127.0.0.1:{port}")
+        until(lambda: _answers(broker))
+        broker.close()
+        yield f"127.0.0.1:{port}"
+    finally:
+        process.kill()
+        process.wait(30)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def name() -> str:
+    """A name of this test's own, for topics, groups and namespaces."""
+    return f"t{uuid4().hex[:10]}"
+
+
+def _answers(broker: KafkaBroker) -> bool:
+    try:
+        broker.topology.admin.list_topics(timeout=1)
+    except Exception:  # it opens its port in its own time
+        return False
+    return True
+
+
+def until(condition: Callable[[], bool], told: Callable[[], object] = lambda: "") -> None:
+    until_s = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < until_s, f"waited in vain: {told()}"
+        time.sleep(0.02)  # other threads' doing; there is nothing to wait on
+
+
+def received(consumer: Any, count: int) -> list[Delivery]:
+    found: list[Delivery] = []
+    until_s = time.monotonic() + PATIENCE_S
+    while len(found) < count:
+        assert time.monotonic() < until_s, found
+        found += consumer.poll(count - len(found), 500)
+    return found
+
+
+class Failing:
+    """Notes what it is given by key, and fails each message whose value is told, so often."""
+
+    def __init__(self, **failures: int) -> None:
+        self.left = {value.encode(): times for value, times in failures.items()}
+        self.seen: dict[bytes | None, list[bytes]] = defaultdict(list)
+        self.attempts: Counter[tuple[bytes, int]] = Counter()
+        self._lock = threading.Lock()
+
+    def __call__(self, message: Message) -> None:
+        with self._lock:
+            self.seen[message.key].append(message.value)
+            self.attempts[message.value, read(message.headers).attempt + 1] += 1
+            if self.left.get(message.value, 0):
+                self.left[message.value] -= 1
+                raise OSError("not yet")
+
+    def count(self) -> int:
+        with self._lock:
+            return sum(map(len, self.seen.values()))
+
+
+def test_settled_records_stay_settled_when_another_takes_over(imitation: str, name: str) -> None:
+    """Out of order, and handed out before: the successor has the rest, and each group its own account."""
+    broker = KafkaBroker(imitation, transactions=False, group_protocol="consumer")
+    try:
+        broker.create_topic(name)
+        assert not any(broker.publish([Message(name, b"%d" % n, b"one key") for n in range(6)]))
+        first = broker.consumer([name], f"{name}-a", idle_ms=6_000)
+        got = received(first, 6)
+        first.ack([got[1], got[4]])
+        assert first.forward([(got[2], Message(f"{name}-out", b"forwarded"))])[0] is not None  # there is no such topic
+        first.close()
+        second = broker.consumer([name], f"{name}-a", idle_ms=6_000)
+        assert [one.message.value for one in received(second, 4)] == [b"0", b"2", b"3", b"5"]
+        second.close()
+        other = broker.consumer([name], f"{name}-b", idle_ms=6_000)
+        assert len(received(other, 6)) == 6
+        other.close()
+    finally:
+        broker.close()
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_failed_messages_come_back_over_an_imitation(imitation: str, name: str, protocol: Any) -> None:
+    """In both protocols of groups: taken in by slices, redelivered, buried; a key's order is kept."""
+    broker = KafkaBroker(imitation, transactions=False, group_protocol=protocol)
+    handler = Failing(a1=2, dead=9)
+    config = ConsumerConfig(ordering="key", idle_ms=6_000)
+    with connect("memory:", broker=broker, namespace=name, shards=2) as home:
+        broker.create_topic(name)
+        values = [(b"a", b"a%d" % n) for n in range(1, 5)] + [(b"b", b"b1"), (b"d", b"dead"), (b"d", b"alive")]
+        assert not any(broker.publish([Message(name, value, key) for key, value in values]))
+        policy = RetryPolicy(delay=Fixed(base_ms=30), max_attempts=3)
+        with RetryService(home, name, policy), Consumer(home, name, handler, group=name, config=config):
+            until(lambda: handler.count() == 11, lambda: handler.seen)
+            until(lambda: home.store.counts().total("dead") == 1)
+        assert handler.seen[b"a"] == [b"a1", b"a1", b"a1", b"a2", b"a3", b"a4"]
+        assert handler.seen[b"d"] == [b"dead"] * 3 + [b"alive"]
+        reader = broker.consumer([dead_topic_of(name)], f"{name}-looker", idle_ms=6_000)
+        assert [one.message.value for one in received(reader, 1)] == [b"dead"]
+
+
+def test_transactions_bring_each_failure_back_once(with_transactions: str, name: str) -> None:
+    """Readers of committed records see each redelivery once; a large one comes by reference."""
+    broker = KafkaBroker(with_transactions, partitions=2)
+    values = {b"%d" % n: 2 for n in range(30)} | {b"x" * 20_000: 2}
+    handler = Failing()
+    handler.left = dict(values)
+    with connect("memory:", broker=broker, namespace=name, shards=2) as home:
+        broker.create_topic(name)
+        service = RetryService(
+            home, name, RetryPolicy(delay=Fixed(base_ms=50)), config=ServiceConfig(reference_above=10_000)
+        )
+        with service, Consumer(home, name, handler, group=name):
+            assert service.hand_over == "transactions"
+            assert not any(broker.publish([Message(name, value) for value in values]))
+            until(lambda: handler.count() == 3 * len(values), lambda: handler.attempts)
+            until(lambda: not sum(home.store.counts().total(state) for state in ("due", "fly")))
+        assert handler.attempts == Counter([(value, attempt) for value in values for attempt in (1, 2, 3)])
+        reader = broker.consumer([redelivery_topic_of(name)], f"{name}-looker", idle_ms=6_000)
+        sent = Counter(one.message.value for one in received(reader, 2 * len(values)))
+        assert set(sent.values()) == {2}
+        assert reader.poll(10, 500) == []
+
+
+def test_whoever_takes_a_shard_over_fences_the_last_one(with_transactions: str, name: str) -> None:
+    """And learns the number of what went out; what the last one still sends does not."""
+    broker = KafkaBroker(with_transactions)
+    try:
+        broker.create_topic(name)
+        first, second = broker.sender(name, 1), broker.sender(name, 1)
+        assert first is not None
+        assert second is not None
+        assert first.take_over(0) is None
+        assert first.send(0, 5, [Message(name, b"sent")]) == [None]
+        assert second.take_over(0) == 5
+        with pytest.raises(BrokerError):
+            first.send(0, 6, [Message(name, b"late")])
+        with pytest.raises(BrokerError):  # also when it tries again: a new producer of its own would fence the second
+            first.send(0, 6, [Message(name, b"late")])
+        assert second.send(0, 6, [Message(name, b"next")]) == [None]
+        reader = broker.consumer([name], f"{name}-looker", idle_ms=6_000)
+        assert [one.message.value for one in received(reader, 2)] == [b"sent", b"next"]
+        for sender in (first, second):
+            sender.close()
+    finally:
+        broker.close()

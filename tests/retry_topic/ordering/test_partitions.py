@@ -1,0 +1,193 @@
+"""Order per key where the broker gives out partitions: when a reader's time with one begins, and what is too late."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from retry_topic import Consumer, ConsumerConfig, Home, Message
+from retry_topic.brokers.memory import MemoryBroker
+from retry_topic.brokers.protocol import Delivery, PublishFailure
+from retry_topic.consumer.ordered import OrderedReader
+from retry_topic.consumer.partitions import OrderedPartitions
+from retry_topic.message import Source
+from wheel_sched.store import open_store
+from wheel_sched.store.key_gates import KeyGates, gate_of, scope_of
+
+PATIENCE_S = 30.0
+PLACE = ("orders", 0)
+SCOPE = scope_of("g", "id-of-orders", 0)
+
+
+class Member:
+    """A member of a group that is told what partitions it has and what it reads."""
+
+    def __init__(self) -> None:
+        self.ours: dict[tuple[str, int], int] = {}
+        self.waiting: list[Delivery] = []
+        self.settled: list[bytes] = []
+        self.forwarded: list[bytes] = []
+        self.rejoined = 0
+        self._changed = threading.Condition()
+
+    def give(self, term: int, *values: bytes, first: int = 0) -> None:
+        """Records of the partition, read in a term of it."""
+        with self._changed:
+            for offset, value in enumerate(values, first):
+                source = Source(*PLACE, str(offset), 1)
+                self.waiting.append(Delivery(Message("orders", value, b"k", (), source), term))
+            self._changed.notify_all()
+
+    def poll(self, limit: int, timeout_ms: int) -> list[Delivery]:
+        with self._changed:
+            self._changed.wait_for(lambda: self.waiting, min(timeout_ms, 20) / 1000)
+            found, self.waiting = self.waiting[:limit], self.waiting[limit:]
+            return found
+
+    def ack(self, deliveries: Sequence[Delivery]) -> None:
+        self.settled += [one.message.value for one in deliveries if one.handle in self.ours.values()]
+
+    def forward(self, pairs: Sequence[tuple[Delivery, Message]]) -> list[PublishFailure | None]:
+        self.forwarded += [one.message.value for one, _ in pairs if one.handle in self.ours.values()]
+        return [None] * len(pairs)
+
+    def beat(self, deliveries: Sequence[Delivery]) -> None:
+        """Nobody counts."""
+
+    def terms(self) -> dict[tuple[str, int], int]:
+        return dict(self.ours)
+
+    def term_of(self, delivery: Delivery) -> int:
+        return int(delivery.handle)
+
+    def rejoin(self) -> None:
+        self.rejoined += 1
+        self.ours = {}
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+class Partitions(MemoryBroker):
+    """Memory's, but the ordered topic is read by `member`."""
+
+    def __init__(self, member: Member) -> None:
+        super().__init__(create_topics=True)
+        self.member = member
+
+    def topic_id(self, topic: str) -> str:
+        return f"id-of-{topic}"
+
+    def consumer(self, topics: Sequence[str], group: str, *, idle_ms: int = 30_000) -> Any:
+        return self.member if list(topics) == ["orders"] else super().consumer(topics, group, idle_ms=idle_ms)
+
+
+class Bench:
+    """A consumer whose handler notes what it is given, fails what it is told to, and waits where it is told to."""
+
+    def __init__(self, home: Home, member: Member) -> None:
+        self.home, self.member = home, member
+        self.gates = KeyGates(home.store)
+        self.seen: list[bytes] = []
+        self.fails: set[bytes] = set()
+        self.hold: dict[bytes, threading.Event] = {}
+        self.consumer = Consumer(
+            home, "orders", self, group="g", config=ConsumerConfig(ordering="key", idle_ms=60_000, concurrency=4)
+        )
+
+    def __call__(self, message: Message) -> None:
+        self.seen.append(message.value)
+        if message.value in self.hold:
+            assert self.hold[message.value].wait(PATIENCE_S)
+        if message.value in self.fails:
+            raise OSError("not yet")
+
+    @property
+    def reader(self) -> OrderedPartitions:
+        (reader,) = self.consumer._ordered
+        found: OrderedReader = reader
+        assert isinstance(found, OrderedPartitions)
+        return found
+
+
+def until(condition: Callable[[], object]) -> None:
+    until_s = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < until_s
+        time.sleep(0.002)  # other threads' doing; there is nothing to wait on
+
+
+@pytest.fixture
+def bench(quick_poll: None) -> Iterator[Bench]:
+    member = Member()
+    with Home(open_store("memory:", shards=2), Partitions(member)) as home:
+        yield Bench(home, member)
+
+
+def test_a_failed_message_parks_what_follows(bench: Bench) -> None:
+    """It is told to the retry topic, what is behind it to the store."""
+    bench.fails = {b"1"}
+    bench.member.ours = {PLACE: 1}
+    with bench.consumer:
+        bench.member.give(1, b"0", b"1", b"2", b"3")
+        until(lambda: sorted(bench.member.settled) == [b"0", b"2", b"3"])
+        until(lambda: bench.member.forwarded == [b"1"])
+        assert bench.seen == [b"0", b"1"]
+        (closed,) = bench.gates.closed()
+        assert (closed.gate, closed.parked) == (gate_of(SCOPE, b"k"), 2)
+
+
+def test_records_wait_until_the_partition_s_scope_is_ours(bench: Bench) -> None:
+    """The last reader has closed a key meanwhile: what it did is known before anything is handed out."""
+    before = bench.gates.own(SCOPE, "before", 60_000)
+    assert before.epoch
+    bench.member.ours = {PLACE: 1}
+    with bench.consumer:
+        bench.member.give(1, b"0")
+        until(lambda: bench.reader._terms and len(bench.reader._terms[PLACE][1].in_flight) == 1)
+        assert bench.seen == []
+        bench.gates.leave(SCOPE, "before")
+        until(lambda: bench.member.settled == [b"0"])
+
+
+def test_what_belongs_to_a_term_that_is_over_is_not_handled(bench: Bench) -> None:
+    """Neither what is read late nor what waits behind a running handler; the next term has it again."""
+    go_on = bench.hold[b"0"] = threading.Event()
+    bench.member.ours = {PLACE: 1}
+    with bench.consumer:
+        bench.member.give(1, b"0", b"1")
+        until(lambda: bench.seen == [b"0"])
+        bench.member.ours = {}
+        until(lambda: not bench.reader._terms)
+        bench.member.give(1, b"2", first=2)
+        until(lambda: not bench.member.waiting)
+        bench.hold.clear()
+        bench.member.ours = {PLACE: 2}
+        bench.member.give(2, b"0", b"1", b"2")
+        until(lambda: bench.member.settled == [b"0", b"1", b"2"])
+        go_on.set()
+    assert bench.seen == [b"0", b"0", b"1", b"2"]
+
+
+def test_a_scope_that_is_anothers_makes_the_member_begin_anew(bench: Bench) -> None:
+    """The store says so while the broker does not: what was in hand must not come behind what follows it."""
+    bench.member.ours = {PLACE: 1}
+    with bench.consumer:
+        until(lambda: bench.reader._terms and bench.reader._terms[PLACE][1]._lanes is not None)
+        term = bench.reader._terms[PLACE][1]
+        bench.gates.leave(SCOPE, term._holder)
+        assert bench.gates.own(SCOPE, "another", 60_000).epoch
+        bench.fails = {b"0"}
+        bench.member.give(1, b"0", b"1")
+        until(lambda: bench.member.rejoined == 1)
+        assert bench.member.forwarded == []
+        bench.gates.leave(SCOPE, "another")
+        bench.fails = set()
+        bench.member.ours = {PLACE: 2}
+        bench.member.give(2, b"0", b"1")
+        until(lambda: bench.member.settled == [b"0", b"1"])
+    assert bench.seen == [b"0", b"0", b"1"]

@@ -1,0 +1,177 @@
+"""Messages by reference: what the store holds instead of a payload, and what becomes of it on the way out."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from retry_topic import Message, RetryService, connect
+from retry_topic.brokers.memory import MemoryBroker
+from retry_topic.brokers.protocol import Delivery, PublishFailure
+from retry_topic.headers import RetryState, write
+from retry_topic.home import Home
+from retry_topic.intake import Intake
+from retry_topic.message import Reference, Source, digest_of
+from retry_topic.originals import MOST_BYTES, OriginalsPublisher
+from retry_topic.policy import Fixed, PolicySet, RetryPolicy
+from retry_topic.service import ServiceConfig
+from retry_topic.wire import decode_body, encode_body, taken_apart
+from wheel_sched.dispatcher import Batch, Failed
+from wheel_sched.errors import BrokerUnavailable, ConfigError, Rejected
+from wheel_sched.store import Claim, Claimed, Dead, Done, Held, Next, open_store
+
+LARGE = b"x" * 1_000
+SOURCE = Source("g.retry", 3, "17", 1)
+
+
+class Originals:
+    """A broker that can read records again, from a table."""
+
+    def __init__(self, *answers: bytes | PublishFailure) -> None:
+        self.answers = list(answers)
+        self.asked: list[Reference] = []
+        self.away = False
+
+    def originals(self, references: Sequence[Reference]) -> list[bytes | PublishFailure]:
+        if self.away:
+            raise BrokerUnavailable("nobody answers")
+        self.asked += references
+        return [self.answers.pop(0) for _ in references]
+
+
+class Sent:
+    """A publisher that notes what it is to send."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+
+    def publish(self, batch: Batch) -> None:
+        for place, item in enumerate(batch.items):
+            if batch.answers[place] is None:
+                self.messages.append(decode_body(item.body))
+                batch.answers[place] = Done(item.id)
+
+    def refuse(self, item: Claimed, reason: str) -> Any:
+        return Dead(item.id, reason)
+
+
+def large(value: bytes = LARGE) -> Message:
+    return Message("g.redelivery", value, b"k", (("h", b"1"),))
+
+
+def published(broker: Originals, *bodies: bytes) -> tuple[list[Any], list[Message]]:
+    """The answers for items with these bodies, and what was sent."""
+    with open_store("memory:") as store:
+        from wheel_sched.store import Item
+
+        store.schedule([Item(f"i{place}", 0, body, "t") for place, body in enumerate(bodies)])
+        claim = store.claim(100)
+        assert isinstance(claim, Claim)
+        batch, sent = Batch(claim, claim.items), Sent()
+        OriginalsPublisher(sent, broker).publish(batch)
+        return list(batch.answers), sent.messages
+
+
+def test_a_body_says_where_its_payload_lies() -> None:
+    """There and back; the payload itself is not in it."""
+    message = large().by_reference(SOURCE)
+    body = encode_body(message)
+    assert LARGE not in body
+    assert decode_body(body) == message
+    reference, _ = taken_apart(body)
+    assert reference == Reference("g.retry", 3, 17, len(LARGE), digest_of(LARGE))
+    assert str(reference) == "g.retry/3/17"
+    assert decode_body(encode_body(replace(message, value=b"mended"))).reference is None
+
+
+@pytest.mark.parametrize("head", [b"R1", b'R1["t",0]\n', b'R1["t",-1,0,0,"d"]\n', b"R1{}\n", b'R1["t",0,"0",0,"d"]\n'])
+def test_a_body_that_refers_to_nothing_is_held(head: bytes) -> None:
+    """It is a person's to look at, and nothing is fetched or sent for it."""
+    body = head + encode_body(large(b""))
+    with pytest.raises(Rejected, match="refers to nothing"):
+        taken_apart(body)
+    (answer,), sent = published(Originals(), body)
+    assert isinstance(answer, Held)
+    assert sent == []
+
+
+def test_payloads_are_put_in_before_messages_are_sent() -> None:
+    """Byte for byte, with key and headers; what has its payload is left as it is."""
+    broker = Originals(LARGE)
+    answers, sent = published(broker, encode_body(large().by_reference(SOURCE)), encode_body(large(b"small")))
+    assert answers == [Done("i0"), Done("i1")]
+    assert sent == [large(), large(b"small")]
+    assert [str(reference) for reference in broker.asked] == ["g.retry/3/17"]
+
+
+def test_a_payload_that_is_gone_makes_a_dead_letter_that_says_so() -> None:
+    """As does a record that is another one now; the others go out."""
+    gone = PublishFailure("original: the record g.retry/3/17 is gone", transient=False)
+    bodies = [encode_body(large().by_reference(SOURCE))] * 2
+    answers, sent = published(Originals(gone, b"another"), *bodies, encode_body(large(b"small")))
+    assert answers[0] == Dead("i0", gone.reason)
+    assert isinstance(answers[1], Dead)
+    assert "g.retry/3/17 holds another payload now" in answers[1].reason
+    assert [message.value for message in sent] == [b"small"]
+
+
+def test_a_broker_that_is_away_makes_it_wait() -> None:
+    """Nothing is known of the payload, so nothing is decided."""
+    broker = Originals()
+    broker.away = True
+    (answer,), sent = published(broker, encode_body(large().by_reference(SOURCE)))
+    assert isinstance(answer, Failed)
+    assert answer.transient
+    assert sent == []
+
+
+def test_a_claim_fetches_so_many_bytes_at_most() -> None:
+    """The rest goes back, due at once: memory is bounded by the largest payload and this."""
+    message = large().by_reference(SOURCE)
+    assert message.reference is not None
+    huge = replace(message, reference=replace(message.reference, length=MOST_BYTES - 10))
+    answers, _ = published(Originals(LARGE), encode_body(huge), encode_body(message))
+    assert isinstance(answers[1], Next)
+
+
+def test_the_intake_leaves_large_payloads_where_they_are() -> None:
+    """Above the limit alone; a record that is taken in again is known for the same."""
+    with open_store("memory:") as store:
+        home = Home(store, MemoryBroker(create_topics=True))
+        policies = PolicySet(RetryPolicy(delay=Fixed(base_ms=60_000)))
+        intake = Intake(home, "g", policies, reference_above=999, rng=random.Random(1))
+        values = {"a": LARGE, "b": LARGE[:999]}
+        deliveries = [
+            Delivery(
+                Message(
+                    "g.retry",
+                    value,
+                    None,
+                    write((), RetryState(id=name, attempt=1, original_topic="o")),
+                    Source("g.retry", 3, str(17 + place), 1),
+                ),
+                None,
+            )
+            for place, (name, value) in enumerate(values.items())
+        ]
+        intake.store(deliveries)
+        first, second = store.get(["a.1", "b.1"], anywhere=True)
+        assert first is not None
+        assert second is not None
+        assert decode_body(first.body).reference == Reference("g.retry", 3, 17, 1_000, digest_of(LARGE))
+        assert (decode_body(second.body).value, decode_body(second.body).reference) == (LARGE[:999], None)
+        (again,) = intake.store(deliveries[:1], again=True)
+        assert again.duplicate
+        assert store.counts().total("due") == 2
+
+
+def test_a_broker_that_cannot_read_records_again_is_refused() -> None:
+    """Said when the service is made."""
+    with connect("memory:") as home, pytest.raises(ConfigError, match="cannot read single records again"):
+        RetryService(home, "g", config=ServiceConfig(reference_above=1))
+    with pytest.raises(ConfigError, match="reference_above"):
+        ServiceConfig(reference_above=-1)
