@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
+from confluent_kafka import TopicPartition
 
 from retry_topic import RetryPolicy, RetryService, connect
 from retry_topic.brokers.kafka import KafkaBroker
@@ -117,6 +118,9 @@ def test_both_connectors_give_the_same_store(
         ways.append(("jvm", 300))
     stores = []
     for way, most in ways:
+        # a store that knows nothing of a partition begins where the group has been
+        beginning = [TopicPartition(retry_topic_of(name), number, 0) for number in range(3)]
+        broker.topology.put(intake_group_of(name), beginning)
         store, place = opened(f"{name}-{way}-{most}")
         done = intake(spark, place, kafka.bootstrap, name, POLICY, connector=way, most=most)
         assert (done.connector, done.records, done.waiting, done.dead, done.repeated, done.lag) == (
