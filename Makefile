@@ -14,7 +14,7 @@ BENCHMARKS ?= store dispatch wheel purgatory apscheduler celery kafka
 # An empty layer is a failure, unless the caller has narrowed the run and the other layer holds what was asked for.
 pytest = $(PY) -m pytest $(1) $(ARGS) || { code=$$?; [ $$code -eq 5 ] && [ -n "$$ARGS" ]; }
 
-.PHONY: help demo test test-unit test-real rabbit-test kafka-test test-celery spark-test test-pythons check lint types mypy pyright imports built-wheel bench clean distclean venv-demo venv-test venv-spark venv-dev
+.PHONY: help demo test test-unit test-real rabbit-test kafka-test test-celery spark-test spark-kafka-test test-pythons check lint types mypy pyright imports built-wheel bench clean distclean venv-demo venv-test venv-spark venv-dev
 
 help: ## show this
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -51,7 +51,12 @@ test-celery: venv-test ## Celery 5.5 and 5.6, the releases before the one that a
 spark-test: venv-spark ## the jobs on Spark; needs Java 17 and half a gigabyte of packages
 	@printf '==> Spark\n'
 	@java -version >/dev/null 2>&1 || [ -n "$$JAVA_HOME" ] || { printf 'error: Spark needs Java 17: apt-get install openjdk-17-jre-headless (macOS: brew install openjdk@17), or set JAVA_HOME; nothing was run\n' >&2; exit 1; }
-	@$(PY) -m pytest -m spark tests/spark $(ARGS)
+	@$(PY) -m pytest -m "spark and not kafka" tests/spark $(ARGS)
+
+spark-kafka-test: venv-spark ## Spark with a real Kafka broker: needs Java 17 and Maven, as kafka-test
+	@printf '==> Spark and Kafka\n'
+	@java -version >/dev/null 2>&1 || { printf 'error: Spark and Kafka need Java 17: apt-get install openjdk-17-jre-headless; nothing was run\n' >&2; exit 1; }
+	@$(PY) -m pytest -m "spark and kafka" tests/spark/kafka $(ARGS)
 
 check: lint types imports built-wheel ## linter, types, direction of imports, the built wheel
 	@printf '==> all checks passed\n'

@@ -30,3 +30,8 @@ def dead_topic_of(group: str) -> str:
 def intake_group_of(group: str) -> str:
     """As whom the group's service reads a retry topic that is a log: its coming and going disturbs no consumer."""
     return f"{check_group(group)}.intake"
+
+
+def source_of(reader: str, topic_id: str, partition: int) -> str:
+    """What the store calls a partition of a log that a group reads; a topic made anew has another id."""
+    return f"{reader}/{topic_id}/{partition}"

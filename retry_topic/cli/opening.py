@@ -54,14 +54,23 @@ def kafka_broker(servers: str, **more: Any) -> KafkaBroker:
         from retry_topic.brokers.kafka import KafkaBroker
     except ImportError as error:
         raise ConfigError('Kafka needs the extra: pip install "wheel-sched[kafka]"; nothing was opened') from error
+    return KafkaBroker(kafka_settings(servers), **more)
+
+
+def kafka_settings(servers: str) -> dict[str, str]:
+    """The client's settings: the address, or what a file of client properties holds.
+
+    Raises:
+        ConfigError: the file cannot be read.
+    """
     if not servers.endswith(".properties"):
-        return KafkaBroker(servers, **more)
+        return {"bootstrap.servers": servers}
     try:
         lines = Path(servers).read_text("utf-8").splitlines()
     except (OSError, ValueError) as error:
         raise ConfigError(f"expected {servers} to be a readable file of client properties, got: {error}") from error
     pairs = (line.partition("=") for line in lines if "=" in line and not line.lstrip().startswith("#"))
-    return KafkaBroker({name.strip(): value.strip() for name, _, value in pairs}, **more)
+    return {name.strip(): value.strip() for name, _, value in pairs}
 
 
 def policies_of(settings: Settings, file: str | None = None) -> PolicySet:

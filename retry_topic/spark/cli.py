@@ -6,9 +6,7 @@ warnings up.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,23 +14,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from retry_topic.cli.opening import policies_of
+from retry_topic.spark.intake_cli import intake
+from retry_topic.spark.opening import attempts, master_option, running, with_store
 from wheel_sched.cli.failing import CommandFailed
 from wheel_sched.cli.instants import DURATION
-from wheel_sched.cli.opening import server_url
 from wheel_sched.cli.options import Session, confirm, dry_run_option, json_option, pass_session, yes_option
 from wheel_sched.cli.output import amount, emit, instant, note, one_line, say, span, table
 from wheel_sched.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from retry_topic.spark.source.options import Place
+    from pyspark.sql import DataFrame
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-master_option = click.option(
-    "--master", metavar="URL", help="Spark's: local[2], spark://host:7077 (default: local[*])."
-)
 
 
 @click.group(name="spark", help="Jobs on Spark: dead letters, history and the store in bulk.")
@@ -41,57 +34,7 @@ def spark() -> None:
         raise ConfigError('the jobs need Spark: pip install "wheel-sched[spark]"; nothing was started')
 
 
-@contextlib.contextmanager
-def running(master: str | None) -> Iterator[SparkSession]:
-    """A session that ends with the block, unless it was there before."""
-    from pyspark.errors import PySparkException
-
-    from retry_topic.spark.session import running_session, spark_session
-
-    session = running_session()
-    if session is not None:
-        yield session
-        return
-    note("starting Spark")
-    session = spark_session(master)
-    with contextlib.suppress(PySparkException):  # Spark Connect has none
-        session.sparkContext.setLogLevel("ERROR")
-    try:
-        yield session
-    finally:
-        session.stop()
-
-
-@dataclass(frozen=True, slots=True)
-class Bench:
-    """A session and the store of the settings."""
-
-    spark: SparkSession
-    place: Place
-
-
-@contextlib.contextmanager
-def with_store(settings: Session, master: str | None) -> Iterator[Bench]:
-    """A session and the store; an embedded server runs as long as the block."""
-    with server_url(settings.settings) as url:
-        from retry_topic.spark.jobs.store import place_of
-
-        place = place_of(url, settings.settings.namespace, settings.settings.durability)
-        with running(master) as session:
-            yield Bench(session, place)
-
-
-@contextlib.contextmanager
-def attempts(settings: Session, master: str | None, file: str | None) -> Iterator[DataFrame]:
-    """The history in a file, or in the store's log when none is named."""
-    from retry_topic.spark.jobs.history import load_history, store_history
-
-    if file is not None:
-        with running(master) as alone:
-            yield load_history(alone, file)
-        return
-    with with_store(settings, master) as bench:
-        yield store_history(bench.spark, bench.place)
+spark.add_command(intake)
 
 
 @spark.command()

@@ -13,7 +13,7 @@ from wheel_sched.errors import WheelSchedError
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_OURS = re.compile(r"wheel_sched\.errors\.(\w+): (.+)")
+_OURS = re.compile(r"wheel_sched\.errors\.(\w+): (.+(?:\n- .+)*)")  # some tell several problems, a line each
 
 
 class JobFailed(WheelSchedError):

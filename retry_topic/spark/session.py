@@ -47,7 +47,7 @@ class JavaMissing(WheelSchedError):
 def spark_session(
     master: str | None = None, *, app: str = "wheel-sched", settings: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """A session ready for `format("wheelsched")`; the one that is already there, when there is one.
+    """A session ready for our formats; the one that is already there, when there is one.
 
     Args:
         master: `local[N]`, `spark://host:port` or any other that Spark knows, or `sc://host:port` of a Spark Connect
@@ -105,11 +105,13 @@ def running_session() -> SparkSession | None:
 
 
 def register(spark: SparkSession) -> SparkSession:
-    """Make `format("wheelsched")` known to a session, of Spark Connect too; the session. May be repeated."""
+    """Make our formats known to a session, of Spark Connect too; the session. May be repeated."""
+    from retry_topic.spark.kafka.source import WheelSchedKafkaSource
     from retry_topic.spark.source import WheelSchedSource
 
     spark.conf.set(PUSHDOWN, "true")  # off, a reader that can push filters down is refused
     spark.dataSource.register(WheelSchedSource)
+    spark.dataSource.register(WheelSchedKafkaSource)
     return spark
 
 

@@ -5,11 +5,16 @@ Without Spark nothing here can be imported; `make spark-test` brings it, and fai
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import os
+import signal
+import subprocess
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -27,7 +32,13 @@ SHARDS = 3
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def spark_jars() -> list[str]:
+    """What the session needs besides its own."""
+    return []
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory, spark_jars: list[str]) -> Iterator[SparkSession]:
     """Two cores; a task is tried four times, as on a cluster."""
     from retry_topic.spark import spark_session
 
@@ -40,6 +51,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.sql.adaptive.enabled": "false",
+        "spark.jars": ",".join(spark_jars),
     }
     session = spark_session("local[2,4]", app="tests", settings=settings)
     session.sparkContext.setLogLevel("OFF")
@@ -120,3 +132,24 @@ def write(options: dict[str, str]) -> Callable[..., None]:
         frame.write.format("wheelsched").mode("append").options(**options, **more).save()
 
     return written
+
+
+@pytest.fixture
+def kill_session() -> Callable[[subprocess.Popen[bytes]], None]:
+    """SIGKILL of driver, JVM and workers: all of the process group, and Spark's daemon, which makes one of its own."""
+
+    def kill(process: subprocess.Popen[bytes]) -> None:
+        processes = (entry for entry in Path("/proc").iterdir() if entry.name.isdigit())
+        for pid in [int(entry.name) for entry in processes if _session(entry) == process.pid]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.wait(30)
+
+    return kill
+
+
+def _session(entry: Path) -> int:
+    try:
+        return int((entry / "stat").read_text().rpartition(")")[2].split()[3])
+    except (OSError, ValueError, IndexError):
+        return -1

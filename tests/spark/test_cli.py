@@ -106,3 +106,27 @@ def test_a_missing_java_is_told_with_what_to_install(tmp_path: Path, monkeypatch
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(JavaMissing, match="there is no java on the PATH"):
         check_java()
+
+
+def test_an_intake(redis_url: str, store: DelayStore) -> None:
+    """Dry run, run, run again, over librdkafka's imitation of a cluster."""
+    from retry_topic.brokers.kafka import KafkaBroker
+    from retry_topic.message import Message
+    from wheel_sched.testing.kafka import mock_kafka
+
+    def intake(*args: str, servers: str) -> Any:
+        result = CliRunner().invoke(cli, ["--store", redis_url, "--kafka", servers, "spark", "intake", "g", *args])
+        assert result.exit_code == 0, result.output
+        return result
+
+    with mock_kafka() as servers:
+        broker = KafkaBroker(servers, transactions=False)
+        broker.create_topic("g.retry")
+        broker.publish([Message("g.retry", b"%d" % n, b"%d" % n) for n in range(40)])
+        assert "up to 40 records" in intake("--dry-run", servers=servers).output
+        done = json.loads(intake("--json", "--connector", "python", servers=servers).stdout)
+        assert (done["records"], done["waiting"], done["lag"], done["connector"]) == (40, 40, 0, "python")
+        assert sum(mark["position"] or 0 for mark in done["marks"]) == 40
+        assert "0 records taken in" in intake("--most", "10", servers=servers).output
+        broker.close()
+    assert sum(count for (state, _), count in store.counts().now.items() if state == "due") == 40

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -135,7 +133,12 @@ def test_an_epoch_that_failed_for_good_is_made_good_from_the_checkpoint(
 
 @pytest.mark.timeout(1_000)
 def test_a_driver_that_is_killed_twice_leaves_nothing_out_and_nothing_twice(
-    store: DelayStore, redis_url: str, source: str, tmp_path: Path, consumer: Any
+    store: DelayStore,
+    redis_url: str,
+    source: str,
+    tmp_path: Path,
+    consumer: Any,
+    kill_session: Callable[[subprocess.Popen[bytes]], None],
 ) -> None:
     """SIGKILL of driver, JVM and workers, twice, each in the middle of an epoch that is partly stored, and has partly
     gone out."""
@@ -161,24 +164,6 @@ def test_a_driver_that_is_killed_twice_leaves_nothing_out_and_nothing_twice(
                 )
                 assert process.poll() is None
         finally:
-            _kill_session(process)
+            kill_session(process)
     consumer.drain()
     assert consumer.seen == EVERYTHING
-
-
-def _kill_session(process: subprocess.Popen[bytes]) -> None:
-    """Driver, JVM and workers: all of the process group, and Spark's daemon, which makes a group of its own."""
-    members = [
-        int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit() and _session(entry) == process.pid
-    ]
-    for pid in members:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    process.wait(30)
-
-
-def _session(entry: Path) -> int:
-    try:
-        return int((entry / "stat").read_text().rpartition(")")[2].split()[3])
-    except (OSError, ValueError, IndexError):
-        return -1

@@ -26,6 +26,7 @@ from wheel_sched.errors import ConfigError
 from wheel_sched.testing.servers import free_port
 
 VERSION = "4.1.1"
+CONNECTOR = "4.2.0"  # the newest of Spark's connector that is published with all it needs; Spark 4.3 runs it
 START_TIMEOUT_S = 120.0
 FETCH_TIMEOUT_S = 600.0
 POLL_S = 0.05
@@ -49,6 +50,29 @@ _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
   </dependencies>
 </project>
 """
+
+# Spark brings the rest. What the connector uses of the token provider has not changed since the version here.
+_CONNECTOR_POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>org.wheelsched</groupId>
+  <artifactId>spark-connector</artifactId>
+  <version>1</version>
+  <dependencies>{dependencies}</dependencies>
+</project>
+"""
+_DEPENDENCY = """
+    <dependency>
+      <groupId>{group}</groupId>
+      <artifactId>{artifact}</artifactId>
+      <version>{version}</version>
+      <exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>
+    </dependency>"""
+_CONNECTOR_JARS = (
+    ("org.apache.spark", "spark-sql-kafka-0-10_2.13", CONNECTOR),
+    ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0"),
+    ("org.apache.kafka", "kafka-clients", "3.9.2"),
+    ("org.apache.commons", "commons-pool2", "2.12.1"),
+)
 
 _SETTINGS = """process.roles=broker,controller
 node.id=1
@@ -246,19 +270,34 @@ def kafka_classpath() -> str:
     """
     if shutil.which("java") is None:
         raise ConfigError("a Kafka broker needs Java 17 (apt-get install openjdk-17-jre-headless); nothing was started")
+    return _fetched(f"kafka-{VERSION}", _POM.format(version=VERSION))
+
+
+def connector_jars() -> list[str]:
+    """The jars of Spark's own connector, for the setting `spark.jars`; fetched when they are not there.
+
+    Raises:
+        ConfigError: there is no Maven, or it cannot get them.
+    """
+    parts = (_DEPENDENCY.format(group=g, artifact=a, version=v) for g, a, v in _CONNECTOR_JARS)
+    return _fetched(f"spark-kafka-{CONNECTOR}", _CONNECTOR_POM.format(dependencies="".join(parts))).split(os.pathsep)
+
+
+def _fetched(name: str, project: str) -> str:
+    """The class path of a Maven project, remembered under a name."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "wheel-sched"
-    known = cache / f"kafka-{VERSION}.classpath"
+    known = cache / f"{name}.classpath"
     if known.is_file():
         classpath = known.read_text().strip()
         if classpath and all(Path(jar).is_file() for jar in classpath.split(os.pathsep)):
             return classpath
     maven = shutil.which("mvn")
     if maven is None:
-        raise ConfigError(f"fetching Kafka {VERSION} needs Maven (apt-get install maven); nothing was started")
+        raise ConfigError(f"fetching {name} needs Maven (apt-get install maven); nothing was started")
     cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
         pom, found = Path(scratch) / "pom.xml", Path(scratch) / "classpath"
-        pom.write_text(_POM.format(version=VERSION))
+        pom.write_text(project)
         goal = ["dependency:build-classpath", f"-Dmdep.outputFile={found}", "-Dmdep.includeScope=runtime"]
         done = subprocess.run(
             [maven, "--batch-mode", "--quiet", "-f", str(pom), *goal],
@@ -268,7 +307,7 @@ def kafka_classpath() -> str:
             timeout=FETCH_TIMEOUT_S,
         )
         if done.returncode or not found.is_file():
-            raise ConfigError(f"Maven could not fetch Kafka {VERSION}: {(done.stdout + done.stderr)[-2000:]}")
+            raise ConfigError(f"Maven could not fetch {name}: {(done.stdout + done.stderr)[-2000:]}")
         fresh = known.with_suffix(f".{os.getpid()}")
         shutil.copyfile(found, fresh)
         fresh.replace(known)

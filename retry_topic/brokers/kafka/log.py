@@ -15,6 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
@@ -23,6 +24,7 @@ from retry_topic.brokers.kafka.faults import EXPELLED, broker_error
 from retry_topic.brokers.kafka.records import from_record
 from retry_topic.brokers.kafka.topology import Topology
 from retry_topic.brokers.protocol import Delivery, PositionsOf, Slice
+from retry_topic.names import source_of
 from wheel_sched.errors import BrokerUnavailable
 
 logger = logging.getLogger("retry_topic.kafka")
@@ -63,7 +65,7 @@ class KafkaLog:
         self._positions = positions
         self._topology = topology
         self._failure: Exception | None = None
-        self._name = f"{group}/{topology.topic_id(topic)}"
+        self._name = partial(source_of, group, topology.topic_id(topic))
         self._parts: dict[int, _Part] = {}
         self._client: Any = None
         self._expelled = False
@@ -135,7 +137,7 @@ class KafkaLog:
     # -- the client
 
     def _source(self, part: _Part) -> str:
-        return f"{self._name}/{part.number}"
+        return self._name(part.number)
 
     def _fullest(self) -> _Part | None:
         return max(

@@ -30,13 +30,19 @@ def to_record(message: Message) -> tuple[bytes | None, list[tuple[str, bytes]]]:
 
 def from_record(record: Any) -> Message:
     """The message in a record of confluent-kafka's."""
-    value = record.value()
-    headers = _headers(record.headers() or ())
-    if value is None:
-        value, headers = b"", (*headers, (TOMBSTONE, b"1"))
     kind, at_ms = record.timestamp()
     source = Source(record.topic(), record.partition(), str(record.offset()), at_ms if kind else None)
-    return Message(source.topic, value, record.key(), headers, source)
+    return from_parts(source, record.key(), record.value(), record.headers())
+
+
+def from_parts(
+    source: Source, key: bytes | None, value: bytes | None, pairs: Sequence[tuple[str, bytes | None]] | None
+) -> Message:
+    """The message in a record that was read there."""
+    headers = _headers(pairs or ())
+    if value is None:
+        value, headers = b"", (*headers, (TOMBSTONE, b"1"))
+    return Message(source.topic, value, key, headers, source)
 
 
 def _headers(pairs: Sequence[tuple[str, bytes | None]]) -> Headers:

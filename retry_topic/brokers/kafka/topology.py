@@ -12,7 +12,14 @@ import time
 from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import (
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka import admin as _typed_admin
 
 from retry_topic.brokers.kafka.faults import broker_error, error_of
@@ -131,13 +138,21 @@ class Topology:
             for topic, count in sorted(known.items())
         }
 
-    def ends(self, places: list[TopicPartition], *, earliest: bool = False) -> dict[tuple[str, int], int]:
-        """The offset behind the last record of each partition, or that of the first."""
+    def ends(
+        self, places: list[TopicPartition], *, earliest: bool = False, committed: bool = False
+    ) -> dict[tuple[str, int], int]:
+        """The offset behind the last record of each partition, or that of the first.
+
+        With `committed` only up to where no transaction is open: a reader of committed records gets so far, and no
+        further for now.
+        """
         if not places:
             return {}
         spec = _admin.OffsetSpec.earliest() if earliest else _admin.OffsetSpec.latest()
         found = {}
-        for place, future in self.admin.list_offsets(dict.fromkeys(places, spec), request_timeout=TIMEOUT_S).items():
+        level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+        asked = self.admin.list_offsets(dict.fromkeys(places, spec), isolation_level=level, request_timeout=TIMEOUT_S)
+        for place, future in asked.items():
             try:
                 found[place.topic, place.partition] = future.result(TIMEOUT_S).offset
             except KafkaException as error:
@@ -166,6 +181,23 @@ class Topology:
                 return []
             raise broker_error(error, f"the offsets of group {group!r} could not be read") from error
         return [place for place in answer.topic_partitions if place.offset >= 0]
+
+    def put(self, group: str, places: list[TopicPartition]) -> None:
+        """Commit offsets, with the texts beside them, for a group that has no members.
+
+        Raises:
+            BrokerError: the group has members, or the cluster does not answer; nothing was committed.
+        """
+        asked = self.admin.alter_consumer_group_offsets(
+            [ConsumerGroupTopicPartitions(group, places)], request_timeout=TIMEOUT_S
+        )
+        try:
+            answer = asked[group].result(TIMEOUT_S)
+        except KafkaException as error:
+            raise broker_error(error, f"the offsets of group {group!r} could not be committed") from error
+        for place in answer.topic_partitions:
+            if place.error is not None:
+                raise broker_error(place.error, f"the offsets of group {group!r} could not be committed")
 
     def closed(self, topics: Set[str]) -> set[str]:
         """Those of some topics that this client may not write to; none where the cluster does not say."""

@@ -1,0 +1,108 @@
+"""`wheel-sched spark intake`: what failed, from a group's retry topic on Kafka into the store."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from retry_topic.cli.opening import policies_of
+from retry_topic.spark.opening import master_option, with_store
+from wheel_sched.cli.instants import DURATION
+from wheel_sched.cli.options import Session, dry_run_option, json_option, pass_session
+from wheel_sched.cli.output import amount, emit, note, say, table
+from wheel_sched.errors import ConfigError
+
+if TYPE_CHECKING:
+    from retry_topic.spark.jobs.intake import TakenIn
+
+
+@click.command()
+@click.argument("group")
+@click.option("--policies", metavar="FILE", help="Retry policies (default: those of the settings).")
+@click.option("--redelivery", type=click.Choice(["group", "origin"]), default="group", show_default=True)
+@click.option("--headers", type=click.Choice(["own", "spring"]), default="own", show_default=True)
+@click.option("--history", type=click.IntRange(min=0), default=0, metavar="N", help="Keep about N attempts.")
+@click.option("--every", "every_ms", type=DURATION, metavar="DURATION", help="Go on, a batch so often, until Ctrl-C.")
+@click.option("--most", type=click.IntRange(min=1), metavar="N", help="Offsets in one batch, about.")
+@click.option("--connector", type=click.Choice(["auto", "jvm", "python"]), default="auto", show_default=True)
+@click.option("--checkpoint", metavar="PATH", help="Of the query; without it the store says where to begin.")
+@master_option
+@dry_run_option
+@json_option
+@pass_session
+def intake(
+    session: Session,
+    group: str,
+    policies: str | None,
+    redelivery: str,
+    headers: str,
+    history: int,
+    every_ms: int | None,
+    most: int | None,
+    connector: str,
+    checkpoint: str | None,
+    master: str | None,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Take what waits in the retry topic of GROUP into the store, each record once.
+
+    Services of the group may run beside it; they release what is due. Give the policies and the redelivery they have.
+
+    \b
+    Examples:
+      wheel-sched --kafka broker:9092 --store redis://store:6379 spark intake orders --dry-run
+      wheel-sched --kafka broker:9092 --store redis://store:6379 spark intake orders --every 10s
+    """
+    from retry_topic.cli.opening import kafka_settings
+    from retry_topic.spark.jobs import intake as run
+
+    servers = session.settings.kafka
+    if servers is None:
+        raise ConfigError("which cluster? Give --kafka HOST:PORT, WHEEL_SCHED_KAFKA or kafka = in wheel-sched.toml")
+    policy_set = policies_of(session.settings, policies)
+    with with_store(session, master) as bench:
+        done = run(
+            bench.spark,
+            bench.place,
+            kafka_settings(servers),
+            group,
+            policy_set,
+            redelivery="origin" if redelivery == "origin" else "group",
+            headers="spring" if headers == "spring" else "own",
+            history=history,
+            connector="jvm" if connector == "jvm" else "python" if connector == "python" else "auto",
+            most=most,
+            checkpoint=checkpoint,
+            every_s=None if every_ms is None else every_ms / 1000,
+            seen=lambda report: note(f"{report.records:,} records taken in, {report.lag:,} to go"),
+            dry_run=dry_run,
+        )
+    _tell(done, as_json)
+
+
+def _tell(done: TakenIn, as_json: bool) -> None:
+    if as_json:
+        emit(done.as_dict())
+        return
+    if done.dry_run:
+        say(f"up to {amount(done.lag, 'record')} would be taken in")
+    else:
+        say(
+            f"{amount(done.records, 'record')} taken in: {done.waiting:,} wait, {done.dead:,} dead, "
+            f"{done.repeated:,} known before"
+        )
+    table(
+        ("partition", "position", "end", "lag"),
+        [
+            (
+                str(mark.partition),
+                "-" if mark.position is None else f"{mark.position:,}",
+                f"{mark.end:,}",
+                f"{mark.lag:,}",
+            )
+            for mark in done.marks
+        ],
+        right=(0, 1, 2, 3),
+    )

@@ -1,0 +1,210 @@
+"""Options of `format("wheelsched-kafka")`, named as the JVM connector names them, checked all at once.
+
+Whatever begins with `kafka.` is a setting of librdkafka's without that beginning: security and whatever else a client
+needs. Spark hands all names over in lower case, which is what librdkafka's are.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from wheel_sched.errors import ConfigError
+
+if TYPE_CHECKING:
+    from retry_topic.brokers.kafka import KafkaBroker
+
+LATEST, EARLIEST = -1, -2  # in place of an offset, as the JVM connector has them
+Offsets = dict[str, dict[str, int]]  # topic -> partition -> the next offset
+
+_NAMES = {
+    "subscribe",
+    "topic",
+    "startingoffsets",
+    "endingoffsets",
+    "maxoffsetspertrigger",
+    "failondataloss",
+    "includeheaders",
+    "job_id",
+    "in_doubt",
+}
+_SPARKS = {"checkpointlocation", "queryname", "path"}  # a stream's own travel with ours
+_CLIENT = "kafka."
+_NOT_OURS = ("subscribe", "startingoffsets", "endingoffsets", "maxoffsetspertrigger", "failondataloss")
+# a transaction lasts as long as a task; most clusters allow 15 min
+_WRITING = {"linger.ms": 20, "batch.num.messages": 10_000}
+DELIVERY_MS, TRANSACTION_MS = 120_000, 600_000
+
+Settings = tuple[tuple[str, Any], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is read.
+
+    Args:
+        settings: librdkafka's, of the client.
+        topics: which ones.
+        starting: where a new query begins: `LATEST`, `EARLIEST`, or offsets (of partitions not named: `EARLIEST`).
+        ending: where a batch ends.
+        most: offsets in one batch of a stream, about. Defaults to None: all there are.
+        lossy: what the cluster has deleted is passed over instead of failing the query. Defaults to False.
+    """
+
+    settings: Settings
+    topics: tuple[str, ...]
+    starting: int | Offsets
+    ending: int | Offsets = LATEST
+    most: int | None = None
+    lossy: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where to write.
+
+    Args:
+        settings: librdkafka's, of the client.
+        topic: of all rows; None: each says so.
+        in_doubt: go on where the cluster has forgotten what the query has written.
+    """
+
+    settings: Settings
+    topic: str | None
+    in_doubt: bool
+
+
+def settings_of(options: Mapping[str, str]) -> Settings:
+    """The client's settings among the options."""
+    found = {name.lower()[len(_CLIENT) :]: text for name, text in options.items() if name.lower().startswith(_CLIENT)}
+    return tuple(sorted(found.items()))
+
+
+@lru_cache(maxsize=8)
+def broker_of(settings: Settings) -> KafkaBroker:
+    """A client of the cluster, kept in this process: connecting costs more than most of what it is asked.
+
+    Raises:
+        ConfigError: the extra is missing, or a setting is wrong.
+    """
+    try:
+        from retry_topic.brokers.kafka import KafkaBroker
+    except ImportError as error:
+        raise ConfigError('Kafka needs the extra: pip install "wheel-sched[kafka]"; nothing was done') from error
+    given = dict(settings)
+    longest = int(given.pop("transaction.timeout.ms", TRANSACTION_MS))
+    delivery = min(DELIVERY_MS, longest - 1)
+    return KafkaBroker({**_WRITING, **given}, delivery_timeout_ms=delivery, transaction_timeout_ms=longest)
+
+
+def read_wanted(options: Mapping[str, str], *, streaming: bool) -> Wanted:
+    """What the options want to be read.
+
+    Raises:
+        ConfigError: an option is wrong or unknown, or a topic is absent; nothing was read.
+        BrokerError: the cluster does not answer.
+    """
+    problems = problems_of(options)
+    topics = tuple(dict.fromkeys(name.strip() for name in options.get("subscribe", "").split(",") if name.strip()))
+    if not topics:
+        problems.append("expected option subscribe to name topics, separated by commas")
+    starting = _offsets(options, "startingOffsets", LATEST if streaming else EARLIEST, topics, problems)
+    if streaming and "endingoffsets" in options:
+        problems.append("expected no option endingOffsets: a stream has no end")
+    ending = LATEST if streaming else _offsets(options, "endingOffsets", LATEST, topics, problems)
+    if ending == EARLIEST:
+        problems.append("expected option endingOffsets to be latest or offsets, got: earliest")
+    most = options.get("maxoffsetspertrigger")
+    if most is not None and not (most.isdigit() and 0 < int(most) < 2**53):
+        problems.append(f"expected option maxOffsetsPerTrigger to be a whole number from 1 up, got: {most!r}")
+        most = None
+    careful = _flag(options, "failOnDataLoss", True, problems)
+    include_headers(options, problems)
+    if problems:
+        raise ConfigError([*problems, "nothing was read"])
+    settings = settings_of(options)
+    check_topics(broker_of(settings), topics)
+    return Wanted(settings, topics, starting, ending, None if most is None else int(most), not careful)
+
+
+def read_target(options: Mapping[str, str]) -> Target:
+    """What the options say of writing.
+
+    Raises:
+        ConfigError: an option is wrong or unknown; nothing was written.
+    """
+    problems = problems_of(options)
+    problems += [f"expected no option {name} where rows are written" for name in _NOT_OURS if name in options]
+    in_doubt = options.get("in_doubt", "refuse")
+    if in_doubt not in ("refuse", "write"):
+        problems.append(f"expected option in_doubt to be refuse or write, got: {in_doubt!r}")
+    if problems:
+        raise ConfigError([*problems, "nothing was written"])
+    return Target(settings_of(options), options.get("topic"), in_doubt == "write")
+
+
+def include_headers(options: Mapping[str, str], problems: list[str]) -> bool:
+    """Whether the column `headers` is wanted."""
+    return _flag(options, "includeHeaders", True, problems)
+
+
+def problems_of(options: Mapping[str, str]) -> list[str]:
+    """What is wrong whether they are for reading or for writing."""
+    problems = [
+        f"there is no option {name!r} (there are: {', '.join(sorted(_NAMES))}, and kafka.*)"
+        for name in sorted(map(str.lower, options))
+        if name not in _NAMES | _SPARKS and not name.startswith(_CLIENT)
+    ]
+    settings = dict(settings_of(options))
+    if not settings.get("bootstrap.servers"):
+        problems.append("expected option kafka.bootstrap.servers to be host:port,host:port")
+    longest = settings.get("transaction.timeout.ms", str(TRANSACTION_MS))
+    if not longest.isdigit() or int(longest) <= 1_000:
+        problems.append(f"expected option kafka.transaction.timeout.ms to be above 1000, got: {longest!r}")
+    return problems
+
+
+def check_topics(broker: KafkaBroker, topics: tuple[str, ...]) -> None:
+    """Raise `ConfigError` unless all of them are there."""
+    for topic in topics:
+        broker.topology.forget(topic)
+    if absent := [topic for topic in topics if not broker.topology.partitions(topic)]:
+        raise ConfigError(f"there is no topic {', '.join(absent)}: nothing was read or written")
+
+
+def _flag(options: Mapping[str, str], name: str, default: bool, problems: list[str]) -> bool:
+    text = options.get(name.lower(), str(default)).lower()
+    if text not in ("true", "false"):
+        problems.append(f"expected option {name} to be true or false, got: {text!r}")
+    return text == "true"
+
+
+def _offsets(
+    options: Mapping[str, str], name: str, default: int, topics: tuple[str, ...], problems: list[str]
+) -> int | Offsets:
+    text = options.get(name.lower())
+    if text is None or text.lower() in ("latest", "earliest"):
+        return default if text is None else LATEST if text.lower() == "latest" else EARLIEST
+    try:
+        found = json.loads(text)
+        told: Offsets = {
+            topic: {str(int(number)): _offset(offset) for number, offset in parts.items()}
+            for topic, parts in found.items()
+        }
+    except (ValueError, TypeError, AttributeError):
+        problems.append(
+            f'expected option {name} to be earliest, latest or JSON like {{"topic": {{"0": 23, "1": -2}}}}, got: {text}'
+        )
+        return default
+    if strange := sorted(told.keys() - set(topics)):
+        problems.append(f"expected the topics of option {name} among those of subscribe, got: {', '.join(strange)}")
+    return told
+
+
+def _offset(value: Any) -> int:
+    if type(value) is not int or value < EARLIEST:
+        raise ValueError(value)
+    return value

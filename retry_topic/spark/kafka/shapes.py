@@ -1,0 +1,53 @@
+"""Columns of a topic, as the JVM connector has them."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+from wheel_sched.errors import ConfigError
+
+HEADERS = "array<struct<key:string,value:binary>>"
+COLUMNS = MappingProxyType(
+    {
+        "key": "binary",
+        "value": "binary",
+        "topic": "string",
+        "partition": "int",
+        "offset": "bigint",
+        "timestamp": "timestamp",
+        "timestampType": "int",
+        "headers": HEADERS,
+    }
+)
+TAKEN = MappingProxyType(
+    {
+        "topic": ("string",),
+        "key": ("binary", "string"),
+        "value": ("binary", "string"),
+        "headers": (HEADERS,),
+    }
+)
+
+
+def check_written(columns: dict[str, str], has_topic: bool) -> None:
+    """Refuse a DataFrame that cannot be written, before a row of it is looked at.
+
+    Raises:
+        ConfigError: with every mistake; nothing was written.
+    """
+    problems = [
+        f"expected column {name} to be {' or '.join(TAKEN[name])}, got: {kind}"
+        for name, kind in columns.items()
+        if name in TAKEN and kind not in TAKEN[name]
+    ]
+    problems += [
+        f"there is no use for column {name!r}; drop it, or name it one of {', '.join(TAKEN)}"
+        for name in columns
+        if name not in TAKEN
+    ]
+    if "value" not in columns:
+        problems.append(f"expected a column value, got: {', '.join(columns)}")
+    if ("topic" in columns) == has_topic:
+        problems.append("expected a column topic, or the option topic for all rows, and not both")
+    if problems:
+        raise ConfigError([*problems, "nothing was written"])

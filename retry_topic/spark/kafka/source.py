@@ -1,0 +1,95 @@
+"""The data source: what `format("wheelsched-kafka")` stands for.
+
+| option | |
+|---|---|
+| `kafka.bootstrap.servers`, `kafka.*` | librdkafka's settings |
+| `subscribe` | topics to read |
+| `startingOffsets`, `endingOffsets` | `earliest`, `latest` or JSON. Default: of a batch all, of a stream what comes |
+| `maxOffsetsPerTrigger` | how much of a stream goes into one batch, about |
+| `failOnDataLoss` | Defaults to true: what the cluster has deleted before it was read fails the query |
+| `includeHeaders` | Defaults to true |
+| `topic` | where to write; without it a column says so |
+| `job_id` | of a batch that is written: the same rows under the same id are written once |
+| `in_doubt` | `write`: go on although the cluster has forgotten what the query has written |
+"""
+
+from __future__ import annotations
+
+import uuid
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+from retry_topic.spark.kafka.options import broker_of, check_topics, include_headers, read_target, read_wanted
+from retry_topic.spark.kafka.shapes import COLUMNS, check_written
+from retry_topic.spark.source.shapes import ddl
+from wheel_sched.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from retry_topic.spark.kafka.options import Target
+    from retry_topic.spark.kafka.reading import KafkaReader
+    from retry_topic.spark.kafka.streaming import KafkaStreamReader
+    from retry_topic.spark.kafka.writing import KafkaBatchWriter, KafkaStreamWriter
+
+
+class WheelSchedKafkaSource(DataSource):
+    """Topics as a data source. Registered by `retry_topic.spark.register`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "wheelsched-kafka"
+
+    def schema(self) -> str:
+        shown = {name: kind for name, kind in COLUMNS.items() if name != "headers" or include_headers(self.options, [])}
+        return ddl(MappingProxyType(shown))
+
+    def reader(self, schema: StructType) -> KafkaReader:
+        from retry_topic.spark.kafka.reading import KafkaReader
+
+        _check_read(schema)
+        return KafkaReader(read_wanted(self.options, streaming=False), schema)
+
+    def streamReader(self, schema: StructType) -> KafkaStreamReader:  # noqa: N802  # PySpark's name
+        try:
+            from retry_topic.spark.kafka.streaming import KafkaStreamReader
+        except ImportError as error:
+            raise ConfigError(
+                "a stream from Kafka needs PySpark 4.2 or newer, or the JVM connector: nothing was read"
+            ) from error
+        _check_read(schema)
+        return KafkaStreamReader(read_wanted(self.options, streaming=True), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> KafkaBatchWriter:
+        from retry_topic.spark.kafka.writing import KafkaBatchWriter
+
+        if overwrite:
+            raise ConfigError("expected mode append: a topic is not overwritten; nothing was written")
+        return KafkaBatchWriter(self._target(schema), self.options.get("job_id") or uuid.uuid4().hex)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> KafkaStreamWriter:  # noqa: N802  # PySpark's name
+        from retry_topic.spark.kafka.writing import KafkaStreamWriter
+
+        if "job_id" in self.options:
+            raise ConfigError("expected no option job_id: a stream is known by its checkpoint; nothing was written")
+        return KafkaStreamWriter(self._target(schema))
+
+    def _target(self, schema: StructType) -> Target:
+        """Where to write, once it was seen that it is there."""
+        from retry_topic.spark.kafka.marks import MARKS
+
+        check_written({field.name: field.dataType.simpleString() for field in schema}, "topic" in self.options)
+        target = read_target(self.options)
+        broker = broker_of(target.settings)
+        if target.topic is not None:
+            check_topics(broker, (target.topic,))
+        broker.topology.create([MARKS], partitions=1, settings={"cleanup.policy": "compact"})
+        return target
+
+
+def _check_read(schema: StructType) -> None:
+    strange = [field.name for field in schema if COLUMNS.get(field.name) != field.dataType.simpleString()]
+    if strange:
+        raise ConfigError(f"there is no column {', '.join(strange)}: expected some of {ddl(COLUMNS)}")

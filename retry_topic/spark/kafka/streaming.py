@@ -1,0 +1,56 @@
+"""Reading topics as a stream: offsets lie in the query's checkpoint, as `{topic: {partition: next}}`.
+
+Needs PySpark 4.2, which tells a source where a batch starts and how much it may take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from retry_topic.spark.kafka.offsets import check_follow, ends_of, resolved, within
+from retry_topic.spark.kafka.options import Offsets, Wanted, broker_of
+from retry_topic.spark.kafka.reading import ranges, read_range
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+
+class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads a stream. One of them plans in a process of the driver's as long as the query runs; others read."""
+
+    def __init__(self, wanted: Wanted, schema: StructType) -> None:
+        self._wanted = wanted
+        self._schema = schema
+        self._target: Offsets | None = None
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802  # PySpark's name
+        return resolved(broker_of(self._wanted.settings), self._wanted.topics, self._wanted.starting)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  # PySpark's name
+        return ReadAllAvailable() if self._wanted.most is None else ReadMaxRows(self._wanted.most)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  # PySpark's name
+        self._target = self._ends()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802  # PySpark's name
+        ends = self._ends() if self._target is None else self._target
+        if not self._wanted.lossy:
+            check_follow(start, ends)
+        return within(start, ends, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
+
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802  # PySpark's name
+        return self._ends()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        return ranges(self._wanted, start, end)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_range(self._wanted, partition, self._schema)
+
+    def _ends(self) -> Offsets:
+        return ends_of(broker_of(self._wanted.settings), self._wanted.topics)

@@ -1,0 +1,128 @@
+"""One transaction that is written to for as long as a task lasts.
+
+The retry service's transactions hold what they send; here rows come by the hundred thousand, so they are handed to the
+client as they come. Whoever opens an id fences whoever had it before, and ends what that one had open.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from confluent_kafka import Consumer, KafkaException, Producer
+
+from retry_topic.brokers.kafka.attendant import LeftBehind, attended
+from retry_topic.brokers.kafka.faults import broker_error, error_of, publish_failure
+from retry_topic.brokers.kafka.producing import produce
+from wheel_sched.errors import BrokerUnavailable, Rejected
+
+if TYPE_CHECKING:
+    from confluent_kafka import TopicPartition
+
+    from retry_topic.brokers.kafka import KafkaBroker
+    from retry_topic.brokers.protocol import PublishFailure
+    from retry_topic.message import Message
+
+T = TypeVar("T")
+
+_CALL_S = 60.0
+_TURN_S = 0.5
+
+
+class Transaction:
+    """One transaction under an id. One thread.
+
+    Args:
+        broker: of which cluster.
+        name: its id, and the group that commits offsets in it.
+
+    Raises:
+        BrokerUnavailable: the cluster does not answer.
+    """
+
+    def __init__(self, broker: KafkaBroker, name: str) -> None:
+        self._name = name
+        self._failure: PublishFailure | None = None
+        self._settings = broker.settings
+        settings = {**broker.producer_settings(), "transaction.timeout.ms": broker.transaction_timeout_ms}
+        self._producer: Any = Producer({**settings, "transactional.id": name})
+        self._call("init_transactions", lambda: self._producer.init_transactions(_CALL_S))
+
+    def begin(self) -> None:
+        """Begin it: from now on its time runs."""
+        self._call("begin_transaction", self._producer.begin_transaction)
+
+    def add(self, message: Message) -> None:
+        """Hand one message over.
+
+        Raises:
+            Rejected: this or an earlier one was refused for good.
+            BrokerUnavailable: an earlier one did not get through.
+        """
+        refused = produce(self._producer, message, self._reporter(message.topic))
+        if refused is not None:
+            self._failure = refused
+        self._look()
+
+    def turn(self) -> None:
+        """Let the client tell what has become of messages, now and then.
+
+        Raises:
+            Rejected, BrokerUnavailable: as `add`.
+        """
+        self._producer.poll(0)
+        self._look()
+
+    def commit(self, offsets: Sequence[TopicPartition]) -> None:
+        """Commit what was added, and these offsets for the group of its name: all or nothing.
+
+        Raises:
+            Rejected, BrokerUnavailable: as `add`; whether it is committed, the offsets say.
+        """
+        until_s, left = time.monotonic() + _CALL_S, len(self._producer)
+        while left:
+            self._producer.flush(_TURN_S)
+            self._look()
+            if len(self._producer) < left:
+                until_s, left = time.monotonic() + _CALL_S, len(self._producer)
+            elif time.monotonic() >= until_s:
+                raise BrokerUnavailable(f"{self._name}: {left} messages got no answer: nothing was written")
+        self._look()
+        # never subscribes: it lends its name to the transaction
+        named: Any = Consumer({**self._settings, "group.id": self._name})
+        try:
+            group = named.consumer_group_metadata()
+            send = self._producer.send_offsets_to_transaction
+            self._call("send_offsets", lambda: send(list(offsets), group, _CALL_S))
+        finally:
+            named.close()
+        self._call("commit_transaction", lambda: self._producer.commit_transaction(_CALL_S))
+
+    def abort(self) -> None:
+        """Let nothing of it be seen. Where that fails, whoever opens the id next does it, or its time ends it."""
+        with contextlib.suppress(KafkaException, LeftBehind, RuntimeError):
+            self._producer.purge(in_queue=True, in_flight=False, blocking=False)
+            attended(lambda: self._producer.abort_transaction(_CALL_S), _CALL_S, "abort_transaction")
+
+    def _reporter(self, topic: str) -> Callable[[Any, Any], None]:
+        def told(error: Any, _: Any) -> None:
+            if error is not None and self._failure is None:
+                self._failure = publish_failure(error_of(error), topic)
+
+        return told
+
+    def _look(self) -> None:
+        failure = self._failure
+        if failure is None:
+            return
+        if failure.transient:
+            raise BrokerUnavailable(f"{failure.reason}: nothing of this part was written; repeat it")
+        raise Rejected(f"{failure.reason}: nothing of this part was written")
+
+    def _call(self, name: str, call: Callable[[], T]) -> T:
+        try:
+            return attended(call, _CALL_S, name)
+        except (KafkaException, LeftBehind) as error:
+            raise broker_error(error, f"{self._name}: {name}") from error

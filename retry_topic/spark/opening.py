@@ -1,0 +1,76 @@
+"""What the commands on Spark open: a session, a store, a history."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from wheel_sched.cli.opening import server_url
+from wheel_sched.cli.options import Session
+from wheel_sched.cli.output import note
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from retry_topic.spark.source.options import Place
+
+master_option = click.option(
+    "--master", metavar="URL", help="Spark's: local[2], spark://host:7077 (default: local[*])."
+)
+
+
+@contextlib.contextmanager
+def running(master: str | None) -> Iterator[SparkSession]:
+    """A session that ends with the block, unless it was there before."""
+    from pyspark.errors import PySparkException
+
+    from retry_topic.spark.session import running_session, spark_session
+
+    session = running_session()
+    if session is not None:
+        yield session
+        return
+    note("starting Spark")
+    session = spark_session(master)
+    with contextlib.suppress(PySparkException):  # Spark Connect has none
+        session.sparkContext.setLogLevel("ERROR")
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """A session and the store of the settings."""
+
+    spark: SparkSession
+    place: Place
+
+
+@contextlib.contextmanager
+def with_store(settings: Session, master: str | None) -> Iterator[Bench]:
+    """A session and the store; an embedded server runs as long as the block."""
+    with server_url(settings.settings) as url:
+        from retry_topic.spark.jobs.store import place_of
+
+        place = place_of(url, settings.settings.namespace, settings.settings.durability)
+        with running(master) as session:
+            yield Bench(session, place)
+
+
+@contextlib.contextmanager
+def attempts(settings: Session, master: str | None, file: str | None) -> Iterator[DataFrame]:
+    """The history in a file, or in the store's log when none is named."""
+    from retry_topic.spark.jobs.history import load_history, store_history
+
+    if file is not None:
+        with running(master) as alone:
+            yield load_history(alone, file)
+        return
+    with with_store(settings, master) as bench:
+        yield store_history(bench.spark, bench.place)

@@ -1,0 +1,83 @@
+"""Options of the Kafka source, and how much of its topics a batch takes."""
+
+from __future__ import annotations
+
+import pytest
+
+from retry_topic.spark.kafka.offsets import check_follow, within
+from retry_topic.spark.kafka.options import problems_of, read_target, read_wanted, settings_of
+from retry_topic.spark.kafka.shapes import HEADERS, check_written
+from wheel_sched.errors import BrokerError, ConfigError
+
+HERE = {"kafka.bootstrap.servers": "h:1"}
+
+
+def test_settings_of_the_client_are_handed_on() -> None:
+    """Whatever begins with kafka., without it."""
+    assert settings_of({**HERE, "kafka.sasl.username": "u", "subscribe": "t"}) == (
+        ("bootstrap.servers", "h:1"),
+        ("sasl.username", "u"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"subscribe": "t"}, "bootstrap.servers"),
+        (HERE, "name topics"),
+        ({**HERE, "subscribe": "t", "colour": "red"}, "no option 'colour'"),
+        ({**HERE, "subscribe": "t", "startingoffsets": "first"}, "startingOffsets"),
+        ({**HERE, "subscribe": "t", "startingoffsets": '{"t": {"0": -3}}'}, "startingOffsets"),
+        ({**HERE, "subscribe": "t", "startingoffsets": '{"u": {"0": 3}}'}, "among those of subscribe"),
+        ({**HERE, "subscribe": "t", "maxoffsetspertrigger": "0"}, "maxOffsetsPerTrigger"),
+        ({**HERE, "subscribe": "t", "endingoffsets": "latest"}, "has no end"),
+        ({**HERE, "subscribe": "t", "kafka.transaction.timeout.ms": "1s"}, "transaction.timeout.ms"),
+    ],
+)
+def test_wrong_options_of_a_stream_are_refused(options: dict[str, str], words: str) -> None:
+    """Before the cluster is asked for anything."""
+    with pytest.raises(ConfigError, match=words):
+        read_wanted(options, streaming=True)
+
+
+def test_every_mistake_is_named() -> None:
+    """All at once."""
+    assert len(problems_of({"a": "1", "b": "2"})) == 3  # and no address
+    with pytest.raises(ConfigError, match="4 problems"):
+        read_target({"subscribe": "t", "in_doubt": "guess"})
+
+
+@pytest.mark.parametrize(
+    ("columns", "has_topic", "words"),
+    [
+        ({"topic": "string"}, False, "a column value"),
+        ({"value": "bigint"}, True, "value to be binary or string"),
+        ({"value": "string"}, False, "a column topic"),
+        ({"value": "string", "topic": "string"}, True, "and not both"),
+        ({"value": "string", "offset": "bigint"}, True, "no use for column 'offset'"),
+        ({"value": "string", "headers": "map<string,string>"}, True, "headers to be"),
+    ],
+)
+def test_a_frame_that_cannot_be_written_is_refused(columns: dict[str, str], has_topic: bool, words: str) -> None:
+    """Before a row of it is looked at."""
+    with pytest.raises(ConfigError, match=words):
+        check_written(columns, has_topic)
+    check_written({"value": "string", "key": "binary", "headers": HEADERS, "topic": "string"}, False)
+
+
+def test_a_batch_takes_its_share_of_each_partition() -> None:
+    """In proportion to what waits there, at least one, never backwards; a new partition from its beginning."""
+    start, ends = {"t": {"0": 100, "1": 5}}, {"t": {"0": 190, "1": 6, "2": 9}}
+    assert within(start, ends, None) == ends
+    assert within(start, ends, 1_000) == ends
+    assert within(start, ends, 10) == {"t": {"0": 109, "1": 6, "2": 1}}
+    assert within({"t": {"0": 200}}, {"t": {"0": 190}}, None) == {"t": {"0": 200}}
+    assert within(start, {}, None) == start
+
+
+@pytest.mark.parametrize("ends", [{"t": {"0": 99}}, {"t": {"1": 100}}, {}])
+def test_a_topic_that_was_made_anew_is_noticed(ends: dict[str, dict[str, int]]) -> None:
+    """It ends before where it was read to."""
+    with pytest.raises(BrokerError, match="made anew"):
+        check_follow({"t": {"0": 100}}, ends)
+    check_follow({"t": {"0": 100}}, {"t": {"0": 100, "1": 5}, "u": {"0": 1}})

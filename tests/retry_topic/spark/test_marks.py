@@ -1,0 +1,77 @@
+"""Marks of epochs: what is written again, what is not, and what is refused rather than guessed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from retry_topic.spark.kafka.marks import Part, close_epoch, mark_of, note_epoch, rows_written
+from wheel_sched.errors import Rejected
+
+
+class Cluster:
+    """Committed offsets by group, as far as `Topology` tells of them."""
+
+    def __init__(self) -> None:
+        self.groups: dict[str, list[Any]] = {}
+
+    def places(self, group: str) -> list[Any]:
+        return self.groups.get(group, [])
+
+    def put(self, group: str, places: list[Any]) -> None:
+        self.groups[group] = places
+
+
+def written(cluster: Any, part: Part, rows: int) -> None:
+    """As its transaction does it."""
+    cluster.put(part.name, [mark_of(part, rows)])
+
+
+def test_a_part_is_known_by_the_mark_that_came_with_its_rows() -> None:
+    """Of that epoch; before it, the part has still to be written."""
+    cluster: Any = Cluster()
+    assert not note_epoch(cluster, Part("query-a", 0, 1), in_doubt=False)
+    assert rows_written(cluster, Part("query-a", 0, 1)) is None
+    written(cluster, Part("query-a", 0, 1), 70)
+    assert rows_written(cluster, Part("query-a", 0, 1)) == 70
+    assert rows_written(cluster, Part("query-a", 0, 0)) is None
+    assert not note_epoch(cluster, Part("query-a", 1, 1), in_doubt=False)
+    assert rows_written(cluster, Part("query-a", 1, 1)) is None
+
+
+def test_an_epoch_that_is_done_stays_done_however_it_is_cut() -> None:
+    """Parts that were never written are not written either."""
+    cluster: Any = Cluster()
+    assert not note_epoch(cluster, Part("job-a", 0, 0), in_doubt=False)
+    close_epoch(cluster, "job-a", 0)
+    assert note_epoch(cluster, Part("job-a", 0, 7), in_doubt=False)
+    assert not note_epoch(cluster, Part("job-a", 1, 0), in_doubt=False)
+
+
+def test_a_zombie_of_an_epoch_that_is_over_is_refused() -> None:
+    """By the writer's mark, or by that of its part."""
+    cluster: Any = Cluster()
+    note_epoch(cluster, Part("query-a", 4, 0), in_doubt=True)
+    with pytest.raises(Rejected, match="is over"):
+        note_epoch(cluster, Part("query-a", 3, 0), in_doubt=False)
+    written(cluster, Part("query-a", 4, 0), 1)
+    with pytest.raises(Rejected, match="is over"):
+        rows_written(cluster, Part("query-a", 3, 0))
+
+
+def test_what_the_cluster_has_forgotten_is_in_doubt() -> None:
+    """A later epoch of a writer without marks; never the first one."""
+    cluster: Any = Cluster()
+    with pytest.raises(Rejected, match="in_doubt"):
+        note_epoch(cluster, Part("query-a", 3, 0), in_doubt=False)
+    assert not note_epoch(cluster, Part("query-a", 3, 0), in_doubt=True)
+    assert not note_epoch(cluster, Part("query-a", 3, 1), in_doubt=False)
+
+
+def test_a_job_may_be_called_as_another_ones_part() -> None:
+    """Their marks are two all the same."""
+    cluster: Any = Cluster()
+    note_epoch(cluster, Part("job-a-1", 0, 0), in_doubt=False)
+    close_epoch(cluster, "job-a-1", 0)
+    assert rows_written(cluster, Part("job-a", 0, 1)) is None

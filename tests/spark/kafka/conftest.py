@@ -1,0 +1,118 @@
+"""A real broker beside the session of Spark; both are this folder's own (`make spark-kafka-test`)."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+
+from wheel_sched.errors import ConfigError
+
+if TYPE_CHECKING:
+    from retry_topic.brokers.kafka import KafkaBroker
+    from wheel_sched.testing.kafka import TemporaryKafka
+
+PATIENCE_S = 120.0
+
+
+@pytest.fixture(scope="session")
+def spark_jars() -> list[str]:
+    """The JVM connector, where it can be had."""
+    from wheel_sched.testing.kafka import connector_jars
+
+    try:
+        return connector_jars()
+    except ConfigError:
+        return []
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[TemporaryKafka]:
+    """The session's broker."""
+    from wheel_sched.testing.kafka import temporary_kafka
+
+    with temporary_kafka() as kafka:
+        yield kafka
+
+
+@pytest.fixture
+def name() -> str:
+    """A name of this test's own, for topics and groups."""
+    return f"t{uuid4().hex[:10]}"
+
+
+@pytest.fixture
+def broker(kafka: TemporaryKafka) -> Iterator[KafkaBroker]:
+    """A client of the session's broker; topics have three partitions."""
+    from retry_topic.brokers.kafka import KafkaBroker
+
+    broker = KafkaBroker(kafka.bootstrap, partitions=3)
+    yield broker
+    broker.close()
+
+
+@pytest.fixture
+def at(kafka: TemporaryKafka) -> dict[str, str]:
+    """The options that name the broker."""
+    return {"kafka.bootstrap.servers": kafka.bootstrap}
+
+
+@pytest.fixture
+def committed(kafka: TemporaryKafka, broker: KafkaBroker) -> Callable[[str], Counter[str]]:
+    """The values that a reader of committed records finds in a topic now, and how often each."""
+    return lambda topic: _values(kafka.bootstrap, broker, topic, "read_committed")
+
+
+@pytest.fixture
+def uncommitted(kafka: TemporaryKafka, broker: KafkaBroker) -> Callable[[str], Counter[str]]:
+    """Those that any reader finds."""
+    return lambda topic: _values(kafka.bootstrap, broker, topic, "read_uncommitted")
+
+
+def _values(servers: str, broker: KafkaBroker, topic: str, level: str) -> Counter[str]:
+    from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+    client: Any = Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": "looker",
+            "auto.offset.reset": "earliest",
+            "isolation.level": level,
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+        }
+    )
+    places = [TopicPartition(topic, number, 0) for number in range(broker.topology.partitions(topic))]
+    client.assign(places)
+    found: Counter[str] = Counter()
+    left = len(places)
+    until_s = time.monotonic() + PATIENCE_S
+    while left:
+        assert time.monotonic() < until_s, f"{topic}: {left} partitions have not come to their end"
+        record = client.poll(1.0)
+        if record is None:
+            continue
+        if record.error() is None:
+            found[(record.value() or b"").decode()] += 1
+        else:
+            assert record.error().code() == KafkaError._PARTITION_EOF, record.error()
+            left -= 1
+    client.close()
+    return found
+
+
+@pytest.fixture
+def until() -> Callable[[Callable[[], bool]], None]:
+    """Wait for what other threads do."""
+
+    def wait(condition: Callable[[], bool]) -> None:
+        until_s = time.monotonic() + PATIENCE_S
+        while not condition():
+            assert time.monotonic() < until_s, "waited in vain"
+            time.sleep(0.02)  # looked at again and again until the deadline
+
+    return wait

@@ -1,0 +1,76 @@
+"""A stream from topic to topic that breaks between two parts of an epoch: a reader of committed records sees each
+record once."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import Producer
+
+from retry_topic.brokers.kafka import KafkaBroker
+
+if TYPE_CHECKING:
+    from wheel_sched.testing.kafka import TemporaryKafka
+
+pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(900)]
+
+PROGRAM = Path(__file__).parent / "processes" / "stream.py"
+ROWS, EPOCH = 1_800, 600
+
+
+def test_what_breaks_between_two_parts_of_an_epoch_is_neither_missing_nor_doubled(
+    kafka: TemporaryKafka,
+    broker: KafkaBroker,
+    name: str,
+    committed: Callable[[str], Counter[str]],
+    uncommitted: Callable[[str], Counter[str]],
+    kill_session: Callable[[subprocess.Popen[bytes]], None],
+    tmp_path: Path,
+) -> None:
+    """SIGKILL of driver, JVM and workers in epoch 1, a failure for good in epoch 2, and then to the end."""
+    source, target = f"{name}-in", f"{name}-out"
+    broker.topology.create([source], partitions=2)
+    broker.create_topic(target)
+    producer: Any = Producer({"bootstrap.servers": kafka.bootstrap})
+    for n in range(ROWS):
+        producer.produce(source, b"%d" % n, partition=n % 2)
+    assert producer.flush(60) == 0
+
+    def run(fault: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [sys.executable, str(PROGRAM), kafka.bootstrap, source, target, str(tmp_path / "checkpoint"), fault],
+            start_new_session=True,
+            env={**os.environ, "SPARK_LOCAL_DIRS": str(tmp_path / "local")},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+    reached = tmp_path / "reached"
+    process = run(f"kill:1:{reached}")
+    try:
+        until_s = time.monotonic() + 240
+        while not reached.exists():
+            assert process.poll() is None
+            assert time.monotonic() < until_s, "the kill point was not reached"
+            time.sleep(0.05)  # looked at again and again until the deadline
+    finally:
+        kill_session(process)
+    for fault, code in (("fail:2", 1), ("", 0)):
+        process = run(fault)
+        try:
+            assert process.wait(300) == code
+        finally:
+            kill_session(process)
+        seen = committed(target)
+        assert set(seen.values()) == {1}
+        # a reader of committed records waits for the end of no transaction: what failed was aborted
+        assert len(seen) == (ROWS if not fault else 2 * EPOCH + EPOCH // 2)
+    assert set(uncommitted(target)) == set(seen)
