@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from threading import Semaphore
 from typing import TYPE_CHECKING
 
 import pytest
@@ -128,6 +129,23 @@ def test_every_shard_is_woken_for_itself(wide: World) -> None:
     wide.received(100)
     wide.advance(1)
     wide.received(164)
+
+
+def test_what_a_claim_has_just_taken_is_not_claimed_again(world: World) -> None:
+    """A settling and a claim go out together: the answer to the first still speaks of what the second takes."""
+    go = Semaphore(0)
+    world.receiver.before = lambda batch: go.acquire(timeout=30) and None
+    dispatcher = world.dispatcher(workers=1)
+    for n in range(20):
+        world.put(f"m{n}", in_ms=n + 1)
+    for n in range(1, 21):
+        world.advance(1)  # the next one is due, and the only worker is at the one before
+        if n > 1:
+            go.release()
+        world.until(lambda: len(world.receiver.batches) == n, "the next one")  # noqa: B023  # done at once
+    go.release()
+    world.received(20)
+    assert (dispatcher.stats.claims, dispatcher.stats.empty_claims) == (20, 0)
 
 
 def test_a_pause_wakes_nobody_and_a_resume_everything(world: World) -> None:

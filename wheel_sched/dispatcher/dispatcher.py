@@ -445,6 +445,8 @@ class Dispatcher:
         """Have the wheel wake this shard for its next due or lease end; `keep` an earlier moment that stands."""
         now_ms = self._now_ms()
         heads = [head for head in (due_head_ms, fly_head_ms) if head is not None]
+        if not keep:
+            self._ripe.pop(shard, None)  # an answer before this one, of the same turn, may have said so
         if not heads:
             if not keep:
                 self._alarms.let_sleep(shard)
