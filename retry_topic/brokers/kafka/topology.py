@@ -182,23 +182,6 @@ class Topology:
             raise broker_error(error, f"the offsets of group {group!r} could not be read") from error
         return [place for place in answer.topic_partitions if place.offset >= 0]
 
-    def put(self, group: str, places: list[TopicPartition]) -> None:
-        """Commit offsets, with the texts beside them, for a group that has no members.
-
-        Raises:
-            BrokerError: the group has members, or the cluster does not answer; nothing was committed.
-        """
-        asked = self.admin.alter_consumer_group_offsets(
-            [ConsumerGroupTopicPartitions(group, places)], request_timeout=TIMEOUT_S
-        )
-        try:
-            answer = asked[group].result(TIMEOUT_S)
-        except KafkaException as error:
-            raise broker_error(error, f"the offsets of group {group!r} could not be committed") from error
-        for place in answer.topic_partitions:
-            if place.error is not None:
-                raise broker_error(place.error, f"the offsets of group {group!r} could not be committed")
-
     def closed(self, topics: Set[str]) -> set[str]:
         """Those of some topics that this client may not write to; none where the cluster does not say."""
         found = set()

@@ -195,6 +195,9 @@ def marks_of(place: Place, settings: Settings, group: str) -> list[Mark]:
     Raises:
         StoreError, BrokerError: one of them does not answer.
     """
+    from confluent_kafka import TopicPartition
+
+    from retry_topic.spark.kafka.groups import Groups
     from retry_topic.spark.kafka.offsets import ends_of
 
     broker, topic, reader = broker_of(settings), retry_topic_of(group), intake_group_of(group)
@@ -204,11 +207,12 @@ def marks_of(place: Place, settings: Settings, group: str) -> list[Mark]:
     sources = [source_of(reader, topic_id, number) for number in numbers]
     with place.opened() as store:
         positions = insist(lambda: store.positions(sources))
-    committed = insist(lambda: broker.topology.committed(reader))
+    known = insist(lambda: Groups(broker).places(reader, [TopicPartition(topic, number) for number in numbers]))
+    committed = {place.partition: place.offset for place in known}
     found = []
     for number, position in zip(numbers, positions, strict=True):
         # as a service begins: where the store says, else where the group has been, else at the beginning
-        at = committed.get((topic, number), 0) if position is None else position
+        at = committed.get(number, 0) if position is None else position
         end = ends[str(number)]
         found.append(Mark(number, position, end, max(0, end - max(at, first[str(number)]))))
     return found

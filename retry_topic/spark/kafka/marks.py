@@ -19,7 +19,7 @@ from wheel_sched.errors import Rejected
 if TYPE_CHECKING:
     from confluent_kafka import TopicPartition
 
-    from retry_topic.brokers.kafka.topology import Topology
+    from retry_topic.spark.kafka.groups import Groups
 
 MARKS = "wheelsched.epochs"
 _DONE = "done"
@@ -45,11 +45,11 @@ class Part:
         return f"wheelsched-{self.writer}-{self.number}"
 
 
-def note_epoch(topology: Topology, part: Part, *, in_doubt: bool) -> bool:
+def note_epoch(groups: Groups, part: Part, *, in_doubt: bool) -> bool:
     """Note that the epoch is at work; whether it is done already.
 
     Args:
-        topology: of the cluster.
+        groups: of the cluster.
         part: which is to be written.
         in_doubt: go on where nothing is known of earlier epochs.
 
@@ -58,7 +58,7 @@ def note_epoch(topology: Topology, part: Part, *, in_doubt: bool) -> bool:
         BrokerError: the cluster does not answer.
     """
     group = _group(part.writer)
-    known = _read(topology, group)
+    known = _read(groups, group)
     if known is None and part.epoch > 0 and not in_doubt:
         raise Rejected(
             f"the cluster knows nothing of what {part.writer} has written before epoch {part.epoch}; it forgets that "
@@ -68,28 +68,28 @@ def note_epoch(topology: Topology, part: Part, *, in_doubt: bool) -> bool:
     if known is not None and known[0] > part.epoch:
         raise Rejected(f"epoch {part.epoch} of {part.writer} is over: nothing was written")
     if known is None or known[0] < part.epoch:
-        insist(lambda: topology.put(group, [_mark(part.epoch, "")]))
+        insist(lambda: groups.put(group, [_mark(part.epoch, "")]))
         return False
     return known[1] == _DONE
 
 
-def close_epoch(topology: Topology, writer: str, epoch: int) -> None:
+def close_epoch(groups: Groups, writer: str, epoch: int) -> None:
     """All parts of an epoch are written: from now on nothing more is, however it may be cut.
 
     Raises:
         BrokerError: the cluster does not answer.
     """
-    insist(lambda: topology.put(_group(writer), [_mark(epoch, _DONE)]))
+    insist(lambda: groups.put(_group(writer), [_mark(epoch, _DONE)]))
 
 
-def rows_written(topology: Topology, part: Part) -> int | None:
+def rows_written(groups: Groups, part: Part) -> int | None:
     """How many rows of a part are in the topics, None when the part is not.
 
     Raises:
         Rejected: a later epoch of the part is there; nothing was written.
         BrokerError: the cluster does not answer.
     """
-    known = _read(topology, part.name)
+    known = _read(groups, part.name)
     if known is None or known[0] < part.epoch:
         return None
     if known[0] > part.epoch:
@@ -112,9 +112,7 @@ def _mark(epoch: int, text: str) -> TopicPartition:
     return TopicPartition(MARKS, 0, epoch + 1, text)
 
 
-def _read(topology: Topology, group: str) -> tuple[int, str] | None:
+def _read(groups: Groups, group: str) -> tuple[int, str] | None:
     """The last epoch of a group, with the text beside it; no transaction that concerns it is open any more."""
-    for place in insist(lambda: topology.places(group)):
-        if place.topic == MARKS:
-            return place.offset - 1, place.metadata or ""
-    return None
+    place = next(iter(insist(lambda: groups.places(group, [_mark(0, "")]))), None)
+    return None if place is None else (place.offset - 1, place.metadata or "")

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from retry_topic.brokers.kafka import KafkaBroker
+    from retry_topic.spark.kafka.groups import Groups
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class KafkaBatchWriter(DataSourceArrowWriter):
         return write_part(self._target, _part(self._writer, 0), iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        close_epoch(broker_of(self._target.settings).topology, self._writer, 0)
+        close_epoch(_groups(self._target), self._writer, 0)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Parts that were written stay; a run under the same job id brings the rest."""
@@ -67,7 +68,7 @@ class KafkaStreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # PySpark's name
         for writer in {message.writer for message in messages if isinstance(message, Written)}:
-            close_epoch(broker_of(self._target.settings).topology, writer, batchId)
+            close_epoch(_groups(self._target), writer, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # PySpark's name
         """Parts that were written stay; the next run of the epoch brings the rest."""
@@ -92,10 +93,11 @@ def write_part(target: Target, part: Part, batches: Iterator[pa.RecordBatch]) ->
     from retry_topic.spark.kafka.transaction import Transaction
 
     broker = broker_of(target.settings)
+    groups = _groups(target)
     transaction = Transaction(broker, part.name)  # first of all: from here on nobody else writes this part
-    if note_epoch(broker.topology, part, in_doubt=target.in_doubt):
+    if note_epoch(groups, part, in_doubt=target.in_doubt):
         return Written(part.writer, sum(batch.num_rows for batch in batches), repeated=True)
-    before = rows_written(broker.topology, part)
+    before = rows_written(groups, part)
     if before is not None:
         rows = sum(batch.num_rows for batch in batches)
         if rows != before:
@@ -143,6 +145,12 @@ def messages_of(batch: pa.RecordBatch, topic: str | None) -> Iterator[Message]:
         if value is None:
             pairs = (*pairs, (TOMBSTONE, b"1"))
         yield Message(target, _bytes(value) or b"", _bytes(keys[at]), pairs)
+
+
+def _groups(target: Target) -> Groups:
+    from retry_topic.spark.kafka.groups import Groups
+
+    return Groups(broker_of(target.settings))
 
 
 def _check_topic(broker: KafkaBroker, topic: str) -> None:

@@ -11,12 +11,12 @@ from wheel_sched.errors import Rejected
 
 
 class Cluster:
-    """Committed offsets by group, as far as `Topology` tells of them."""
+    """Committed offsets by group, as `Groups` tells of them."""
 
     def __init__(self) -> None:
         self.groups: dict[str, list[Any]] = {}
 
-    def places(self, group: str) -> list[Any]:
+    def places(self, group: str, places: list[Any]) -> list[Any]:
         return self.groups.get(group, [])
 
     def put(self, group: str, places: list[Any]) -> None:

@@ -24,6 +24,8 @@ from retry_topic.names import dead_topic_of, intake_group_of, retry_topic_of, so
 from retry_topic.policy import Fixed
 from retry_topic.spark.jobs import intake
 from retry_topic.spark.jobs.store import place_of
+from retry_topic.spark.kafka.groups import Groups
+from retry_topic.spark.kafka.patience import insist
 from retry_topic.spark.source.options import Place
 from retry_topic.wire import decode_body
 from wheel_sched.errors import ConfigError
@@ -120,7 +122,7 @@ def test_both_connectors_give_the_same_store(
     for way, most in ways:
         # a store that knows nothing of a partition begins where the group has been
         beginning = [TopicPartition(retry_topic_of(name), number, 0) for number in range(3)]
-        broker.topology.put(intake_group_of(name), beginning)
+        insist(lambda: Groups(broker).put(intake_group_of(name), beginning))  # noqa: B023  # done at once
         store, place = opened(f"{name}-{way}-{most}")
         done = intake(spark, place, kafka.bootstrap, name, POLICY, connector=way, most=most)
         assert (done.connector, done.records, done.waiting, done.dead, done.repeated, done.lag) == (
@@ -226,7 +228,9 @@ def test_drivers_that_are_killed_take_each_record_in_once(
             if reached is None:
                 assert process.wait(300) == 0
             else:
-                consumer.wait_until(lambda: len(consumer.seen) >= reached, "the kill point", 240)  # noqa: B023
+                ended = lambda: process.poll() is not None  # noqa: B023, E731
+                consumer.wait_until(lambda: ended() or len(consumer.seen) >= reached, "the kill point", 300)  # noqa: B023
+                assert process.poll() is None
         finally:
             kill_session(process)
     consumer.drain()

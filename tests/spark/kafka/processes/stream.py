@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from pyspark import TaskContext
 
 from retry_topic.spark import spark_session
+from retry_topic.spark.kafka.groups import Groups
 from retry_topic.spark.kafka.marks import Part, rows_written
 from retry_topic.spark.kafka.options import broker_of
 from retry_topic.spark.source.writing import query_and_epoch
@@ -36,9 +37,9 @@ def main(servers: str, source: str, target: str, checkpoint: str, fault: str) ->
             return
         for batch in batches:
             yield batch.slice(0, batch.num_rows // 2)
-            topology = broker_of((("bootstrap.servers", servers),)).topology
+            groups = Groups(broker_of((("bootstrap.servers", servers),)))
             deadline = time.monotonic() + 150
-            while rows_written(topology, Part(f"query-{query_id}", epoch, 0)) is None:
+            while rows_written(groups, Part(f"query-{query_id}", epoch, 0)) is None:
                 if time.monotonic() > deadline:
                     raise RuntimeError("part 0 was not written within 150 s")
                 time.sleep(0.05)  # looked at again and again until the deadline
