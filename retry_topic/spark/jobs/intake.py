@@ -308,9 +308,12 @@ def _follow(
             if number <= counted or told is None:
                 continue
             counted = number
-            report.batches += bool(told["records"])
-            for name in _COUNTS:
-                setattr(report, name, getattr(report, name) + told[name])
+            # Spark Connect shows the row as one of its values and its schema
+            values = told["values"] if "values" in told else told  # noqa: SIM401  # a Row has no get
+            counts = dict(zip(_COUNTS, values, strict=True))
+            report.batches += bool(counts["records"])
+            for name, count in counts.items():
+                setattr(report, name, getattr(report, name) + count)
         if seen is not None and report.batches != before:
             report.marks = marks()
             seen(report)

@@ -114,7 +114,8 @@ def records(settings: Settings, part: Range, *, lossy: bool = False) -> Iterator
         at, until_s = part.start, time.monotonic() + _STALLED_S
         while at < part.end:
             page = []
-            for record in client.consume(_AT_ONCE, 1.0):
+            first = client.poll(1.0)  # the first one ends the wait; `consume` would wait for all it was asked for
+            for record in () if first is None else (first, *client.consume(_AT_ONCE, 0)):
                 error = record.error()
                 if error is None or error.code() == KafkaError._PARTITION_EOF:
                     at = max(at, record.offset() + (error is None))

@@ -19,7 +19,7 @@ from retry_topic.names import intake_group_of, source_of
 from retry_topic.policy import load_policies
 from retry_topic.slices import SliceIntake
 from retry_topic.spark.kafka.groups import Groups
-from retry_topic.spark.kafka.options import Settings, broker_of
+from retry_topic.spark.kafka.options import Settings, broker_of, check_topics
 from retry_topic.spark.kafka.patience import insist
 from retry_topic.spark.kafka.reading import Range, records
 from retry_topic.spark.kafka.rows import RowLog
@@ -91,7 +91,7 @@ class Taker:
         rows: Iterator[Message],
     ) -> dict[str, Any]:
         reader = intake_group_of(self.group)
-        broker.topology.forget(topic)  # it may have been made anew since this process last looked
+        insist(lambda: check_topics(broker, (topic,)))  # it may have been made anew since this process last looked
         source = source_of(reader, insist(lambda: broker.topic_id(topic)), partition)
 
         def between(begin: int, end: int) -> Iterator[Message]:
