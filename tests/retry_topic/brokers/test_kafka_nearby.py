@@ -6,7 +6,9 @@ librdkafka's imitation of a cluster has groups and no transactions; noida-db, a 
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -52,14 +54,15 @@ def with_transactions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]
     folder = tmp_path_factory.mktemp("noida")
     port = free_port()
     command = [STAND_IN, "start", "--only", "kafka", "--kafka-port", str(port), "--data-dir", folder]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    # what is installed is a script that starts the server: both are to end
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
     try:
         broker = KafkaBroker(f"127.0.0.1:{port}")
         until(lambda: _answers(broker))
         broker.close()
         yield f"127.0.0.1:{port}"
     finally:
-        process.kill()
+        os.killpg(process.pid, signal.SIGKILL)
         process.wait(30)
         shutil.rmtree(folder, ignore_errors=True)
 
