@@ -1,9 +1,10 @@
 """`apply_many`: thousands of ETA tasks of one kind into the store, in calls of 500.
 
-What a loop over `apply_async(countdown=...)` does, at a tenth of its cost: the message is made once, by Celery, and
-filled in for each task (see `message_template`). What cannot be done that way (handlers of `before_task_publish`,
-links, chords, other serializers than JSON, compression, `expires`, routers that are functions, tasks with an
-`apply_async` of their own) goes through Celery one by one, and into the store together all the same.
+What a loop over `apply_async(countdown=...)` does, at less than a tenth of its cost: the message is made once, by
+Celery, and filled in for each task (see `message_template`), a batch while the server stores the one before. What
+cannot be done that way (handlers of `before_task_publish`, links, chords, other serializers than JSON, compression,
+`expires`, routers that are functions, tasks with an `apply_async` of their own) goes through Celery one by one, and
+into the store together all the same.
 
 Threads: any.
 """
