@@ -53,6 +53,7 @@ def test_what_a_killed_worker_had_in_its_timer_is_left_to_the_broker(stage: Stag
     stage.worker().wait_ready()
     stage.bring_forward(1.5)
     stage.assert_once(later)
+    stage.wait_until(lambda: stage.client.hlen("unacked") == len(soon), "what ran was acknowledged")
     stage.restore_all()
     stage.assert_once([*later, *soon])
 
