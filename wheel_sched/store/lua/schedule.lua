@@ -2,7 +2,8 @@
 -- ARGV[3] -> fence: "" or <epoch>:<writer>. The ids a writer brings in an epoch are remembered until the epoch is closed
 --            (fence.lua), also when they have long gone out: a repeat stores none of them. A closed epoch stores nothing.
 --            or @<expected>:<next>:<n>:<source>: the call is a slice of that source's log and moves its position; where the
---            position is another than expected ("" = none yet) nothing is stored: WSPOSITION <position>
+--            position is another than expected ("" = none yet) nothing is stored: WSPOSITION <position>. Nor where an id
+--            is there already, or twice in the slice: WSTAKEN <id>
 -- ARGV[4..] -> triples: id, due (ms, "" = parked, !<reason> = dead at once), tail of the record (all behind its version)
 --            then, with a source, n triples: key of an attempt record, attempts, expiry (ms) = raise it to these, or "" =
 --            only compare. Where one knows as many already, or others than are compared, nothing is stored: WSCOUNT
@@ -52,6 +53,11 @@ if source then
       end
       raised[place] = tries_score(tries, tonumber(expiry), expiry_before)
     end
+  end
+  local own = {}
+  for i = 1, n do
+    if have[i] or buried[i] or own[ids[i]] then return {err = 'WSTAKEN ' .. ids[i]} end
+    own[ids[i]] = true
   end
 elseif ARGV[3] ~= '' then
   local epoch, writer = string.match(ARGV[3], '^(%d+):(.+)$')
