@@ -27,7 +27,7 @@ from retry_topic.fields import KEY, VALUE, field_of
 from retry_topic.headers import AMPLE, read
 from retry_topic.headers.names import FIELDS, LAST_MS, Field
 from retry_topic.intake import DAY_MS, MAX_BODY_BYTES, RESTATED
-from retry_topic.message import Message
+from retry_topic.message import Message, Source
 from retry_topic.policy import Failure, Match, PolicySet, Retry, RetryPolicy, decide_by, failure_from
 from retry_topic.wire import decode_body
 from wheel_sched.duration import LONGEST_MS
@@ -45,11 +45,17 @@ Pick = Callable[[Sequence[Any]], tuple[Any, ...]]
 
 @dataclass(slots=True)
 class Ready:
-    """A failed message that a herd has made ready to be stored; `case` is the same as the long way has it."""
+    """A failed message that a herd has made ready to be stored; `case` is the same as the long way has it.
 
-    delivery: Delivery
+    Of its record it keeps what that can be made of again, in few objects: thousands are on their way at a time.
+    """
+
     herd: _Herd
     id: str
+    value: bytes
+    key: bytes | None
+    values: tuple[bytes, ...]
+    source: Source | None
     item: Item
     decision: Retry
     keep_until_ms: int
@@ -75,8 +81,11 @@ class Ready:
         return Taken(item.id, herd.topic, herd.attempt, item.due_ms, None, self.decision)
 
     def case(self) -> Case:
-        state = read(self.delivery.message.headers)
-        case = Case(self.delivery, state, state, self.herd.topic, repeated=False)
+        herd = self.herd
+        headers = tuple(zip(herd.names, self.values, strict=True))
+        message = Message(herd.retry_topic, self.value, self.key, headers, self.source)
+        state = read(headers)
+        case = Case(Delivery(message, None), state, state, herd.topic, repeated=False)
         case.due_ms, case.decision, case.item = self.item.due_ms, self.decision, self.item
         case.keep_until_ms = self.keep_until_ms
         return case
@@ -87,6 +96,8 @@ class _Herd:
     """What the records of one herd have in common.
 
     Args:
+        retry_topic: where they were read.
+        names: of their headers.
         topic: where they first failed.
         attempt: that failed.
         replays: of the message.
@@ -99,6 +110,8 @@ class _Herd:
         tries_suffix: of the attempt records' keys.
     """
 
+    retry_topic: str
+    names: tuple[str, ...]
     topic: str
     attempt: int
     replays: int
@@ -209,7 +222,8 @@ class Herds:
             return None
         name = values[layout.id_at].decode("ascii")
         item = Item(name + herd.suffix, decision.due_ms, body, herd.topic)
-        return Ready(delivery, herd, name, item, decision, decision.due_ms + (decision.why.max_age_ms or 7 * DAY_MS))
+        keep_until_ms = decision.due_ms + (decision.why.max_age_ms or 7 * DAY_MS)
+        return Ready(herd, name, message.value, message.key, values, message.source, item, decision, keep_until_ms)
 
     def learn(self, case: Case) -> None:
         """Make a herd of a record that went the long way, if others like it are to be expected."""
@@ -265,6 +279,8 @@ def _herd(case: Case, layout: _Layout, values: Sequence[bytes], policies: Policy
         return None
     kept = [values[at] for at, gap in zip(layout.kept, layout.is_gap, strict=True) if not gap]
     herd = _Herd(
+        message.topic,
+        layout.names,
         case.topic,
         state.attempt,
         state.replays,

@@ -14,7 +14,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -44,6 +44,13 @@ class _Part:
         self.began: int | None = None
         self.expected: int | None = None
         self.done: int | None = None
+
+
+def _deliveries(records: list[Any]) -> Iterator[Delivery]:
+    """From the last to the first. Each is let go of at once: what many records have at a time, Python's garbage
+    collection goes through again and again."""
+    while records:
+        yield Delivery(from_record(records.pop()), None)
 
 
 class KafkaLog:
@@ -112,10 +119,10 @@ class KafkaLog:
         if part is None:
             return None
         records = [part.buffer.popleft() for _ in range(min(limit, len(part.buffer)))]
-        source, behind = self._source(part), records[-1].offset() + 1
-        deliveries = [Delivery(from_record(record), None) for record in records]
+        behind = records[-1].offset() + 1
+        records.reverse()
         expected, part.expected = part.expected, behind
-        return Slice(source, expected, behind, deliveries)
+        return Slice(self._source(part), expected, behind, _deliveries(records))
 
     def done(self, part: Slice) -> None:
         """See `LogReader`."""
@@ -160,9 +167,7 @@ class KafkaLog:
             known = len(self._parts)
             record = self._client.poll(max(0.0, min(0.1, until_s - time.monotonic())))
             if record is not None:
-                self._keep(record)
-                for more in self._client.consume(_AT_ONCE, 0):
-                    self._keep(more)
+                self._keep([record, *self._client.consume(_AT_ONCE, 0)])
                 break
             if len(self._parts) != known or self._expelled or time.monotonic() >= until_s:
                 break
@@ -177,17 +182,18 @@ class KafkaLog:
             self._client.resume(self._client.assignment())
             self._paused = False
 
-    def _keep(self, record: Any) -> None:
-        error = record.error()
-        if error is None:
-            part = self._parts.get(record.partition())
-            if part is not None:
-                part.buffer.append(record)
-        elif error.code() in EXPELLED:
-            self._expelled = True
-        elif error.fatal():
-            self._expelled = True
-            raise broker_error(KafkaException(error), "reading failed")
+    def _keep(self, records: Sequence[Any]) -> None:
+        for record in records:
+            error = record.error()
+            if error is None:
+                part = self._parts.get(record.partition())
+                if part is not None:
+                    part.buffer.append(record)
+            elif error.code() in EXPELLED:
+                self._expelled = True
+            elif error.fatal():
+                self._expelled = True
+                raise broker_error(KafkaException(error), "reading failed")
 
     def _assigned(self, client: Any, partitions: list[TopicPartition]) -> None:
         parts = [_Part(place.partition) for place in partitions]
