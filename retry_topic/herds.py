@@ -7,7 +7,7 @@ look like in the store, with gaps for what is their own.
 
 Invariant: what a herd makes of a record is what `Intake` makes of it step by step, byte for byte. Where that cannot be
 said at a glance (anything odd, dead, ordered, by reference or too large) it makes nothing, and the record goes the long
-way. A herd is made of the second such record that went the long way, and only when it would have made the same of it.
+way. A herd is made of the third such record that went the long way, and only when it would have made the same of it.
 
 Cost: about a third of the long way's. One thread.
 """

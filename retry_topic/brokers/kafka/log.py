@@ -21,6 +21,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from retry_topic.brokers.kafka.faults import EXPELLED, broker_error
+from retry_topic.brokers.kafka.groups import Groups
 from retry_topic.brokers.kafka.records import from_record
 from retry_topic.brokers.kafka.topology import Topology
 from retry_topic.brokers.protocol import Delivery, PositionsOf, Slice
@@ -61,16 +62,23 @@ class KafkaLog:
         topic: what it reads.
         group: whose member it is.
         topology: for the topic's id.
+        groups: for where the group has committed.
         positions: answers for each source where it is to go on; it may take its time, and raise.
     """
 
     def __init__(
-        self, settings: Mapping[str, Any], topic: str, group: str, topology: Topology, positions: PositionsOf
+        self,
+        settings: Mapping[str, Any],
+        topic: str,
+        group: str,
+        topology: Topology,
+        groups: Groups,
+        positions: PositionsOf,
     ) -> None:
         self._settings = {**settings, "on_commit": self._told}
         self._topic = topic
         self._positions = positions
-        self._topology = topology
+        self._groups = groups
         self._failure: Exception | None = None
         self._name = partial(source_of, group, topology.topic_id(topic))
         self._parts: dict[int, _Part] = {}
@@ -199,7 +207,7 @@ class KafkaLog:
         parts = [_Part(place.partition) for place in partitions]
         try:
             positions = self._positions([self._source(part) for part in parts])
-            known = self._topology.places(self._settings["group.id"], partitions)
+            known = self._groups.places(self._settings["group.id"], partitions)
         except Exception as error:  # what is raised in here, librdkafka would not know what to do with
             self._failure, self._expelled = error, True
             return
