@@ -36,6 +36,7 @@ from wheel_sched.store import Item, Tries
 
 _MOST = 4_096  # herds that are remembered, and layouts
 _MOST_HEADERS = 64  # a few dozen are usual
+_MOST_TEXT = FIELDS["error_message"].max_bytes
 _UNUSUAL = frozenset({"ordering", "signature", "retry_after_ms"})
 _NAME_OF = {field.header: name for name, field in FIELDS.items()}
 _DUE, _DELAY = FIELDS["due_ms"].header, FIELDS["delay_ms"].header
@@ -151,13 +152,20 @@ class _Layout:
         self.first_at = fields.index("first_failed_ms") if "first_failed_ms" in ours else None
         self.delay_at = fields.index("delay_ms") if "delay_ms" in ours else None
         self.shared = _picking([at for at, name in enumerate(fields) if name and at not in own and at not in texts])
-        self.checked = _picking(own + texts)  # in this order: a text may hold anything
-        patterns = [_pattern(FIELDS[_NAME_OF[names[at]]]) for at in own + texts]
-        self.fits = re.compile(rb"\0".join(patterns), re.DOTALL).fullmatch
+        self.text_at = texts[0] if texts else None
+        self._checked = _picking(own)
+        patterns = [_pattern(FIELDS[_NAME_OF[names[at]]]) for at in own]
+        self._fits = re.compile(rb"\0".join(patterns)).fullmatch  # none of these has a NUL in it
         self.kept = [at for at, name in enumerate(names) if name not in RESTATED]
         gaps = [at for at in self.kept if fields[at] is None or at in own or at in texts]
         self.is_gap = [at in gaps for at in self.kept]
         self.gaps = _picking(gaps)
+
+    def odd(self, values: Sequence[bytes]) -> bool:
+        """Whether anything about what is a record's own is not as usual."""
+        if self.text_at is not None and len(values[self.text_at]) > _MOST_TEXT:
+            return True
+        return self._fits(b"\0".join(self._checked(values))) is None
 
 
 def _picking(places: Sequence[int]) -> Pick:
@@ -174,9 +182,7 @@ def _pattern(field: Field) -> bytes:
     """What a value of a field looks like when nothing about it is odd."""
     if field.kind == "integer":
         return b"[0-9]{1,%d}" % (len(str(field.high)) - 1)  # so it is within its bounds
-    if field.kind == "label":
-        return b"[ -~]{1,%d}" % field.max_bytes
-    return b".{0,%d}" % field.max_bytes
+    return b"[ -~]{1,%d}" % field.max_bytes
 
 
 class Herds:
@@ -205,7 +211,7 @@ class Herds:
         if layout is None or not layout.usual:
             return None
         herd = layout.herds.get((message.topic, message.key is None, layout.shared(values)))
-        if herd is None or not layout.fits(b"\0".join(layout.checked(values))):
+        if herd is None or layout.odd(values):
             return None
         gaps = layout.gaps(values)
         if sum(map(len, gaps)) > herd.room or len(message.value) > self._longest:
@@ -241,7 +247,7 @@ class Herds:
         if not layout.usual:
             return
         key = message.topic, message.key is None, layout.shared(values)
-        if self._is_new((names, key)) or key in layout.herds or not layout.fits(b"\0".join(layout.checked(values))):
+        if self._is_new((names, key)) or key in layout.herds or layout.odd(values):
             return
         herd = _herd(case, layout, values, self.policies)
         if herd is not None:
