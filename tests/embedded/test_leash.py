@@ -1,4 +1,4 @@
-"""A child that a test starts ends with the test's process, however that ends; and what the child has started with it."""
+"""A child that a test starts ends with the test's process, however that ends, and so does what it has started."""
 
 from __future__ import annotations
 

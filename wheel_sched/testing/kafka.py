@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from wheel_sched.errors import ConfigError
+from wheel_sched.testing.faulty_proxy import FaultyProxy
 from wheel_sched.testing.leash import Leashed
 from wheel_sched.testing.servers import free_port
 
@@ -76,10 +77,10 @@ _CONNECTOR_JARS = (
 
 _SETTINGS = """process.roles=broker,controller
 node.id=1
-listeners=PLAINTEXT://127.0.0.1:{port},SASL_PLAINTEXT://127.0.0.1:{sasl},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port},SASL_PLAINTEXT://127.0.0.1:{sasl}
+listeners=PLAINTEXT://127.0.0.1:{port},SASL_PLAINTEXT://127.0.0.1:{sasl},{rest}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port},SASL_PLAINTEXT://127.0.0.1:{sasl},PROXIED://127.0.0.1:{proxy}
 controller.listener.names=CONTROLLER
-listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PROXIED:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT
 sasl.enabled.mechanisms=PLAIN
 listener.name.sasl_plaintext.plain.sasl.jaas.config={jaas}
 authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
@@ -127,10 +128,18 @@ class TemporaryKafka:
         self.folder = folder
         self.port = free_port()
         self.sasl_port = free_port()
+        self.proxy_port = free_port()
+        self._behind_port, controller = free_port(), free_port()
         self._classpath = classpath
         self._process: Leashed | None = None
         settings = _SETTINGS.format(
-            port=self.port, sasl=self.sasl_port, controller=free_port(), folder=folder, jaas=_JAAS
+            port=self.port,
+            sasl=self.sasl_port,
+            proxy=self.proxy_port,
+            rest=f"PROXIED://127.0.0.1:{self._behind_port},CONTROLLER://127.0.0.1:{controller}",
+            controller=controller,
+            folder=folder,
+            jaas=_JAAS,
         )
         (folder / "server.properties").write_text(settings)
         self._java("kafka.tools.StorageTool", "format", "--standalone", "-t", _CLUSTER_ID, "-c", "server.properties")
@@ -150,6 +159,10 @@ class TemporaryKafka:
             "sasl.username": "guest",
             "sasl.password": password,
         }
+
+    def proxy(self) -> FaultyProxy:
+        """A proxy whose clients keep to it: the broker tells them no other address. One at a time."""
+        return FaultyProxy(f"kafka://127.0.0.1:{self._behind_port}", port=self.proxy_port)
 
     @property
     def pid(self) -> int | None:
