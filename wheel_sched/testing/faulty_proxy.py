@@ -15,7 +15,6 @@ import contextlib
 import os
 import socket
 import threading
-import time
 from collections import deque
 from dataclasses import dataclass
 from types import TracebackType
