@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
-from click.testing import CliRunner
 
 from retry_topic import Consumer, ConsumerConfig, Message, RetryPolicy, RetryService, connect
 from retry_topic.brokers.kafka import KafkaBroker
 from retry_topic.policy import Fixed
+from wheel_sched.store.key_gates import KeyGates
 from wheel_sched.testing.servers import temporary_server
 
 if TYPE_CHECKING:
@@ -25,8 +28,6 @@ PATIENCE_S = 60.0
 
 def test_ls_parked_shows_the_line_behind_a_failed_message(kafka: TemporaryKafka, name: str) -> None:
     """The head waits for its retry, three are parked in order; another key of the same partition flows."""
-    from wheel_sched.cli.program import cli
-
     seen: list[bytes] = []
     well = threading.Event()
 
@@ -35,17 +36,18 @@ def test_ls_parked_shows_the_line_behind_a_failed_message(kafka: TemporaryKafka,
         if message.value == b"a1" and not well.is_set():
             raise OSError("not yet")
 
-    def until(*values: bytes) -> None:
+    def until(condition: Callable[[], bool]) -> None:
         until_s = time.monotonic() + PATIENCE_S
-        while not set(seen).issuperset(values):
-            assert time.monotonic() < until_s, seen
+        while not condition():
+            assert time.monotonic() < until_s, (seen, home.store.counts())
             time.sleep(0.02)  # other threads' doing; there is nothing to wait on
 
     def listed(*words: str) -> list[dict[str, str]]:
-        start = ["--store", server.url, "--kafka", kafka.bootstrap, "--namespace", name]
-        result = CliRunner().invoke(cli, [*start, *words, "--json"])
-        assert result.exit_code == 0, result.output
-        return [json.loads(line) for line in result.stdout.splitlines()]
+        start = [sys.executable, "-m", "wheel_sched.cli", "--store", server.url, "--kafka", kafka.bootstrap]
+        command = [*start, "--namespace", name, *words, "--json"]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        assert ended.returncode == 0, (ended.stdout, ended.stderr)
+        return [json.loads(line) for line in ended.stdout.splitlines()]
 
     broker = KafkaBroker(kafka.bootstrap)
     policy = RetryPolicy(delay=Fixed(base_ms=3_600_000))
@@ -55,25 +57,20 @@ def test_ls_parked_shows_the_line_behind_a_failed_message(kafka: TemporaryKafka,
         with RetryService(home, name, policy), Consumer(home, f"{name}-orders", handle, group=name, config=config):
             values = [(b"a", b"a%d" % n) for n in range(1, 5)] + [(b"b", b"b1"), (b"b", b"b2")]
             assert not any(broker.publish([Message(f"{name}-orders", value, key) for key, value in values]))
-            until(b"a1", b"b1", b"b2")
-            until_s = time.monotonic() + PATIENCE_S
-            while len(parked := listed("ls", "--parked")) < 3:
-                assert time.monotonic() < until_s, parked
-                time.sleep(0.05)  # other threads' doing; there is nothing to wait on
-            assert [row["key"] for row in parked] == ["a"] * 3
-            assert [row["id"] for row in listed("ls", "--parked", "--key", "b")] == []
-            while home.store.counts().total("due") == 0:  # the head, when its retry record was taken in
-                assert time.monotonic() < until_s, home.store.counts()
-                time.sleep(0.02)  # other threads' doing; there is nothing to wait on
+            gates = KeyGates(home.store)
+            until(lambda: {b"a1", b"b1", b"b2"} <= set(seen))
+            until(lambda: gates.counts([f"{name}-orders"])[1] == {f"{name}-orders": 3})
+            until(lambda: home.store.counts().total("due") == 1)  # the head, when its retry record was taken in
+            assert [row["key"] for row in listed("ls", "--parked")] == ["a"] * 3
+            assert listed("ls", "--parked", "--key", "b") == []
             (row,) = listed("keys")
-            assert (row["key"], row["parked"]) == ("a", 3)
-            assert not {b"a2", b"a3", b"a4"}.intersection(seen)
+            assert (row["key"], row["parked"], row["head_state"]) == ("a", 3, "waiting")
+            assert not {b"a2", b"a3", b"a4"} & set(seen)
             failed = len(seen)
             well.set()
             listed("retry", row["head"])
-            until(b"a2", b"a3", b"a4")
-            assert list(dict.fromkeys(seen[failed:])) == [b"a1", b"a2", b"a3", b"a4"]
-            until_s = time.monotonic() + PATIENCE_S
-            while listed("ls", "--parked") or listed("keys"):
-                assert time.monotonic() < until_s, listed("keys")
-                time.sleep(0.05)  # other threads' doing; there is nothing to wait on
+            until(lambda: b"a4" in seen)
+            follow = [value for value in seen[failed:] if value.startswith(b"a")]
+            assert list(dict.fromkeys(follow)) == [b"a1", b"a2", b"a3", b"a4"]
+            until(lambda: gates.counts([])[0] == 0)
+            assert listed("ls", "--parked") == listed("keys") == []
