@@ -35,12 +35,12 @@ def to_fields(message: Message) -> list[bytes]:
     if message.key is not None:
         fields += (KEY, message.key)
     for name, content in message.headers:
-        fields += (_field(name), content)
+        fields += (field_of(name), content)
     return fields
 
 
 @lru_cache(maxsize=1024)
-def _field(name: str) -> bytes:
+def field_of(name: str) -> bytes:
     """The field of a header; names repeat from message to message."""
     field = name.encode("utf-8", "surrogateescape")
     return ESCAPE + field if field in (VALUE, KEY) or field.startswith(ESCAPE) else field

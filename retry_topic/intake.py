@@ -22,18 +22,16 @@ import logging
 import random
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Protocol, TypeVar
 
 from retry_topic.brokers.protocol import BrokerConsumer, Delivery
+from retry_topic.cases import Case, Taken, counted
 from retry_topic.fingerprint import fingerprint
 from retry_topic.headers import (
-    HEADER_NAMES,
     MAX_COUNT,
-    SPRING_NAMES,
     Restating,
-    RetryState,
     read,
     retry_id,
     sign,
@@ -41,23 +39,23 @@ from retry_topic.headers import (
     with_spring,
     write,
 )
-from retry_topic.history import Attempt, releasing_shard
+from retry_topic.headers.names import FIELDS
 from retry_topic.home import Home
 from retry_topic.message import Message
 from retry_topic.names import dead_topic_of, redelivery_topic_of
-from retry_topic.policy import Dead, Decision, PolicySet, Retry, decide, explain, failure_from
-from retry_topic.wire import decode_body, encode_body
+from retry_topic.policy import Dead, PolicySet, Retry, decide, failure_from
+from retry_topic.wire import encode_body
 from wheel_sched.errors import BrokerError, Rejected
-from wheel_sched.store import Found, Item, Outcome
+from wheel_sched.store import Item, Outcome
 from wheel_sched.store.key_gates import KeyGates, ref_of, route_of
 
 logger = logging.getLogger("retry_topic.intake")
 
 T = TypeVar("T")
 
-_DAY_MS = 86_400_000
+DAY_MS = 86_400_000
 _TAKEN_FOR_MS = 3_600_000  # how long a retry record is known to be taken in: many times a service's `idle_ms`
-_MAX_BODY_BYTES = 8 * 1024 * 1024  # larger ones are dead-lettered: they would block the server on every step
+MAX_BODY_BYTES = 8 * 1024 * 1024  # larger ones are dead-lettered: they would block the server on every step
 _MAX_NAME = 249  # characters of a topic or ref in the store; a header may carry one more
 
 
@@ -65,6 +63,7 @@ _MAX_NAME = 249  # characters of a topic or ref in the store; a header may carry
 _SHARED = ("policy", "max_attempts", "error_fingerprint", "original_topic", "consumer_group")
 _OWN = ("started_ms", "due_ms", "delay_ms", "signature")
 _restate = Restating(_SHARED, _OWN)
+RESTATED = frozenset(FIELDS[name].header for name in (*_SHARED, *_OWN))
 
 _fingerprint = lru_cache(maxsize=1024)(fingerprint)  # errors come in herds
 
@@ -79,80 +78,10 @@ def _once(call: Callable[[], T]) -> T:
     return call()
 
 
-@dataclass(slots=True)
-class Taken:
-    """What the intake did with one failed message, for logs, metrics and tests; `decision` is None where nothing was
-    to be decided."""
+class Tellable(Protocol):
+    """What is through, and can say what became of it."""
 
-    id: str
-    topic: str
-    attempt: int
-    due_ms: int | None
-    dead: str | None
-    decision: Decision | None = None
-    duplicate: bool = False
-
-    @property
-    def why(self) -> str:
-        """The reasons in words."""
-        return "it was taken in before" if self.decision is None else explain(self.decision)
-
-
-@dataclass(slots=True)
-class Case:
-    """One failed message on its way through the intake, filled in step by step.
-
-    `given` is what its headers say, `state` the same with the counts and the id that hold; `message` is what everybody
-    is told of the dead.
-    """
-
-    delivery: Delivery
-    given: RetryState
-    state: RetryState
-    topic: str
-    repeated: bool
-    due_ms: int | None = None
-    dead: str | None = None
-    decision: Decision | None = None
-    keep_until_ms: int = 0
-    message: Message | None = None
-    item: Item | None = None
-    duplicate: bool = False
-    head: str = ""
-
-    @property
-    def member(self) -> str:
-        return f"{self.state.stem}.{self.state.attempt}"
-
-    def attempt(self, shards: int | None, now_ms: int) -> Attempt:
-        """The row of the delivery that failed. Without its start nothing is said of how late it was."""
-        state, started_ms, number = self.state, self.state.started_ms, self.state.attempt
-        return Attempt(
-            state.stem,
-            self.topic,
-            number,
-            state.due_ms if started_ms is not None and number > 1 else None,
-            next((ms for ms in (started_ms, state.last_failed_ms) if ms is not None), now_ms),
-            "failed" if self.dead is None else "dead",
-            state.error_class,
-            releasing_shard(state, number, shards),
-        )
-
-    @property
-    def tries_key(self) -> str:
-        return f"{self.state.id}:{self.state.replays}"
-
-    def is_in(self, found: Found | None) -> bool:
-        """Whether what the store has under this id is this very message."""
-        if found is None:
-            return False
-        try:
-            return is_same(decode_body(found.body), self.delivery.message)
-        except Rejected:
-            return False
-
-    def taken(self) -> Taken:
-        return Taken(self.member, self.topic, self.state.attempt, self.due_ms, self.dead, self.decision, self.duplicate)
+    def taken(self) -> Taken: ...
 
 
 class Intake:
@@ -317,7 +246,7 @@ class Intake:
         else:
             case.due_ms, case.dead = decision.due_ms, None
         # counted from when it comes back: a long delay must not outlive the record
-        case.keep_until_ms = (case.due_ms or now_ms) + (decision.why.max_age_ms or 7 * _DAY_MS)
+        case.keep_until_ms = (case.due_ms or now_ms) + (decision.why.max_age_ms or 7 * DAY_MS)
         self._write(case)
 
     def _write(self, case: Case) -> None:
@@ -415,7 +344,7 @@ class Intake:
         if refused:
             logger.warning("intake.dead_topic_refused: %d letters are tried again later", len(refused))
 
-    def _tell(self, cases: Sequence[Case]) -> list[Taken]:
+    def _tell(self, cases: Sequence[Tellable]) -> list[Taken]:
         done = [case.taken() for case in cases]
         if self._seen is not None:
             for taken in done:
@@ -424,14 +353,6 @@ class Intake:
                 except Exception:  # an observer must not hold up what it observes
                     logger.exception("intake.seen_failed")
         return done
-
-
-def counted(state: RetryState, replays: int) -> RetryState:
-    """The state of a failed message that was replayed so often by the store's word."""
-    attempt = max(1, state.attempt)
-    if (state.attempt, state.replays) == (attempt, replays):
-        return state
-    return replace(state, attempt=attempt, replays=replays)
 
 
 def _refused(consumer: BrokerConsumer, pairs: Sequence[tuple[Delivery, Message]]) -> list[tuple[Delivery, Message]]:
@@ -447,16 +368,6 @@ def _refused(consumer: BrokerConsumer, pairs: Sequence[tuple[Delivery, Message]]
     return refused
 
 
-def is_same(one: Message, other: Message) -> bool:
-    """Whether a message, as it lies in the store, is the same failure's as another, whatever is told of them."""
-    same = one.value == other.value if one.reference is None else one.reference.fits(other.value)
-    return same and (one.key, _others(one)) == (other.key, _others(other))
-
-
-def _others(message: Message) -> tuple[tuple[str, bytes], ...]:
-    return tuple(pair for pair in message.headers if pair[0] not in HEADER_NAMES | SPRING_NAMES)
-
-
 def _item(case: Case, message: Message) -> tuple[Item, str | None]:
     """What the store is to hold, and why it cannot let it wait, if so. The dead topic keeps what it cannot hold."""
     topic = case.topic[:_MAX_NAME]
@@ -467,7 +378,7 @@ def _item(case: Case, message: Message) -> tuple[Item, str | None]:
         item.check()
     except Rejected as error:
         return Item(case.member, None, b"", topic), f"unstorable: {error}"
-    return item, "oversized" if len(item.body) > _MAX_BODY_BYTES else None
+    return item, "oversized" if len(item.body) > MAX_BODY_BYTES else None
 
 
 def as_grave(case: Case, now_ms: int) -> tuple[Item, str]:

@@ -17,10 +17,11 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
 from retry_topic.brokers.protocol import BrokerConsumer, Delivery, LogBroker, LogReader, OriginalsBroker
+from retry_topic.cases import Taken
 from retry_topic.consumer.config import secrets_problems
 from retry_topic.flow import FlowPublisher, is_limited
 from retry_topic.home import Home
-from retry_topic.intake import Intake, Taken
+from retry_topic.intake import Intake
 from retry_topic.lingering import LingeringPublisher
 from retry_topic.names import check_group, dead_topic_of, intake_group_of, redelivery_topic_of, retry_topic_of
 from retry_topic.originals import OriginalsPublisher

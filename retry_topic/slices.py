@@ -6,9 +6,13 @@ Whoever comes late with a slice (a member that has lost its partition, a call re
 moved on and stores nothing; a store that has fallen back after a failover has the slices since read to it again. So
 each record of a retry topic is taken in exactly once, also when its message has long gone out.
 
-Headers are mostly right about how often a message failed. So nobody asks the store beforehand: the step compares them
-with its attempt records, raises these, and refuses the whole slice where one of them knows more. Then they are asked
-for and the slice is decided anew.
+Headers are mostly right about how often a message failed, and ids are mostly free. So nobody asks the store beforehand:
+the step compares with its attempt records, raises these, and refuses the whole slice where one of them knows more or an
+id is taken. Then it is asked, and the slice is decided anew, or what has another message's id gets one of its own.
+Nothing of a slice is ever stored behind its position.
+
+Most records are made ready by their herds (`herds`); one that is not, and all of a slice that was refused, go the long
+way through `Intake`.
 
 The next slice is read while the store works on the last (`offer`, `finish`), and is sent when that one is through: so
 one slice is underway at most, and none is sent that follows one the store has refused.
@@ -18,15 +22,18 @@ from __future__ import annotations
 
 import logging
 import time
+import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from retry_topic.brokers.protocol import LogReader, Slice
+from retry_topic.cases import Case, Taken, counted, is_same
 from retry_topic.headers import MAX_COUNT, retry_id
-from retry_topic.intake import Case, Insist, Intake, Taken, as_grave, counted, is_same
+from retry_topic.herds import Herds, Ready
+from retry_topic.intake import MAX_BODY_BYTES, Insist, Intake, as_grave
 from retry_topic.message import Message
 from retry_topic.names import dead_topic_of
-from wheel_sched.errors import BrokerUnavailable, StaleCount, StalePosition
+from wheel_sched.errors import BrokerUnavailable, StaleCount, StalePosition, TakenId
 from wheel_sched.store import Item, Outcome, Position, Stored, Tries
 from wheel_sched.store.operations import new_token
 
@@ -42,18 +49,23 @@ class _Work:
     reader: LogReader
     part: Slice
     now_ms: int
-    read: list[Case] = field(default_factory=list)
-    cases: list[Case] = field(default_factory=list)  # of no ordering key
-    fresh: list[Case] = field(default_factory=list)
-    waiting: list[Case] = field(default_factory=list)
+    read: list[Case | Ready] = field(default_factory=list)
+    fresh: list[Case | Ready] = field(default_factory=list)
+    items: list[Item] = field(default_factory=list)
     graves: list[tuple[Item, str]] = field(default_factory=list)
     tries: list[Tries] = field(default_factory=list)
+    told: set[str] = field(default_factory=set)  # members of the dead that the dead topic has
     token: str = ""
     answer: Callable[[], Stored] | None = None
 
-    @property
-    def items(self) -> list[Item]:
-        return [case.item for case in self.waiting if case.item is not None]
+    def unordered(self) -> list[Case | Ready]:
+        """Those of no ordering key."""
+        return [one for one in self.read if one.gate is None]
+
+    def cases(self) -> list[Case]:
+        """The same, all as the long way has them."""
+        self.read = [one.case() if isinstance(one, Ready) else one for one in self.read]
+        return [one for one in self.read if isinstance(one, Case) and one.gate is None]
 
 
 class SliceIntake(Intake):
@@ -64,6 +76,7 @@ class SliceIntake(Intake):
     """
 
     _underway: _Work | None = None
+    _herds: Herds | None = None
     _source = ""  # of the slice whose ordered messages are being stored
     _asked_ns: int | None = None
     _said_ms = 0
@@ -89,16 +102,12 @@ class SliceIntake(Intake):
         A slice of the same source behind one that the store refused is dropped: the reader comes to it again.
         """
         work = _Work(reader, part, self._now_ms(insist))
-        for delivery in part.deliveries:  # one after the other through all of it: what is at hand is quick to reach
-            case = self._case(delivery, again=False)
-            work.read.append(case)
-            if case.state.gate is None:
-                self._decide(case, work.now_ms)
-                work.cases.append(case)
+        self._read(work)
         before, rewound = self._end(insist)
         if rewound != part.source:
-            if len(work.cases) < len(work.read):
-                self._take_ordered(part, [case for case in work.read if case.state.gate is not None], insist)
+            ordered = [one for one in work.read if isinstance(one, Case) and one.gate is not None]
+            if ordered:
+                self._take_ordered(part, ordered, insist)
             self._plan(work, insist, counted=False)
             work.answer = self._home.store.begin_accept(
                 _position(part), work.items, work.graves, tries=work.tries, token=work.token
@@ -121,15 +130,31 @@ class SliceIntake(Intake):
             self._rewind(work.reader, part.source, stored.position, part.expected, insist)
             return [], part.source
         work.reader.done(part)
-        refused = [
-            case for case, outcome in zip(work.waiting, stored.outcomes, strict=False) if outcome is Outcome.DUPLICATE
-        ]
-        if refused:
-            self._schedule([case for case in self._others_ids(refused, insist) if self._renamed(case)], insist)
         if self._history:
-            rows = self._rows(work.fresh, work.now_ms)
+            rows = self._rows([one.case() if isinstance(one, Ready) else one for one in work.fresh], work.now_ms)
             insist(lambda: self._home.store.log(rows, keep=self._history))
         return self._tell(work.read), None
+
+    def _read(self, work: _Work) -> None:
+        """Decide what is to become of each record, by its headers."""
+        herds = self._herds
+        if herds is None or herds.policies is not self.policies:
+            longest = self._reference_above or MAX_BODY_BYTES
+            herds = self._herds = Herds(self.policies, self._rng, longest)
+        told_alike = not self._spring and not self._secrets  # then headers have what no herd knows of
+        for (
+            delivery
+        ) in work.part.deliveries:  # one after the other through all of it: what is at hand is quick to reach
+            ready = herds.ready(delivery, work.now_ms) if told_alike else None
+            if ready is not None:
+                work.read.append(ready)
+                continue
+            case = self._case(delivery, again=False)
+            work.read.append(case)
+            if case.gate is None:
+                self._decide(case, work.now_ms)
+                if told_alike:
+                    herds.learn(case)
 
     def look_back(self, reader: LogReader, insist: Insist) -> None:
         """The store's server may be another one, which knows less: what it does not know of is read to it again.
@@ -169,9 +194,9 @@ class SliceIntake(Intake):
         return f"{retry_id(self._group, self._source, 0, offset)}#"
 
     def _stored(self, work: _Work, insist: Insist) -> Stored | StalePosition:
-        """The store's word on a slice; one whose counts were behind is decided and put to it anew."""
+        """The store's word on a slice; one that it refused is put to it anew."""
 
-        def accept() -> Stored | StalePosition | None:
+        def accept() -> Stored | StalePosition | StaleCount | TakenId:
             answer, work.answer = work.answer, None  # once; after that the slice is sent again, under its token
             try:
                 if answer is not None:
@@ -179,47 +204,64 @@ class SliceIntake(Intake):
                 return self._home.store.accept(
                     _position(work.part), work.items, work.graves, tries=work.tries, token=work.token
                 )
-            except StaleCount:
-                return None
+            except (StaleCount, TakenId) as refusal:
+                return refusal
             except StalePosition as stale:
                 # a repeat after a lost reply, later than the store remembers its token
                 mine = stale.position == work.part.next
                 return Stored([Outcome.STORED] * len(work.items), 0) if mine else stale
 
-        while (stored := insist(accept)) is None:
-            self._decide_anew(work, insist)
+        while not isinstance(stored := insist(accept), Stored | StalePosition):
+            if isinstance(stored, StaleCount):
+                self._decide_anew(work, work.cases(), insist)
+            else:
+                self._make_way(work, insist)
             self._plan(work, insist, counted=True)
         return stored
 
     def _plan(self, work: _Work, insist: Insist, *, counted: bool) -> None:
         """What is to be stored of a slice that is decided, by counts of the store or of headers; its dead are told."""
-        if not counted and any(case.dead is not None for case in work.cases):
-            self._decide_anew(work, insist)  # nobody is told of a death by headers alone
-        fresh = self._distinct([case for case in work.cases if not case.duplicate])
-        dead = [case for case in fresh if case.dead is not None]
-        if dead:
-            insist(lambda: self._tell_dead(dead))  # before they are stored: a crash tells it twice, never not at all
+        doomed = [one for one in work.read if isinstance(one, Case) and one.dead is not None and one.gate is None]
+        if doomed and not counted:
+            self._decide_anew(work, doomed, insist)  # nobody is told of a death by headers alone
+        fresh = self._distinct(work)
+        dead = [one for one in fresh if isinstance(one, Case) and one.dead is not None]
+        news = [case for case in dead if case.member not in work.told]
+        if news:
+            insist(lambda: self._tell_dead(news))  # before they are stored: a crash tells it twice, never not at all
+            work.told.update(case.member for case in news)
         work.token, work.fresh = new_token(), fresh
-        work.waiting = [case for case in fresh if case.dead is None]
         if self._home.by_source:  # a slice lies in one shard with its position
-            for case in fresh:
-                if case.item is not None:
-                    case.item.route = work.part.source
+            for one in fresh:
+                if one.item is not None:
+                    one.item.route = work.part.source
+        work.items = [one.item for one in fresh if one.dead is None and one.item is not None]
         work.graves = [as_grave(case, work.now_ms) for case in dead]
-        work.tries = []
-        for case in fresh:
-            work.tries.append((case.tries_key, case.state.attempt, case.keep_until_ms))
-            work.tries.append((f"{case.state.id}!", case.state.replays, None))
+        work.tries = [record for one in fresh for record in one.tries()]
 
-    def _decide_anew(self, work: _Work, insist: Insist) -> None:
+    def _decide_anew(self, work: _Work, cases: Sequence[Case], insist: Insist) -> None:
         """Decide by the store's counts."""
-        self._count_alone(work.cases, insist)
+        self._count_alone(cases, insist)
         work.now_ms = insist(self._home.store.now_ms)
-        for case in work.cases:
+        for case in cases:
             if case.duplicate:
                 case.decision = case.due_ms = case.dead = None
             else:
                 self._decide(case, work.now_ms)
+
+    def _make_way(self, work: _Work, insist: Insist) -> None:
+        """Leave out what is there already; what has another message's id gets one of its own."""
+        cases = [case for case in work.cases() if not case.duplicate]
+        members = [case.member for case in cases]
+        route = work.part.source if self._home.by_source else None
+        stored = insist(lambda: self._home.store.get(members, route=route))
+        for case, found in zip(cases, stored, strict=True):
+            if found is None:
+                continue
+            if case.is_in(found) or (case.dead is not None and found.state == "dead" and not found.body):
+                case.duplicate, case.decision, case.due_ms, case.dead = True, None, None, None
+            else:
+                self._give_another_id(case)
 
     def _now_ms(self, insist: Insist) -> int:
         """The store's time or a little later; it is asked once a second."""
@@ -255,20 +297,33 @@ class SliceIntake(Intake):
             else:
                 case.state = replace(case.state, attempt=min(case.state.attempt + 1, MAX_COUNT))
 
-    def _distinct(self, cases: Sequence[Case]) -> list[Case]:
+    def _distinct(self, work: _Work) -> list[Case | Ready]:
         """One of several records of one failure; another message under its id gets an id of its own."""
+        fresh = [one for one in work.unordered() if not one.duplicate]
+        if len({one.member for one in fresh}) == len(fresh):
+            return fresh  # as usual
         seen: dict[str, Message] = {}
-        kept = []
-        for case in cases:
+        kept: list[Case | Ready] = []
+        for case in work.cases():
+            if case.duplicate:
+                continue
             member = case.member
             if member in seen:
-                if is_same(seen[member], case.delivery.message) or not self._renamed(case):
+                if is_same(seen[member], case.delivery.message):
                     case.duplicate, case.decision = True, None
                     continue
-                member = case.member
+                while member in seen:
+                    self._give_another_id(case)
+                    member = case.member
             seen[member] = case.delivery.message
             kept.append(case)
         return kept
+
+    def _give_another_id(self, case: Case) -> None:
+        """The one of its place, or, where that is taken as well (who knows how they are made can do so), any."""
+        if not self._renamed(case):
+            case.state = replace(case.state, id=uuid.uuid4().hex)
+            self._write(case)
 
     def _tell_dead(self, dead: Sequence[Case]) -> None:
         """Put them into the group's dead topic.

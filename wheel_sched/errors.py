@@ -90,6 +90,10 @@ class StaleCount(StoreError):
     """An attempt record knows more than the call expected: nothing was stored; ask `remember`, and decide anew."""
 
 
+class TakenId(StoreError):
+    """An id of a slice is there already: nothing was stored; look it up, and leave it out or give it another."""
+
+
 class EmbeddedServerError(StoreError):
     """The embedded server could not be started here; the message says why and what to use instead."""
 

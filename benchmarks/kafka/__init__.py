@@ -64,7 +64,7 @@ class Sizes:
 
 
 FULL = Sizes()
-QUICK = Sizes(rounds=3, messages=10_000, lateness_rounds=1, lateness_s=3.0, mixed=500, longest_s=10.0)
+QUICK = Sizes(rounds=3, messages=10_000, lateness_rounds=3, lateness_s=3.0, mixed=500, longest_s=10.0)
 
 
 def run(sizes: Sizes) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import random
 import threading
 import time
@@ -226,8 +227,11 @@ def lateness(where: Site, delays_ms: Sequence[int]) -> Timed:
         home.broker.create_topic(redelivery_topic_of(group))
         with Reader(where.servers, redelivery_topic_of(group), 2) as reader, service:
             _warm(home, reader, group)
+            gc.collect()
+            gc.freeze()  # as `wheel-sched serve` does
             _serve_and_schedule(home, service, group, delays_ms)
             reader.wait(len(delays_ms) + 1)
+            gc.unfreeze()
         late_ms = [at_ms - int(value) for value, at_ms in reader.came if value != b"0"]
         return Timed(spread(late_ms), sum(late < 0 for late in late_ms))
 

@@ -13,7 +13,7 @@ with `deliveries` raised by one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -120,13 +120,13 @@ class Slice:
         source: a name for ever of the partition for this group; a topic made anew has another.
         expected: the position its first record was to have; None: nothing is known of an earlier one.
         next: the position behind its last record.
-        deliveries: the records.
+        deliveries: the records, to be read once: a reader makes each when it is asked for.
     """
 
     source: str
     expected: int | None
     next: int
-    deliveries: Sequence[Delivery]
+    deliveries: Iterable[Delivery]
 
 
 @runtime_checkable

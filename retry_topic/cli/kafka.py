@@ -113,9 +113,10 @@ def lag(session: Session, groups: tuple[str, ...], as_json: bool) -> None:
 
     rows = []
     with _opened(session) as broker:
+        everywhere = broker.topology.places()
         for group in groups:
             for reader, only in ((intake_group_of(group), {retry_topic_of(group)}), (group, None)):
-                committed = broker.topology.committed(reader)
+                committed = broker.groups.committed(reader, everywhere)
                 topics = {topic for topic, _ in committed} | (only or {redelivery_topic_of(group)})
                 places = [
                     TopicPartition(topic, number)
@@ -169,8 +170,8 @@ def replay(
         for topic in (dead, to):
             if not broker.topology.partitions(topic):
                 raise ConfigError(f"there is no topic {topic!r}: nothing was replayed; see `wheel-sched kafka init`")
-        committed = broker.topology.committed(reader)
         places = [TopicPartition(dead, number) for number in range(broker.topology.partitions(dead))]
+        committed = broker.groups.committed(reader, places)
         last, first = broker.topology.ends(places), broker.topology.ends(places, earliest=True)
         waiting = sum(end - max(first[where], committed.get(where, 0)) for where, end in last.items())
         if dry_run:

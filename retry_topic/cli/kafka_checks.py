@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka import admin as _typed_admin
 
 from retry_topic.brokers.kafka.sender import claims_topic
@@ -59,7 +59,7 @@ def _claims(broker: KafkaBroker, namespace: str, shards: int) -> Finding:
         return warn("claims", f"{topic} is absent", "the first service creates it, or `wheel-sched kafka init`")
     if count < shards:
         return problem("claims", f"{topic} has {count} partitions for {shards} shards", "add partitions to it")
-    numbers = broker.topology.committed(topic)
+    numbers = broker.groups.committed(topic, [TopicPartition(topic, number) for number in range(shards)])
     known = sum(1 for number in range(shards) if (topic, number) in numbers)
     return ok("claims", f"{topic}: the number of {known} of {shards} shards is known")
 

@@ -17,10 +17,8 @@ import threading
 import time
 
 from retry_topic.brokers.protocol import PartitionedBroker, PartitionedConsumer
-from retry_topic.consumer.ordered import READ_AHEAD, new_holder
-from retry_topic.consumer.settling import AWAY_S
-from retry_topic.consumer.term import Reading, Term
-from wheel_sched.errors import BrokerError
+from retry_topic.consumer.reader import READ_AHEAD, OrderedReader
+from retry_topic.consumer.term import Reading, Term, new_holder
 from wheel_sched.store.key_gates import scope_of
 
 logger = logging.getLogger("retry_topic.consumer")
@@ -30,8 +28,8 @@ _POLL_MS = 250  # how soon it is seen that a partition has gone, when nothing is
 Place = tuple[str, int]
 
 
-class OrderedPartitions:
-    """One ordered topic of a consumer; see `OrderedReader`.
+class OrderedPartitions(OrderedReader):
+    """One ordered topic of a consumer; see the module.
 
     Args:
         reading: what to read, and for whom.
@@ -39,50 +37,20 @@ class OrderedPartitions:
     """
 
     def __init__(self, reading: Reading, broker: PartitionedBroker) -> None:
-        self._reading = reading
+        super().__init__(reading)
         self._broker = broker
         self._holder = new_holder()
         self._lease_s = reading.config.idle_ms / 1000
         self._terms: dict[Place, tuple[int, Term]] = {}
         self._last: dict[Place, int] = {}  # numbers of terms up to this are over
         self._settled = threading.Condition()
-        self._stopping = threading.Event()
-        self._until = 0.0
         self._careful = True
-        self._thread = threading.Thread(target=self._run, name=f"{reading.group}-read-{reading.topic}", daemon=True)
 
     def __repr__(self) -> str:
         state = "stopping" if self._stopping.is_set() else "running"
         return f"<OrderedPartitions {self._reading.topic} {sorted(part for _, part in self._terms)} {state}>"
 
-    def start(self) -> None:
-        """See `OrderedReader`."""
-        self._thread.start()
-
-    def stop(self, until: float) -> None:
-        """See `OrderedReader`."""
-        self._until = until
-        self._stopping.set()
-
-    def join(self, timeout_s: float) -> None:
-        """See `OrderedReader`."""
-        self._thread.join(timeout_s)
-
-    def _run(self) -> None:
-        failures = 0
-        while not self._stopping.is_set():
-            try:
-                self._read()
-                failures = 0
-            except Exception as error:  # whatever it is, somebody has to read the topic
-                if not isinstance(error, BrokerError):
-                    logger.exception("consumer.reading_failed")
-                elif failures == 0:
-                    logger.warning("consumer.away: %s", error)
-                self._stopping.wait(AWAY_S[min(failures, len(AWAY_S) - 1)])
-                failures += 1
-
-    def _read(self) -> None:
+    def _turn(self) -> None:
         """As a member of the group, until told to stop."""
         reading = self._reading
         topic_id = self._broker.topic_id(reading.topic)
@@ -101,8 +69,7 @@ class OrderedPartitions:
     def _poll(self, consumer: PartitionedConsumer, topic_id: str) -> None:
         from retry_topic.consumer import runtime  # what is suspect, all readers think the same of
 
-        config, stats = self._reading.config, self._reading.stats
-        failures = 0
+        config = self._reading.config
         limit = config.concurrency * READ_AHEAD
         wait_ms = min(_POLL_MS, max(1, config.idle_ms // 4))
         while not self._stopping.is_set():
@@ -110,16 +77,7 @@ class OrderedPartitions:
             room = self._room(1 if self._careful else limit, wait_ms / 1000)
             if room == 0:
                 continue
-            try:
-                deliveries = consumer.poll(room, wait_ms)
-                failures = 0
-            except BrokerError as error:
-                if failures == 0 and not self._stopping.is_set():
-                    logger.warning("consumer.away: %s", error)
-                self._stopping.wait(AWAY_S[min(failures, len(AWAY_S) - 1)])
-                failures += 1
-                continue
-            stats.delivered += len(deliveries)
+            deliveries = self._polled(consumer, room, wait_ms)
             if deliveries:
                 suspect = any(runtime.is_suspect(one, config.crash_cap) for one in deliveries)
                 self._careful = self._careful and suspect

@@ -31,8 +31,9 @@ from retry_topic.consumer.failing import (
     too_late,
 )
 from retry_topic.consumer.heads import Heads
-from retry_topic.consumer.ordered import OrderedReader, OrderedTopic
+from retry_topic.consumer.ordered import OrderedTopic
 from retry_topic.consumer.partitions import OrderedPartitions
+from retry_topic.consumer.reader import OrderedReader
 from retry_topic.consumer.reporting import Reporter
 from retry_topic.consumer.settling import AWAY_S, InFlight, Outcome, Settler, Sink
 from retry_topic.consumer.term import Reading

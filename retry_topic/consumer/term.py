@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import secrets as random_bytes
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -51,6 +53,11 @@ class Reading:
     stats: ConsumerStats
     give: Give
     history: HistoryWriter | None = None
+
+
+def new_holder() -> str:
+    """A name to own scopes under that nobody else has."""
+    return f"{socket.gethostname()[:60]}-{random_bytes.token_hex(8)}"
 
 
 class Term:

@@ -1,6 +1,6 @@
 """Retry headers: what travels with a message between its failures, bounded, last value only, and never trusted."""
 
-from retry_topic.headers.codec import Restating, read, write
+from retry_topic.headers.codec import AMPLE, Restating, read, write
 from retry_topic.headers.identity import member_id, retry_id
 from retry_topic.headers.names import HEADER_NAMES, MAX_TOTAL_BYTES
 from retry_topic.headers.signature import sign, verify
@@ -8,6 +8,7 @@ from retry_topic.headers.spring import SPRING_NAMES, with_spring
 from retry_topic.headers.state import MAX_COUNT, RetryState
 
 __all__ = [
+    "AMPLE",
     "HEADER_NAMES",
     "MAX_COUNT",
     "MAX_TOTAL_BYTES",

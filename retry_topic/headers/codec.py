@@ -30,7 +30,8 @@ _ROWS = tuple((name, field.header, field) for name, field in FIELDS.items())
 _values_of = attrgetter(*FIELDS)
 _MESSAGE = FIELDS["error_message"].header
 _SHORT = 250  # bytes; longer values are not worth remembering
-_AMPLE = MAX_TOTAL_BYTES - 1_400  # our names, and the values that are stated anew, come to less than that
+AMPLE = MAX_TOTAL_BYTES - 1_400
+"""Bytes of values that may be kept where some are stated anew: our names and those come to less than the rest."""
 
 _Reading = Callable[[bytes], tuple[Any, str | None]]
 
@@ -110,7 +111,7 @@ class Restating:
         """`headers` with these values of the fields, None: nothing."""
         replaced = self._replaced
         kept = [pair for pair in headers if pair[0] not in replaced]
-        if state.dialect != "own" or state.oddities or sum([len(data) for _, data in kept]) > _AMPLE:
+        if state.dialect != "own" or state.oddities or sum([len(data) for _, data in kept]) > AMPLE:
             return write(headers, replace(state, **dict(zip(self._names, shared + own, strict=True))))
         return (*kept, *self._pairs_of(shared), *_pairs(self._own, own))
 

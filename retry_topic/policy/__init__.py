@@ -1,6 +1,6 @@
 """Retry policies: pure decisions about failed messages, as data that is versioned, loadable and explainable."""
 
-from retry_topic.policy.decision import Dead, DeadReason, Decision, Retry, Why, decide
+from retry_topic.policy.decision import Dead, DeadReason, Decision, Retry, Why, decide, decide_by
 from retry_topic.policy.delays import Decorrelated, Delay, Draw, Exponential, Fixed, Jitter, Linear, Listed
 from retry_topic.policy.dumping import content_hash, dump_policies
 from retry_topic.policy.explanation import explain
@@ -42,6 +42,7 @@ __all__ = [
     "class_name",
     "content_hash",
     "decide",
+    "decide_by",
     "dump_policies",
     "explain",
     "failure_from",

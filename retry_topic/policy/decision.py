@@ -103,6 +103,11 @@ Decision = Retry | Dead
 def decide(policy: RetryPolicy, failure: Failure, now_ms: int, rng: random.Random) -> Decision:
     """What becomes of a message after `failure`, at `now_ms`."""
     match = first_match(policy.rules, failure) if policy.rules else None
+    return decide_by(match, policy, failure, now_ms, rng)
+
+
+def decide_by(match: Match | None, policy: RetryPolicy, failure: Failure, now_ms: int, rng: random.Random) -> Decision:
+    """`decide`, by the rule that is known to apply to failures of this kind; `failure` is not kept."""
     rule = match.rule if match else None
     max_attempts = rule.max_attempts if rule and rule.max_attempts is not None else policy.max_attempts
     max_age_ms = rule.max_age_ms if rule and rule.max_age_ms is not None else policy.max_age_ms

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import redis
-from confluent_kafka import Consumer, TopicPartition
 
 from retry_topic import Home, Message, RetryPolicy, RetryService, ServiceConfig
 from retry_topic.brokers.kafka import KafkaBroker
@@ -77,7 +76,16 @@ def until(condition: Callable[[], bool], told: Callable[[], object]) -> None:
 class Group:
     """A group's service over the session's broker, and what it sent."""
 
-    def __init__(self, kafka: TemporaryKafka, pair: Pair, name: str, durability: str, delay_ms: int) -> None:
+    def __init__(
+        self,
+        kafka: TemporaryKafka,
+        pair: Pair,
+        name: str,
+        durability: str,
+        delay_ms: int,
+        committed: Callable[[str], list[Message]],
+    ) -> None:
+        self._committed = committed
         self.broker = KafkaBroker(kafka.bootstrap, partitions=2)
         self.name = name
         for topic in (retry_topic_of(name), redelivery_topic_of(name), dead_topic_of(name)):
@@ -101,32 +109,7 @@ class Group:
 
     def sent(self) -> Counter[int]:
         """What a reader of committed records finds, by number."""
-        topic = redelivery_topic_of(self.name)
-        ends = self.broker.topology.ends([TopicPartition(topic, number) for number in range(2)])
-        client: Any = Consumer(
-            {
-                "bootstrap.servers": self.broker.settings["bootstrap.servers"],
-                "group.id": "looker",
-                "isolation.level": "read_committed",
-                "enable.auto.commit": False,
-                "enable.partition.eof": True,
-            }
-        )
-        client.assign([TopicPartition(*place, 0) for place in ends])
-        found: Counter[int] = Counter()
-        open_ends = len(ends)
-        until_s = time.monotonic() + PATIENCE_S
-        while open_ends:
-            assert time.monotonic() < until_s
-            record = client.poll(1.0)
-            if record is None:
-                continue
-            if record.error() is not None:
-                open_ends -= 1  # the end of a partition
-            else:
-                found[int(record.value())] += 1
-        client.close()
-        return found
+        return Counter(int(message.value) for message in self._committed(redelivery_topic_of(self.name)))
 
     def wait_for(self, count: int) -> None:
         """Until so many wait."""
@@ -148,9 +131,11 @@ class Group:
         return self.home.store.counts().ever.get(("completed", retry_topic_of(self.name)), 0)
 
 
-def test_a_replicated_store_loses_and_doubles_nothing(kafka: TemporaryKafka, pair: Pair, name: str) -> None:
+def test_a_replicated_store_loses_and_doubles_nothing(
+    kafka: TemporaryKafka, pair: Pair, name: str, committed: Callable[[str], list[Message]]
+) -> None:
     """Its primary is killed while messages are taken in and sent: what was acknowledged is there on the replica."""
-    group = Group(kafka, pair, name, "replicated", 300)
+    group = Group(kafka, pair, name, "replicated", 300, committed)
     try:
         group.fail(0, COUNT // 2)
         until(lambda: group.completed() > 100, group.home.store.counts)
@@ -164,11 +149,15 @@ def test_a_replicated_store_loses_and_doubles_nothing(kafka: TemporaryKafka, pai
 
 
 def test_a_store_that_has_forgotten_the_last_of_it_is_read_it_again(
-    kafka: TemporaryKafka, pair: Pair, name: str, caplog: pytest.LogCaptureFixture
+    kafka: TemporaryKafka,
+    pair: Pair,
+    name: str,
+    committed: Callable[[str], list[Message]],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Under `everysec` a replica may be behind. What it does not know of is read again from the position it knows,
     without waiting for another record; what it knows of is sent once."""
-    group = Group(kafka, pair, name, "everysec", 3_600_000)
+    group = Group(kafka, pair, name, "everysec", 3_600_000, committed)
     half = COUNT // 2
     try:
         group.fail(0, half)

@@ -12,10 +12,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
-from confluent_kafka import Consumer as RawConsumer
 
 from retry_topic import Consumer, ConsumerConfig, RetryPolicy, RetryService, connect
 from retry_topic.brokers.kafka import KafkaBroker
@@ -72,12 +71,20 @@ class Child(NamedTuple):
 class Bench:
     """A group over the session's broker and a server of its own."""
 
-    def __init__(self, kafka: TemporaryKafka, server: TemporaryServer, name: str, stack: ExitStack) -> None:
+    def __init__(
+        self,
+        kafka: TemporaryKafka,
+        server: TemporaryServer,
+        name: str,
+        stack: ExitStack,
+        committed: Callable[[str], list[Message]],
+    ) -> None:
         self.server, self.name, self.topic = server, name, f"{name}-orders"
         self.servers = kafka.bootstrap
         self.broker = KafkaBroker(kafka.bootstrap, partitions=4)
         self.home = connect(server.url, broker=self.broker, namespace=name)
         self._stack = stack
+        self.committed = committed
         stack.callback(self.home.close)
         for topic in (self.topic, retry_topic_of(name), redelivery_topic_of(name), dead_topic_of(name)):
             self.broker.create_topic(topic)
@@ -93,44 +100,6 @@ class Bench:
         )
         self._stack.callback(_end, process)
         return Child(process)
-
-    def committed(self, topic: str) -> list[Message]:
-        """All that a reader of committed records finds in a topic now."""
-        ends = self.broker.topology.ends(
-            [_place(topic, partition) for partition in range(self.broker.topology.partitions(topic))]
-        )
-        client: Any = RawConsumer(
-            {
-                "bootstrap.servers": self.servers,
-                "group.id": "looker",
-                "auto.offset.reset": "earliest",
-                "isolation.level": "read_committed",
-                "enable.auto.commit": False,
-                "enable.partition.eof": True,
-            }
-        )
-        client.assign([_place(*place, 0) for place in ends])
-        found, open_ends = [], len(ends)
-        from retry_topic.brokers.kafka.records import from_record
-
-        until_s = time.monotonic() + PATIENCE_S
-        while open_ends:
-            assert time.monotonic() < until_s
-            record = client.poll(1.0)
-            if record is None:
-                continue
-            if record.error() is not None:
-                open_ends -= 1  # the end of a partition
-            else:
-                found.append(from_record(record))
-        client.close()
-        return found
-
-
-def _place(topic: str, partition: int, offset: int = 0) -> Any:
-    from confluent_kafka import TopicPartition
-
-    return TopicPartition(topic, partition, offset)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -152,10 +121,10 @@ def until(condition: Callable[[], bool], told: Callable[[], object] = lambda: ""
 
 
 @pytest.fixture
-def bench(kafka: TemporaryKafka, name: str) -> Iterator[Bench]:
+def bench(kafka: TemporaryKafka, name: str, committed: Callable[[str], list[Message]]) -> Iterator[Bench]:
     """A bench whose processes and server are gone at the end."""
     with temporary_server() as server, ExitStack() as stack:
-        yield Bench(kafka, server, name, stack)
+        yield Bench(kafka, server, name, stack, committed)
 
 
 def fails(number: int, attempt: int) -> bool:

@@ -194,6 +194,7 @@ class DelayStore:
         Raises:
             StalePosition: the source is taken in up to another position; nothing was stored.
             StaleCount: one of `tries` knows more; nothing was stored.
+            TakenId: one of the ids is there already, or twice; nothing was stored.
             Rejected: an item is malformed, or the slice too long; nothing was stored.
         """
         return self._run(self.plans.accept(position, items, graves, tries, token))

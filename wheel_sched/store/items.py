@@ -153,8 +153,8 @@ class Position:
         if not self.source or any(type(number) is not int or not 0 <= number < 2**63 for number in numbers):
             raise Rejected(f"expected a source and positions from 0 up, got: {self!r}; nothing was stored")
 
-    def text(self, counted: int) -> str:
-        return f"@{'' if self.expected is None else self.expected}:{self.next}:{counted}:{self.source}"
+    def text(self, raised: int, compared: int) -> str:
+        return f"@{'' if self.expected is None else self.expected}:{self.next}:{raised}:{compared}:{self.source}"
 
 
 def check_id(item_id: str) -> None:

@@ -15,7 +15,6 @@ import contextlib
 import os
 import socket
 import threading
-import time
 from collections import deque
 from dataclasses import dataclass
 from types import TracebackType
@@ -42,18 +41,20 @@ class FaultyProxy:
     Args:
         upstream: `unix:///path`, or `redis://host:port` with any scheme.
         delay_ms: how much later each reply arrives; may be set at any time. Defaults to 0.
+        port: its own. Defaults to 0: any that is free.
     """
 
-    def __init__(self, upstream: str, *, delay_ms: int = 0) -> None:
+    def __init__(self, upstream: str, *, delay_ms: int = 0, port: int = 0) -> None:
         self.delay_ms = delay_ms
         self._upstream = upstream
         self._lock = threading.Lock()
         self._armed: deque[bytes] = deque()
         self._silent = False
         self._closing = False
+        self._ended = threading.Event()  # nobody waits for a delayed reply any more
         self._links: set[_Link] = set()
         self._connections = self._replies = self._reply_bytes = self._swallowed = 0
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server(("127.0.0.1", port))
         self.port: int = self._listener.getsockname()[1]
         self._acceptor = threading.Thread(target=self._accept, name=f"faulty-proxy-{self.port}", daemon=True)
         self._acceptor.start()
@@ -110,6 +111,7 @@ class FaultyProxy:
             if self._closing:
                 return
             self._closing = True
+        self._ended.set()
         with contextlib.suppress(OSError):  # a connection of our own wakes `accept` on every platform
             socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
         self._acceptor.join()
@@ -226,7 +228,7 @@ class _Link:
                     self._proxy._reply_dropped(len(chunk) + self._drain())
                     break
                 if self._proxy.delay_ms:
-                    time.sleep(self._proxy.delay_ms / 1000)
+                    self._proxy._ended.wait(self._proxy.delay_ms / 1000)
                 if self._proxy._reply_passes(self, chunk):
                     self._client.sendall(chunk)
         self.close()

@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import tempfile
@@ -23,6 +22,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from wheel_sched.errors import ConfigError
+from wheel_sched.testing.faulty_proxy import FaultyProxy
+from wheel_sched.testing.leash import Leashed
 from wheel_sched.testing.servers import free_port
 
 VERSION = "4.1.1"
@@ -76,10 +77,10 @@ _CONNECTOR_JARS = (
 
 _SETTINGS = """process.roles=broker,controller
 node.id=1
-listeners=PLAINTEXT://127.0.0.1:{port},SASL_PLAINTEXT://127.0.0.1:{sasl},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port},SASL_PLAINTEXT://127.0.0.1:{sasl}
+listeners=PLAINTEXT://127.0.0.1:{port},SASL_PLAINTEXT://127.0.0.1:{sasl},{rest}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port},SASL_PLAINTEXT://127.0.0.1:{sasl},PROXIED://127.0.0.1:{proxy}
 controller.listener.names=CONTROLLER
-listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PROXIED:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT
 sasl.enabled.mechanisms=PLAIN
 listener.name.sasl_plaintext.plain.sasl.jaas.config={jaas}
 authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
@@ -118,16 +119,27 @@ _JAAS = f'org.apache.kafka.common.security.plain.PlainLoginModule required user_
 
 
 class TemporaryKafka:
-    """A broker of this process that can be killed, stopped for a while and restarted; `temporary_kafka` makes one."""
+    """A broker of this process that can be killed, stopped for a while and restarted; `temporary_kafka` makes one.
+
+    It ends with this process, however that ends.
+    """
 
     def __init__(self, folder: Path, classpath: str) -> None:
         self.folder = folder
         self.port = free_port()
         self.sasl_port = free_port()
+        self.proxy_port = free_port()
+        self._behind_port, controller = free_port(), free_port()
         self._classpath = classpath
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Leashed | None = None
         settings = _SETTINGS.format(
-            port=self.port, sasl=self.sasl_port, controller=free_port(), folder=folder, jaas=_JAAS
+            port=self.port,
+            sasl=self.sasl_port,
+            proxy=self.proxy_port,
+            rest=f"PROXIED://127.0.0.1:{self._behind_port},CONTROLLER://127.0.0.1:{controller}",
+            controller=controller,
+            folder=folder,
+            jaas=_JAAS,
         )
         (folder / "server.properties").write_text(settings)
         self._java("kafka.tools.StorageTool", "format", "--standalone", "-t", _CLUSTER_ID, "-c", "server.properties")
@@ -148,6 +160,10 @@ class TemporaryKafka:
             "sasl.password": password,
         }
 
+    def proxy(self) -> FaultyProxy:
+        """A proxy whose clients keep to it: the broker tells them no other address. One at a time."""
+        return FaultyProxy(f"kafka://127.0.0.1:{self._behind_port}", port=self.proxy_port)
+
     @property
     def pid(self) -> int | None:
         """The broker's process, None while it is down."""
@@ -160,15 +176,8 @@ class TemporaryKafka:
             ConfigError: it does not start; the message says what it wrote.
         """
         self.sigkill()
-        with (self.folder / "out").open("ab") as out:
-            self._process = subprocess.Popen(
-                self._command("kafka.Kafka", "server.properties"),
-                cwd=self.folder,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
-                start_new_session=True,
-            )
+        command = self._command("kafka.Kafka", "server.properties")
+        self._process = Leashed(command, cwd=self.folder, out=self.folder / "out")
         until_s = time.monotonic() + START_TIMEOUT_S
         while not self._serves():
             if self._process.poll() is not None or time.monotonic() >= until_s:
@@ -180,25 +189,23 @@ class TemporaryKafka:
         """Kill it as a crash would, and wait until it is gone. Idempotent."""
         process, self._process = self._process, None
         if process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            process.kill()
 
     def freeze(self) -> None:
         """Let it stand still, its connections open, until `thaw`."""
         if self._process is not None:
-            os.killpg(self._process.pid, signal.SIGSTOP)
+            self._process.freeze()
 
     def thaw(self) -> None:
         """Let it go on."""
         if self._process is not None:
-            os.killpg(self._process.pid, signal.SIGCONT)
+            self._process.thaw()
 
     def _command(self, *arguments: str) -> list[str]:
         return [
             "java",
             *_MEMORY,
-            "-XX:+UseSerialGC",
+            *_COLLECTOR,
             "-XX:TieredStopAtLevel=1",
             "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
             "-cp",
@@ -238,8 +245,9 @@ class TemporaryKafka:
         return f"<TemporaryKafka port={self.port} {'down' if self._process is None else 'alive'}>"
 
 
-# as its own start script has it, most for what is short-lived: a collection stops the broker for tens of milliseconds
-_MEMORY = ("-Xms1g", "-Xmx1g", "-Xmn700m", "-XX:MetaspaceSize=128m")
+_MEMORY = ("-Xms1g", "-Xmx1g", "-XX:MetaspaceSize=128m")  # as its own start script has it
+# stops the broker for a millisecond or two, where others do for 20 to 100; a Java without it takes its default
+_COLLECTOR = ("-XX:+IgnoreUnrecognizedVMOptions", "-XX:+UseShenandoahGC")
 _CLUSTER_ID = "d2hlZWwtc2NoZWQtdGVzdA"  # 16 bytes in base64; it must not begin with a dash
 
 

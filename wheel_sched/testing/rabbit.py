@@ -14,15 +14,14 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import signal
 import socket
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from wheel_sched.errors import ConfigError
+from wheel_sched.testing.leash import Leashed
 from wheel_sched.testing.servers import free_port
 
 START_TIMEOUT_S = 90.0
@@ -36,13 +35,13 @@ _HELLO = b"AMQP\x00\x00\x09\x01"
 
 
 class TemporaryRabbit:
-    """A node of this process that can be killed and restarted. Make it with `temporary_rabbit`."""
+    """A node of this process that can be killed and restarted, and ends with it. Make it with `temporary_rabbit`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.port = free_port()
         self._epmd_port = free_port()
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes: list[Leashed] = []
         (folder / "plugins").write_text("[].\n")
         (folder / "rabbit.conf").write_text("loopback_users.guest = true\n")
         self._env = {
@@ -88,16 +87,10 @@ class TemporaryRabbit:
     def sigkill(self) -> None:
         """Kill it as a crash would, and wait until it is gone. Idempotent."""
         while self._processes:
-            process = self._processes.pop()
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            self._processes.pop().kill()
 
-    def _run(self, *command: str) -> subprocess.Popen[bytes]:
-        with (self.folder / "out").open("ab") as out:
-            process = subprocess.Popen(
-                command, env=self._env, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
-            )
+    def _run(self, *command: str) -> Leashed:
+        process = Leashed(command, env=self._env, out=self.folder / "out")
         self._processes.append(process)
         return process
 

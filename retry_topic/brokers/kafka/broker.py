@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from retry_topic.brokers.kafka.consumer import KafkaConsumer
+from retry_topic.brokers.kafka.groups import Groups
 from retry_topic.brokers.kafka.log import KafkaLog
 from retry_topic.brokers.kafka.originals import Originals
 from retry_topic.brokers.kafka.producing import Producing
@@ -105,6 +106,7 @@ class KafkaBroker:
         self.transaction_timeout_ms = transaction_timeout_ms
         self._group_protocol = group_protocol
         self.topology = Topology(self.settings, partitions, replication, topic_settings)
+        self.groups = Groups(self.settings)
         self._producing: Producing | None = None
         self._originals = Originals(self.settings, self.topology)
         self._consumers: weakref.WeakSet[KafkaConsumer] = weakref.WeakSet()
@@ -151,7 +153,7 @@ class KafkaBroker:
             idle_ms,
             transactions,
             self.publish,
-            partial(self.topology.places, group),
+            partial(self.groups.places, group),
         )
         self._consumers.add(consumer)
         return consumer
@@ -160,7 +162,7 @@ class KafkaBroker:
         """Read `topic` as a member of `group` whose positions are kept elsewhere; created when absent."""
         joining([topic], group, idle_ms)
         self.topology.create([topic])
-        log = KafkaLog(self.member_settings(group, idle_ms), topic, group, self.topology, positions)
+        log = KafkaLog(self.member_settings(group, idle_ms), topic, group, self.topology, self.groups, positions)
         self._logs.add(log)
         return log
 

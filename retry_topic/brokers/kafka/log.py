@@ -14,13 +14,14 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from retry_topic.brokers.kafka.faults import EXPELLED, broker_error
+from retry_topic.brokers.kafka.groups import Groups
 from retry_topic.brokers.kafka.records import from_record
 from retry_topic.brokers.kafka.topology import Topology
 from retry_topic.brokers.protocol import Delivery, PositionsOf, Slice
@@ -46,6 +47,13 @@ class _Part:
         self.done: int | None = None
 
 
+def _deliveries(records: list[Any]) -> Iterator[Delivery]:
+    """From the last to the first. Each is let go of at once: what many records have at a time, Python's garbage
+    collection goes through again and again."""
+    while records:
+        yield Delivery(from_record(records.pop()), None)
+
+
 class KafkaLog:
     """See `LogReader`; made by `KafkaBroker.log_reader`. One thread.
 
@@ -54,16 +62,23 @@ class KafkaLog:
         topic: what it reads.
         group: whose member it is.
         topology: for the topic's id.
+        groups: for where the group has committed.
         positions: answers for each source where it is to go on; it may take its time, and raise.
     """
 
     def __init__(
-        self, settings: Mapping[str, Any], topic: str, group: str, topology: Topology, positions: PositionsOf
+        self,
+        settings: Mapping[str, Any],
+        topic: str,
+        group: str,
+        topology: Topology,
+        groups: Groups,
+        positions: PositionsOf,
     ) -> None:
         self._settings = {**settings, "on_commit": self._told}
         self._topic = topic
         self._positions = positions
-        self._topology = topology
+        self._groups = groups
         self._failure: Exception | None = None
         self._name = partial(source_of, group, topology.topic_id(topic))
         self._parts: dict[int, _Part] = {}
@@ -112,10 +127,10 @@ class KafkaLog:
         if part is None:
             return None
         records = [part.buffer.popleft() for _ in range(min(limit, len(part.buffer)))]
-        source, behind = self._source(part), records[-1].offset() + 1
-        deliveries = [Delivery(from_record(record), None) for record in records]
+        behind = records[-1].offset() + 1
+        records.reverse()
         expected, part.expected = part.expected, behind
-        return Slice(source, expected, behind, deliveries)
+        return Slice(self._source(part), expected, behind, _deliveries(records))
 
     def done(self, part: Slice) -> None:
         """See `LogReader`."""
@@ -160,9 +175,7 @@ class KafkaLog:
             known = len(self._parts)
             record = self._client.poll(max(0.0, min(0.1, until_s - time.monotonic())))
             if record is not None:
-                self._keep(record)
-                for more in self._client.consume(_AT_ONCE, 0):
-                    self._keep(more)
+                self._keep([record, *self._client.consume(_AT_ONCE, 0)])
                 break
             if len(self._parts) != known or self._expelled or time.monotonic() >= until_s:
                 break
@@ -177,23 +190,24 @@ class KafkaLog:
             self._client.resume(self._client.assignment())
             self._paused = False
 
-    def _keep(self, record: Any) -> None:
-        error = record.error()
-        if error is None:
-            part = self._parts.get(record.partition())
-            if part is not None:
-                part.buffer.append(record)
-        elif error.code() in EXPELLED:
-            self._expelled = True
-        elif error.fatal():
-            self._expelled = True
-            raise broker_error(KafkaException(error), "reading failed")
+    def _keep(self, records: Sequence[Any]) -> None:
+        for record in records:
+            error = record.error()
+            if error is None:
+                part = self._parts.get(record.partition())
+                if part is not None:
+                    part.buffer.append(record)
+            elif error.code() in EXPELLED:
+                self._expelled = True
+            elif error.fatal():
+                self._expelled = True
+                raise broker_error(KafkaException(error), "reading failed")
 
     def _assigned(self, client: Any, partitions: list[TopicPartition]) -> None:
         parts = [_Part(place.partition) for place in partitions]
         try:
             positions = self._positions([self._source(part) for part in parts])
-            known = self._topology.places(self._settings["group.id"], partitions)
+            known = self._groups.places(self._settings["group.id"], partitions)
         except Exception as error:  # what is raised in here, librdkafka would not know what to do with
             self._failure, self._expelled = error, True
             return

@@ -31,8 +31,11 @@ def to_record(message: Message) -> tuple[bytes | None, list[tuple[str, bytes]]]:
 def from_record(record: Any) -> Message:
     """The message in a record of confluent-kafka's."""
     kind, at_ms = record.timestamp()
-    source = Source(record.topic(), record.partition(), str(record.offset()), at_ms if kind else None)
-    return from_parts(source, record.key(), record.value(), record.headers())
+    topic, value, pairs = record.topic(), record.value(), record.headers()
+    source = Source(topic, record.partition(), str(record.offset()), at_ms if kind else None)
+    if value is None:
+        return from_parts(source, record.key(), None, pairs)
+    return Message(topic, value, record.key(), _headers(pairs) if pairs else (), source)  # as usual
 
 
 def from_parts(

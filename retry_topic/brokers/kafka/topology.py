@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
 from confluent_kafka import (
-    ConsumerGroupTopicPartitions,
     IsolationLevel,
     KafkaError,
     KafkaException,
@@ -126,17 +125,22 @@ class Topology:
         self._until_visible(absent)
         return created
 
-    def lengths(self) -> dict[str, int]:
-        """The topics that are not the cluster's own, and how many offsets each spans."""
+    def places(self) -> list[TopicPartition]:
+        """All partitions of the topics that are not the cluster's own."""
         with self._lock:
             self._look()
             known = {topic: count for topic, count in self._known.items() if not topic.startswith("__")}
-        places = [TopicPartition(topic, number) for topic, count in known.items() for number in range(count)]
+        return [TopicPartition(topic, number) for topic, count in sorted(known.items()) for number in range(count)]
+
+    def lengths(self) -> dict[str, int]:
+        """The topics that are not the cluster's own, and how many offsets each spans."""
+        places = self.places()
         last, first = self.ends(places), self.ends(places, earliest=True)
-        return {
-            topic: sum(last.get((topic, n), 0) - first.get((topic, n), 0) for n in range(count))
-            for topic, count in sorted(known.items())
-        }
+        spans = dict.fromkeys([place.topic for place in places], 0)
+        for place in places:
+            where = place.topic, place.partition
+            spans[place.topic] += last.get(where, 0) - first.get(where, 0)
+        return spans
 
     def ends(
         self, places: list[TopicPartition], *, earliest: bool = False, committed: bool = False
@@ -158,29 +162,6 @@ class Topology:
             except KafkaException as error:
                 raise broker_error(error, "the ends of topics could not be read") from error
         return found
-
-    def committed(self, group: str) -> dict[tuple[str, int], int]:
-        """The offsets a group has committed, by topic and partition."""
-        return {(place.topic, place.partition): place.offset for place in self.places(group)}
-
-    def places(self, group: str, of: list[TopicPartition] | None = None) -> list[TopicPartition]:
-        """Where a group has committed, with the text beside it; no transaction that concerns it is open any more.
-
-        A member that asks for itself while it is given partitions may be refused until it has taken them.
-
-        Raises:
-            BrokerError: the cluster does not answer.
-        """
-        asked = self.admin.list_consumer_group_offsets(
-            [ConsumerGroupTopicPartitions(group, of)], require_stable=True, request_timeout=TIMEOUT_S
-        )
-        try:
-            answer = asked[group].result(TIMEOUT_S)
-        except KafkaException as error:
-            if error_of(error).code() == KafkaError.GROUP_ID_NOT_FOUND:
-                return []
-            raise broker_error(error, f"the offsets of group {group!r} could not be read") from error
-        return [place for place in answer.topic_partitions if place.offset >= 0]
 
     def closed(self, topics: Set[str]) -> set[str]:
         """Those of some topics that this client may not write to; none where the cluster does not say."""

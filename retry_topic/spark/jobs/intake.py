@@ -197,7 +197,6 @@ def marks_of(place: Place, settings: Settings, group: str) -> list[Mark]:
     """
     from confluent_kafka import TopicPartition
 
-    from retry_topic.spark.kafka.groups import Groups
     from retry_topic.spark.kafka.offsets import ends_of
 
     broker, topic, reader = broker_of(settings), retry_topic_of(group), intake_group_of(group)
@@ -207,7 +206,7 @@ def marks_of(place: Place, settings: Settings, group: str) -> list[Mark]:
     sources = [source_of(reader, topic_id, number) for number in numbers]
     with place.opened() as store:
         positions = insist(lambda: store.positions(sources))
-    known = insist(lambda: Groups(broker).places(reader, [TopicPartition(topic, number) for number in numbers]))
+    known = insist(lambda: broker.groups.places(reader, [TopicPartition(topic, number) for number in numbers]))
     committed = {place.partition: place.offset for place in known}
     found = []
     for number, position in zip(numbers, positions, strict=True):

@@ -19,7 +19,7 @@ from wheel_sched.errors import Rejected
 if TYPE_CHECKING:
     from confluent_kafka import TopicPartition
 
-    from retry_topic.spark.kafka.groups import Groups
+    from retry_topic.brokers.kafka.groups import Groups
 
 MARKS = "wheelsched.epochs"
 _DONE = "done"

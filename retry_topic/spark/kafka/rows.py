@@ -76,7 +76,7 @@ class RowLog:
 
     def done(self, part: Slice) -> None:
         """The slice is stored."""
-        self.records += len(part.deliveries)
+        self.records += len(self._last)
         self._last = []
 
     def beat(self) -> None:

@@ -18,7 +18,6 @@ from retry_topic.message import Message, Source
 from retry_topic.names import intake_group_of, source_of
 from retry_topic.policy import load_policies
 from retry_topic.slices import SliceIntake
-from retry_topic.spark.kafka.groups import Groups
 from retry_topic.spark.kafka.options import Settings, broker_of, check_topics
 from retry_topic.spark.kafka.patience import insist
 from retry_topic.spark.kafka.reading import Range, records
@@ -115,7 +114,7 @@ def tell(broker: KafkaBroker, group: str, topic: str, partition: int, position: 
 
     if position is not None:
         with suppress(BrokerError):
-            Groups(broker).put(intake_group_of(group), [TopicPartition(topic, partition, position)])
+            broker.groups.put(intake_group_of(group), [TopicPartition(topic, partition, position)])
 
 
 def _messages(batches: Iterator[pa.RecordBatch]) -> Iterator[Message]:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from retry_topic.brokers.kafka import KafkaBroker
-    from retry_topic.spark.kafka.groups import Groups
+    from retry_topic.brokers.kafka.groups import Groups
 
 
 @dataclass(frozen=True)
@@ -148,9 +148,8 @@ def messages_of(batch: pa.RecordBatch, topic: str | None) -> Iterator[Message]:
 
 
 def _groups(target: Target) -> Groups:
-    from retry_topic.spark.kafka.groups import Groups
 
-    return Groups(broker_of(target.settings))
+    return broker_of(target.settings).groups
 
 
 def _check_topic(broker: KafkaBroker, topic: str) -> None:

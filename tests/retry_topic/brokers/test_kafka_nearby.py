@@ -6,10 +6,7 @@ librdkafka's imitation of a cluster has groups and no transactions; noida-db, a 
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
-import subprocess
 import sys
 import threading
 import time
@@ -31,6 +28,7 @@ from retry_topic.service import ServiceConfig
 from wheel_sched.errors import BrokerError
 from wheel_sched.store.flow_control import FlowControl
 from wheel_sched.testing.kafka import mock_kafka
+from wheel_sched.testing.leash import Leashed
 from wheel_sched.testing.servers import free_port
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]
@@ -53,17 +51,15 @@ def with_transactions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]
         pytest.skip("noida-db is not installed: nothing is shown of transactions here")
     folder = tmp_path_factory.mktemp("noida")
     port = free_port()
-    command = [STAND_IN, "start", "--only", "kafka", "--kafka-port", str(port), "--data-dir", folder]
     # what is installed is a script that starts the server: both are to end
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    process = Leashed([STAND_IN, "start", "--only", "kafka", "--kafka-port", str(port), "--data-dir", folder])
     try:
         broker = KafkaBroker(f"127.0.0.1:{port}")
         until(lambda: _answers(broker))
         broker.close()
         yield f"127.0.0.1:{port}"
     finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait(30)
+        process.kill()
         shutil.rmtree(folder, ignore_errors=True)
 
 

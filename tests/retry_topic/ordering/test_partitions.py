@@ -12,8 +12,8 @@ import pytest
 from retry_topic import Consumer, ConsumerConfig, Home, Message
 from retry_topic.brokers.memory import MemoryBroker
 from retry_topic.brokers.protocol import Delivery, PublishFailure
-from retry_topic.consumer.ordered import OrderedReader
 from retry_topic.consumer.partitions import OrderedPartitions
+from retry_topic.consumer.reader import OrderedReader
 from retry_topic.message import Source
 from wheel_sched.store import open_store
 from wheel_sched.store.key_gates import KeyGates, gate_of, scope_of

@@ -10,8 +10,9 @@ import pytest
 
 from retry_topic import RetryPolicy
 from retry_topic.brokers.protocol import BrokerConsumer, Delivery
+from retry_topic.cases import Taken
 from retry_topic.headers import MAX_COUNT, RetryState, read, sign, write
-from retry_topic.intake import Intake, Taken
+from retry_topic.intake import Intake
 from retry_topic.message import Headers
 from retry_topic.names import dead_topic_of, retry_topic_of
 from retry_topic.policy import PolicySet

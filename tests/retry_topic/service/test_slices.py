@@ -10,10 +10,10 @@ import pytest
 
 from retry_topic.brokers.memory import MemoryBroker
 from retry_topic.brokers.protocol import Delivery, Slice
+from retry_topic.cases import Taken
 from retry_topic.headers import RetryState, read, write
 from retry_topic.history import read_attempt
 from retry_topic.home import Home
-from retry_topic.intake import Taken
 from retry_topic.message import Message, Source
 from retry_topic.policy import Fixed, PolicySet, RetryPolicy
 from retry_topic.slices import SliceIntake

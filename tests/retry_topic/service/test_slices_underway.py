@@ -11,9 +11,9 @@ import pytest
 
 from retry_topic.brokers.memory import MemoryBroker
 from retry_topic.brokers.protocol import Delivery, Slice
+from retry_topic.cases import Taken
 from retry_topic.headers import RetryState, write
 from retry_topic.home import Home
-from retry_topic.intake import Taken
 from retry_topic.message import Message, Source
 from retry_topic.names import dead_topic_of
 from retry_topic.policy import PolicySet, RetryPolicy

@@ -24,7 +24,6 @@ from retry_topic.names import dead_topic_of, intake_group_of, retry_topic_of, so
 from retry_topic.policy import Fixed
 from retry_topic.spark.jobs import intake
 from retry_topic.spark.jobs.store import place_of
-from retry_topic.spark.kafka.groups import Groups
 from retry_topic.spark.kafka.patience import insist
 from retry_topic.spark.source.options import Place
 from retry_topic.wire import decode_body
@@ -122,7 +121,7 @@ def test_both_connectors_give_the_same_store(
     for way, most in ways:
         # a store that knows nothing of a partition begins where the group has been
         beginning = [TopicPartition(retry_topic_of(name), number, 0) for number in range(3)]
-        insist(lambda: Groups(broker).put(intake_group_of(name), beginning))  # noqa: B023  # done at once
+        insist(lambda: broker.groups.put(intake_group_of(name), beginning))  # noqa: B023  # done at once
         store, place = opened(f"{name}-{way}-{most}")
         done = intake(spark, place, kafka.bootstrap, name, POLICY, connector=way, most=most)
         assert (done.connector, done.records, done.waiting, done.dead, done.repeated, done.lag) == (

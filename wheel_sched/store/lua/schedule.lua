@@ -1,15 +1,17 @@
 -- Stores new items; an id that exists anywhere in the shard is left alone.
 -- ARGV[3] -> fence: "" or <epoch>:<writer>. The ids a writer brings in an epoch are remembered until the epoch is closed
 --            (fence.lua), also when they have long gone out: a repeat stores none of them. A closed epoch stores nothing.
---            or @<expected>:<next>:<n>:<source>: the call is a slice of that source's log and moves its position; where the
---            position is another than expected ("" = none yet) nothing is stored: WSPOSITION <position>
+--            or @<expected>:<next>:<n>:<m>:<source>: the call is a slice of that source's log and moves its position; where the
+--            position is another than expected ("" = none yet) nothing is stored: WSPOSITION <position>. Nor where an id
+--            is there already, or twice in the slice: WSTAKEN <id>
 -- ARGV[4..] -> triples: id, due (ms, "" = parked, !<reason> = dead at once), tail of the record (all behind its version)
---            then, with a source, n triples: key of an attempt record, attempts, expiry (ms) = raise it to these, or "" =
---            only compare. Where one knows as many already, or others than are compared, nothing is stored: WSCOUNT
+--            then, with a source, n triples: key of an attempt record, attempts and expiry (ms) that it is raised to;
+--            and m pairs: key, attempts it must have. Where one knows as many already, or others, nothing is stored: WSCOUNT
 -- Answers {codes, now (us)}; a code per item: s stored, h stored and held, d duplicate.
 -- Most calls bring one item, and most of their time goes into the commands themselves: there are to be few.
-local expected, next_position, counted, source = string.match(ARGV[3], '^@(%d*):(%d+):(%d+):(.+)$')
-local n = (#ARGV - 3) / 3 - tonumber(counted or '0')
+local expected, next_position, raises, compares, source = string.match(ARGV[3], '^@(%d*):(%d+):(%d+):(%d+):(.+)$')
+raises, compares = tonumber(raises or '0'), tonumber(compares or '0')
+local n = (#ARGV - 3 - 2 * compares) / 3 - raises
 -- mostly the topic of all: its counters are read and written with the rest
 local first, topic_length, route_length, refs_length, head_at = head_of(n > 0 and ARGV[6] or NO_TAIL)
 local waiting, accepted = 'n:due:' .. first, 't:accepted:' .. first
@@ -50,26 +52,39 @@ local raised = {}
 if source then
   local position = redis.call('HGET', s.base .. 'in', source) or ''
   if position ~= expected then return {err = 'WSPOSITION ' .. position} end
+  if raises + compares > 2 * MAX_BATCH then
+    return {err = 'WSBATCH at most ' .. 2 * MAX_BATCH .. ' attempt records a call'}
+  end
   local keys, places = {}, {}
-  for at = 3 * n + 4, #ARGV, 3 do keys[#keys + 1] = ARGV[at] end
-  if #keys > 2 * MAX_BATCH then return {err = 'WSBATCH at most ' .. 2 * MAX_BATCH .. ' attempt records a call'} end
+  local behind = 3 * (n + raises) + 4
+  for i = 1, raises do keys[i] = ARGV[3 * (n + i) + 1] end
+  for i = 0, compares - 1 do keys[#keys + 1] = ARGV[behind + 2 * i] end
   local scores = #keys > 0 and redis.call('ZMSCORE', KEYS[TRIES], unpack(keys)) or {}
-  for i, key in ipairs(keys) do
-    local at = 3 * (n + i)
-    local tries, expiry = tonumber(ARGV[at + 2]), ARGV[at + 3]
-    local known, expiry_before = tries_in(s, scores[i])
-    if expiry == '' and known ~= tries or expiry ~= '' and known >= tries then
-      return {err = 'WSCOUNT ' .. key .. ' has ' .. known}
-    elseif expiry ~= '' then
-      local place = places[key]
-      if place then                      -- of one key the greatest holds
-        tries, expiry_before = math.max(tries, raised[place] % 1000), math.floor(raised[place] / 1000)
-      else
-        place = #raised + 1
-        places[key], raised[place + 1] = place, key
-      end
-      raised[place] = tries_score(tries, tonumber(expiry), expiry_before)
+  for i = 1, compares do
+    local score, wanted = scores[raises + i], ARGV[behind + 2 * i - 1]
+    if score or wanted ~= '0' then     -- mostly there is none, and none is wanted
+      local known = tries_in(s, score)
+      if known ~= tonumber(wanted) then return {err = 'WSCOUNT ' .. keys[raises + i] .. ' has ' .. known} end
     end
+  end
+  for i = 1, raises do
+    local key, at = keys[i], 3 * (n + i)
+    local tries, known, expiry_before = tonumber(ARGV[at + 2]), 0, 0
+    if scores[i] then known, expiry_before = tries_in(s, scores[i]) end
+    if known >= tries then return {err = 'WSCOUNT ' .. key .. ' has ' .. known} end
+    local place = places[key]
+    if place then                      -- of one key the greatest holds
+      tries, expiry_before = math.max(tries, raised[place] % 1000), math.floor(raised[place] / 1000)
+    else
+      place = #raised + 1
+      places[key], raised[place + 1] = place, key
+    end
+    raised[place] = tries_score(tries, tonumber(ARGV[at + 3]), expiry_before)
+  end
+  local own = {}
+  for i = 1, n do
+    if have[i] or buried[i] or own[ids[i]] then return {err = 'WSTAKEN ' .. ids[i]} end
+    own[ids[i]] = true
   end
 elseif ARGV[3] ~= '' then
   local epoch, writer = string.match(ARGV[3], '^(%d+):(.+)$')

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from wheel_sched.errors import Rejected, StaleCount, StaleEpoch, StalePosition
+from wheel_sched.errors import Rejected, StaleCount, StaleEpoch, StalePosition, TakenId
 from wheel_sched.store.items import (
     MAX_BATCH,
     Claim,
@@ -68,6 +68,8 @@ def schedule(shard: MemoryShard, call: Schedule) -> Stored:
     if position is not None and shard.positions.get(position.source) != position.expected:
         raise StalePosition(shard.positions.get(position.source))
     _compare(shard, call.tries)
+    if position is not None:
+        _find_taken(shard, call)
     shard.seq += 1
     outcomes = []
     closed = fence is not None and fence.epoch <= shard.fences.get(fence.writer, -1)
@@ -108,6 +110,15 @@ def _compare(shard: MemoryShard, tries: Sequence[Tries]) -> None:
         known = _tries(shard, encode_text(key))
         if known != attempts if expiry_ms is None else known >= attempts:
             raise StaleCount(f"{key!r} has {known}: nothing was stored; decide anew")
+
+
+def _find_taken(shard: MemoryShard, call: Schedule) -> None:
+    own: set[bytes] = set()
+    for item in (*call.items, *(item for item, _ in call.graves)):
+        key = encode_text(item.id)
+        if key in shard.items or key in own:
+            raise TakenId(f"{item.id!r} is there already: nothing was stored; look it up")
+        own.add(key)
 
 
 def _bury(shard: MemoryShard, given: Item, reason: str) -> Outcome:

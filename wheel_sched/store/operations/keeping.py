@@ -47,7 +47,7 @@ class Schedule:
     tries: Sequence[Tries] = ()
 
     def argv(self) -> list[Argument]:
-        args: list[Argument] = [self._fence()]
+        args: list[Argument] = [""]
         for item in self.items:
             args.append(encode_text(item.id))
             args.append("" if item.due_ms is None else item.due_ms)
@@ -55,14 +55,21 @@ class Schedule:
         for item, reason in self.graves:
             args += [encode_text(item.id), b"!" + bounded_reason(reason)]
             args.append(make_tail(item.topic, item.route, item.refs, item.body))
+        compared: list[Argument] = []
         for key, attempts, expiry_ms in self.tries:
-            args += (encode_text(key), attempts, "" if expiry_ms is None else expiry_ms)
-        return args
+            if expiry_ms is None:
+                compared += (encode_text(key), attempts)
+            else:
+                args += (encode_text(key), attempts, expiry_ms)
+        args[0] = self._fence(len(compared) // 2)
+        return args + compared
 
-    def _fence(self) -> Argument:
+    def _fence(self, compared: int) -> Argument:
         if self.fence is None:
             return ""
-        return encode_text(self.fence.text(len(self.tries)) if isinstance(self.fence, Position) else self.fence.text())
+        if isinstance(self.fence, Position):
+            return encode_text(self.fence.text(len(self.tries) - compared, compared))
+        return encode_text(self.fence.text())
 
     def parse(self, reply: Any, shard: int) -> Stored:
         return Stored(outcomes_of(reply[0]), reply[1])

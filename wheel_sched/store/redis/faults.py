@@ -17,6 +17,7 @@ from wheel_sched.errors import (
     StoreReadOnly,
     StoreTooOld,
     StoreUnavailable,
+    TakenId,
 )
 
 _BY_START: tuple[tuple[str, type[StoreError], str], ...] = (
@@ -50,6 +51,7 @@ _BY_START: tuple[tuple[str, type[StoreError], str], ...] = (
     ),
     ("WSEPOCH", StaleEpoch, "nothing was claimed; read the window again"),
     ("WSCOUNT", StaleCount, "nothing was stored; ask for the attempt records and decide anew"),
+    ("WSTAKEN", TakenId, "nothing was stored; look it up, and leave it out or give it another"),
     ("LOADING", StoreUnavailable, "the server is still loading its data: repeat in a moment"),
     ("BUSY", StoreUnavailable, "the server is busy with a script: repeat in a moment"),
     ("MASTERDOWN", StoreUnavailable, "the replica has lost its primary: repeat after the failover"),

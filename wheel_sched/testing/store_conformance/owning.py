@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from wheel_sched.errors import Rejected, StaleCount, StaleEpoch, StalePosition
+from wheel_sched.errors import Rejected, StaleCount, StaleEpoch, StalePosition, TakenId
 from wheel_sched.store.items import Item, Outcome, Ownership, Position, Resolved
 from wheel_sched.store.key_gates import KeyGates, gate_of, ref_of, scope_of
 from wheel_sched.store.operations import Call, ClaimDue, Own, Resolve
@@ -85,6 +85,31 @@ class OwningCases:
         bench.store.accept(*slice_, tries=tries)
         with pytest.raises(StalePosition):
             bench.store.accept(*slice_, tries=tries)
+
+    @pytest.mark.parametrize("state", ["due", "held", "dead"])
+    @pytest.mark.parametrize("dies", [False, True])
+    def test_a_slice_with_an_id_that_is_there_stores_nothing(self, bench: Bench, state: str, dies: bool) -> None:
+        """Wherever it lies, and whatever the slice wants with it: neither the rest nor the position goes without it."""
+        there = Item("b", None if state == "held" else bench.now_ms, b"first")
+        bench.store.bury([(there, "why")]) if state == "dead" else bench.store.schedule([there])
+        until_ms = bench.now_ms + 60_000
+        items, taken = [Item("a", bench.now_ms, b"1")], Item("b", bench.now_ms, b"2")
+        graves = [(taken, "fatal")] if dies else []
+        with pytest.raises(TakenId):
+            bench.store.accept(
+                Position("s", None, 3), items if dies else [*items, taken], graves, tries=[("a:0", 1, until_ms)]
+            )
+        assert (bench.states("a", "b"), bench.store.positions(["s"])) == ([None, state], [None])
+        assert (bench.one("b").body, bench.store.remember([("a:0", 0, 0)])) == (b"first", [0])
+        assert bench.store.accept(Position("s", None, 3), items).outcomes == [Outcome.STORED]
+
+    def test_a_slice_with_an_id_twice_stores_nothing(self, bench: Bench) -> None:
+        """Among those that wait, or one of them among the dead."""
+        item = Item("a", bench.now_ms, b"")
+        for items, graves in (([item, item], []), ([item], [(item, "fatal")])):
+            with pytest.raises(TakenId):
+                bench.store.accept(Position("s", None, 2), items, graves)
+        assert (bench.states("a"), bench.store.positions(["s"])) == ([None], [None])
 
     def test_a_slice_in_two_halves(self, bench: Bench) -> None:
         """What was sent is asked after later; errors come with the answer, what is malformed is not sent."""

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from pyspark import TaskContext
 
 from retry_topic.spark import spark_session
-from retry_topic.spark.kafka.groups import Groups
 from retry_topic.spark.kafka.marks import Part, rows_written
 from retry_topic.spark.kafka.options import broker_of
 from retry_topic.spark.source.writing import query_and_epoch
@@ -37,7 +36,7 @@ def main(servers: str, source: str, target: str, checkpoint: str, fault: str) ->
             return
         for batch in batches:
             yield batch.slice(0, batch.num_rows // 2)
-            groups = Groups(broker_of((("bootstrap.servers", servers),)))
+            groups = broker_of((("bootstrap.servers", servers),)).groups
             deadline = time.monotonic() + 150
             while rows_written(groups, Part(f"query-{query_id}", epoch, 0)) is None:
                 if time.monotonic() > deadline:

@@ -1,0 +1,79 @@
+"""Offsets of groups, with the texts beside them: read and committed by a client that lends a group its name.
+
+It joins nothing. Not by the admin client: while a coordinator still loads its groups, librdkafka 2.16 dies of the
+answer to it (ListConsumerGroupOffsets), where a consumer waits. Nor by a member of the group itself, which may be
+refused while it is being given partitions.
+
+Cost: a connection for each call. Any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from retry_topic.brokers.kafka.attendant import LeftBehind, attended
+from retry_topic.brokers.kafka.faults import broker_error
+
+T = TypeVar("T")
+
+_CALL_S = 20.0
+_AT_ONCE = 5_000  # partitions
+_GONE = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
+
+
+class Groups:
+    """The groups of a cluster.
+
+    Args:
+        settings: librdkafka's, of the cluster.
+    """
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        self._settings = dict(settings)
+
+    def places(self, group: str, places: Sequence[TopicPartition]) -> list[TopicPartition]:
+        """Where a group has committed, of some partitions; no transaction that concerns them is open any more.
+
+        Raises:
+            BrokerError: the cluster does not answer.
+        """
+        asked = [list(places[start : start + _AT_ONCE]) for start in range(0, len(places), _AT_ONCE)]
+
+        def read(client: Any) -> list[TopicPartition]:
+            return [place for part in asked for place in client.committed(part, timeout=_CALL_S)]
+
+        found = self._do(group, "read", read, max(1, len(asked))) if asked else []
+        for place in found:
+            if place.error is not None and place.error.code() not in _GONE:
+                raise broker_error(place.error, f"the offsets of group {group!r} could not be read")
+        return [place for place in found if place.error is None and place.offset >= 0]
+
+    def committed(self, group: str, places: Sequence[TopicPartition]) -> dict[tuple[str, int], int]:
+        """The offsets of `places`, by topic and partition."""
+        return {(place.topic, place.partition): place.offset for place in self.places(group, places)}
+
+    def put(self, group: str, places: Sequence[TopicPartition]) -> None:
+        """Commit offsets for a group that has no members.
+
+        Raises:
+            BrokerError: it has members, or the cluster does not answer.
+        """
+        self._do(group, "committed", lambda client: client.commit(offsets=list(places), asynchronous=False))
+
+    def _do(self, group: str, what: str, call: Callable[[Any], T], calls: int = 1) -> T:
+        own = {"group.id": group, "isolation.level": "read_committed", "enable.auto.commit": False}
+
+        def do() -> T:
+            client: Any = Consumer({**self._settings, **own})
+            try:
+                return call(client)
+            finally:
+                client.close()
+
+        try:
+            return attended(do, calls * _CALL_S, what)
+        except (KafkaException, LeftBehind) as error:
+            raise broker_error(error, f"the offsets of group {group!r} could not be {what}") from error

@@ -1,0 +1,76 @@
+"""What stands behind a failed message of its key is seen on the command line, and follows in order."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+
+from retry_topic import Consumer, ConsumerConfig, Message, RetryPolicy, RetryService, connect
+from retry_topic.brokers.kafka import KafkaBroker
+from retry_topic.policy import Fixed
+from wheel_sched.store.key_gates import KeyGates
+from wheel_sched.testing.servers import temporary_server
+
+if TYPE_CHECKING:
+    from wheel_sched.testing.kafka import TemporaryKafka
+
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
+
+PATIENCE_S = 60.0
+
+
+def test_ls_parked_shows_the_line_behind_a_failed_message(kafka: TemporaryKafka, name: str) -> None:
+    """The head waits for its retry, three are parked in order; another key of the same partition flows."""
+    seen: list[bytes] = []
+    well = threading.Event()
+
+    def handle(message: Message) -> None:
+        seen.append(message.value)
+        if message.value == b"a1" and not well.is_set():
+            raise OSError("not yet")
+
+    def until(condition: Callable[[], bool]) -> None:
+        until_s = time.monotonic() + PATIENCE_S
+        while not condition():
+            assert time.monotonic() < until_s, (seen, home.store.counts())
+            time.sleep(0.02)  # other threads' doing; there is nothing to wait on
+
+    def listed(*words: str) -> list[dict[str, str]]:
+        start = [sys.executable, "-m", "wheel_sched.cli", "--store", server.url, "--kafka", kafka.bootstrap]
+        command = [*start, "--namespace", name, *words, "--json"]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        assert ended.returncode == 0, (ended.stdout, ended.stderr)
+        return [json.loads(line) for line in ended.stdout.splitlines()]
+
+    broker = KafkaBroker(kafka.bootstrap)
+    policy = RetryPolicy(delay=Fixed(base_ms=3_600_000))
+    config = ConsumerConfig(ordering="key")
+    with temporary_server() as server, connect(server.url, broker=broker, namespace=name) as home:
+        broker.create_topic(f"{name}-orders")
+        with RetryService(home, name, policy), Consumer(home, f"{name}-orders", handle, group=name, config=config):
+            values = [(b"a", b"a%d" % n) for n in range(1, 5)] + [(b"b", b"b1"), (b"b", b"b2")]
+            assert not any(broker.publish([Message(f"{name}-orders", value, key) for key, value in values]))
+            gates = KeyGates(home.store)
+            until(lambda: {b"a1", b"b1", b"b2"} <= set(seen))
+            until(lambda: gates.counts([f"{name}-orders"])[1] == {f"{name}-orders": 3})
+            until(lambda: home.store.counts().total("due") == 1)  # the head, when its retry record was taken in
+            assert [row["key"] for row in listed("ls", "--parked")] == ["a"] * 3
+            assert listed("ls", "--parked", "--key", "b") == []
+            (row,) = listed("keys")
+            assert (row["key"], row["parked"], row["head_state"]) == ("a", 3, "waiting")
+            assert not {b"a2", b"a3", b"a4"} & set(seen)
+            failed = len(seen)
+            well.set()
+            listed("retry", row["head"])
+            until(lambda: b"a4" in seen)
+            follow = [value for value in seen[failed:] if value.startswith(b"a")]
+            assert list(dict.fromkeys(follow)) == [b"a1", b"a2", b"a3", b"a4"]
+            until(lambda: gates.counts([])[0] == 0)
+            assert listed("ls", "--parked") == listed("keys") == []

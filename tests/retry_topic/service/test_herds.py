@@ -1,0 +1,293 @@
+"""Herds: what they make of records is what the long way makes of them, and the usual records go by them."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from retry_topic.brokers.memory import MemoryBroker
+from retry_topic.brokers.protocol import Delivery, Slice
+from retry_topic.cases import Taken
+from retry_topic.consumer.failing import failed_message
+from retry_topic.headers import RetryState, read, write
+from retry_topic.herds import Herds, Ready
+from retry_topic.home import Home
+from retry_topic.intake import Intake
+from retry_topic.message import Headers, Message, Source
+from retry_topic.policy import Decorrelated, Failure, Fixed, PolicySet, RetryPolicy, Rule, explain
+from retry_topic.slices import SliceIntake
+from wheel_sched.store import DelayStore, Found, open_store
+from wheel_sched.store.memory import MemoryBackend
+
+T = TypeVar("T")
+
+SOURCE = "g.retry/0"
+NOW_MS = time.time_ns() // 1_000_000  # consumers write the time of day
+POLICIES = PolicySet(
+    RetryPolicy(
+        delay=Fixed(base_ms=60_000),
+        max_attempts=9,
+        rules=(
+            Rule(errors=("TimeoutError",), name="slow", delay=Decorrelated(base_ms=2_000)),
+            Rule(statuses=("4xx",), dead=True),
+        ),
+    ),
+    {"other": RetryPolicy(name="other", delay=Fixed(base_ms=1_000), max_attempts=None, max_age_ms=3_600_000)},
+)
+
+
+class Logs(MemoryBroker):
+    """A broker whose topics are logs, as far as an intake asks."""
+
+    transactions = False
+
+    def log_reader(self, *_: Any, **__: Any) -> Any:
+        raise NotImplementedError
+
+    def sender(self, *_: Any) -> None:
+        return None
+
+
+class Reader:
+    """Reads nothing: it is given slices."""
+
+    def __init__(self) -> None:
+        self.position: int | None = None
+
+    def poll(self, limit: int, timeout_ms: int) -> Slice | None:
+        return None
+
+    def done(self, part: Slice) -> None:
+        self.position = part.next
+
+    def expected(self) -> dict[str, int]:
+        return {}
+
+    def rewind(self, source: str, position: int | None) -> None:
+        raise AssertionError(position)
+
+    def beat(self) -> None:
+        """Nobody counts."""
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+class Highest(random.Random):
+    """Draws the greatest there is: what one way draws in vain does not make the other's delays different."""
+
+    def randint(self, a: int, b: int) -> int:
+        return b
+
+
+def once(call: Callable[[], T]) -> T:
+    return call()
+
+
+def record(offset: int, headers: Headers, key: bytes | None = b"k", value: bytes = b"v") -> Message:
+    return Message("g.retry", value, key, headers, Source("g.retry", 0, str(offset), 1))
+
+
+def outcome(records: Sequence[Message], *, herds: bool, at_once: int = 4, **more: Any) -> tuple[Any, ...]:
+    """All that an intake makes of records: what the store has of them, and what is told."""
+    store = DelayStore(MemoryBackend(1, clock="test"), test_clock=lambda: NOW_MS).open()
+    with Home(store, Logs()) as home:
+        home.broker.create_topic("g.dead")
+        taking = SliceIntake(home, "g", POLICIES, rng=Highest(), history=100, **more)
+        if not herds:
+            taking._herds = _NoHerds(POLICIES, random.Random(0))
+        reader = Reader()
+        told: list[Taken] = []
+        for start in range(0, len(records), at_once):
+            part = records[start : start + at_once]
+            deliveries = [Delivery(one, None) for one in part]
+            told += taking.take_slice(reader, Slice(SOURCE, reader.position, start + len(part), deliveries), once)
+        found: list[Found] = []
+        for state in ("due", "dead"):
+            found += home.store.list_items(state, limit=1_000).found  # type: ignore[arg-type]
+        tries = home.store.remember([(f"{read(one.headers).id or 'none'}:0", 0, 0) for one in records])
+        whys = [None if one.decision is None else explain(one.decision) for one in told]
+        rows = home.store.read_log(0).entries
+        return (
+            [replace(one, version=0) for one in found],
+            tries,
+            [replace(one, decision=None) for one in told],
+            whys,
+            rows,
+            home.store.positions([SOURCE]),
+        )
+
+
+class _NoHerds(Herds):
+    def ready(self, delivery: Delivery, now_ms: int) -> Ready | None:
+        return None
+
+
+def _number(chance: random.Random) -> bytes:
+    return b"%d" % chance.randrange(NOW_MS - 10_000_000, NOW_MS + 100_000)
+
+
+def _text(chance: random.Random) -> bytes:
+    return b"order %d" % chance.randrange(1_000)
+
+
+SHARED: dict[str, tuple[bytes, ...]] = {
+    "retry-attempt": (b"1", b"1", b"2", b"02", b"0", b"9"),
+    "retry-original-topic": (b"orders", b"other", b"o" * 249),
+    "retry-original-partition": (b"3",),
+    "retry-error-class": (b"builtins.TimeoutError", b"ValueError"),
+    "retry-error-fingerprint": (b"abc", b"def"),
+    "retry-error-status": (b"503", b"503", b"404"),
+    "retry-replays": (b"0", b"0", b"0", b"1"),
+    "retry-verdict": (b"retry", b"retry", b"retry", b"dead", b"perhaps"),
+    "retry-policy": (b"default@1", b"50%@2"),
+    "retry-max": (b"9",),
+    "retry-consumer-group": (b"g",),
+    "value": (b"a header",),
+}
+OWN: dict[str, Callable[[random.Random], bytes]] = {
+    "retry-first-failed-at": _number,
+    "retry-last-failed-at": _number,
+    "retry-due-at": _number,
+    "retry-started-at": _number,
+    "retry-original-timestamp": _number,
+    "retry-delay": lambda chance: b"%d" % chance.randrange(100_000),
+    "retry-original-offset": _text,
+    "retry-error-message": _text,
+    "traceparent": _text,
+    "100%": _text,
+}
+ODD = (b"", b"x", b"-1", b"07", b"1_0", b"9" * 14, b"9" * 15, b"9" * 30, b"a\0b", b"\xff%d", b"e" * 260, b"e" * 1_200)
+
+
+def records_by_chance(chance: random.Random) -> list[Message]:
+    """Records of two kinds, in any order: most of them usual, one in six with something odd."""
+    kinds = []
+    for _ in range(2):
+        shared = {name: chance.choice(SHARED[name]) for name in SHARED if chance.random() < 0.5}
+        own = [name for name in OWN if chance.random() < 0.6]
+        names = ["retry-id", *shared, *own]
+        chance.shuffle(names)
+        kinds.append((names, shared, chance.choice((b"k", None))))
+    records = []
+    for offset in range(30):
+        names, shared, key = chance.choice(kinds)
+        headers = {name: shared[name] if name in shared else OWN.get(name, _text)(chance) for name in names}
+        if chance.random() < 1 / 6:
+            headers[chance.choice(names)] = chance.choice(ODD)
+        pairs = [*headers.items()]
+        if chance.random() < 1 / 20:
+            pairs.append(chance.choice(pairs))  # it is there twice
+        records.append(record(offset, tuple(pairs), key, _text(chance)))
+    return records
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, 2**32))
+def test_herds_make_of_records_what_the_long_way_makes(seed: int) -> None:
+    """Bytes in the store, attempt records, history, what is told and why: all of it, whatever the headers say."""
+    records = records_by_chance(random.Random(seed))
+    assert outcome(records, herds=True) == outcome(records, herds=False)
+
+
+def usual(count: int, error: Callable[[int], str] = lambda n: f"order {n}: no answer") -> list[Message]:
+    """Records as consumers write them."""
+    made = []
+    for n in range(count):
+        origin = Message("orders", b"%d" % n, b"k", (("traceparent", b"00-%032d" % n),), Source("orders", 1, str(n), 7))
+        failure = Failure(error_class="builtins.OSError", error_mro=("builtins.Exception",), message=error(n))
+        written = failed_message("g", origin, RetryState(), failure, started_ms=1_000 + n)
+        made.append(replace(written, source=Source("g.retry", 0, str(n), 9)))
+    return made
+
+
+@pytest.mark.parametrize("hops", [1, 2])
+def test_records_as_consumers_write_them_go_by_their_herd(monkeypatch: Any, hops: int) -> None:
+    """All but the first three: each with its own trace, text and times, the first time they fail and later on."""
+    records = usual(50)
+    if hops == 2:  # they came back, and failed again
+        again = [replace(read(one.headers), policy="default@1", due_ms=5, delay_ms=60_000) for one in records]
+        failure = Failure(error_class="builtins.OSError", message="still not")
+        records = [
+            replace(
+                failed_message("g", one.to("g.redelivery", write(one.headers, state)), state, failure, started_ms=9),
+                source=one.source,
+            )
+            for one, state in zip(records, again, strict=True)
+        ]
+    long_ways = []
+    decide = Intake._decide
+
+    def counting(self: Intake, case: Any, now_ms: int) -> None:
+        long_ways.append(case.member)
+        decide(self, case, now_ms)
+
+    with monkeypatch.context() as counted:
+        counted.setattr(Intake, "_decide", counting)
+        by_herds = outcome(records, herds=True, at_once=10)
+    assert len(long_ways) == 3
+    assert by_herds == outcome(records, herds=False, at_once=10)
+
+
+def test_one_dead_letter_sends_nobody_else_the_long_way(monkeypatch: Any) -> None:
+    """The store is asked for its count alone."""
+    records = usual(20)
+    state = replace(read(records[13].headers), verdict="dead")
+    records[13] = replace(records[13], headers=write(records[13].headers, state))
+    asked: list[int] = []
+    count = SliceIntake._count_alone
+
+    def counting(self: SliceIntake, cases: Any, insist: Any) -> None:
+        asked.append(len(cases))
+        count(self, cases, insist)
+
+    with monkeypatch.context() as counted:
+        counted.setattr(SliceIntake, "_count_alone", counting)
+        by_herds = outcome(records, herds=True, at_once=10)
+    assert asked == [1]
+    assert by_herds == outcome(records, herds=False, at_once=10)
+
+
+@pytest.mark.parametrize("more", [{"secrets": (b"sixteen bytes ok",)}, {"spring": True}, {"reference_above": 1}])
+def test_what_no_herd_knows_of_goes_the_long_way(more: dict[str, Any]) -> None:
+    """Signatures, Spring's headers and references are made as ever."""
+    records = [replace(one, value=b"12") for one in usual(6)]
+    assert outcome(records, herds=True, **more) == outcome(records, herds=False, **more)
+
+
+def test_other_policies_make_other_herds() -> None:
+    """Those that were learnt under the old ones are forgotten."""
+    with Home(open_store("memory:"), Logs()) as home:
+        taking, reader = SliceIntake(home, "g", POLICIES, rng=random.Random(1)), Reader()
+        records = usual(9)
+        for start in range(0, 9, 3):
+            deliveries = [Delivery(one, None) for one in records[start : start + 3]]
+            part = Slice(SOURCE, reader.position, start + 3, deliveries)
+            taken = taking.take_slice(reader, part, once)
+            wanted = "default@1" if start < 6 else "new@1"
+            assert {one.decision.why.policy for one in taken if one.decision} == {wanted}
+            if start == 3:
+                taking.policies = PolicySet(RetryPolicy(name="new"))
+
+
+def test_what_is_learnt_is_bounded() -> None:
+    """Records that have nothing in common, by the thousand."""
+    with Home(open_store("memory:"), Logs()) as home:
+        herds = Herds(POLICIES, random.Random(1))
+        taking = SliceIntake(home, "g", POLICIES, rng=random.Random(1))
+        for n in range(10_000):
+            state = RetryState(id="a", attempt=1, original_topic="orders", error_fingerprint=f"f{n}")
+            message = record(n, write((), state))
+            case = taking._case(Delivery(message, None), again=False)
+            if n < 3:
+                taking._decide(case, 1)
+            herds.learn(case)
+        assert len(herds._seen) <= 4_096
+        assert sum(len(layout.herds) for layout in herds._layouts.values()) == 0

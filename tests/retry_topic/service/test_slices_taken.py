@@ -1,0 +1,228 @@
+"""Slices with ids that are another message's: nothing of them is ever stored behind their position."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+from uuid import uuid4
+
+import pytest
+
+from retry_topic.brokers.memory import MemoryBroker
+from retry_topic.brokers.protocol import Delivery, Slice
+from retry_topic.headers import RetryState, retry_id, write
+from retry_topic.home import Home
+from retry_topic.message import Message, Source
+from retry_topic.names import dead_topic_of
+from retry_topic.policy import Fixed, PolicySet, RetryPolicy
+from retry_topic.slices import SliceIntake
+from retry_topic.wire import decode_body, encode_body
+from wheel_sched.store import DelayStore, Item, open_store
+from wheel_sched.testing.servers import TemporaryServer
+
+T = TypeVar("T")
+
+SOURCE = "g.retry/0"
+FAR_MS = 4_000_000_000_000
+
+
+class Died(BaseException):
+    """The process has ended here."""
+
+
+class Logs(MemoryBroker):
+    """A broker whose topics are logs, as far as an intake asks."""
+
+    transactions = False
+
+    def log_reader(self, *_: Any, **__: Any) -> Any:
+        raise NotImplementedError
+
+    def sender(self, *_: Any) -> None:
+        return None
+
+
+class Log:
+    """A partition of failed messages, read from where the store says."""
+
+    def __init__(self, *states: RetryState) -> None:
+        self.records = [
+            Message("g.retry", b"%d" % n, b"k", write((), state), Source("g.retry", 0, str(n), 1))
+            for n, state in enumerate(states)
+        ]
+        self.place: int | None = None
+
+    def poll(self, limit: int, timeout_ms: int = 0) -> Slice | None:
+        start = self.place or 0
+        records = self.records[start : start + limit]
+        if not records:
+            return None
+        part = Slice(SOURCE, self.place, start + len(records), [Delivery(one, None) for one in records])
+        self.place = part.next
+        return part
+
+    def expected(self) -> dict[str, int]:
+        return {} if self.place is None else {SOURCE: self.place}
+
+    def done(self, part: Slice) -> None:
+        """Nobody looks."""
+
+    def rewind(self, source: str, position: int | None) -> None:
+        self.place = position
+
+    def beat(self) -> None:
+        """Nobody counts."""
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+class Dying:
+    """A backend at whose call number `last` the process ends, before the server has heard of it or after."""
+
+    def __init__(self, backend: Any, last: int, *, heard: bool) -> None:
+        self._backend, self._left, self._heard = backend, last, heard
+        self.dead = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
+
+    def _call(self, call: Callable[[], T]) -> T:
+        if self.dead:
+            raise Died
+        self._left -= 1
+        self.dead = self._left < 0
+        if self.dead and not self._heard:
+            raise Died
+        answer = call()
+        if self.dead:
+            raise Died
+        return answer
+
+    def execute(self, *arguments: Any) -> Any:
+        return self._call(lambda: self._backend.execute(*arguments))
+
+    def begin(self, *arguments: Any) -> Any:
+        return self._call(lambda: self._backend.begin(*arguments))
+
+
+def once(call: Callable[[], T]) -> T:
+    return call()
+
+
+def failed(name: str | None, attempt: int = 1, **more: Any) -> RetryState:
+    return RetryState(id=name, attempt=attempt, original_topic="orders", error_class="E", error_message="no", **more)
+
+
+def intake(home: Home) -> SliceIntake:
+    policy = RetryPolicy(delay=Fixed(base_ms=3_600_000), max_attempts=None)
+    return SliceIntake(home, "g", PolicySet(policy), rng=random.Random(1))
+
+
+def drain(home: Home, log: Log, limit: int = 3) -> None:
+    """As a service does it that begins here."""
+    (log.place,) = home.store.positions([SOURCE])
+    taking = intake(home)
+    while (part := log.poll(limit)) is not None or taking.busy:
+        taking.finish(once) if part is None else taking.offer(log, part, once)
+
+
+def stand_in_the_way(home: Home, *ids: str) -> None:
+    """Other messages that wait under these ids, in the shard of the log."""
+    body = encode_body(Message("orders", b"another"))
+    route = SOURCE if home.by_source else None
+    home.store.schedule([Item(one, FAR_MS, body, "orders", route=route) for one in ids])
+
+
+def values(store: DelayStore, state: Any = "due") -> list[bytes]:
+    return sorted(decode_body(found.body).value for found in store.list_items(state, limit=1_000).found)
+
+
+@pytest.fixture(params=[1, 4])
+def home(request: pytest.FixtureRequest) -> Iterator[Home]:
+    """Over one shard, and over several."""
+    with Home(open_store("memory:", shards=request.param), Logs()) as home:
+        home.broker.create_topic(dead_topic_of("g"))
+        yield home
+
+
+def own_id(offset: int) -> str:
+    """The id that the record at an offset has when it brings none."""
+    return retry_id("g", "g.retry", 0, str(offset))
+
+
+def test_what_has_a_taken_id_gets_one_of_its_own(home: Home) -> None:
+    """And so comes in with its slice; who was there first stays as it was."""
+    stand_in_the_way(home, "b.1")
+    drain(home, Log(failed("a"), failed("b"), failed("c")))
+    assert values(home.store) == [b"0", b"1", b"2", b"another"]
+    (first, renamed) = home.store.get(["b.1", f"{own_id(1)}.1"], anywhere=True)
+    assert first is not None
+    assert renamed is not None
+    assert (decode_body(first.body).value, decode_body(renamed.body).value) == (b"another", b"1")
+
+
+def test_a_dead_letter_with_a_taken_id_is_kept_as_well(home: Home) -> None:
+    """Under an id of its own, with the rest of its slice."""
+    stand_in_the_way(home, "b.1")
+    drain(home, Log(failed("a"), failed("b", verdict="dead"), failed("c")))
+    assert (values(home.store), values(home.store, "dead")) == ([b"0", b"2", b"another"], [b"1"])
+    assert home.broker.topics()[dead_topic_of("g")] >= 1
+
+
+def test_what_is_there_already_is_left_out(home: Home) -> None:
+    """The very message waits under the id, and no count says so: it is in."""
+    log = Log(failed("a"), failed("b"))
+    drain(home, log)
+    (found,) = home.store.get(["a.1"], anywhere=True)
+    assert found is not None
+    with Home(open_store("memory:", shards=home.store.shards), Logs()) as other:
+        other.store.schedule([Item("a.1", FAR_MS, found.body, "orders", route=SOURCE if other.by_source else None)])
+        drain(other, log)
+        assert values(other.store) == [b"0", b"1"]
+
+
+def test_who_knows_how_ids_are_made_displaces_nobody(home: Home) -> None:
+    """A record that claims the id of the place of a later one: in its slice, in another, in the store."""
+    stand_in_the_way(home, f"{own_id(5)}.1")
+    forged = [failed(own_id(n)) for n in (2, 4)]
+    drain(home, Log(forged[0], failed("a"), failed(None), forged[1], failed(None), failed(None)))
+    assert values(home.store) == [b"0", b"1", b"2", b"3", b"4", b"5", b"another"]
+
+
+def deaths(open_home: Callable[[], Home], *, heard: bool) -> int:
+    """The intake dies at each of its calls in turn, and another goes on; how often it could die."""
+    states = [failed("a"), failed("b"), failed("c", verdict="dead"), failed("d"), failed("e"), failed("b", 2)]
+    for last in range(100):
+        with open_home() as home:
+            home.broker.create_topic(dead_topic_of("g"))
+            stand_in_the_way(home, "b.1", "c.1", "e.1")
+            living = home.store.backend
+            home.store.backend = dying = Dying(living, last, heard=heard)
+            log = Log(*states)
+            try:
+                drain(home, log)
+            except Died:
+                home.store.backend = living
+                drain(home, log)
+            home.store.backend = living
+            assert values(home.store) == [b"0", b"1", b"3", b"4", b"5", *[b"another"] * 3], f"died at call {last}"
+            assert values(home.store, "dead") == [b"2"], f"died at call {last}"
+            if not dying.dead:
+                return last
+    raise AssertionError("it never came to its end")
+
+
+@pytest.mark.parametrize("heard", [False, True])
+@pytest.mark.parametrize("shards", [1, 4])
+def test_a_death_at_any_call_loses_and_doubles_nothing(shards: int, heard: bool) -> None:
+    """Also between the refusal of a slice and its second try, and with the last call's answer on its way."""
+    assert deaths(lambda: Home(open_store("memory:", shards=shards), Logs()), heard=heard) > 8
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("heard", [False, True])
+def test_a_death_at_any_call_to_a_server(real_server: TemporaryServer, heard: bool) -> None:
+    """The same over the script."""
+    assert deaths(lambda: Home(open_store(real_server.url, namespace=f"n{uuid4().hex[:8]}"), Logs()), heard=heard) > 8
