@@ -14,12 +14,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from benchmarks.celery.app import READY, RUNS, make_app
+from wheel_sched.store.items import Item
 from wheel_sched.store.push_form import decode_push
 from wheel_sched.store.redis.backend import client_for
 from wheel_sched.testing.servers import TemporaryServer, temporary_server
@@ -110,12 +111,17 @@ class Site:
             return
         held: list[bytes] = []
         wheel = self._maker.wheel
-        schedule = wheel.schedule
-        wheel.schedule = lambda items: held.extend(decode_push(item.body).pieces[0] for item in items)
+
+        def keep(items: Sequence[Item]) -> Callable[[], None]:
+            held.extend(decode_push(item.body).pieces[0] for item in items)
+            return lambda: None
+
+        begin = wheel.begin_schedule
+        wheel.begin_schedule = keep
         try:
             apply_many(note, calls)
         finally:
-            wheel.schedule = schedule
+            wheel.begin_schedule = begin
         assert len(held) == len(dues_s), "every message is made ready"
         assert not HeldTasks(self._maker).counts().total("due"), "none of them is held"
         for at in range(0, len(held), 500):

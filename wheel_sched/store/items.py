@@ -70,7 +70,7 @@ class Item:
     route: str | None = None
 
     def check(self) -> None:
-        due_ms, topic, body = self.due_ms, self.topic, self.body
+        due_ms, topic, body, route, refs = self.due_ms, self.topic, self.body, self.route, self.refs
         if (
             type(self.id) is type(topic) is str
             and self.id.isascii()
@@ -82,8 +82,8 @@ class Item:
             and topic.isprintable()
             and topic.isascii()
             and len(topic) <= _MAX_NAME
-            and not self.refs
-            and self.route is None
+            and (route is None or (type(route) is str and route.isascii() and len(route) <= MAX_ID_BYTES))
+            and (not refs or all(map(_is_plain_ref, refs)))
         ):
             return  # as usual; what follows says what is wrong, or right in another way
         check_id(self.id)
@@ -199,6 +199,10 @@ def check_name(name: str, what: str) -> None:
         raise Rejected(f"expected a {what} to be one line of at most 249 characters, got: {_short(str(name))!r}")
     if not name.isascii():
         _encoded(name, f"a {what}")
+
+
+def _is_plain_ref(ref: str) -> bool:
+    return type(ref) is str and ref.isascii() and ref.isprintable() and 0 < len(ref) <= _MAX_NAME
 
 
 def _is(value: object, kind: type) -> bool:

@@ -132,11 +132,15 @@ class Plans:
             item.check()
         if fence is not None:
             fence.check()
+        if token is None:
+            token = new_token()
+        if self.shards == 1 and 0 < len(items) <= MAX_BATCH:
+            return (yield from self.one(0, Schedule(items, f"{token}.0" if token else "", fence)))
         calls, members = self._batched(
             items,
             lambda item: item.route or item.id,
             lambda part, part_token: Schedule(part, part_token, fence),
-            new_token() if token is None else token,
+            token,
         )
         outcomes = [Outcome.DUPLICATE] * len(items)
         now_us = 0

@@ -1,9 +1,10 @@
 """`apply_many`: thousands of ETA tasks of one kind into the store, in calls of 500.
 
-What a loop over `apply_async(countdown=...)` does, at a tenth of its cost: the message is made once, by Celery, and
-filled in for each task (see `message_template`). What cannot be done that way (handlers of `before_task_publish`,
-links, chords, other serializers than JSON, compression, `expires`, routers that are functions, tasks with an
-`apply_async` of their own) goes through Celery one by one, and into the store together all the same.
+What a loop over `apply_async(countdown=...)` does, at less than a tenth of its cost: the message is made once, by
+Celery, and filled in for each task (see `message_template`), a batch while the server stores the one before. What
+cannot be done that way (handlers of `before_task_publish`, links, chords, other serializers than JSON, compression,
+`expires`, routers that are functions, tasks with an `apply_async` of their own) goes through Celery one by one, and
+into the store together all the same.
 
 Threads: any.
 """
@@ -11,7 +12,7 @@ Threads: any.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any, Final, NamedTuple
@@ -29,7 +30,7 @@ from wheel_sched_celery.broker_line import BrokerLine
 from wheel_sched_celery.due import instant_ms, iso_of
 from wheel_sched_celery.errors import HoldRefused
 from wheel_sched_celery.held_task import HeldTask, decode
-from wheel_sched_celery.message_template import MessageTemplate, mark_ms
+from wheel_sched_celery.message_template import MessageTemplate, mark_ms, random_uuids
 from wheel_sched_celery.wheel import Wheel, wheel_of
 
 # Options that are the same for all and need nothing of Celery per task.
@@ -103,9 +104,12 @@ def apply_many(
     ids: list[str] = []
     ones = _ones(app, calls, countdown, eta)
     with app.producer_or_acquire(options.pop("producer", None)) as producer:
-        while batch := list(islice(ones, MAX_BATCH)):
-            bulk.send(producer, batch, len(ids))
-            ids += [one.id for one in batch]
+        try:
+            while batch := list(islice(ones, MAX_BATCH)):
+                bulk.send(producer, batch, len(ids))
+                ids += [one.id for one in batch]
+        finally:
+            bulk.settle()
     return ids
 
 
@@ -118,6 +122,7 @@ def _ones(
         eta = datetime.now(UTC).astimezone(app.timezone) + timedelta(seconds=countdown)
     common = None if eta is None else (maybe_make_aware(eta, app.timezone))
     common_ms = None if common is None else instant_ms(common, None)
+    ids = random_uuids()
     for call in calls:
         args, kwargs, own, task_id = call if isinstance(call, Call) else (call, {}, None, None)
         due, due_ms = common, common_ms
@@ -126,7 +131,7 @@ def _ones(
             due_ms = instant_ms(due, None)
         if due is None or due_ms is None:
             raise ValueError("apply_many needs countdown, eta, or an eta in each call; this call was not sent")
-        yield _One(task_id or str(uuid4()), args, dict(kwargs), due, due_ms)
+        yield _One(task_id or next(ids), args, dict(kwargs), due, due_ms)
 
 
 class _Bulk:
@@ -139,12 +144,41 @@ class _Bulk:
         self._form: MessageTemplate | None = None
         self._formable = _is_plain(wheel.app, task, options)
         self._check = getattr(task, "__header__", None) if task.typing else None
+        self._under_way: tuple[list[Item], int, Callable[[], None]] | None = None
 
     def send(self, producer: Any, batch: list[_One], before: int) -> None:
-        """Hold what is due beyond the horizon, send the rest; `before` counts what went before."""
+        """Send a batch, while the one before it is stored; `before` counts what went before. `settle` ends it."""
+        items, refused = self._prepare(producer, batch)
+        self.settle()
+        if items:
+            try:
+                self._under_way = items, before, self._wheel.begin_schedule(items)
+            except WheelSchedError as error:
+                self._not_held(items, before, error)
+        if refused:
+            self._send_stock(refused)
+
+    def settle(self) -> None:
+        """Wait until the last batch is stored; where it could not be, what the app says for that happens."""
+        under_way, self._under_way = self._under_way, None
+        if under_way is not None:
+            items, before, stored = under_way
+            try:
+                stored()
+            except WheelSchedError as error:
+                self._not_held(items, before, error)
+
+    def _not_held(self, items: list[Item], before: int, error: WheelSchedError) -> None:
+        if self._wheel.settings.on_outage == "refuse" and isinstance(error, StoreError):
+            raise HoldRefused(f"{before} tasks were sent, the others were not: {error}") from error
+        self._send_stock([decode(item.body) for item in items])
+
+    def _prepare(self, producer: Any, batch: list[_One]) -> tuple[list[Item], list[HeldTask]]:
+        """What is due beyond the horizon as items, and what the store cannot take; the rest is sent."""
         later_ms = time.time_ns() // 1_000_000 + (self._wheel.settings.horizon or 0)
         items: list[Item] = []
         refused: list[HeldTask] = []
+        eta, iso = None, ""
         with self._wheel.collecting() as tasks:
             for one in batch:
                 if self._formable and one.eta_ms > later_ms:
@@ -153,7 +187,9 @@ class _Bulk:
                     if self._form is not None:
                         if self._check is not None:
                             self._check(*one.args, **one.kwargs)
-                        items.append(self._form.fill(one.id, one.args, one.kwargs, one.eta_ms, one.eta.isoformat()))
+                        if one.eta is not eta:  # mostly the same for all
+                            eta, iso = one.eta, one.eta.isoformat()
+                        items.append(self._form.fill(one.id, one.args, one.kwargs, one.eta_ms, iso))
                         continue
                 self._apply(producer, one.args, one.kwargs, one.id, one.eta)
         for task in tasks:
@@ -162,15 +198,7 @@ class _Bulk:
                 refused.append(task)
             else:
                 items.append(item)
-        try:
-            if items:
-                self._wheel.schedule(items)
-        except WheelSchedError as error:
-            if self._wheel.settings.on_outage == "refuse" and isinstance(error, StoreError):
-                raise HoldRefused(f"{before} tasks were sent, the others were not: {error}") from error
-            refused += [decode(item.body) for item in items]
-        if refused:
-            self._send_stock(refused)
+        return items, refused
 
     def _apply(self, producer: Any, args: Sequence[Any], kwargs: dict[str, Any], task_id: str, eta: datetime) -> None:
         self._task.apply_async(args, kwargs, task_id=task_id, eta=eta, producer=producer, **self._options)

@@ -16,21 +16,23 @@ _MS = timedelta(milliseconds=1)
 
 
 @lru_cache(maxsize=16)  # a text is looked at several times on its way
-def _read(text: str) -> datetime:
-    """An ISO 8601 text: what Python reads by itself takes a tenth of the time."""
+def _plain_ms(text: str) -> int | None:
+    """Of a text with its offset, as Celery writes it; None for any other. Takes a tenth of the time."""
     try:
-        return datetime.fromisoformat(text)
-    except ValueError:
-        instant: datetime = maybe_iso8601(text)
-        return instant
+        instant = datetime.fromisoformat(text)
+        return None if instant.tzinfo is None else int(-((_EPOCH - instant) // _MS))
+    except (ArithmeticError, ValueError):
+        return None
 
 
 def instant_ms(value: Any, timezone: Any) -> int | None:
     """Milliseconds of an ISO 8601 text or datetime, rounded up; naive ones are in `timezone`, as in a worker."""
     if value is None:
         return None
+    if isinstance(value, str) and (plain_ms := _plain_ms(value)) is not None:
+        return plain_ms
     try:
-        instant = maybe_make_aware(_read(value) if isinstance(value, str) else maybe_iso8601(value), timezone)
+        instant = maybe_make_aware(maybe_iso8601(value), timezone)
         due_ms = -((_EPOCH - instant) // _MS)
     except (AttributeError, ArithmeticError, TypeError, ValueError):
         return None

@@ -6,6 +6,7 @@ Only what a broker needs to know is kept. Exclusive queues belong to the connect
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from operator import attrgetter
 from typing import Any
 
 from kombu import Exchange, Queue
@@ -23,6 +24,7 @@ _QUEUE = (
     "max_priority",
 )
 _EXCHANGE = ("name", "type", "arguments", "durable", "auto_delete")
+_of_queue, _of_exchange = attrgetter(*_QUEUE), attrgetter(*_EXCHANGE)  # each send asks for them
 
 
 def values_of(entities: Iterable[Any]) -> tuple[dict[str, Any], ...]:
@@ -39,12 +41,12 @@ def _value(entity: Any) -> dict[str, Any] | None:
         "kind": "queue",
         "name": entity.name,
         "exchange": None if entity.exchange is None else _exchange(entity.exchange),
-        **{name: getattr(entity, name) for name in _QUEUE},
+        **dict(zip(_QUEUE, _of_queue(entity), strict=True)),
     }
 
 
 def _exchange(exchange: Any) -> dict[str, Any]:
-    return {name: getattr(exchange, name) for name in _EXCHANGE}
+    return dict(zip(_EXCHANGE, _of_exchange(exchange), strict=True))
 
 
 def entity_of(value: Mapping[str, Any]) -> Any:

@@ -144,6 +144,8 @@ def topic_of(queue: str) -> str:
 
 def bounded(text: str, longest: int = _LONGEST_ID) -> str:
     """`text`, or a digest of it where the store could not take it as a name."""
+    if len(text) <= longest and text.isascii() and text.isprintable():
+        return text  # as usual
     raw = text.encode("utf-8", "surrogatepass")
     if len(raw) <= longest and "\n" not in text and "\0" not in text:
         return text

@@ -17,6 +17,7 @@ from celery.app.amqp import AMQP
 from kombu import Exchange
 from kombu.exceptions import OperationalError
 
+from wheel_sched_celery.argument_text import plain_repr
 from wheel_sched_celery.recording import eta_of, record
 from wheel_sched_celery.wheel import Wheel, wheel_of
 
@@ -62,7 +63,10 @@ class HoldingProducer:
         horizon_ms = self._wheel.settings.horizon
         if horizon_ms is None or eta_ms - time.time_ns() // 1_000_000 <= horizon_ms:
             return False
-        target = self._target(options)
+        if options.get("exchange") == "":  # straight to the queue named by the key, as most are
+            target: dict[str, Any] | None = {}
+        else:
+            target = self._target(options)
         return target is not None and self._wheel.hold_or_fall_back(
             record(self._producer, body, {**options, **target}, eta_ms)
         )
@@ -90,6 +94,18 @@ class HoldingAMQP:
     """Mixed into the app's `AMQP` class; see `holding`."""
 
     app: Any
+    argsrepr_maxsize: int
+    kwargsrepr_maxsize: int
+
+    def as_task_v2(
+        self, task_id: str, name: str, args: Any = None, kwargs: Any = None, *more: Any, **options: Any
+    ) -> Any:
+        """Celery's own message, given the texts of plain arguments: to make them is a tenth of its `apply_async`."""
+        if options.get("argsrepr") is None:
+            options["argsrepr"] = plain_repr(args or (), self.argsrepr_maxsize)
+        if options.get("kwargsrepr") is None:
+            options["kwargsrepr"] = plain_repr(kwargs or {}, self.kwargsrepr_maxsize)
+        return super().as_task_v2(task_id, name, args, kwargs, *more, **options)  # type: ignore[misc]  # as above
 
     def _create_task_sender(self) -> Callable[..., Any]:
         send: Callable[..., Any] = super()._create_task_sender()  # type: ignore[misc]  # of celery.app.amqp.AMQP

@@ -9,14 +9,17 @@ Pure after its making; any thread.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
 
 from kombu.transport import redis as kombu_redis
-from kombu.utils.json import dumps
+from kombu.utils.json import JSONEncoder
 
 from wheel_sched.store.push_form import encode_push
 from wheel_sched_celery.due import instant_ms
 from wheel_sched_celery.held_task import HeldTask
+
+_encode: Final[Callable[[Any], str]] = JSONEncoder().encode  # what kombu's `dumps` makes anew for each text
 
 
 class RedisQueue:
@@ -67,4 +70,4 @@ class RedisQueue:
         )
         channel._inplace_augment_message(message, "", task.routing_key)
         key = channel._q_for_pri(task.routing_key, channel._get_message_priority(message, reverse=False))
-        return encode_push("L", f"{channel.global_keyprefix}{key}", [dumps(message).encode("utf-8")])
+        return encode_push("L", f"{channel.global_keyprefix}{key}", [_encode(message).encode("utf-8")])

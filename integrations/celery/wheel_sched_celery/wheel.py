@@ -14,7 +14,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from wheel_sched.errors import Rejected, StoreError, StoreUnavailable, WheelSchedError
@@ -148,33 +148,54 @@ class Wheel:
         return [item is not None for item in items]
 
     def schedule(self, items: Sequence[Item]) -> None:
-        """Store what `item_of` made.
+        """Store what `item_of` made, one at least.
 
         Raises:
             StoreError: as of `hold`.
         """
+        self.begin_schedule(items)()
+
+    def begin_schedule(self, items: Sequence[Item]) -> Callable[[], None]:
+        """`schedule` in two halves, so that the caller works while the server does.
+
+        What is given back waits until they are stored, is called once, and raises what `schedule` raises.
+        """
         self._check_near()
         try:
-            self._store_all(items)
+            finish = self._begin(items)
         except StoreError as error:
             self._gone(error)
             raise
 
-    def _store_all(self, items: Sequence[Item]) -> None:
-        """Store on a connection that is kept, which takes a tenth off `apply_async`; should it have died since, on
+        def stored() -> None:
+            try:
+                finish()
+            except StoreError as error:
+                self._gone(error)
+                raise
+
+        return stored
+
+    def _begin(self, items: Sequence[Item]) -> Callable[[], object]:
+        """Send on a connection that is kept, which takes a tenth off `apply_async`; should it have died since, on
         another one: stored by an earlier try is as good as stored by this one."""
         store = self.store
-        if isinstance(self.settings.url, str):  # a client of the app's own may have few connections, and other uses
-            started_s = time.monotonic()
-            plan = store.plans.schedule(items, "", None)
+        if not isinstance(self.settings.url, str):  # a client of the app's own may have few connections, and other uses
+            return lambda: store.schedule(items, token="")
+        started_s = time.monotonic()
+        begun = store.begin(next(store.plans.schedule(items, "", None)))
+        took_s = time.monotonic() - started_s
+
+        def finish() -> None:
+            asked_s = time.monotonic()
             try:
-                plan.send(values_of(store.begin(next(plan)).answers()))
-            except StopIteration:
-                return
+                values_of(begun.answers())
             except StoreError:
-                if time.monotonic() - started_s > STALE_S:  # that is a timeout, and one is enough
+                if took_s + time.monotonic() - asked_s > STALE_S:  # that is a timeout, and one is enough
                     raise
-        store.schedule(items, token="")
+                store.schedule(items, token="")
+
+        return finish
 
     def holds(self, task: HeldTask) -> bool:
         """Whether this very message waits in the store, or is on its way out of it.

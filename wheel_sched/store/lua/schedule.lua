@@ -12,10 +12,28 @@
 local expected, next_position, raises, compares, source = string.match(ARGV[3], '^@(%d*):(%d+):(%d+):(%d+):(.+)$')
 raises, compares = tonumber(raises or '0'), tonumber(compares or '0')
 local n = (#ARGV - 3 - 2 * compares) / 3 - raises
-local first = head_of(n > 0 and ARGV[6] or NO_TAIL)  -- mostly the topic of all: its counters are read and written with the rest
+-- mostly the topic of all: its counters are read and written with the rest
+local first, topic_length, route_length, refs_length, head_at = head_of(n > 0 and ARGV[6] or NO_TAIL)
 local waiting, accepted = 'n:due:' .. first, 't:accepted:' .. first
 local s = begin(KEYS, ARGV, LATER, 'seq', waiting, accepted)
 if s.err then return s end
+if #ARGV == 6 and ARGV[2] == '' and ARGV[3] == '' and s.paused == 0 and string.find(ARGV[5], '^%d+$') then
+  -- one item that somebody waits for, of no fence and with no repeats: as below, without the lists
+  local id, due, tail = ARGV[4], ARGV[5], ARGV[6]
+  if redis.call('HEXISTS', KEYS[BODY], id) == 1 or redis.call('ZSCORE', KEYS[DEAD], id) then return {'d', s.us} end
+  local head = first_score(KEYS[DUE])
+  if refs_length > 0 then
+    local refs_at = head_at + topic_length + route_length
+    refs_of(s, string.sub(tail, refs_at, refs_at + refs_length - 1), id, 'SADD')
+  end
+  local seq = ms(tonumber(s.meta[7] or '0') + 1)
+  redis.call('HSET', KEYS[BODY], id, '1:' .. seq .. ':' .. tail)
+  redis.call('ZADD', KEYS[DUE], due, id)
+  if head < 0 or tonumber(due) < head then redis.call('XADD', KEYS[MARK], 'MAXLEN', 1, '*', 'd', due) end
+  redis.call('HSET', KEYS[META], 'last', ms(s.now), 'seq', seq, waiting, ms(tonumber(s.meta[8] or '0') + 1),
+             accepted, ms(tonumber(s.meta[9] or '0') + 1))
+  return {'s', s.us}
+end
 s.counts = {[waiting] = tonumber(s.meta[8] or '0'), [accepted] = tonumber(s.meta[9] or '0')}
 local said = recall(s)
 if said then

@@ -6,12 +6,18 @@ went wrong is the reply, as after any lost answer. One user at a time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import importlib
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import redis
 
 from wheel_sched.store.operations import Argument
+
+_pack: Callable[[tuple[Argument, ...]], bytes] | None = None
+with contextlib.suppress(ImportError):  # redis-py asks each argument what it is, which takes longer than the packing
+    _pack = importlib.import_module("hiredis").pack_command
 
 
 class Line:
@@ -32,7 +38,8 @@ class Line:
                 pool = self._client.connection_pool
                 self._own = redis.Redis(connection_pool=pool, single_connection_client=True)
                 self._connection = self._own.connection
-            self._connection.send_packed_command(self._connection.pack_commands(commands))
+            packed = self._connection.pack_commands(commands) if _pack is None else [b"".join(map(_pack, commands))]
+            self._connection.send_packed_command(packed)
         except (redis.RedisError, OSError) as error:
             self._error = error
 

@@ -84,6 +84,33 @@ class SchedulingCases:
         assert bench.states(*ids) == ids
         assert [bench.one(i).body for i in ids] == [i.encode() for i in ids]
 
+    def test_one_item_without_a_token_is_stored_like_any_other(self, bench: Bench) -> None:
+        """Found by its refs, counted, once wherever it is, held while its topic is paused."""
+        bench.bury("dead")
+        item = Item("a", bench.now_ms + 5, ALL_BYTES, "mail", ("tag:x", "tag:y"), "route-1")
+        outcomes = [bench.store.schedule([each], token="").outcomes for each in (item, item)]
+        assert outcomes == [[Outcome.STORED], [Outcome.DUPLICATE]]
+        assert bench.store.schedule([Item("dead", bench.now_ms, b"")], token="").outcomes == [Outcome.DUPLICATE]
+        found = bench.one("a")
+        assert (found.item(), found.state) == (item, "due")
+        assert bench.store.find("tag:y") == ["a"]
+        bench.put("b", topic="mail", in_ms=5)
+        assert bench.one("b").version > found.version
+        assert bench.store.counts().now[("due", "mail")] == bench.store.counts().ever[("accepted", "mail")] == 2
+        bench.store.pause("mail")
+        assert bench.store.schedule([Item("c", bench.now_ms, b"", "mail")], token="").outcomes == [Outcome.HELD]
+        assert bench.store.schedule([Item("d", None, b"")], token="").outcomes == [Outcome.HELD]
+
+    def test_one_item_without_a_token_raises_the_marker_when_it_is_the_first(self, bench: Bench) -> None:
+        """Only an earlier head does."""
+        marks = []
+        for item_id, in_ms in (("first", 500), ("later", 900), ("as early", 500), ("earlier", 100)):
+            bench.store.schedule([Item(item_id, bench.now_ms + in_ms, b"")], token="")
+            (window,) = bench.store.windows(1000)
+            marks.append(window.mark)
+            assert window.due_head_ms == bench.now_ms + min(500, in_ms)
+        assert marks[0] == marks[1] == marks[2] != marks[3]
+
     def test_an_id_twice_in_one_batch_is_stored_once(self, bench: Bench) -> None:
         """The first of them wins."""
         batch = [Item("a", bench.now_ms, b"1"), Item("b", bench.now_ms, b"2"), Item("a", None, b"3")]

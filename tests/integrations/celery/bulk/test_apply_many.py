@@ -15,6 +15,7 @@ from wheel_sched_celery import Call, HoldRefused, apply_many, install
 from wheel_sched_celery.management import HeldTasks
 from wheel_sched_celery.message_template import MessageTemplate
 
+from wheel_sched.errors import StoreUnavailable
 from wheel_sched.store.push_form import decode_push
 from wheel_sched.testing.servers import temporary_server
 
@@ -174,6 +175,49 @@ def test_an_app_without_the_integration_sends_one_by_one(redis_url: str) -> None
     with app.connection_for_read() as connection:
         assert connection.SimpleQueue("celery").qsize() == 2
     app.close()
+
+
+def test_a_mistake_in_a_later_batch_leaves_those_before_it_stored(app: Celery) -> None:
+    """Also the one that was on its way."""
+    calls = [(number,) for number in range(1000)] + [(1, 2, 3)]
+    with pytest.raises(TypeError):
+        apply_many(app.tasks["bulk.add"], calls, countdown=600)
+    assert HeldTasks(app).counts().total("due") == 1000
+
+
+@pytest.mark.parametrize("on_outage", ["stock", "refuse"])
+@pytest.mark.parametrize("when", ["sending", "storing"])
+def test_a_store_that_goes_away_between_batches_loses_none(
+    on_outage: str, when: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second batch fails, whose predecessor is stored: it goes the stock way with the third, or is refused."""
+    app = make_app(redis_url, on_outage=on_outage)
+    queue = app.conf.task_default_queue = f"between-{on_outage}-{when}"
+    wheel, batches = app.wheel, itertools.count(1)
+    begin = wheel.begin_schedule
+
+    def failing(items: Any) -> Any:
+        def fail() -> None:
+            raise StoreUnavailable("gone")
+
+        if next(batches) == 1:
+            return begin(items)
+        return fail() if when == "sending" else fail
+
+    monkeypatch.setattr(wheel, "begin_schedule", failing)
+    try:
+        calls = ((number,) for number in range(1200))
+        if on_outage == "refuse":
+            with pytest.raises(HoldRefused, match="500 tasks were sent"):
+                apply_many(app.tasks["bulk.add"], calls, countdown=600)
+        else:
+            assert len(apply_many(app.tasks["bulk.add"], calls, countdown=600)) == 1200
+        with app.connection_for_read() as connection, connection.channel() as channel:
+            sent = channel.client.llen(queue)
+        assert (HeldTasks(app).counts().total("due"), sent) == (500, 700 if on_outage == "stock" else 0)
+    finally:
+        wheel.close()
+        app.close()
 
 
 @pytest.mark.parametrize("on_outage", ["stock", "refuse"])

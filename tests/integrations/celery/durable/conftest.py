@@ -213,6 +213,18 @@ class Stage:
         changed = tasks.reschedule(list(tasks.select(Selection(queue=queue))), tasks.now_ms() + int(seconds * 1000))
         assert changed.left == []
 
+    def past(self, seconds: float) -> bool:
+        """Whether so much time has gone since this was first asked, by the clock of the results' server."""
+        now_s, micros = self.client.time()
+        start = self.client.set(f"{self.list}-start", now_s + micros / 1e6, nx=True, get=True)
+        return start is not None and now_s + micros / 1e6 - float(start) >= seconds
+
+    def restore_all(self) -> None:
+        """What workers do now and then: put back what nobody has acknowledged for the visibility timeout, here none."""
+        options = {"visibility_timeout": 0}
+        with self.stock.connection_for_read(transport_options=options) as connection, connection.channel() as channel:
+            channel.qos.restore_visible(num=None)
+
     def queued(self, queue: str = "celery") -> int:
         return int(self.client.llen(queue))
 

@@ -97,17 +97,10 @@ def test_an_outage_over_the_due_times_loses_nothing(stages: Stages, away: str) -
     for server in gone:
         server.sigkill()
     worker.send_all(signal.SIGCONT)
-    stage.wait_until(lambda: _past(stage, 3), "the tasks were due")
+    stage.wait_until(lambda: stage.past(3), "the tasks were due")
     for server in gone:
         server.restart()
     stage.assert_once(names)
-
-
-def _past(stage: Stage, seconds: float) -> bool:
-    """Whether so much time has gone since this was first asked, by the clock of the results' server."""
-    now_s, micros = stage.client.time()
-    start = stage.client.set(f"{stage.list}-start", now_s + micros / 1e6, nx=True, get=True)
-    return start is not None and now_s + micros / 1e6 - float(start) >= seconds
 
 
 def test_a_worker_that_starts_before_the_store_finds_it_later(stages: Stages) -> None:

@@ -105,7 +105,7 @@ def test_a_visibility_timeout_finds_nothing_of_a_held_task_to_repeat(stage: Stag
         stage.stock.send_task("note", (name,), countdown=600)
     stage.wait_held(len(names))
     stage.wait_until(lambda: not stage.client.hlen("unacked"), "all were acknowledged")
-    restore_all(stage)
+    stage.restore_all()
     assert stage.queued() == 0
     stage.bring_forward(1.5)
     stage.assert_once(names)
@@ -129,13 +129,6 @@ def test_a_copy_that_was_restored_before_the_acknowledgement_is_no_second_task(s
     stage.assert_once(names)
     stage.app.send_task("note", ("last",), countdown=2.5)
     stage.assert_once([*names, "last"])
-
-
-def restore_all(stage: Stage) -> None:
-    """What workers do now and then: put back what nobody has acknowledged for the visibility timeout, here of none."""
-    options = {"visibility_timeout": 0}
-    with stage.stock.connection_for_read(transport_options=options) as connection, connection.channel() as channel:
-        channel.qos.restore_visible(num=None)
 
 
 def _restored(raw: bytes) -> bytes:

@@ -17,14 +17,19 @@ SOFT = {"worker_soft_shutdown_timeout": 1.0, "worker_enable_soft_shutdown_on_idl
 HORIZON = "6s"  # wide, so that the worker is down long before what waits in its timer is due
 
 
-@pytest.mark.parametrize(
-    ("number", "settings"),
-    [(signal.SIGTERM, {}), (signal.SIGQUIT, {}), (signal.SIGQUIT, SOFT)],
-    ids=["warm", "cold", "soft"],
-)
-@pytest.mark.parametrize("pool", ["prefork", "threads"])
-def test_nothing_is_lost_or_doubled(stage: Stage, pool: str, number: signal.Signals, settings: dict[str, Any]) -> None:
+WAYS: dict[str, tuple[signal.Signals, dict[str, Any]]] = {
+    "warm": (signal.SIGTERM, {}),
+    "cold": (signal.SIGQUIT, {}),
+    "soft": (signal.SIGQUIT, SOFT),
+}
+CASES = [(pool, way) for pool in ("prefork", "threads") for way in WAYS]
+CASES += [(pool, "warm") for pool in ("solo", "gevent", "eventlet")]
+
+
+@pytest.mark.parametrize(("pool", "way"), CASES)
+def test_nothing_is_lost_or_doubled(stage: Stage, pool: str, way: str) -> None:
     """Tasks within the horizon are in the worker's timer when it is told to stop, the others in the store."""
+    number, settings = WAYS[way]
     worker = stage.worker(pool=pool, SETTINGS=json.dumps({**settings, "wheel_horizon": HORIZON})).wait_ready()
     app = stage.producer(horizon=HORIZON)
     soon, later = [f"soon {i}" for i in range(6)], [f"later {i}" for i in range(50)]

@@ -37,6 +37,27 @@ def test_a_killed_worker_takes_no_held_task_with_it(stage: Stage) -> None:
     stage.assert_once(names)
 
 
+def test_what_a_killed_worker_had_in_its_timer_is_left_to_the_broker(stage: Stage) -> None:
+    """SIGKILL with tasks within the horizon: unacknowledged, the broker's redelivery brings them back; what is held
+    does not wait for that."""
+    settings = json.dumps({"wheel_horizon": "60s"})
+    first = stage.worker(SETTINGS=settings).wait_ready()
+    app = stage.producer(horizon="60s")
+    soon, later = [f"soon {i}" for i in range(20)], [f"later {i}" for i in range(20)]
+    for name in later:
+        app.send_task("note", (name,), countdown=600)
+    for name in soon:
+        app.send_task("note", (name,), countdown=20)
+    stage.wait_until(lambda: stage.client.hlen("unacked") == len(soon), "they are in the worker's timer")
+    first.kill()
+    stage.worker().wait_ready()
+    stage.bring_forward(1.5)
+    stage.assert_once(later)
+    stage.wait_until(lambda: stage.client.hlen("unacked") == len(soon), "what ran was acknowledged")
+    stage.restore_all()
+    stage.assert_once([*later, *soon])
+
+
 def test_a_stopped_worker_neither_keeps_nor_doubles_what_is_held(stage: Stage) -> None:
     """SIGSTOP over the due times, then SIGCONT: the other one did everything."""
     stopped = stage.worker("-Q", "elsewhere").wait_ready()  # it dispatches and consumes nothing that matters here

@@ -131,7 +131,7 @@ def _away(*_: Any, **__: Any) -> Any:
 def test_with_the_store_away_a_task_is_sent_the_stock_way(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """And the next one at once, without asking the store again for a while."""
     asked: list[int] = []
-    monkeypatch.setattr(house.wheel, "_store_all", lambda _: asked.append(1) or _away())
+    monkeypatch.setattr(house.wheel, "_begin", lambda _: asked.append(1) or _away())
     house.send(countdown=60)
     house.send(countdown=60)
     assert (len(house.published()), len(asked)) == (2, 1)
@@ -140,7 +140,7 @@ def test_with_the_store_away_a_task_is_sent_the_stock_way(house: House, monkeypa
 def test_an_app_may_refuse_instead(house_of: Callable[..., House], monkeypatch: pytest.MonkeyPatch) -> None:
     """With an error that says what happened, and nothing sent."""
     house = house_of(on_outage="refuse")
-    monkeypatch.setattr(house.wheel, "_store_all", _away)
+    monkeypatch.setattr(house.wheel, "_begin", _away)
     with pytest.raises(HoldRefused, match="was not sent: gone"):
         house.send(countdown=60)
     assert house.published() == []

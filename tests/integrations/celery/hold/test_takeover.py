@@ -92,8 +92,8 @@ def test_a_turns_messages_are_stored_in_one_call_and_then_acknowledged(house: Ho
     """Not before: until then they are the broker's."""
     scene = Scene(house)
     calls: list[int] = []
-    store_all = house.wheel._store_all
-    monkeypatch.setattr(house.wheel, "_store_all", lambda items: calls.append(len(items)) or store_all(items))
+    begin = house.wheel._begin
+    monkeypatch.setattr(house.wheel, "_begin", lambda items: calls.append(len(items)) or begin(items))
     for i in range(5):
         scene.receive(f"id-{i}", 60)
     assert (scene.acked, len(scene.consumer.soon)) == ([], 1)
@@ -163,7 +163,7 @@ def test_with_the_store_away_they_stay_in_the_worker(house: House, monkeypatch: 
         raise StoreUnavailable("gone")
 
     scene.receive("early", 60)
-    monkeypatch.setattr(house.wheel, "_store_all", away)
+    monkeypatch.setattr(house.wheel, "_begin", away)
     scene.consumer.turn()
     assert (scene.left_to_stock, scene.acked) == (["early"], [])
 

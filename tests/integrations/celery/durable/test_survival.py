@@ -1,0 +1,82 @@
+"""What stock Celery loses or doubles, in each of its pools: a killed worker, a visibility timeout, an outage.
+
+One test a pool, for workers take long to start; each scenario stands by itself, and more closely, in
+`test_workers_lost`, `test_seen_from_outside` and `test_outages`.
+"""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+import redis
+
+if TYPE_CHECKING:
+    from conftest import Stage, Stages, Worker
+
+    from wheel_sched.testing.servers import TemporaryServer
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
+
+POOLS = ["prefork", "threads", "solo", "gevent", "eventlet"]
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_what_waits_survives_and_runs_once(stages: Stages, pool: str) -> None:
+    """From our producer and from a stock one; none is lost, early or doubled, and no prefetch count grows."""
+    broker, results = stages.server(fsync="always"), stages.server()
+    stage = stages.stage(server=results, broker_url=broker.tcp_url, store_url=broker.tcp_url)
+    doomed, other = stage.worker(pool=pool), stage.worker(pool=pool)
+    doomed.wait_ready()
+    other.wait_ready()
+    prefetch = _prefetch(stage, 2)
+    with redis.Redis.from_url(broker.tcp_url) as queue:
+        names = _hold(stage, queue, "killed")
+        assert _prefetch(stage, 2) == prefetch
+        doomed.kill()
+        stage.bring_forward(1.5)
+        stage.assert_once(names)
+        names += _hold(stage, queue, "restored")
+        stage.restore_all()
+        assert queue.llen("celery") == 0
+        stage.bring_forward(1.5)
+        stage.assert_once(names)
+        names += _hold(stage, queue, "away")
+        _be_away_while_due(stage, broker, other)
+        stage.assert_once(names)
+
+
+def _hold(stage: Stage, queue: redis.Redis, what: str) -> list[str]:
+    """Tasks of both producers, all in the store and none with a worker."""
+    ours, theirs = [f"{what} {i}" for i in range(20)], [f"{what} {i} of stock" for i in range(20)]
+    for name in ours:
+        stage.app.send_task("note", (name,), countdown=600)
+    for name in theirs:
+        stage.stock.send_task("note", (name,), countdown=600)
+    stage.wait_held(len(ours) + len(theirs))
+    stage.wait_until(lambda: not queue.hlen("unacked"), "all were acknowledged")
+    return [*ours, *theirs]
+
+
+def _prefetch(stage: Stage, workers: int) -> dict[str, int]:
+    """The prefetch count of each worker, once all have answered."""
+    counts: dict[str, int] = {}
+
+    def answered() -> bool:
+        replies = stage.app.control.inspect(timeout=5, limit=workers).stats() or {}
+        counts.update({name: reply["prefetch_count"] for name, reply in replies.items()})
+        return len(replies) == workers
+
+    stage.wait_until(answered, "all workers answered")
+    return counts
+
+
+def _be_away_while_due(stage: Stage, broker: TemporaryServer, worker: Worker) -> None:
+    """Broker and store die before the tasks are due, and are back three seconds after that."""
+    worker.send_all(signal.SIGSTOP)  # so that none is on its way before the broker is gone
+    stage.bring_forward(1)
+    broker.sigkill()
+    worker.send_all(signal.SIGCONT)
+    stage.wait_until(lambda: stage.past(4), "the tasks were due")
+    broker.restart()
