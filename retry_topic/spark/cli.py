@@ -212,6 +212,8 @@ def backtest(
     "--column", "columns", multiple=True, metavar="NAME=SQL", help="id, due_ms, topic, value, key, ... of a row."
 )
 @click.option("--spread", "spread_ms", type=DURATION, default=0, metavar="DURATION", help="Spread the dues over this.")
+@click.option("--rate", type=click.FloatRange(0, 1e6, min_open=True), metavar="N", help="Or: so many a second from now.")
+@click.option("--memory-limit", type=click.IntRange(min=1), metavar="BYTES", help="The server may have so many in use.")
 @click.option("--rejects", metavar="FOLDER", help="For the rows that cannot be stored; without it one stops the job.")
 @click.option("--past", is_flag=True, help="Take rows whose due has passed: they go out at once.")
 @master_option
@@ -224,6 +226,8 @@ def backfill(
     job_id: str,
     columns: tuple[str, ...],
     spread_ms: int,
+    rate: float | None,
+    memory_limit: int | None,
     rejects: str | None,
     past: bool,
     master: str | None,
@@ -250,6 +254,8 @@ def backfill(
             job_id=job_id,
             columns={name.strip(): text for name, _, text in parts},
             spread_ms=spread_ms,
+            rate=rate,
+            memory_limit=memory_limit,
             rejects=rejects,
             past=past,
             dry_run=dry_run,

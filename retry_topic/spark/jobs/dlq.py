@@ -17,6 +17,7 @@ from retry_topic.home import Home
 from retry_topic.spark.faults import plain_errors
 from retry_topic.spark.jobs.store import read
 from retry_topic.spark.source.options import Place
+from retry_topic.spark.source.pacing import Pace, rate_problem
 from wheel_sched.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -141,8 +142,8 @@ def replay(
     from pyspark.errors import PySparkException
     from pyspark.sql import functions as f
 
-    if rate is not None and not 0 < rate <= 1e6:
-        raise ConfigError(f"expected rate to be messages a second, above 0, got: {rate!r}; nothing was replayed")
+    if (problem := rate_problem(rate)) is not None:
+        raise ConfigError([problem, "nothing was replayed"])
     report = Replay(dry_run)
     try:
         value = f.lit(None).cast("binary") if repair is None else f.expr(repair).cast("binary")
@@ -152,14 +153,11 @@ def replay(
         raise ConfigError(f"the repair is wrong: {str(error).splitlines()[0]}; nothing was replayed") from error
     with place.opened() as store:
         now_ms = store.now_ms()
-    due = f.lit(None).cast("bigint")
-    if rate is not None:
-        span_ms = max(1, int(letters.count() * 1000 / rate))
-        due = f.lit(now_ms) + f.pmod(f.xxhash64("id"), f.lit(span_ms))
+    pace = Pace() if rate is None else Pace.of_rate(letters.count(), rate, now_ms)
     # what dies while this runs is not chosen by it
-    orders = chosen.where(f.col("at_ms") <= now_ms).select("id", due.alias("due_ms"), "new")
+    orders = chosen.where(f.col("at_ms") <= now_ms).select("id", "new")
     told = "selected bigint, matched bigint, replayed bigint, guarded bigint, unreadable bigint, last_due_ms bigint"
-    done = orders.mapInArrow(_replayer(place, max_replays, dry_run), told)
+    done = orders.mapInArrow(_replayer(place, pace, max_replays, dry_run), told)
     total = done.agg(*(f.sum(n).alias(n) for n in done.columns[:-1]), f.max("last_due_ms").alias("last")).first()
     if total is not None and total["selected"]:
         report.selected, report.replayed = total["selected"], total["replayed"]
@@ -173,7 +171,11 @@ def replay(
     return report
 
 
-def _replayer(place: Place, max_replays: int, dry_run: bool) -> Any:
+def _due(pace: Pace, letter_id: str) -> int | None:
+    return pace.due_ms(letter_id, 0) if pace.spread_ms else None
+
+
+def _replayer(place: Place, pace: Pace, max_replays: int, dry_run: bool) -> Any:
     """What a task does with its part of the orders."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -188,7 +190,7 @@ def _replayer(place: Place, max_replays: int, dry_run: bool) -> Any:
             for batch in batches:
                 rows = batch.to_pylist()
                 for at in range(0, len(rows), _BATCH):
-                    orders = [Order(row["id"], row["due_ms"], row["new"]) for row in rows[at : at + _BATCH]]
+                    orders = [Order(row["id"], _due(pace, row["id"]), row["new"]) for row in rows[at : at + _BATCH]]
                     done = dead.replay_orders(orders, max_replays=max_replays, dry_run=dry_run)
                     counted = (len(orders), done.matched, done.replayed, done.guarded, done.unreadable)
                     sums = [one + other for one, other in zip(sums, counted, strict=True)]
