@@ -29,7 +29,19 @@ _BATCH = 500
 
 @dataclass(slots=True)
 class Replay:
-    """What was replayed, or would be."""
+    """What was replayed, or would be.
+
+    Args:
+        dry_run: nothing was changed.
+        selected: letters that the selection holds now.
+        replayed: of them.
+        guarded: held back by the loop guard.
+        unreadable: that nobody knows where to send.
+        gone: that somebody else replayed or deleted meanwhile.
+        before: of a topic, where they stay: letters of the selection that an earlier run has sent.
+        last_due_ms: when the last one goes out, where that is known.
+        samples: of a dry run.
+    """
 
     dry_run: bool
     selected: int = 0
@@ -37,6 +49,7 @@ class Replay:
     guarded: int = 0
     unreadable: int = 0
     gone: int = 0
+    before: int = 0
     last_due_ms: int | None = None
     samples: list[dict[str, Any]] = field(default_factory=list)
 
@@ -139,18 +152,12 @@ def replay(
         ConfigError: an argument is wrong; nothing was replayed.
         StoreError: the store could not be reached; a second run does the rest.
     """
-    from pyspark.errors import PySparkException
     from pyspark.sql import functions as f
 
     if (problem := rate_problem(rate)) is not None:
         raise ConfigError([problem, "nothing was replayed"])
     report = Replay(dry_run)
-    try:
-        value = f.lit(None).cast("binary") if repair is None else f.expr(repair).cast("binary")
-        chosen = letters.select("id", "at_ms", value.alias("new"))
-        _ = chosen.schema
-    except PySparkException as error:
-        raise ConfigError(f"the repair is wrong: {str(error).splitlines()[0]}; nothing was replayed") from error
+    chosen = repaired(letters, repair, ["id", "at_ms"])
     with place.opened() as store:
         now_ms = store.now_ms()
     pace = Pace() if rate is None else Pace.of_rate(letters.count(), rate, now_ms)
@@ -165,10 +172,35 @@ def replay(
         report.gone = total["selected"] - total["matched"]
         report.last_due_ms = total["last"]
     if dry_run:
-        shown = [name for name in ("id", "topic", "error_class", "text") if name in letters.columns]
-        samples = letters.select(*shown, *([f.expr(repair).cast("string").alias("repaired")] if repair else []))
-        report.samples = [row.asDict() for row in samples.limit(5).collect()]
+        report.samples = samples_of(letters, repair)
     return report
+
+
+def repaired(letters: DataFrame, repair: str | None, columns: list[str]) -> DataFrame:
+    """These columns of the letters, and `new`: the payload from now on, null for the one it has.
+
+    Raises:
+        ConfigError: the repair is wrong; nothing was replayed.
+    """
+    from pyspark.errors import PySparkException
+    from pyspark.sql import functions as f
+
+    try:
+        value = f.lit(None).cast("binary") if repair is None else f.expr(repair).cast("binary")
+        chosen = letters.select(*columns, value.alias("new"))
+        _ = chosen.schema
+    except PySparkException as error:
+        raise ConfigError(f"the repair is wrong: {str(error).splitlines()[0]}; nothing was replayed") from error
+    return chosen
+
+
+def samples_of(letters: DataFrame, repair: str | None) -> list[dict[str, Any]]:
+    """Five letters, and what their payloads would be."""
+    from pyspark.sql import functions as f
+
+    shown = [name for name in ("id", "topic", "error_class", "text") if name in letters.columns]
+    samples = letters.select(*shown, *([f.expr(repair).cast("string").alias("repaired")] if repair else []))
+    return [row.asDict() for row in samples.limit(5).collect()]
 
 
 def _due(pace: Pace, letter_id: str) -> int | None:
