@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
@@ -20,11 +20,8 @@ from retry_topic.spark.opening import attempts, master_option, running, with_sto
 from wheel_sched.cli.failing import CommandFailed
 from wheel_sched.cli.instants import DURATION
 from wheel_sched.cli.options import Session, confirm, dry_run_option, json_option, pass_session, yes_option
-from wheel_sched.cli.output import amount, emit, instant, note, one_line, say, span, table
+from wheel_sched.cli.output import amount, emit, instant, note, say, span, table
 from wheel_sched.errors import ConfigError
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -115,7 +112,9 @@ def backtest(
     "--column", "columns", multiple=True, metavar="NAME=SQL", help="id, due_ms, topic, value, key, ... of a row."
 )
 @click.option("--spread", "spread_ms", type=DURATION, default=0, metavar="DURATION", help="Spread the dues over this.")
-@click.option("--rate", type=click.FloatRange(0, 1e6, min_open=True), metavar="N", help="Or: so many a second from now.")
+@click.option(
+    "--rate", type=click.FloatRange(0, 1e6, min_open=True), metavar="N", help="Or: so many a second from now."
+)
 @click.option("--memory-limit", type=click.IntRange(min=1), metavar="BYTES", help="The server may have so many in use.")
 @click.option("--rejects", metavar="FOLDER", help="For the rows that cannot be stored; without it one stops the job.")
 @click.option("--past", is_flag=True, help="Take rows whose due has passed: they go out at once.")

@@ -73,7 +73,9 @@ def dlq(
     if not replaying and (repair or rate):
         raise click.UsageError("--repair and --rate go with --replay.")
     if to and not (replaying and topic):
-        raise click.UsageError("--to goes with --replay and --from kafka:TOPIC; letters of a store go where they were to.")
+        raise click.UsageError(
+            "--to goes with --replay and --from kafka:TOPIC; letters of a store go where they were to."
+        )
     if rate and topic:
         raise click.UsageError("--rate goes through the store: replay the letters that the store has (without --from).")
     if topic is not None:
@@ -108,7 +110,9 @@ def _tell_replay(done: Replay, as_json: bool) -> int:
     if as_json:
         emit(done.as_dict())
     else:
-        say(f"{'would replay' if done.dry_run else 'replayed'} {amount(done.replayed, 'dead letter')} of {done.selected:,}")
+        say(
+            f"{'would replay' if done.dry_run else 'replayed'} {amount(done.replayed, 'dead letter')} of {done.selected:,}"
+        )
         for count, why in (
             (done.guarded, "held back by the loop guard"),
             (done.unreadable, "cannot be read"),

@@ -1,4 +1,4 @@
-"""How large a DataFrame is that is to be written: what no task of a write can see, found out by one look at all rows."""
+"""How large a DataFrame is that is to be written: no task of a write sees it all, so it is looked at before."""
 
 from __future__ import annotations
 

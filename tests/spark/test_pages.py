@@ -46,6 +46,7 @@ def test_every_example_of_the_pages_runs_over_spark_connect(tmp_path: Path) -> N
         env={
             **os.environ,
             "SPARK_REMOTE": "local[2]",
+            "SPARK_TESTING": "yes",  # Spark's own: its Connect server takes a free port, not 15002
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_LOCAL_DIRS": str(tmp_path / "local"),
         },

@@ -186,8 +186,10 @@ def test_rows_that_do_not_fit_are_refused(
     assert 1_500 * 200 < int(size["bytes"]) < 1_500 * 300
     with pytest.raises(PySparkException, match=r"1,500 rows need about 0\.\d MB .*nothing of them was stored"):
         write(rows, memory_limit=str(used + 200_000), job_id="j", **size)
-    with pytest.raises(PySparkException, match="more memory"):
+    with pytest.raises(PySparkException, match=r"the rows need .* more memory"):
         write(rows, memory_limit=str(used // 2), job_id="j")
+    with pytest.raises(PySparkException, match="the next 1,500 rows need"):
+        write(rows.coalesce(1), memory_limit=str(store.backend.info()["used_memory"] + 200_000), job_id="j")
     assert not any(store.counts().now.values())
     write(rows, memory_limit=str(used + 50_000_000), job_id="j", **size)
     assert sum(store.counts().now.values()) == 1_500
@@ -207,7 +209,12 @@ def test_rows_that_do_not_fit_are_refused(
     ],
 )
 def test_wishes_that_do_not_fit_are_refused(
-    spark: SparkSession, store: DelayStore, rows: DataFrame, write: Callable[..., None], more: dict[str, str], words: str
+    spark: SparkSession,
+    store: DelayStore,
+    rows: DataFrame,
+    write: Callable[..., None],
+    more: dict[str, str],
+    words: str,
 ) -> None:
     """On the driver, before a task is started."""
     with pytest.raises(PySparkException, match=words):

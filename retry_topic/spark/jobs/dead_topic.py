@@ -124,8 +124,8 @@ def replay_topic(
         judged.unpersist()
     if not is_last(broker, topic, job):
         raise Rejected(
-            f"another replay of {topic} began meanwhile, which ended this one: what was sent is sent once; run it again "
-            "for the rest"
+            f"another replay of {topic} began meanwhile, which ended this one: what was sent is sent once; run it "
+            "again for the rest"
         )
     return report
 
@@ -151,9 +151,7 @@ def _target(to: str) -> Column:
     return f.lit(to)
 
 
-def _judged(
-    chosen: DataFrame, settings: Settings, broker: KafkaBroker, ledger: str, max_replays: int
-) -> DataFrame:
+def _judged(chosen: DataFrame, settings: Settings, broker: KafkaBroker, ledger: str, max_replays: int) -> DataFrame:
     """The letters with what keeps them from being sent, "" for nothing."""
     from pyspark.sql import functions as f
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from retry_topic.spark.source.options import Writing
     from retry_topic.spark.source.reading import StoreReader
     from retry_topic.spark.source.writing import BatchWriter, StreamWriter
+    from wheel_sched.store import DelayStore
 
 
 class WheelSchedSource(DataSource):
@@ -76,16 +77,15 @@ class WheelSchedSource(DataSource):
             pace = Pace(writing.spread_ms)
             if writing.rate is not None:
                 pace = Pace.of_rate(writing.rows or 0, writing.rate, store.now_ms())
-            if writing.bytes_needed is not None:
-                many = "the rows" if writing.rows is None else f"{writing.rows:,} rows"
-                check_room(writing.bytes_needed, bytes_left(store, writing.memory_limit), many)
+            _check_memory(store, writing)
         return BatchWriter(place, writing.job_id or uuid.uuid4().hex, pace, writing.memory_limit)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802  # PySpark's name
         from retry_topic.spark.source.writing import StreamWriter
 
         place, writing = read_place(self.options), self._writing(schema, streaming=True)
-        with place.opened():  # refuses a durability that the server has not
+        with place.opened() as store:  # refuses a durability that the server has not
+            _check_memory(store, writing)
             return StreamWriter(place, Pace(writing.spread_ms), writing.memory_limit)
 
     def _writing(self, schema: StructType, *, streaming: bool) -> Writing:
@@ -96,3 +96,10 @@ class WheelSchedSource(DataSource):
         if (writing.spread_ms or writing.rate) and not {"due_ms", "due"} & columns.keys():
             raise ConfigError("expected a column due_ms or due beside spread_ms or rate: nothing was written")
         return writing
+
+
+def _check_memory(store: DelayStore, writing: Writing) -> None:
+    """Raise `Rejected` when there is no room, as far as is known before a task is started."""
+    if writing.bytes_needed is not None or writing.memory_limit is not None:
+        many = "the rows" if writing.rows is None else f"{writing.rows:,} rows"
+        check_room(writing.bytes_needed or 1, bytes_left(store, writing.memory_limit), many)
