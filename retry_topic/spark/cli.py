@@ -93,12 +93,13 @@ def backtest(
                 f"{verdict.today['success']:.1%} / {verdict.today['tries']:.2f}",
                 f"{verdict.proposed['success']:.1%} / {verdict.proposed['tries']:.2f}",
                 f"{verdict.interval['success'][0]:.1%} to {verdict.interval['success'][1]:.1%}",
+                f"{verdict.load['ratio']:.0%}",
                 f"{span(verdict.proposed['wait_ms']['p50'])} / {span(verdict.proposed['wait_ms']['p90'])}",
                 f"{span(policy['base_ms'])} x{policy['factor']:g} up to {span(policy['cap_ms'])}, "
                 f"{policy['max_attempts']} attempts",
             )
         )
-    head = ("topic", "error", "messages", "today: success / tries", "proposed", "95 %", "wait p50 / p90", "policy")
+    head = ("topic", "error", "messages", "today: success / tries", "proposed", "95 %", "load", "p50 / p90", "policy")
     table(head, rows, right=(2, 3, 4))
     if out:
         note(f"nothing was written to {out}" if dry_run else f"the proposal is in {out}; read it before you use it")
@@ -271,19 +272,20 @@ def capacity(
     say(f"delay p50 {span(found.delay_ms['p50'])}, p99 {span(found.delay_ms['p99'])}")
     say(f"the fullest shard holds {found.shard_skew:g} times its share")
     table(
-        ("tick", "size", "levels", "most at once", "cascades", "wake-ups"),
+        ("tick", "size", "levels", "most at once", "fullest bucket", "cascades", "wake-ups"),
         [
             (
                 span(one.tick_ms),
                 str(one.wheel_size),
                 str(one.levels),
                 f"{one.most_pending:,}",
+                f"{one.fullest:,}",
                 f"{one.cascades:,}",
                 f"{one.wakeups:,}",
             )
             for one in found.candidates
         ],
-        right=(0, 1, 2, 3, 4, 5),
+        right=(0, 1, 2, 3, 4, 5, 6),
     )
     best = found.suggested
     say(

@@ -110,9 +110,8 @@ def _tell_replay(done: Replay, as_json: bool) -> int:
     if as_json:
         emit(done.as_dict())
     else:
-        say(
-            f"{'would replay' if done.dry_run else 'replayed'} {amount(done.replayed, 'dead letter')} of {done.selected:,}"
-        )
+        what = "would replay" if done.dry_run else "replayed"
+        say(f"{what} {amount(done.replayed, 'dead letter')} of {done.selected:,}")
         for count, why in (
             (done.guarded, "held back by the loop guard"),
             (done.unreadable, "cannot be read"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -52,7 +53,7 @@ def running(master: str | None) -> Iterator[SparkSession]:
         yield session
         return
     note("starting Spark")
-    session = spark_session(master)
+    session = spark_session(master, progress=sys.stderr.isatty())
     with contextlib.suppress(PySparkException):  # Spark Connect has none
         session.sparkContext.setLogLevel("ERROR")
     try:

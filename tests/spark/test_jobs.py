@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -255,6 +256,8 @@ def test_capacity_is_what_the_wheel_itself_counts(spark: SparkSession, store: De
     assert handed_out == 2_000
     ours = next(c for c in found.candidates if (c.tick_ms, c.wheel_size) == (1, 64))
     assert ours.cascades == wheel.counters.cascades
+    ticks: Counter[int] = Counter(due_ms for _, due_ms in pairs)
+    assert ours.fullest == max(ticks.values())
     assert found.suggested["tick_ms"] == 1
 
 

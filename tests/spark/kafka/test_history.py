@@ -17,6 +17,7 @@ from retry_topic.message import Message
 from retry_topic.spark.jobs import backtest, slo
 from retry_topic.spark.jobs.history import load_history, store_history, topic_history
 from retry_topic.spark.jobs.store import place_of
+from retry_topic.spark.kafka.connector import choose
 from wheel_sched.cli.program import cli
 from wheel_sched.errors import ConfigError
 
@@ -78,6 +79,7 @@ def test_a_topic_tells_what_a_file_and_the_log_tell(
     again = json.dumps(rows[0]._asdict()).encode()
     drifted = json.dumps(rows[0]._asdict() | {"id": "x", "attempt": "two"}).encode()
     broker.publish([Message(name, again), Message(name, b"no row"), Message(name, b""), Message(name, drifted)])
+    assert choose(spark, (("bootstrap.servers", kafka.bootstrap),), "auto") == "jvm"  # its jars are there
     ways: list[Connector] = ["python", "jvm"]
     for way in ways:
         history = topic_history(spark, kafka.bootstrap, name, connector=way)
