@@ -113,7 +113,7 @@ def running_session() -> SparkSession | None:
 def register(spark: SparkSession) -> SparkSession:
     """Make our formats known to a session, of Spark Connect too; the session. May be repeated."""
     from retry_topic.spark.kafka.source import WheelSchedKafkaSource
-    from retry_topic.spark.source import WheelSchedSource
+    from retry_topic.spark.source.source import WheelSchedSource
 
     spark.conf.set(PUSHDOWN, "true")  # off, a reader that can push filters down is refused
     spark.dataSource.register(WheelSchedSource)
