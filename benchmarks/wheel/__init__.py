@@ -112,7 +112,7 @@ QUICK = Sizes(
     rounds=5,
     counts=(10_000, 100_000),
     large=100_000,
-    large_rounds=3,
+    large_rounds=2,
     live=(10_000, 100_000),
     constant_most=10_000,
     all=False,
@@ -120,7 +120,7 @@ QUICK = Sizes(
     lateness_rounds=1,
 )
 _LABELS = {1_000: "1k", 10_000: "10k", 100_000: "100k", 1_000_000: "1m"}
-_MORE = 2  # times the rounds for small programs: they are short, and a busy machine blurs them most
+_MORE = 2  # times the rounds where a busy machine blurs most
 _SLOW_TO_DRAIN = 100_000  # sched and asyncio take minutes for more, and nobody gains from it
 
 Rounds = dict[str, list[float]]

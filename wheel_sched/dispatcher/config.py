@@ -16,8 +16,8 @@ class DispatcherConfig:
 
     Args:
         batch: items per claim; the claim and the settling of the batch before are two calls, each of which keeps the
-            server busy for about a millisecond at 125. Defaults to 125.
-        push_batch: items per claim-and-publish script, which does more per item. Defaults to 60.
+            server busy for about half a millisecond at 80. Defaults to 80.
+        push_batch: items per claim-and-publish script, which does more per item. Defaults to 30.
         lease_ms: how long a claimed batch belongs to this dispatcher; extended while it is being published, so it
             bounds how late a batch is when its dispatcher dies. Defaults to 10 s.
         workers: threads that publish, each one batch at a time; so many batches can be doubled when this process is
@@ -36,8 +36,8 @@ class DispatcherConfig:
         ConfigError: with every field that is wrong.
     """
 
-    batch: int = 125
-    push_batch: int = 60
+    batch: int = 80
+    push_batch: int = 30
     lease_ms: int = 10_000
     workers: int = 1
     max_in_flight: int = 2_000

@@ -50,7 +50,6 @@ _FIRED: Final = EntryState.FIRED
 _NO_LIMIT: Final = sys.maxsize
 _MIDDLE_BITS: Final = 4  # 16 blocks of the lowest level make a span
 _FAR_BITS: Final = 8  # 256 slots of a far level make one of the next
-_RING_MASK: Final = (1 << _FAR_BITS) - 1
 _FEW: Final = 1024  # what a coarse slot may hold to be sorted in one go
 
 _deadline_of: Final[Callable[[Any], int]] = attrgetter("_deadline_ms")
@@ -97,9 +96,8 @@ class TimingWheel(Generic[T]):
         common: _Level[T] = _Level(middle.span, _FAR_BITS, self._clock)
         self._far = [middle, common]
         # The slots of that level once more, but for the one with the far head: the shortest way, for ticks of 1 ms.
-        self._ring: list[TimerTaskList[T] | None] = [None] * (1 << _FAR_BITS)
-        self._ring_shift = common.shift
-        self._ring_start, self._ring_end = (middle.end, common.end) if tick_ms == 1 else (0, 0)
+        self._common: dict[int, TimerTaskList[T]] = {}
+        self._common_shift = common.shift
         self._far_start = math.inf  # no slot of a far level begins before it
         # By tick, the next one to be handed out last: popitem() then takes it in O(1), where a walk from the front
         # would step over all that were taken before. Holds what has been filed, and what a limit left of a slot.
@@ -160,11 +158,8 @@ class TimingWheel(Generic[T]):
         entry._wheel = self
         self._pending += 1
         # What `_place` does, in line: the calls would add a quarter to the cost.
-        if deadline_ms >= self._ring_start and deadline_ms < self._ring_end:  # where most go
-            slot = self._ring[deadline_ms >> self._ring_shift & _RING_MASK]
-            if slot is None:
-                slot = self._far_slot(entry, deadline_ms)
-        else:
+        slot = self._common.get(deadline_ms >> self._common_shift)  # where most go
+        if slot is None:
             tick = deadline_ms if self._tick_ms == 1 else -(-deadline_ms // self._tick_ms)
             level = self._near
             if tick < level.end:
@@ -319,15 +314,15 @@ class TimingWheel(Generic[T]):
     def _set_far_head(self, entry: TimerTaskEntry[T], tick: int, level: _Level[T], number: int) -> None:
         self._far_head = entry
         self._far_tick = tick
-        if level.shift == self._ring_shift:
-            self._ring[number & _RING_MASK] = None  # what comes before the head shall be noticed
+        if level.shift == self._common_shift:
+            self._common.pop(number, None)  # what comes before the head shall be noticed
 
     def _add(self, level: _Level[T], number: int) -> TimerTaskList[T]:
         """A new slot."""
         slot = level.slots[number] = {}
         heappush(level.heap, number)
-        if level.shift == self._ring_shift:
-            self._ring[number & _RING_MASK] = slot
+        if level.shift == self._common_shift and self._tick_ms == 1:
+            self._common[number] = slot
         if level is not self._near and number << level.shift < self._far_start:
             self._far_start = number << level.shift
         return slot
@@ -335,8 +330,8 @@ class TimingWheel(Generic[T]):
     def _remove(self, level: _Level[T]) -> TimerTaskList[T]:
         """Take the first slot from a far level."""
         number = heappop(level.heap)
-        if level.shift == self._ring_shift:
-            self._ring[number & _RING_MASK] = None
+        if level.shift == self._common_shift:
+            self._common.pop(number, None)
         return level.slots.pop(number)
 
     def _grow(self, tick: int) -> _Level[T]:
@@ -356,18 +351,15 @@ class TimingWheel(Generic[T]):
             if tick < level.end:
                 break
             level.end = ((tick >> level.span) + 1) << level.span
-        if self._ring_end:
-            self._ring_start, self._ring_end = self._far[0].end, self._far[1].end
 
     def _emptied(self) -> None:
         """Give back what held the entries: the last one has left."""
         self._run.clear()
+        self._common.clear()
         for level in (self._near, *self._far):
             if level.heap:
                 level.slots.clear()
                 level.heap.clear()
-                if level.shift == self._ring_shift:
-                    self._ring = [None] * (1 << _FAR_BITS)
         self._far_start = math.inf
 
     def _take_run(self, last: int, most: int, due: list[TimerTaskEntry[T]]) -> bool:
@@ -416,7 +408,7 @@ class TimingWheel(Generic[T]):
                     self._far_tick = -1
                     self._forward(start)
                     self._cascades += len(slot)
-                    if len(slot) > _FEW and level.shift > self._ring_shift:
+                    if len(slot) > _FEW and level.shift > self._common_shift:
                         for entry in list(slot):
                             self._place(entry)
                     else:

@@ -57,10 +57,9 @@ class TimerTaskEntry(Generic[T]):
         except TypeError:
             return slot  # type: ignore[return-value]
         self._slot = _CANCELLED
-        wheel = self._wheel
-        wheel._pending = pending = wheel._pending - 1
-        if not pending:
-            wheel._emptied()
+        self._wheel._pending -= 1
+        if not slot and not self._wheel._pending:
+            self._wheel._emptied()
         self._task = None  # last: its finalizer may call anything
         return _CANCELLED
 
