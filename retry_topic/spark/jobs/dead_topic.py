@@ -101,7 +101,7 @@ def replay_topic(
     parts = broker.topology.partitions(topic)
     place = insist(lambda: broker.topic_id(topic)) + "/"
     chosen = repaired(letters, repair, _columns(_LETTERS)).withColumn("target", _target(to))
-    chosen = chosen.withColumn("ours", f.col("id").startswith(place))
+    chosen = chosen.withColumn("ours", f.col("id").startswith(place)).dropDuplicates(["id"])
     report = _counted(_judged(chosen, settings, broker, ledger, max_replays), broker, topic)
     if dry_run:
         report.samples = samples_of(letters, repair)
