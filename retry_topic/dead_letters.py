@@ -319,18 +319,7 @@ class DeadLetters:
         target: str | None,
         edit: Callable[[DeadLetterInfo, Message], Message],
     ) -> Item:
-        state = replace(
-            letter.state,
-            attempt=0,
-            replays=replays,
-            first_failed_ms=None,
-            due_ms=None,
-            delay_ms=None,
-            verdict=None,
-            retry_after_ms=None,
-            signature=None,
-            oddities=(),
-        )
+        state = reborn_state(letter.state, replays)
         goes_to = message.topic if target is None else target
         if goes_to != message.topic:
             state = replace(state, original_topic=target)  # or its new consumer would take it for a stray copy
@@ -355,6 +344,22 @@ class DeadLetters:
             for at in range(0, len(ids), _PAGE):
                 deleted += self._home.store.delete_dead(ids[at : at + _PAGE], route=route).count(Outcome.DONE)
         return deleted
+
+
+def reborn_state(state: RetryState, replays: int) -> RetryState:
+    """The state of a dead letter that is tried again for the `replays`th time: its attempts start anew."""
+    return replace(
+        state,
+        attempt=0,
+        replays=replays,
+        first_failed_ms=None,
+        due_ms=None,
+        delay_ms=None,
+        verdict=None,
+        retry_after_ms=None,
+        signature=None,
+        oddities=(),
+    )
 
 
 def _root(letter: DeadLetterInfo) -> str:

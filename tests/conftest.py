@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 import fakeredis
 import pytest
@@ -22,6 +23,7 @@ from redis.cluster import ClusterNode, RedisCluster
 from redis.retry import Retry
 
 if TYPE_CHECKING:
+    from wheel_sched.testing.kafka import TemporaryKafka
     from wheel_sched.testing.servers import TemporaryServer
 
 # No deadline: the machine is shared, and a slow example is no wrong example.
@@ -60,6 +62,21 @@ def real_server() -> Iterator[TemporaryServer]:
 
     with temporary_server() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[TemporaryKafka]:
+    """One real broker for the session; tests use topics and groups of their own, and do not kill it."""
+    from wheel_sched.testing.kafka import temporary_kafka
+
+    with temporary_kafka() as kafka:
+        yield kafka
+
+
+@pytest.fixture
+def name() -> str:
+    """A name of this test's own, for topics, groups and namespaces on a server that others use too."""
+    return f"t{uuid4().hex[:10]}"
 
 
 @pytest.fixture

@@ -8,5 +8,6 @@ machine a plain loop is as fast. Needs `wheel-sched[spark]` and Java 17 or newer
 """
 
 from retry_topic.spark.session import JavaMissing, register, spark_session
+from retry_topic.spark.sizes import sizes
 
-__all__ = ["JavaMissing", "register", "spark_session"]
+__all__ = ["JavaMissing", "register", "sizes", "spark_session"]

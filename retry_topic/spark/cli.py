@@ -9,21 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
 from retry_topic.cli.opening import policies_of
+from retry_topic.spark.dlq_cli import dlq
 from retry_topic.spark.intake_cli import intake
 from retry_topic.spark.opening import attempts, master_option, running, with_store
 from wheel_sched.cli.failing import CommandFailed
 from wheel_sched.cli.instants import DURATION
 from wheel_sched.cli.options import Session, confirm, dry_run_option, json_option, pass_session, yes_option
-from wheel_sched.cli.output import amount, emit, instant, note, one_line, say, span, table
+from wheel_sched.cli.output import amount, emit, instant, note, say, span, table
 from wheel_sched.errors import ConfigError
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -34,107 +32,8 @@ def spark() -> None:
         raise ConfigError('the jobs need Spark: pip install "wheel-sched[spark]"; nothing was started')
 
 
+spark.add_command(dlq)
 spark.add_command(intake)
-
-
-@spark.command()
-@click.option("--where", metavar="SQL", help="Which letters, e.g. \"topic = 'orders' and attempt > 3\".")
-@click.option("--group", metavar="FINGERPRINT", help="The letters of one group; its start is enough.")
-@click.option("--replay", "replaying", is_flag=True, help="Let them be tried again; without it they are only sorted.")
-@click.option("--all", "everything", is_flag=True, help="With --replay: all of them.")
-@click.option("--repair", metavar="SQL", help="The new payload, e.g. \"replace(text, 'EURO', 'EUR')\".")
-@click.option("--rate", type=click.FloatRange(0, 1e6, min_open=True), metavar="N", help="So many a second.")
-@click.option(
-    "--max-replays", type=click.IntRange(min=1), default=3, show_default=True, help="Loop guard, per message."
-)
-@click.option("--from", "archive", metavar="PATH", help="Sort an archive (Parquet, JSON Lines) instead of the store.")
-@master_option
-@dry_run_option
-@yes_option
-@json_option
-@pass_session
-def dlq(
-    session: Session,
-    where: str | None,
-    group: str | None,
-    replaying: bool,
-    everything: bool,
-    repair: str | None,
-    rate: float | None,
-    max_replays: int,
-    archive: str | None,
-    master: str | None,
-    dry_run: bool,
-    yes: bool,
-    as_json: bool,
-) -> int:
-    """Dead letters in bulk: sort them by error, select by SQL, repair, replay.
-
-    \b
-    Examples:
-      wheel-sched spark dlq
-      wheel-sched spark dlq --group 3f2a --replay --dry-run
-      wheel-sched spark dlq --where "status = 503" --replay --rate 200 --yes
-    """
-    from retry_topic.spark.jobs import dead_letters, triage
-    from retry_topic.spark.jobs import replay as replay_letters
-    from retry_topic.spark.jobs.dlq import select
-    from retry_topic.spark.jobs.history import load_table
-
-    if replaying and archive:
-        raise click.UsageError("An archive is sorted only; what lies in the store is replayed.")
-    if replaying and not (where or group or everything):
-        raise click.UsageError("Which dead letters? Give --where, --group or --all.")
-    if not replaying and (repair or rate):
-        raise click.UsageError("--repair and --rate go with --replay.")
-    if archive:
-        with running(master) as alone:
-            _tell_groups(triage(select(load_table(alone, archive), where, group)), as_json)
-        return 0
-    with with_store(session, master) as bench:
-        chosen = select(dead_letters(bench.spark, bench.place), where, group)
-        if not replaying:
-            _tell_groups(triage(chosen), as_json)
-            return 0
-        if not dry_run:
-            confirm(f"Replay {amount(chosen.count(), 'dead letter')}?", yes)
-        done = replay_letters(chosen, bench.place, repair=repair, rate=rate, max_replays=max_replays, dry_run=dry_run)
-    if as_json:
-        emit(done.as_dict())
-    else:
-        say(f"{'would replay' if dry_run else 'replayed'} {amount(done.replayed, 'dead letter')} of {done.selected:,}")
-        for count, why in (
-            (done.guarded, "held back by the loop guard"),
-            (done.unreadable, "cannot be read"),
-            (done.gone, "gone meanwhile"),
-        ):
-            if count:
-                say(f"{amount(count, 'dead letter')} {why}")
-        for sample in done.samples:
-            say("  " + "  ".join(one_line(str(value), 60) for value in sample.values()))
-    return 0 if done.replayed == done.selected else 1
-
-
-def _tell_groups(groups: DataFrame, as_json: bool) -> None:
-    rows = [row.asDict() for row in groups.limit(1_000).collect()]
-    if as_json:
-        emit({"groups": rows, "letters": sum(row["letters"] for row in rows)})
-        return
-    table(
-        ("letters", "fingerprint", "topic", "error", "last", "sample"),
-        [
-            (
-                f"{row['letters']:,}",
-                row["fingerprint"] or "-",
-                row["topic"] or "-",
-                row["error_class"] or "-",
-                instant(row["last_ms"])[:19],
-                one_line(row["sample"] or "", 60),
-            )
-            for row in rows
-        ],
-        right=(0,),
-    )
 
 
 @spark.command()
@@ -158,13 +57,14 @@ def backtest(
     dry_run: bool,
     as_json: bool,
 ) -> int:
-    """Score today's retry policies and better ones on HISTORY (Parquet or JSON Lines of attempts).
+    """Score today's retry policies and better ones on HISTORY (Parquet or JSON Lines of attempts, or kafka:TOPIC).
 
     Without HISTORY the one in the store's log is taken.
 
     \b
     Examples:
       wheel-sched spark backtest attempts.parquet
+      wheel-sched --kafka broker:9092 spark backtest kafka:attempts
       wheel-sched spark backtest attempts.jsonl --policies retry.toml --out proposed.toml
     """
     from retry_topic.policy.dumping import dump_policies
@@ -193,12 +93,13 @@ def backtest(
                 f"{verdict.today['success']:.1%} / {verdict.today['tries']:.2f}",
                 f"{verdict.proposed['success']:.1%} / {verdict.proposed['tries']:.2f}",
                 f"{verdict.interval['success'][0]:.1%} to {verdict.interval['success'][1]:.1%}",
+                f"{verdict.load['ratio']:.0%}",
                 f"{span(verdict.proposed['wait_ms']['p50'])} / {span(verdict.proposed['wait_ms']['p90'])}",
                 f"{span(policy['base_ms'])} x{policy['factor']:g} up to {span(policy['cap_ms'])}, "
                 f"{policy['max_attempts']} attempts",
             )
         )
-    head = ("topic", "error", "messages", "today: success / tries", "proposed", "95 %", "wait p50 / p90", "policy")
+    head = ("topic", "error", "messages", "today: success / tries", "proposed", "95 %", "load", "p50 / p90", "policy")
     table(head, rows, right=(2, 3, 4))
     if out:
         note(f"nothing was written to {out}" if dry_run else f"the proposal is in {out}; read it before you use it")
@@ -212,6 +113,10 @@ def backtest(
     "--column", "columns", multiple=True, metavar="NAME=SQL", help="id, due_ms, topic, value, key, ... of a row."
 )
 @click.option("--spread", "spread_ms", type=DURATION, default=0, metavar="DURATION", help="Spread the dues over this.")
+@click.option(
+    "--rate", type=click.FloatRange(0, 1e6, min_open=True), metavar="N", help="Or: so many a second from now."
+)
+@click.option("--memory-limit", type=click.IntRange(min=1), metavar="BYTES", help="The server may have so many in use.")
 @click.option("--rejects", metavar="FOLDER", help="For the rows that cannot be stored; without it one stops the job.")
 @click.option("--past", is_flag=True, help="Take rows whose due has passed: they go out at once.")
 @master_option
@@ -224,6 +129,8 @@ def backfill(
     job_id: str,
     columns: tuple[str, ...],
     spread_ms: int,
+    rate: float | None,
+    memory_limit: int | None,
     rejects: str | None,
     past: bool,
     master: str | None,
@@ -250,6 +157,8 @@ def backfill(
             job_id=job_id,
             columns={name.strip(): text for name, _, text in parts},
             spread_ms=spread_ms,
+            rate=rate,
+            memory_limit=memory_limit,
             rejects=rejects,
             past=past,
             dry_run=dry_run,
@@ -286,7 +195,8 @@ def slo(
     dry_run: bool,
     as_json: bool,
 ) -> int:
-    """How late deliveries were, from HISTORY (Parquet or JSON Lines of attempts). Exit code 1: objective missed.
+    """How late deliveries were, from HISTORY (Parquet or JSON Lines of attempts, or kafka:TOPIC). Exit code 1:
+    objective missed.
 
     Without HISTORY the one in the store's log is taken.
 
@@ -362,19 +272,20 @@ def capacity(
     say(f"delay p50 {span(found.delay_ms['p50'])}, p99 {span(found.delay_ms['p99'])}")
     say(f"the fullest shard holds {found.shard_skew:g} times its share")
     table(
-        ("tick", "size", "levels", "most at once", "cascades", "wake-ups"),
+        ("tick", "size", "levels", "most at once", "fullest bucket", "cascades", "wake-ups"),
         [
             (
                 span(one.tick_ms),
                 str(one.wheel_size),
                 str(one.levels),
                 f"{one.most_pending:,}",
+                f"{one.fullest:,}",
                 f"{one.cascades:,}",
                 f"{one.wakeups:,}",
             )
             for one in found.candidates
         ],
-        right=(0, 1, 2, 3, 4, 5),
+        right=(0, 1, 2, 3, 4, 5, 6),
     )
     best = found.suggested
     say(

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 import click
 
 from retry_topic.cli.opening import policies_of
-from retry_topic.spark.opening import master_option, with_store
+from retry_topic.spark.opening import cluster_of, master_option, with_store
 from wheel_sched.cli.instants import DURATION
 from wheel_sched.cli.options import Session, dry_run_option, json_option, pass_session
 from wheel_sched.cli.output import amount, emit, note, say, table
-from wheel_sched.errors import ConfigError
 
 if TYPE_CHECKING:
     from retry_topic.spark.jobs.intake import TakenIn
@@ -55,18 +54,15 @@ def intake(
       wheel-sched --kafka broker:9092 --store redis://store:6379 spark intake orders --dry-run
       wheel-sched --kafka broker:9092 --store redis://store:6379 spark intake orders --every 10s
     """
-    from retry_topic.cli.opening import kafka_settings
     from retry_topic.spark.jobs import intake as run
 
-    servers = session.settings.kafka
-    if servers is None:
-        raise ConfigError("which cluster? Give --kafka HOST:PORT, WHEEL_SCHED_KAFKA or kafka = in wheel-sched.toml")
+    cluster = cluster_of(session)
     policy_set = policies_of(session.settings, policies)
     with with_store(session, master) as bench:
         done = run(
             bench.spark,
             bench.place,
-            kafka_settings(servers),
+            cluster,
             group,
             policy_set,
             redelivery="origin" if redelivery == "origin" else "group",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ import click
 from wheel_sched.cli.opening import server_url
 from wheel_sched.cli.options import Session
 from wheel_sched.cli.output import note
+from wheel_sched.errors import ConfigError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -21,6 +23,22 @@ if TYPE_CHECKING:
 master_option = click.option(
     "--master", metavar="URL", help="Spark's: local[2], spark://host:7077 (default: local[*])."
 )
+
+
+TOPIC = "kafka:"  # in front of a topic where a file could be named
+
+
+def cluster_of(session: Session) -> dict[str, str]:
+    """The settings of the Kafka cluster that the command line names.
+
+    Raises:
+        ConfigError: it names none, or its file cannot be read.
+    """
+    from retry_topic.cli.opening import kafka_settings
+
+    if session.settings.kafka is None:
+        raise ConfigError("which cluster? Give --kafka HOST:PORT, WHEEL_SCHED_KAFKA or kafka = in wheel-sched.toml")
+    return kafka_settings(session.settings.kafka)
 
 
 @contextlib.contextmanager
@@ -35,7 +53,7 @@ def running(master: str | None) -> Iterator[SparkSession]:
         yield session
         return
     note("starting Spark")
-    session = spark_session(master)
+    session = spark_session(master, progress=sys.stderr.isatty())
     with contextlib.suppress(PySparkException):  # Spark Connect has none
         session.sparkContext.setLogLevel("ERROR")
     try:
@@ -65,9 +83,14 @@ def with_store(settings: Session, master: str | None) -> Iterator[Bench]:
 
 @contextlib.contextmanager
 def attempts(settings: Session, master: str | None, file: str | None) -> Iterator[DataFrame]:
-    """The history in a file, or in the store's log when none is named."""
-    from retry_topic.spark.jobs.history import load_history, store_history
+    """The history in a file or, behind `kafka:`, a topic; in the store's log when none is named."""
+    from retry_topic.spark.jobs.history import load_history, store_history, topic_history
 
+    if file is not None and file.startswith(TOPIC):
+        cluster = cluster_of(settings)
+        with running(master) as alone:
+            yield topic_history(alone, cluster, file.removeprefix(TOPIC))
+        return
     if file is not None:
         with running(master) as alone:
             yield load_history(alone, file)

@@ -30,7 +30,6 @@ _SETTINGS = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "5000",
     "spark.sql.session.timeZone": "UTC",
-    "spark.ui.showConsoleProgress": "false",
 }
 _LOCAL = {
     "spark.ui.enabled": "false",
@@ -45,7 +44,11 @@ class JavaMissing(WheelSchedError):
 
 
 def spark_session(
-    master: str | None = None, *, app: str = "wheel-sched", settings: Mapping[str, str] | None = None
+    master: str | None = None,
+    *,
+    app: str = "wheel-sched",
+    settings: Mapping[str, str] | None = None,
+    progress: bool = False,
 ) -> SparkSession:
     """A session ready for our formats; the one that is already there, when there is one.
 
@@ -54,6 +57,8 @@ def spark_session(
             server. Defaults to None: what spark-submit, SPARK_REMOTE or spark-defaults say, else `local[*]`.
         app: the application's name.
         settings: of Spark, over ours. Defaults to none.
+        progress: show a bar for each stage on stderr; of a session that somebody else starts, they decide. Defaults to
+            False.
 
     Raises:
         JavaMissing: Java is absent or too old.
@@ -82,6 +87,7 @@ def spark_session(
     conf = SparkConf()
     chosen = master or conf.get("spark.master", "local[*]") or "local[*]"
     defaults = _SETTINGS | (_LOCAL if chosen.startswith("local") else {})
+    defaults["spark.ui.showConsoleProgress"] = str(progress).lower()
     for name, value in (defaults | dict(settings or {})).items():
         if name in (settings or {}) or not conf.contains(name):
             conf.set(name, value)
@@ -107,7 +113,7 @@ def running_session() -> SparkSession | None:
 def register(spark: SparkSession) -> SparkSession:
     """Make our formats known to a session, of Spark Connect too; the session. May be repeated."""
     from retry_topic.spark.kafka.source import WheelSchedKafkaSource
-    from retry_topic.spark.source import WheelSchedSource
+    from retry_topic.spark.source.source import WheelSchedSource
 
     spark.conf.set(PUSHDOWN, "true")  # off, a reader that can push filters down is refused
     spark.dataSource.register(WheelSchedSource)

@@ -1,32 +1,16 @@
-"""One real broker for the session; tests use topics and groups of their own, and do not kill it."""
+"""The session's broker (`kafka`) and names on it (`name`) are the suite's own; see tests/conftest.py."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 import pytest
 
 if TYPE_CHECKING:
     from retry_topic.message import Message
     from wheel_sched.testing.kafka import TemporaryKafka
-
-
-@pytest.fixture(scope="session")
-def kafka() -> Iterator[TemporaryKafka]:
-    """The session's broker."""
-    from wheel_sched.testing.kafka import temporary_kafka
-
-    with temporary_kafka() as kafka:
-        yield kafka
-
-
-@pytest.fixture
-def name() -> str:
-    """A name of this test's own, for topics, groups and namespaces."""
-    return f"t{uuid4().hex[:10]}"
 
 
 @pytest.fixture(autouse=True)

@@ -31,6 +31,14 @@ if importlib.util.find_spec("pyspark") is None:
 SHARDS = 3
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _light_java() -> Iterator[None]:
+    """Of every JVM here, in other processes too: what lives for a minute is over before the second compiler pays."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")  # half of the processor's time
+        yield
+
+
 @pytest.fixture(scope="session")
 def spark_jars() -> list[str]:
     """What the session needs besides its own."""

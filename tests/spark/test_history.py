@@ -165,6 +165,8 @@ def test_a_backtest_proposes_fewer_tries_for_the_same_success(spark: SparkSessio
     assert orders.today["success"] == pytest.approx(went / 3_000, abs=1e-5)
     assert orders.proposed["success"] >= orders.today["success"] - 0.006
     assert orders.proposed["tries"] < orders.today["tries"] - 1
+    assert orders.load["today"] == len(attempts(random.Random(7), "orders", "shop.Timeout", 3_000))
+    assert orders.load["ratio"] == pytest.approx(orders.proposed["tries"] / orders.today["tries"], abs=1e-3)
     low, high = orders.interval["success"]
     assert low <= orders.proposed["success"] <= high
     policies = load_policies(dump_policies(found.policies))

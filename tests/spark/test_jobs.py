@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -63,7 +64,7 @@ def test_a_backfill_is_finished_by_running_it_again(spark: SparkSession, store: 
 def test_a_spread_moves_each_due_by_its_own_and_the_same_amount(
     spark: SparkSession, store: DelayStore, place: Place
 ) -> None:
-    """Later than asked for, never earlier, within the spread, and as much in every run."""
+    """Later than asked for, never earlier, within the spread, and as much in every run; a rate keeps its pace."""
     columns = COLUMNS | {"due_ms": f"{DUE_MS}L"}
     backfill(customers(spark, 500), place, job_id="r-1", columns=columns, spread_ms=60_000)
     dues = {f.id: f.score_ms - DUE_MS for f in store.list_items("due", limit=500).found}
@@ -73,6 +74,14 @@ def test_a_spread_moves_each_due_by_its_own_and_the_same_amount(
     store.cancel(sorted(dues))
     backfill(customers(spark, 500), place, job_id="r-2", columns=columns, spread_ms=60_000)
     assert {f.id: f.score_ms - DUE_MS for f in store.list_items("due", limit=500).found} == dues
+    store.cancel(sorted(dues))
+    backfill(customers(spark, 500), place, job_id="r-3", columns=columns, rate=100)
+    paced = [f.score_ms - DUE_MS for f in store.list_items("due", limit=500).found]
+    assert len(paced) == 500
+    assert 4_000 < max(paced) < 5_000  # 500 at 100 a second take five seconds
+    for wrong in ({"rate": 5, "spread_ms": 5}, {"rate": 0}, {"rate": 5, "columns": columns | {"due_ms": "null"}}):
+        with pytest.raises((ConfigError, Rejected)):
+            backfill(customers(spark, 5), place, **({"job_id": "r-4", "columns": columns} | wrong))
 
 
 def test_rows_that_cannot_be_stored_stop_a_backfill_or_go_to_the_rejects(
@@ -255,6 +264,8 @@ def test_capacity_is_what_the_wheel_itself_counts(spark: SparkSession, store: De
     assert handed_out == 2_000
     ours = next(c for c in found.candidates if (c.tick_ms, c.wheel_size) == (1, 64))
     assert ours.cascades == wheel.counters.cascades
+    ticks: Counter[int] = Counter(due_ms for _, due_ms in pairs)
+    assert ours.fullest == max(ticks.values())
     assert found.suggested["tick_ms"] == 1
 
 

@@ -46,6 +46,7 @@ def test_every_example_of_the_pages_runs_over_spark_connect(tmp_path: Path) -> N
         env={
             **os.environ,
             "SPARK_REMOTE": "local[2]",
+            "SPARK_TESTING": "yes",  # Spark's own: its Connect server takes a free port, not 15002
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_LOCAL_DIRS": str(tmp_path / "local"),
         },
@@ -53,5 +54,6 @@ def test_every_example_of_the_pages_runs_over_spark_connect(tmp_path: Path) -> N
         text=True,
         timeout=580,
     )
-    assert done.returncode == 0, done.stdout[-500:] + done.stderr[-3_000:]
+    told = [line for line in done.stderr.splitlines() if "|FAIL|rdkafka" not in line]  # clusters that are gone
+    assert done.returncode == 0, done.stdout[-500:] + "\n".join(told)[-3_000:]
     assert done.stdout.count("ran ") == sum(page.read_text("utf-8").count("```python\n") for page in PAGES)

@@ -6,15 +6,17 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pyspark.errors import PySparkException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import functions as f
 
-from retry_topic.spark import spark_session
+from retry_topic.spark import sizes, spark_session
 from retry_topic.wire import decode_body
 from wheel_sched.store import DelayStore, Done
 from wheel_sched.store.items import Item
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
@@ -147,6 +149,117 @@ def test_a_store_is_not_overwritten(spark: SparkSession, store: DelayStore, opti
     with pytest.raises(PySparkException, match="expected mode append"):
         rows.write.format("wheelsched").mode("overwrite").options(**options).save()
     assert store.counts().total("due") == 1
+
+
+def test_a_spread_and_a_rate_move_dues(
+    spark: SparkSession, store: DelayStore, options: dict[str, str], rows: DataFrame, write: Callable[..., None]
+) -> None:
+    """Later, never earlier; a spread is the same in every run, and a rate begins now."""
+    write(rows.limit(300), spread_ms="60000", job_id="a")
+    moved = {item.id: item.score_ms - DUE_MS - int(item.id[1:]) for item in store.list_items("due", limit=500).found}
+    assert len(moved) == 300
+    assert all(0 <= late < 60_000 for late in moved.values())
+    assert len(set(moved.values())) > 250
+    store.cancel(sorted(moved))
+    write(rows.limit(300).repartition(3), spread_ms="60000", job_id="b")
+    again = {item.id: item.score_ms - DUE_MS - int(item.id[1:]) for item in store.list_items("due", limit=500).found}
+    assert again == moved
+    store.cancel(sorted(again))
+    late: Any = rows.limit(300).selectExpr("id", "if(id < 'm2', 5L, null) due_ms", "topic", "value")
+    size = sizes(late)
+    assert size["rows"] == "300"
+    before_ms = store.now_ms()
+    write(late, rate="10", job_id="c", **size)
+    now = store.list_items("due", limit=500).found
+    due = [item.score_ms for item in now]
+    assert len(due) + store.counts().total("held") == 300  # without a due of its own a row is parked
+    assert min(due) >= before_ms
+    assert 15_000 < max(due) - min(due) <= 30_000  # 300 at 10 a second take half a minute
+
+
+def test_rows_that_do_not_fit_are_refused(
+    spark: SparkSession, store: DelayStore, rows: DataFrame, write: Callable[..., None]
+) -> None:
+    """Before a task is started, where the size is said; else block by block, and the job is finished later."""
+    used = store.backend.info()["used_memory"]
+    size = sizes(rows)
+    assert 1_500 * 200 < int(size["bytes"]) < 1_500 * 300
+    with pytest.raises(PySparkException, match=r"1,500 rows need about 0\.\d MB .*nothing of them was stored"):
+        write(rows, memory_limit=str(used + 200_000), job_id="j", **size)
+    with pytest.raises(PySparkException, match=r"the rows need .* more memory"):
+        write(rows, memory_limit=str(used // 2), job_id="j")
+    with pytest.raises(PySparkException, match="the next 1,500 rows need"):
+        write(rows.coalesce(1), memory_limit=str(store.backend.info()["used_memory"] + 200_000), job_id="j")
+    assert not any(store.counts().now.values())
+    write(rows, memory_limit=str(used + 50_000_000), job_id="j", **size)
+    assert sum(store.counts().now.values()) == 1_500
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"rate": "10"}, "expected option rows beside rate"),
+        ({"rate": "0", "rows": "5"}, "above 0"),
+        ({"rate": "ten", "rows": "5"}, "expected option rate"),
+        ({"rate": "10", "rows": "5", "spread_ms": "10"}, "got both"),
+        ({"spread_ms": "-1"}, "expected option spread_ms"),
+        ({"states": "due"}, "expected no option states where rows are written"),
+        ({"durability": "sometimes"}, "durability"),
+        ({"durability": "replicated"}, "needs a connected replica"),
+    ],
+)
+def test_wishes_that_do_not_fit_are_refused(
+    spark: SparkSession,
+    store: DelayStore,
+    rows: DataFrame,
+    write: Callable[..., None],
+    more: dict[str, str],
+    words: str,
+) -> None:
+    """On the driver, before a task is started."""
+    with pytest.raises(PySparkException, match=words):
+        write(rows, **more)
+    assert not any(store.counts().now.values())
+
+
+def test_what_a_stream_cannot_have_is_refused(
+    spark: SparkSession, store: DelayStore, options: dict[str, str], tmp_path: Path
+) -> None:
+    """It has no end: no rate, no sizes, no job; a spread and a limit of memory it can have."""
+    spark.range(20).selectExpr("concat('s', id) id", "'x' value").write.json(str(tmp_path / "in"))
+    stream = spark.readStream.schema("id string, value string").json(str(tmp_path / "in"))
+    shaped = stream.selectExpr("id", f"{DUE_MS}L due_ms", "'t' topic", "value")
+
+    def run(**more: str) -> None:
+        writer = shaped.writeStream.format("wheelsched").options(**options, **more).trigger(availableNow=True)
+        query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+        query.awaitTermination(200)
+
+    with pytest.raises(StreamingQueryException, match="expected no option rate of a stream") as caught:
+        run(rate="10", rows="20", bytes="9000", job_id="j")
+    assert all(f"no option {name} of a stream" in str(caught.value) for name in ("rows", "bytes", "job_id"))
+    with pytest.raises(StreamingQueryException, match="more memory"):
+        run(memory_limit="1000")
+    assert not any(store.counts().now.values())
+    run(spread_ms="1000", memory_limit=str(1 << 40), durability="memory")
+    dues = [item.score_ms - DUE_MS for item in store.list_items("due", limit=100).found]
+    assert len(dues) == 20
+    assert 0 <= min(dues) < max(dues) < 1_000
+
+
+def test_a_write_waits_for_the_durability_it_names(
+    spark: SparkSession, store: DelayStore, rows: DataFrame, write: Callable[..., None], redis_client: Any
+) -> None:
+    """`fsync` asks the server whether its file has it; where no replica can confirm, `replicated` is refused."""
+
+    def asked() -> int:
+        return int(redis_client.info("commandstats").get("cmdstat_waitaof", {}).get("calls", 0))
+
+    before = asked()
+    write(rows.limit(40), job_id="a")
+    assert asked() == before
+    write(rows.limit(40), job_id="b", durability="fsync")
+    assert asked() > before
 
 
 def test_a_store_that_is_away_fails_the_query(spark: SparkSession, options: dict[str, str]) -> None:

@@ -12,7 +12,9 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from retry_topic.spark.faults import plain_errors
+from retry_topic.spark.sizes import row_bytes
 from retry_topic.spark.source.options import Place
+from retry_topic.spark.source.pacing import bytes_left, check_room, rate_problem
 from retry_topic.spark.source.shapes import TAKEN, check_written
 from wheel_sched.errors import ConfigError, Rejected
 from wheel_sched.store.items import MAX_BODY_BYTES, MAX_DUE_MS, MAX_ID_BYTES
@@ -20,7 +22,6 @@ from wheel_sched.store.items import MAX_BODY_BYTES, MAX_DUE_MS, MAX_ID_BYTES
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-BYTES_BESIDE_A_BODY = 200  # of server memory, measured by `python -m benchmarks store` with short ids
 _UNSTEADY = re.compile(
     r"\b(row_number|monotonically_increasing_id|uuid|rand\w*|shuffle|now|current_\w+)\b|\bover\b", re.I
 )
@@ -53,6 +54,7 @@ def backfill(
     job_id: str,
     columns: dict[str, str] | None = None,
     spread_ms: int = 0,
+    rate: float | None = None,
     rejects: str | None = None,
     dry_run: bool = False,
     memory_limit: int | None = None,
@@ -68,6 +70,7 @@ def backfill(
         columns: SQL expressions by column (`{"id": "concat('c', customer)", "value": "to_json(struct(*))"}`), instead
             of the columns of `rows`. The id must be the same in every run. Defaults to none.
         spread_ms: spread the dues over this time from each row's own, by a hash of the id. Defaults to 0.
+        rate: instead, about so many a second from now on, none before its own due. Defaults to None: as they are due.
         rejects: folder for the rows that cannot be stored, with the reason, as Parquet. Defaults to None: one such
             row stops the job.
         dry_run: look only. Defaults to False.
@@ -81,22 +84,31 @@ def backfill(
     """
     from pyspark.sql import functions as f
 
+    if spread_ms and rate is not None:
+        raise ConfigError("expected spread_ms or rate, got both; nothing was written")
+    if (problem := rate_problem(rate)) is not None:
+        raise ConfigError([problem, "nothing was written"])
     shaped = _shaped(rows, columns or {})
     check_written({column.name: column.dataType.simpleString() for column in shaped.schema})
     if "due" in shaped.columns:
         shaped = shaped.withColumn("due_ms", f.ceil(f.unix_micros("due") / 1000).cast("bigint")).drop("due")
-    if spread_ms and "due_ms" in shaped.columns:
-        shaped = shaped.withColumn("due_ms", f.col("due_ms") + f.pmod(f.xxhash64("id"), f.lit(spread_ms)))
+    if (spread_ms or rate) and "due_ms" not in shaped.columns:
+        raise ConfigError("expected a column due_ms or due beside spread_ms or rate; nothing was written")
     with place.opened() as store:
         store.counts()  # every shard is there, before anything is written
         now_ms = store.now_ms()
-    judged = shaped.withColumn("flaw", _flaw(shaped.columns, 0 if past else now_ms))
+    judged = shaped.withColumn("flaw", _flaw(shaped.columns, 0 if past else now_ms, MAX_DUE_MS - spread_ms))
     report = Backfilled(dry_run, job_id, rejects=rejects)
     _count(judged, report)
     twice = judged.where("flaw = ''").groupBy("id").count().where("count > 1").agg(f.sum(f.col("count") - 1)).first()
     if twice is not None and twice[0]:
         report.bad["the id stands twice"] = int(twice[0])
-    _check_memory(place, report, memory_limit)
+    if report.last_due_ms is not None:
+        report.last_due_ms += spread_ms
+    with place.opened() as store:
+        report.bytes_free = bytes_left(store, memory_limit)
+    if not dry_run:
+        check_room(report.bytes_needed, report.bytes_free, f"{report.rows:,} rows")
     if report.bad and rejects is None:
         told = ", ".join(f"{count:,} rows: {why}" for why, count in report.bad.items())
         if not dry_run:
@@ -110,6 +122,9 @@ def backfill(
     with place.opened() as store:
         before = store.counts().happened("accepted")
         options = {"store": place.url, "namespace": place.namespace, "durability": place.durability, "job_id": job_id}
+        options |= {"spread_ms": str(spread_ms), "replicas": str(place.replicas)}
+        if rate is not None:
+            options |= {"rate": str(rate), "rows": str(report.rows)}
         good.write.format("wheelsched").mode("append").options(**options).save()
         report.stored = store.counts().happened("accepted") - before
     return report
@@ -138,7 +153,7 @@ def _shaped(rows: DataFrame, columns: dict[str, str]) -> DataFrame:
     return shaped.select(*(f.col(n).try_cast(wanted[n]).alias(n) if n in wanted else f.col(n) for n in shaped.columns))
 
 
-def _flaw(columns: list[str], least_ms: int) -> Column:
+def _flaw(columns: list[str], least_ms: int, greatest_ms: int) -> Column:
     """What keeps a row from being stored, "" for nothing."""
     from pyspark.sql import functions as f
 
@@ -151,7 +166,7 @@ def _flaw(columns: list[str], least_ms: int) -> Column:
     ]
     if "due_ms" in columns:
         rules.append((f.col("due_ms").isNull(), "there is no due"))
-        rules.append(((f.col("due_ms") < 0) | (f.col("due_ms") > MAX_DUE_MS), "the due is not between 1970 and 9999"))
+        rules.append(((f.col("due_ms") < 0) | (f.col("due_ms") > greatest_ms), "the due is not between 1970 and 9999"))
         rules.append((f.col("due_ms") < least_ms, "the due has passed"))
     if "topic" in columns:
         rules.append(((f.length("topic") > 249) | f.col("topic").contains("\n"), "the topic is no name"))
@@ -166,35 +181,15 @@ def _flaw(columns: list[str], least_ms: int) -> Column:
 def _count(judged: DataFrame, report: Backfilled) -> None:
     from pyspark.sql import functions as f
 
-    body = "value" if "value" in judged.columns else "body"
     dues = f.col("due_ms") if "due_ms" in judged.columns else f.lit(None).cast("bigint")
-    size = f.coalesce(f.octet_length(body), f.lit(0)) + f.coalesce(f.octet_length("id"), f.lit(0))
+    size = f.sum(row_bytes(judged.columns))
     summed = judged.groupBy("flaw").agg(
-        f.count("*").alias("rows"), f.sum(size).alias("bytes"), f.min(dues).alias("first"), f.max(dues).alias("last")
+        f.count("*").alias("rows"), size.alias("bytes"), f.min(dues).alias("first"), f.max(dues).alias("last")
     )
     for row in summed.collect():
         report.rows += row["rows"]
         if row["flaw"]:
             report.bad[row["flaw"]] = row["rows"]
         else:
-            report.bytes_needed = row["bytes"] + row["rows"] * BYTES_BESIDE_A_BODY
+            report.bytes_needed = row["bytes"]
             report.first_due_ms, report.last_due_ms = row["first"], row["last"]
-
-
-def _check_memory(place: Place, report: Backfilled, limit: int | None) -> None:
-    with place.opened() as store:
-        info = store.backend.info()
-    used, most = (
-        int(info.get("used_memory", 0)),
-        int(info.get("maxmemory", 0)) or int(info.get("total_system_memory", 0)),
-    )
-    limit = limit or most
-    if not limit:
-        return
-    report.bytes_free = max(0, limit - used)
-    if report.bytes_needed > report.bytes_free and not report.dry_run:
-        raise Rejected(
-            f"{report.rows:,} rows need about {report.bytes_needed / 1e6:,.0f} MB and the server has "
-            f"{report.bytes_free / 1e6:,.0f} MB left: nothing was stored; give it more memory, add shards on other "
-            "servers, or schedule a part"
-        )

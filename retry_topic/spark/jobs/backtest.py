@@ -49,6 +49,8 @@ class Verdict:
         today: what happened: success, tries a message, wait p50, p90, p99.
         present: what today's policy would do by the curve; beside `today` it shows how well the curve fits.
         proposed: what the proposal would do.
+        load: deliveries that the dependency gets of these messages, today and by the proposal, and the one divided by
+            the other.
         interval: where the proposal's true success and tries are, at a level of 95 % at least, see `curves.interval`.
         policy: the proposal in words.
     """
@@ -59,6 +61,7 @@ class Verdict:
     today: dict[str, Any]
     present: dict[str, Any]
     proposed: dict[str, Any]
+    load: dict[str, float]
     interval: dict[str, tuple[float, float]]
     policy: dict[str, Any]
 
@@ -134,6 +137,7 @@ def backtest(
                 happened,
                 score(curve, _todays(today, topic, error_class, seed)).as_dict(),
                 best.score.as_dict(),
+                _load(had["tries"], best.score.tries * had["messages"]),
                 intervals_of(best, others, seed),
                 _words(best),
             )
@@ -228,6 +232,10 @@ def _todays(policies: PolicySet, topic: str, error_class: str, seed: int) -> Any
     times = schedules((rule.delay if rule else None) or policy.delay, min(attempts, 1_000), seed)
     age_ms = (rule.max_age_ms if rule else None) or policy.max_age_ms
     return times if age_ms is None else times[:, times.mean(axis=0) <= age_ms]
+
+
+def _load(today: int, proposed: float) -> dict[str, float]:
+    return {"today": today, "proposed": round(proposed), "ratio": round(proposed / today, 3)}
 
 
 def _words(best: Candidate) -> dict[str, Any]:

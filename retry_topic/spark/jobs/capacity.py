@@ -39,6 +39,7 @@ class Candidate:
         levels: how many it made.
         most_pending: entries at once.
         occupancy: most entries at once by level, lowest first.
+        fullest: most entries that one bucket handed out at once.
         cascades: moves of an entry to a lower level.
         wakeups: how often there was something to hand out.
     """
@@ -48,6 +49,7 @@ class Candidate:
     levels: int
     most_pending: int
     occupancy: list[int]
+    fullest: int
     cascades: int
     wakeups: int
 
@@ -147,7 +149,7 @@ def _run(spark: SparkSession, pairs: list[tuple[int, int]]) -> list[Candidate]:
     asked = spark.createDataFrame(wheels, "tick_ms bigint, wheel_size bigint").repartition(len(wheels))
     told = (
         "tick_ms bigint, wheel_size bigint, levels bigint, most_pending bigint, occupancy array<bigint>, "
-        "cascades bigint, wakeups bigint"
+        "fullest bigint, cascades bigint, wakeups bigint"
     )
     rows = asked.mapInArrow(simulated, told).orderBy("tick_ms", "wheel_size").collect()
     return [Candidate(**row.asDict()) for row in rows]
@@ -157,27 +159,30 @@ def simulate(tick_ms: int, wheel_size: int, pairs: list[tuple[int, int]]) -> Can
     """Run a wheel on (created, due) in ms, in order of creation, and read its counters."""
     wheel: TimingWheel[None] = TimingWheel(pairs[0][0] if pairs else 0, tick_ms=tick_ms, wheel_size=wheel_size)
     occupancy: list[int] = []
-    most = 0
+    most = fullest = 0
     for number, (created_ms, due_ms) in enumerate(pairs):
-        _advance(wheel, created_ms)
+        fullest = max(fullest, _advance(wheel, created_ms))
         wheel.schedule(None, due_ms)
         most = max(most, len(wheel))
         if number % 256 == 0:
             occupancy = _highest(occupancy, wheel.counters.levels)
     occupancy = _highest(occupancy, wheel.counters.levels)
     while (armed := wheel.next_expiry()) is not None:
-        wheel.advance(armed)
+        fullest = max(fullest, len(wheel.advance(armed)))
     counters = wheel.counters
     levels = max(len(occupancy), len(counters.levels))
-    return Candidate(tick_ms, wheel_size, levels, most, occupancy, counters.cascades, counters.productive_wakeups)
+    cascades, wakeups = counters.cascades, counters.productive_wakeups
+    return Candidate(tick_ms, wheel_size, levels, most, occupancy, fullest, cascades, wakeups)
 
 
-def _advance(wheel: TimingWheel[None], now_ms: int) -> None:
-    """As its owner would: from one armed deadline to the next."""
+def _advance(wheel: TimingWheel[None], now_ms: int) -> int:
+    """As its owner would: from one armed deadline to the next. The most entries that came at once."""
+    fullest = 0
     while (armed := wheel.next_expiry()) is not None and armed <= now_ms:
-        wheel.advance(armed)
+        fullest = max(fullest, len(wheel.advance(armed)))
     if wheel.now_ms < now_ms:
         wheel.advance(now_ms)
+    return fullest
 
 
 def _highest(one: list[int], other: tuple[int, ...]) -> list[int]:

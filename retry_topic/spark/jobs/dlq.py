@@ -17,6 +17,7 @@ from retry_topic.home import Home
 from retry_topic.spark.faults import plain_errors
 from retry_topic.spark.jobs.store import read
 from retry_topic.spark.source.options import Place
+from retry_topic.spark.source.pacing import Pace, rate_problem
 from wheel_sched.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -28,7 +29,19 @@ _BATCH = 500
 
 @dataclass(slots=True)
 class Replay:
-    """What was replayed, or would be."""
+    """What was replayed, or would be.
+
+    Args:
+        dry_run: nothing was changed.
+        selected: letters that the selection holds now.
+        replayed: of them.
+        guarded: held back by the loop guard.
+        unreadable: that nobody knows where to send.
+        gone: that somebody else replayed or deleted meanwhile.
+        before: of a topic, where they stay: letters of the selection that an earlier run has sent.
+        last_due_ms: when the last one goes out, where that is known.
+        samples: of a dry run.
+    """
 
     dry_run: bool
     selected: int = 0
@@ -36,6 +49,7 @@ class Replay:
     guarded: int = 0
     unreadable: int = 0
     gone: int = 0
+    before: int = 0
     last_due_ms: int | None = None
     samples: list[dict[str, Any]] = field(default_factory=list)
 
@@ -138,28 +152,19 @@ def replay(
         ConfigError: an argument is wrong; nothing was replayed.
         StoreError: the store could not be reached; a second run does the rest.
     """
-    from pyspark.errors import PySparkException
     from pyspark.sql import functions as f
 
-    if rate is not None and not 0 < rate <= 1e6:
-        raise ConfigError(f"expected rate to be messages a second, above 0, got: {rate!r}; nothing was replayed")
+    if (problem := rate_problem(rate)) is not None:
+        raise ConfigError([problem, "nothing was replayed"])
     report = Replay(dry_run)
-    try:
-        value = f.lit(None).cast("binary") if repair is None else f.expr(repair).cast("binary")
-        chosen = letters.select("id", "at_ms", value.alias("new"))
-        _ = chosen.schema
-    except PySparkException as error:
-        raise ConfigError(f"the repair is wrong: {str(error).splitlines()[0]}; nothing was replayed") from error
+    chosen = repaired(letters, repair, ["id", "at_ms"])
     with place.opened() as store:
         now_ms = store.now_ms()
-    due = f.lit(None).cast("bigint")
-    if rate is not None:
-        span_ms = max(1, int(letters.count() * 1000 / rate))
-        due = f.lit(now_ms) + f.pmod(f.xxhash64("id"), f.lit(span_ms))
+    pace = Pace() if rate is None else Pace.of_rate(letters.count(), rate, now_ms)
     # what dies while this runs is not chosen by it
-    orders = chosen.where(f.col("at_ms") <= now_ms).select("id", due.alias("due_ms"), "new")
+    orders = chosen.where(f.col("at_ms") <= now_ms).select("id", "new")
     told = "selected bigint, matched bigint, replayed bigint, guarded bigint, unreadable bigint, last_due_ms bigint"
-    done = orders.mapInArrow(_replayer(place, max_replays, dry_run), told)
+    done = orders.mapInArrow(_replayer(place, pace, max_replays, dry_run), told)
     total = done.agg(*(f.sum(n).alias(n) for n in done.columns[:-1]), f.max("last_due_ms").alias("last")).first()
     if total is not None and total["selected"]:
         report.selected, report.replayed = total["selected"], total["replayed"]
@@ -167,13 +172,42 @@ def replay(
         report.gone = total["selected"] - total["matched"]
         report.last_due_ms = total["last"]
     if dry_run:
-        shown = [name for name in ("id", "topic", "error_class", "text") if name in letters.columns]
-        samples = letters.select(*shown, *([f.expr(repair).cast("string").alias("repaired")] if repair else []))
-        report.samples = [row.asDict() for row in samples.limit(5).collect()]
+        report.samples = samples_of(letters, repair)
     return report
 
 
-def _replayer(place: Place, max_replays: int, dry_run: bool) -> Any:
+def repaired(letters: DataFrame, repair: str | None, columns: list[str]) -> DataFrame:
+    """These columns of the letters, and `new`: the payload from now on, null for the one it has.
+
+    Raises:
+        ConfigError: the repair is wrong; nothing was replayed.
+    """
+    from pyspark.errors import PySparkException
+    from pyspark.sql import functions as f
+
+    try:
+        value = f.lit(None).cast("binary") if repair is None else f.expr(repair).cast("binary")
+        chosen = letters.select(*columns, value.alias("new"))
+        _ = chosen.schema
+    except PySparkException as error:
+        raise ConfigError(f"the repair is wrong: {str(error).splitlines()[0]}; nothing was replayed") from error
+    return chosen
+
+
+def samples_of(letters: DataFrame, repair: str | None) -> list[dict[str, Any]]:
+    """Five letters, and what their payloads would be."""
+    from pyspark.sql import functions as f
+
+    shown = [name for name in ("id", "topic", "error_class", "text") if name in letters.columns]
+    samples = letters.select(*shown, *([f.expr(repair).cast("string").alias("repaired")] if repair else []))
+    return [row.asDict() for row in samples.limit(5).collect()]
+
+
+def _due(pace: Pace, letter_id: str) -> int | None:
+    return pace.due_ms(letter_id, 0) if pace.spread_ms else None
+
+
+def _replayer(place: Place, pace: Pace, max_replays: int, dry_run: bool) -> Any:
     """What a task does with its part of the orders."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -188,7 +222,7 @@ def _replayer(place: Place, max_replays: int, dry_run: bool) -> Any:
             for batch in batches:
                 rows = batch.to_pylist()
                 for at in range(0, len(rows), _BATCH):
-                    orders = [Order(row["id"], row["due_ms"], row["new"]) for row in rows[at : at + _BATCH]]
+                    orders = [Order(row["id"], _due(pace, row["id"]), row["new"]) for row in rows[at : at + _BATCH]]
                     done = dead.replay_orders(orders, max_replays=max_replays, dry_run=dry_run)
                     counted = (len(orders), done.matched, done.replayed, done.guarded, done.unreadable)
                     sums = [one + other for one, other in zip(sums, counted, strict=True)]

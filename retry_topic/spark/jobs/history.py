@@ -29,6 +29,8 @@ from wheel_sched.errors import ConfigError
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
+    from retry_topic.spark.kafka.connector import Connector, Kafka
+
 COLUMNS = MappingProxyType({name: kind for name, kind in ATTEMPTS.items() if name != "shard"})
 OPTIONAL = MappingProxyType({"shard": ATTEMPTS["shard"]})
 
@@ -65,7 +67,7 @@ def load_history(spark: SparkSession, path: str) -> DataFrame:
     Raises:
         ConfigError: it cannot be read, or a column is missing or of another type.
     """
-    return check_history(load_table(spark, path, ", ".join(f"{n} {k}" for n, k in (COLUMNS | OPTIONAL).items())))
+    return check_history(load_table(spark, path, _described()))
 
 
 def store_history(spark: SparkSession, place: Place) -> DataFrame:
@@ -83,6 +85,36 @@ def store_history(spark: SparkSession, place: Place) -> DataFrame:
             "(`wheel-sched serve --history 100000`, ConsumerConfig.history), or name a file"
         )
     return history
+
+
+def topic_history(spark: SparkSession, kafka: Kafka, topic: str, *, connector: Connector = "auto") -> DataFrame:
+    """The history in a topic of a Kafka cluster: a JSON object with the columns in the value of each record.
+
+    A row that a producer has brought twice counts once. A value that is no such object is a row of nulls, which the
+    jobs count as left out.
+
+    Raises:
+        ConfigError: there is no such topic, or nothing in it.
+        BrokerError: the cluster does not answer.
+    """
+    from pyspark.sql import functions as f
+
+    from retry_topic.spark.kafka.connector import batch, settings_of_cluster
+
+    problems: list[str] = []
+    settings = settings_of_cluster(kafka, problems)
+    if problems:
+        raise ConfigError([*problems, "nothing was read"])
+    rows = batch(spark, settings, [topic], connector)
+    if rows.isEmpty():
+        raise ConfigError(f"there is no attempt history in topic {topic}: nothing was read")
+    parsed = f.from_json(f.col("value").cast("string"), _described()).alias("row")
+    history = check_history(rows.select(parsed).select("row.*"))
+    return history.where(sound(history)).dropDuplicates().unionByName(history.where(~sound(history)))
+
+
+def _described() -> str:
+    return ", ".join(f"{name} {kind}" for name, kind in (COLUMNS | OPTIONAL).items())
 
 
 def check_history(history: DataFrame) -> DataFrame:

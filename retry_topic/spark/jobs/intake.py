@@ -10,9 +10,8 @@ It reads with the JVM connector where that is among the session's jars, else wit
 
 from __future__ import annotations
 
-import json
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -21,6 +20,7 @@ from retry_topic.names import intake_group_of, retry_topic_of, source_of
 from retry_topic.policy import PolicySet, RetryPolicy
 from retry_topic.policy.dumping import dump_policies
 from retry_topic.spark.faults import plain_errors
+from retry_topic.spark.kafka.connector import Connector, Kafka, choose, settings_of_cluster, stream
 from retry_topic.spark.kafka.options import Offsets, Settings, broker_of, check_topics
 from retry_topic.spark.kafka.patience import insist
 from retry_topic.spark.source.options import Place
@@ -91,7 +91,7 @@ class TakenIn:
 def intake(
     spark: SparkSession,
     place: Place,
-    kafka: str | Mapping[str, str],
+    kafka: Kafka,
     group: str,
     policies: PolicySet | RetryPolicy | None = None,
     *,
@@ -100,7 +100,7 @@ def intake(
     secrets: tuple[bytes, ...] = (),
     history: int = 0,
     reference_above: int = 0,
-    connector: Literal["auto", "jvm", "python"] = "auto",
+    connector: Connector = "auto",
     most: int | None = None,
     checkpoint: str | None = None,
     every_s: float | None = None,
@@ -149,12 +149,11 @@ def intake(
         history,
         reference_above,
     )
-    report = TakenIn(dry_run, group, _connector(spark, settings, connector), marks=marks_of(place, settings, group))
+    report = TakenIn(dry_run, group, choose(spark, settings, connector), marks=marks_of(place, settings, group))
     if dry_run:
         return report
     start: Offsets = {topic: {str(mark.partition): mark.end - mark.lag for mark in report.marks}}
-    stream = _stream(spark, report.connector, settings, start, most)
-    done = take_in(stream, taker).observe("intake", *_sums())
+    done = take_in(stream(spark, report.connector, settings, start, most), taker).observe("intake", *_sums())
     writer = done.writeStream.format("noop")
     writer = (
         writer.trigger(availableNow=True) if every_s is None else writer.trigger(processingTime=f"{every_s} seconds")
@@ -218,7 +217,7 @@ def marks_of(place: Place, settings: Settings, group: str) -> list[Mark]:
 
 
 def _settings(
-    kafka: str | Mapping[str, str],
+    kafka: Kafka,
     redelivery: str,
     headers: str,
     secrets: tuple[bytes, ...],
@@ -234,53 +233,10 @@ def _settings(
         problems.append(f"expected most to be a whole number from 1 up, got: {most!r}")
     if every_s is not None and not 0 <= every_s <= 86_400:
         problems.append(f"expected every_s to be seconds from 0 to a day, got: {every_s!r}")
-    settings = {"bootstrap.servers": kafka} if isinstance(kafka, str) else dict(kafka)
-    if not settings.get("bootstrap.servers"):
-        problems.append("expected kafka to be host:port, or settings with bootstrap.servers")
+    settings = settings_of_cluster(kafka, problems)
     if problems:
         raise ConfigError([*problems, "nothing was taken in"])
-    return tuple(sorted(settings.items()))
-
-
-def _connector(spark: SparkSession, settings: Settings, wanted: str) -> str:
-    """Who reads.
-
-    Raises:
-        ConfigError: the JVM connector was asked for and is not there.
-    """
-    from pyspark.errors import AnalysisException
-
-    if wanted not in ("auto", "jvm", "python"):
-        raise ConfigError(f"expected connector to be 'auto', 'jvm' or 'python', got: {wanted!r}; nothing was taken in")
-    plain = [name for name, _ in settings] == ["bootstrap.servers"]  # others have other names in Java
-    if wanted == "python" or (wanted == "auto" and not plain):
-        return "python"
-    servers = dict(settings)["bootstrap.servers"]
-    try:
-        _ = (
-            spark.readStream.format("kafka")
-            .options(**{"kafka.bootstrap.servers": servers, "subscribe": "x"})
-            .load()
-            .schema
-        )
-    except AnalysisException as error:
-        if wanted == "auto":
-            return "python"
-        raise ConfigError(
-            "the JVM connector is not among the session's jars: nothing was taken in; start Spark with --packages "
-            "org.apache.spark:spark-sql-kafka-0-10_2.13:VERSION, or let connector be 'python'"
-        ) from error
-    return "jvm"
-
-
-def _stream(spark: SparkSession, connector: str, settings: Settings, start: Offsets, most: int | None) -> DataFrame:
-    options = {f"kafka.{name}": str(value) for name, value in settings}
-    options |= {"subscribe": ",".join(start), "startingOffsets": json.dumps(start), "includeHeaders": "true"}
-    if most is not None:
-        options["maxOffsetsPerTrigger"] = str(most)
-    if connector == "python":
-        return spark.readStream.format("wheelsched-kafka").options(**options).load()
-    return spark.readStream.format("kafka").options(**options, **{"kafka.isolation.level": "read_committed"}).load()
+    return settings
 
 
 def _sums() -> list[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
+from retry_topic.spark.source.shapes import misfits
 from wheel_sched.errors import ConfigError
 
 HEADERS = "array<struct<key:string,value:binary>>"
@@ -35,16 +36,7 @@ def check_written(columns: dict[str, str], has_topic: bool) -> None:
     Raises:
         ConfigError: with every mistake; nothing was written.
     """
-    problems = [
-        f"expected column {name} to be {' or '.join(TAKEN[name])}, got: {kind}"
-        for name, kind in columns.items()
-        if name in TAKEN and kind not in TAKEN[name]
-    ]
-    problems += [
-        f"there is no use for column {name!r}; drop it, or name it one of {', '.join(TAKEN)}"
-        for name in columns
-        if name not in TAKEN
-    ]
+    problems = misfits(columns, TAKEN)
     if "value" not in columns:
         problems.append(f"expected a column value, got: {', '.join(columns)}")
     if ("topic" in columns) == has_topic:

@@ -74,7 +74,7 @@ class Taker:
                 history=self.history,
                 reference_above=self.reference_above,
             )
-            for (topic, partition), rows in groupby(_messages(batches), _place_of):
+            for (topic, partition), rows in groupby(messages_in(batches), _place_of):
                 done.append(self._take(store, broker, intake, topic, partition, rows))
         kinds = [("topic", pyarrow.string()), ("partition", pyarrow.int32())]
         kinds += [(name, pyarrow.int64()) for name in ("position", "records", "waiting", "dead", "repeated")]
@@ -117,7 +117,7 @@ def tell(broker: KafkaBroker, group: str, topic: str, partition: int, position: 
             broker.groups.put(intake_group_of(group), [TopicPartition(topic, partition, position)])
 
 
-def _messages(batches: Iterator[pa.RecordBatch]) -> Iterator[Message]:
+def messages_in(batches: Iterator[pa.RecordBatch]) -> Iterator[Message]:
     """Rows, with the columns that both connectors give, as messages."""
     for batch in batches:
         columns: dict[str, list[Any]] = {}

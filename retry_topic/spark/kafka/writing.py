@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from retry_topic.message import Headers, Message
+from retry_topic.message import Message, Source
 from retry_topic.spark.kafka.marks import Part, close_epoch, mark_of, note_epoch, rows_written
 from retry_topic.spark.kafka.options import Target, broker_of
 from retry_topic.spark.source.writing import query_and_epoch
@@ -129,7 +129,7 @@ def messages_of(batch: pa.RecordBatch, topic: str | None) -> Iterator[Message]:
     Raises:
         Rejected: one has no topic.
     """
-    from retry_topic.brokers.kafka.records import TOMBSTONE
+    from retry_topic.brokers.kafka.records import from_parts
 
     columns: dict[str, list[Any]] = {
         name: column.to_pylist() for name, column in zip(batch.schema.names, batch.columns, strict=True)
@@ -141,10 +141,8 @@ def messages_of(batch: pa.RecordBatch, topic: str | None) -> Iterator[Message]:
         target = topics[at] if topic is None else topic
         if not target:
             raise Rejected("a row has no topic: nothing of this part was written; drop such rows first")
-        pairs: Headers = tuple((pair["key"], pair["value"] or b"") for pair in headers[at] or ())
-        if value is None:
-            pairs = (*pairs, (TOMBSTONE, b"1"))
-        yield Message(target, _bytes(value) or b"", _bytes(keys[at]), pairs)
+        pairs = [(pair["key"], pair["value"]) for pair in headers[at] or ()]  # named as Kafka has them
+        yield from_parts(Source(target, 0, ""), _bytes(keys[at]), _bytes(value), pairs)
 
 
 def _groups(target: Target) -> Groups:

@@ -7,26 +7,20 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from retry_topic.spark.source.pacing import rate_problem
 from wheel_sched.errors import ConfigError
 from wheel_sched.store import DelayStore, open_store
 from wheel_sched.store.items import MAX_DUE_MS, STATES, State
 
-_NAMES = frozenset(
-    {
-        "store",
-        "namespace",
-        "durability",
-        "replicas",
-        "states",
-        "topic",
-        "shards",
-        "from_ms",
-        "until_ms",
-        "records",
-        "form",
-        "job_id",
-        "path",
-    }
+_PLACE = frozenset({"store", "path", "namespace", "durability", "replicas"})
+_READING = frozenset({"states", "topic", "shards", "from_ms", "until_ms", "records", "form"})
+_WRITING = frozenset({"job_id", "spread_ms", "rate", "memory_limit", "rows", "bytes"})
+_NAMES = _PLACE | _READING | _WRITING
+_OF_BATCHES = (
+    ("job_id", "it is known by its checkpoint"),
+    ("rate", "it has no end to spread its rows over; let the policy file limit how fast they go out (`rate`)"),
+    ("rows", "it has no end"),
+    ("bytes", "it has no end; memory_limit is looked at as rows come"),
 )
 FORMS = ("items", "letters", "damage", "attempts")
 
@@ -85,6 +79,27 @@ class Scope:
     until_ms: int = MAX_DUE_MS
 
 
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """How rows are written.
+
+    Args:
+        job_id: of a batch; None: nobody will run it again.
+        spread_ms: dues are moved by up to this. Defaults to 0.
+        rate: messages a second, from now on. Defaults to None: as they are due.
+        rows: how many there are. Defaults to None: not said.
+        bytes_needed: what all of them need on the server. Defaults to None: not said.
+        memory_limit: bytes the server may have in use. Defaults to None: its own limit.
+    """
+
+    job_id: str | None = None
+    spread_ms: int = 0
+    rate: float | None = None
+    rows: int | None = None
+    bytes_needed: int | None = None
+    memory_limit: int | None = None
+
+
 def read_place(options: Mapping[str, str]) -> Place:
     """The store that the options name.
 
@@ -117,7 +132,7 @@ def read_scope(options: Mapping[str, str], shards: int) -> Scope:
     Raises:
         ConfigError: an option is wrong; nothing was read.
     """
-    problems: list[str] = []
+    problems = [f"expected no option {name} where the store is read" for name in _given(options, _WRITING)]
     states = tuple(part.strip() for part in options.get("states", ",".join(STATES)).split(",") if part.strip())
     known: tuple[State, ...] = tuple(state for state in STATES if state in states)
     if not states or len(known) != len(set(states)):
@@ -136,6 +151,36 @@ def read_scope(options: Mapping[str, str], shards: int) -> Scope:
     return Scope(known, options.get("topic"), chosen, from_ms, until_ms)
 
 
+def read_writing(options: Mapping[str, str], *, streaming: bool) -> Writing:
+    """How the options want rows to be written.
+
+    Raises:
+        ConfigError: an option is wrong, or has no meaning here; nothing was written.
+    """
+    problems = [f"expected no option {name} where rows are written" for name in _given(options, _READING)]
+    if streaming:
+        problems += [f"expected no option {name} of a stream: {why}" for name, why in _OF_BATCHES if name in options]
+    spread_ms = _whole(options, "spread_ms", 0, problems)
+    rows = _whole(options, "rows", 0, problems) if "rows" in options else None
+    needed = _whole(options, "bytes", 0, problems) if "bytes" in options else None
+    limit = _whole(options, "memory_limit", 0, problems) or None
+    rate: float | None = None
+    if "rate" in options:
+        try:
+            rate = float(options["rate"])
+        except ValueError:
+            problems.append(f"expected option rate to be messages a second, got: {options['rate']!r}")
+        if (problem := rate_problem(rate)) is not None:
+            problems.append(problem)
+        if rows is None and not streaming:
+            problems.append("expected option rows beside rate: no task sees all rows (`**sizes(frame)` says it)")
+        if spread_ms:
+            problems.append("expected option spread_ms or option rate, got both")
+    if problems:
+        raise ConfigError([*problems, "nothing was written"])
+    return Writing(options.get("job_id"), spread_ms, rate, rows, needed, limit)
+
+
 def read_form(options: Mapping[str, str]) -> str:
     """How items are shown: `items` as they lie there, `letters` taken apart, `damage` what an audit looks for, and
     `attempts`, which are none: the history.
@@ -147,6 +192,10 @@ def read_form(options: Mapping[str, str]) -> str:
     if form not in FORMS:
         raise ConfigError(f"expected option form to be one of {', '.join(FORMS)}, got: {form!r}; nothing was read")
     return form
+
+
+def _given(options: Mapping[str, str], names: frozenset[str]) -> list[str]:
+    return sorted(name for name in map(str.lower, options) if name in names)
 
 
 def _strange(options: Mapping[str, str]) -> list[str]:

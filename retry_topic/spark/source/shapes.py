@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import MappingProxyType
 
 from wheel_sched.errors import ConfigError
@@ -107,6 +108,19 @@ def check_read(columns: dict[str, str], form: str) -> None:
         raise ConfigError([*problems, f"expected some of: {ddl(shape)}"])
 
 
+def misfits(columns: Mapping[str, str], taken: Mapping[str, tuple[str, ...]]) -> list[str]:
+    """What is wrong with columns of which these are taken, in these types: others, and other ones."""
+    return [
+        f"expected column {name} to be {' or '.join(taken[name])}, got: {kind}"
+        for name, kind in columns.items()
+        if name in taken and kind not in taken[name]
+    ] + [
+        f"there is no use for column {name!r}; drop it, or name it one of {', '.join(taken)}"
+        for name in columns
+        if name not in taken
+    ]
+
+
 def check_written(columns: dict[str, str]) -> None:
     """Refuse a DataFrame that cannot be written, before a row of it is looked at.
 
@@ -114,16 +128,7 @@ def check_written(columns: dict[str, str]) -> None:
         ConfigError: with every mistake; nothing was written.
     """
     problems = [f"expected a column {name}, got: {', '.join(columns)}" for name in REQUIRED if name not in columns]
-    problems += [
-        f"expected column {name} to be {' or '.join(TAKEN[name])}, got: {kind}"
-        for name, kind in columns.items()
-        if name in TAKEN and kind not in TAKEN[name]
-    ]
-    problems += [
-        f"there is no use for column {name!r}; drop it, or name it one of {', '.join(TAKEN)}"
-        for name in columns
-        if name not in TAKEN
-    ]
+    problems += misfits(columns, TAKEN)
     if sum(name in columns for name in BODIES) != 1:
         problems.append("expected a column body (bytes as they are) or a column value (a message's payload), not both")
     if "due_ms" in columns and "due" in columns:

@@ -19,13 +19,15 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from retry_topic.message import Message
 from retry_topic.spark.source.options import Place
+from retry_topic.spark.source.pacing import BYTES_BESIDE_A_BODY, Pace, bytes_left, check_room
 from retry_topic.wire import encode_body
 from wheel_sched.errors import ConfigError, Rejected
-from wheel_sched.store import DelayStore, Fence, Item
+from wheel_sched.store import Fence, Item
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+AS_THEY_ARE = Pace()
 _ROWS = 4_000  # in one go: a few calls of 500 for each shard, pipelined
 
 
@@ -40,13 +42,15 @@ class Written(WriterCommitMessage):
 class BatchWriter(DataSourceArrowWriter):
     """Stores a DataFrame under a job id."""
 
-    def __init__(self, place: Place, job_id: str) -> None:
+    def __init__(self, place: Place, job_id: str, pace: Pace, memory_limit: int | None) -> None:
         self._place = place
+        self._pace = pace
+        self._memory_limit = memory_limit
         self._fence = Fence(f"job:{job_id}")
         self._fence.check()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        return store_batches(self._place, self._fence, iterator)
+        return store_batches(self._place, self._fence, iterator, self._pace, self._memory_limit)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         with self._place.opened() as store:
@@ -59,12 +63,15 @@ class BatchWriter(DataSourceArrowWriter):
 class StreamWriter(DataSourceStreamArrowWriter):
     """Stores the batches of a streaming query."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, pace: Pace, memory_limit: int | None) -> None:
         self._place = place
+        self._pace = pace
+        self._memory_limit = memory_limit
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StreamWritten:
         query_id, epoch = query_and_epoch()
-        written = store_batches(self._place, Fence(f"query:{query_id}", epoch), iterator)
+        fence = Fence(f"query:{query_id}", epoch)
+        written = store_batches(self._place, fence, iterator, self._pace, self._memory_limit)
         return StreamWritten(written.rows, written.stored, query_id)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # PySpark's name
@@ -103,11 +110,21 @@ def query_and_epoch() -> tuple[str, int]:
     return query_id, int(epoch)
 
 
-def store_batches(place: Place, fence: Fence, batches: Iterator[pa.RecordBatch]) -> Written:
+def store_batches(
+    place: Place, fence: Fence, batches: Iterator[pa.RecordBatch], pace: Pace, memory_limit: int | None
+) -> Written:
     """Store what one task was given.
 
+    Args:
+        place: where.
+        fence: which knows what was stored before.
+        batches: the rows.
+        pace: how dues are moved.
+        memory_limit: bytes the server may have in use; None: as many as it lets us.
+
     Raises:
-        Rejected: a row cannot be stored; nothing of its block was. Rows before it stay, and are known to the fence.
+        Rejected: a row cannot be stored, or its block would not fit; nothing of its block was. Rows before it stay, and
+            are known to the fence.
         StoreError: the store could not be reached, or refused.
     """
     rows = stored = 0
@@ -115,17 +132,21 @@ def store_batches(place: Place, fence: Fence, batches: Iterator[pa.RecordBatch])
         for batch in batches:
             for at in range(0, batch.num_rows, _ROWS):
                 part = batch.slice(at, _ROWS)
-                stored += _store(store, fence, part)
+                items = items_of(part, pace)
+                if memory_limit is not None:
+                    needed = sum(len(item.id) + len(item.body) + BYTES_BESIDE_A_BODY for item in items)
+                    check_room(needed, bytes_left(store, memory_limit), f"the next {len(items):,} rows")
+                stored += store.schedule(items, fence=fence).accepted
                 rows += part.num_rows
     return Written(rows, stored)
 
 
-def _store(store: DelayStore, fence: Fence, batch: pa.RecordBatch) -> int:
-    return store.schedule(items_of(batch), fence=fence).accepted
-
-
-def items_of(batch: pa.RecordBatch) -> list[Item]:
+def items_of(batch: pa.RecordBatch, pace: Pace = AS_THEY_ARE) -> list[Item]:
     """Rows as items.
+
+    Args:
+        batch: the rows.
+        pace: how dues are moved. Defaults to not at all.
 
     Raises:
         Rejected: a row cannot be stored, with its id.
@@ -138,6 +159,8 @@ def items_of(batch: pa.RecordBatch) -> list[Item]:
     if None in ids:
         raise Rejected(f"{ids.count(None)} rows have no id: none of these {len(ids)} rows was stored; drop them first")
     dues = columns.get("due_ms") or columns.get("due") or nothing
+    if pace.spread_ms:
+        dues = [None if own is None else pace.due_ms(row_id, own) for row_id, own in zip(ids, dues, strict=True)]
     topics = [topic or "" for topic in columns.get("topic", nothing)]
     routes = columns.get("route", nothing)
     refs = columns.get("refs")

@@ -1,4 +1,4 @@
-"""A real broker beside the session of Spark; both are this folder's own (`make spark-kafka-test`)."""
+"""A real broker beside the session of Spark (`make spark-kafka-test`)."""
 
 from __future__ import annotations
 
@@ -6,11 +6,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 import pytest
-
-from wheel_sched.errors import ConfigError
 
 if TYPE_CHECKING:
     from retry_topic.brokers.kafka import KafkaBroker
@@ -21,28 +18,11 @@ PATIENCE_S = 120.0
 
 @pytest.fixture(scope="session")
 def spark_jars() -> list[str]:
-    """The JVM connector, where it can be had."""
+    """The JVM connector. Where Maven is, a connector that cannot be had is a failure; `make spark-kafka-test` needs
+    Maven anyhow, for the broker."""
     from wheel_sched.testing.kafka import connector_jars
 
-    try:
-        return connector_jars()
-    except ConfigError:
-        return []
-
-
-@pytest.fixture(scope="session")
-def kafka() -> Iterator[TemporaryKafka]:
-    """The session's broker."""
-    from wheel_sched.testing.kafka import temporary_kafka
-
-    with temporary_kafka() as kafka:
-        yield kafka
-
-
-@pytest.fixture
-def name() -> str:
-    """A name of this test's own, for topics and groups."""
-    return f"t{uuid4().hex[:10]}"
+    return connector_jars()
 
 
 @pytest.fixture

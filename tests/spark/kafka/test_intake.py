@@ -105,7 +105,6 @@ def positions(store: DelayStore, broker: KafkaBroker, group: str) -> list[int | 
 
 def test_both_connectors_give_the_same_store(
     spark: SparkSession,
-    spark_jars: list[str],
     kafka: TemporaryKafka,
     broker: KafkaBroker,
     name: str,
@@ -114,9 +113,7 @@ def test_both_connectors_give_the_same_store(
     """Ids, states, payloads, headers and positions; also in batches of other sizes."""
     topics(broker, name)
     broker.publish([failure(name, n) for n in range(700)])
-    ways: list[tuple[Literal["jvm", "python"], int | None]] = [("python", None), ("python", 200)]
-    if spark_jars:
-        ways.append(("jvm", 300))
+    ways: list[tuple[Literal["jvm", "python"], int | None]] = [("python", None), ("python", 200), ("jvm", 300)]
     stores = []
     for way, most in ways:
         # a store that knows nothing of a partition begins where the group has been
@@ -136,8 +133,6 @@ def test_both_connectors_give_the_same_store(
         stores.append((contents(store), positions(store, broker, name)))
     assert len(stores[0][0]) == 700
     assert all(store == stores[0] for store in stores[1:])
-    if not spark_jars:
-        pytest.skip("the JVM connector could not be fetched: the Python one alone was tried")
 
 
 def test_it_takes_turns_with_services(

@@ -1,0 +1,39 @@
+"""How large a DataFrame is that is to be written: no task of a write sees it all, so it is looked at before."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from retry_topic.spark.faults import plain_errors
+from retry_topic.spark.source.pacing import BYTES_BESIDE_A_BODY
+from retry_topic.spark.source.shapes import check_written
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+_PARTS = ("id", "body", "value", "key")
+
+
+def row_bytes(columns: list[str]) -> Column:
+    """What a row needs on the server, about: headers and refs are among what every message is taken to cost."""
+    from pyspark.sql import functions as f
+
+    parts = [f.coalesce(f.octet_length(name), f.lit(0)) for name in _PARTS if name in columns]
+    return sum(parts, f.lit(BYTES_BESIDE_A_BODY)).cast("bigint")
+
+
+@plain_errors
+def sizes(rows: DataFrame) -> dict[str, str]:
+    """The options `rows` and `bytes` of `format("wheelsched")` for a DataFrame that is to be written.
+
+    Runs it once: keep it (`persist`) when that is dear.
+
+    Raises:
+        ConfigError: it cannot be written.
+    """
+    from pyspark.sql import functions as f
+
+    check_written({field.name: field.dataType.simpleString() for field in rows.schema})
+    found = rows.agg(f.count("*").alias("rows"), f.sum(row_bytes(rows.columns)).alias("bytes")).first()
+    counted = {} if found is None else found.asDict()
+    return {name: str(counted.get(name) or 0) for name in ("rows", "bytes")}

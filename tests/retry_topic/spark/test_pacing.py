@@ -1,0 +1,56 @@
+"""Paces and options of a write: what moves a due, what is refused, without Spark."""
+
+from __future__ import annotations
+
+from statistics import mean
+
+import pytest
+
+from retry_topic.spark.source.options import read_scope, read_writing
+from retry_topic.spark.source.pacing import Pace, check_room, rate_problem
+from wheel_sched.errors import ConfigError, Rejected
+
+IDS = [f"m{n}" for n in range(2_000)]
+
+
+def test_a_pace_moves_dues_later_and_evenly() -> None:
+    """By a hash of the id: the same in every run; from the row's own due, or from now when that is later."""
+    spread = Pace(10_000)
+    late = [spread.due_ms(name, 500) - 500 for name in IDS]
+    assert all(0 <= one < 10_000 for one in late)
+    assert 4_700 < mean(late) < 5_300
+    assert late == [Pace(10_000).due_ms(name, 500) - 500 for name in IDS]
+    assert Pace().due_ms("m", 7) == 7
+    rate = Pace.of_rate(2_000, 100, 1_000_000)
+    assert rate.spread_ms == 20_000
+    assert all(1_000_000 <= rate.due_ms(name, 5) < 1_020_000 for name in IDS)
+    assert rate.due_ms("m", 2_000_000) >= 2_000_000
+    assert Pace.of_rate(0, 5, 9).due_ms("m", 0) == 9
+
+
+@pytest.mark.parametrize("rate", [0.0, -1.0, 1e7, float("nan")])
+def test_a_rate_that_is_none_is_refused(rate: float) -> None:
+    """Also what is no number."""
+    assert "above 0" in (rate_problem(rate) or "")
+    assert rate_problem(None) is None
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    """A server that does not say what it has is not held against a write."""
+    with pytest.raises(Rejected, match=r"30 rows need about 5\.0 MB and the server has 4\.0 MB left"):
+        check_room(5_000_000, 4_000_000, "30 rows")
+    check_room(5_000_000, 5_000_000, "30 rows")
+    check_room(5_000_000, None, "30 rows")
+
+
+def test_every_mistake_of_a_write_is_named() -> None:
+    """All at once; reading takes no option of writing."""
+    with pytest.raises(ConfigError) as caught:
+        read_writing({"rate": "ten", "spread_ms": "5", "form": "items", "memory_limit": "much"}, streaming=False)
+    assert len(caught.value.problems) == 6
+    with pytest.raises(ConfigError, match="6 problems"):
+        read_writing({"rate": "5", "rows": "5", "bytes": "5", "job_id": "j", "states": "due"}, streaming=True)
+    with pytest.raises(ConfigError, match="expected no option rate where the store is read"):
+        read_scope({"rate": "5"}, 3)
+    found = read_writing({"rate": "5", "rows": "7", "job_id": "j", "bytes": "9", "memory_limit": "8"}, streaming=False)
+    assert (found.rate, found.rows, found.job_id, found.bytes_needed, found.memory_limit) == (5.0, 7, "j", 9, 8)
