@@ -14,6 +14,8 @@ def test_an_id_is_sixteen_url_safe_characters() -> None:
     """Short enough for a sorted set, safe in links and on command lines; the value is pinned for ever."""
     assert re.fullmatch(r"[A-Za-z0-9_-]{16}", retry_id("billing", "orders", 3, "42"))
     assert retry_id("billing", "orders", 3, "42") == "OBoUXvLOTHkS8gO7"
+    # a command would take a dash for an option
+    assert all(retry_id("billing", "orders", 0, str(offset))[0].isalpha() for offset in range(500))
 
 
 PARTS = st.tuples(st.text(), st.text(), st.integers(0, 99), st.text())
