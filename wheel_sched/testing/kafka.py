@@ -177,7 +177,7 @@ class TemporaryKafka:
         """
         self.sigkill()
         command = self._command("kafka.Kafka", "server.properties")
-        self._process = Leashed(command, cwd=self.folder, out=self.folder / "out")
+        self._process = Leashed(command, cwd=self.folder, out=self.folder / "out", env=_environment())
         until_s = time.monotonic() + START_TIMEOUT_S
         while not self._serves():
             if self._process.poll() is not None or time.monotonic() >= until_s:
@@ -218,6 +218,7 @@ class TemporaryKafka:
             self._command(*arguments),
             check=False,
             cwd=self.folder,
+            env=_environment(),
             capture_output=True,
             text=True,
             timeout=START_TIMEOUT_S,
@@ -249,6 +250,11 @@ _MEMORY = ("-Xms1g", "-Xmx1g", "-XX:MetaspaceSize=128m")  # as its own start scr
 # stops the broker for a millisecond or two, where others do for 20 to 100; a Java without it takes its default
 _COLLECTOR = ("-XX:+IgnoreUnrecognizedVMOptions", "-XX:+UseShenandoahGC")
 _CLUSTER_ID = "d2hlZWwtc2NoZWQtdGVzdA"  # 16 bytes in base64; it must not begin with a dash
+
+
+def _environment() -> dict[str, str]:
+    """Ours, without what it tells every Java: two collectors cannot be chosen."""
+    return {name: value for name, value in os.environ.items() if name != "JDK_JAVA_OPTIONS"}
 
 
 @contextlib.contextmanager
