@@ -72,6 +72,11 @@ class Outside:
         theirs.close()
         self._pipe.recv()
 
+    def ask(self, question: Any) -> Any:
+        """Wait for what a task says to a question; EOFError when it died."""
+        self._pipe.send(question)
+        return self._pipe.recv()
+
     def stop(self) -> None:
         """Ask a task that runs until told so to end."""
         self._pipe.send("stop")

@@ -12,7 +12,8 @@ from uuid import uuid4
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from benchmarks.kafka.site import Reader, Site
+from benchmarks.kafka.reader import Reader
+from benchmarks.kafka.site import Site
 from retry_topic.brokers.kafka import KafkaBroker
 from wheel_sched.store import MAX_BATCH
 

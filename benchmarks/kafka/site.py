@@ -5,15 +5,15 @@ from __future__ import annotations
 import contextlib
 import gc
 import random
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 from uuid import uuid4
 
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer
 
+from benchmarks.kafka.reader import Reader
 from benchmarks.rounds import spread
 from benchmarks.server import BenchServer, bench_server
 from retry_topic.brokers.kafka import KafkaBroker
@@ -31,7 +31,6 @@ from wheel_sched.testing.kafka import VERSION, temporary_kafka
 
 T = TypeVar("T")
 
-PATIENCE_S = 180.0
 _BATCH = 500
 _BODY = b"x" * 200
 
@@ -62,61 +61,6 @@ class Timed(NamedTuple):
 
     spread_ms: dict[str, float]
     early: int
-
-
-@dataclass(slots=True)
-class Reader:
-    """Reads committed records of a topic from its end on, in a thread, and notes when each came."""
-
-    servers: str
-    topic: str
-    partitions: int
-    came: list[tuple[bytes, int]] = field(default_factory=list)
-    _stopping: threading.Event = field(default_factory=threading.Event)
-    _reading: threading.Event = field(default_factory=threading.Event)
-    _thread: threading.Thread | None = None
-
-    def __enter__(self) -> Reader:
-        self._thread = threading.Thread(target=self._read, daemon=True)
-        self._thread.start()
-        self._reading.wait(PATIENCE_S)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopping.set()
-        if self._thread is not None:
-            self._thread.join(PATIENCE_S)
-
-    def wait(self, count: int) -> None:
-        """Until so many have come."""
-        until_s = time.monotonic() + PATIENCE_S
-        while len(self.came) < count:
-            if time.monotonic() > until_s:
-                raise TimeoutError(f"{len(self.came)} of {count} messages came within {PATIENCE_S:g} s")
-            time.sleep(0.005)
-
-    def _read(self) -> None:
-        client: Any = Consumer(
-            {
-                "bootstrap.servers": self.servers,
-                "group.id": "reader",
-                "isolation.level": "read_committed",
-                "enable.auto.commit": False,
-                "fetch.wait.max.ms": 100,
-            }
-        )
-        client.assign([TopicPartition(self.topic, n, 0) for n in range(self.partitions)])
-        client.poll(1.0)
-        self._reading.set()
-        while not self._stopping.is_set():
-            first = client.poll(0.1)
-            if first is None:
-                continue
-            now_ms = time.time_ns() // 1_000_000
-            for record in (first, *client.consume(2_000, 0)):
-                if record.error() is None:
-                    self.came.append((record.value(), now_ms))
-        client.close()
 
 
 def failed(home: Home, group: str, count: int) -> None:

@@ -1,0 +1,76 @@
+"""The judge: a reader of committed records, in a process of its own, so that it shares no lock with what it judges."""
+
+from __future__ import annotations
+
+import time
+from multiprocessing.connection import Connection
+from typing import Any
+
+from confluent_kafka import Consumer, TopicPartition
+
+from benchmarks.outside import Outside
+
+PATIENCE_S = 180.0
+
+
+class Reader:
+    """Reads a topic from its end on, and notes when each record came.
+
+    Args:
+        servers: of the cluster.
+        topic: to be read.
+        partitions: it has.
+    """
+
+    def __init__(self, servers: str, topic: str, partitions: int) -> None:
+        self.came: list[tuple[bytes, int]] = []
+        self._outside = Outside(_read, servers, topic, partitions)
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._outside.stop()
+
+    def wait(self, count: int) -> None:
+        """Until so many have come: `came` has the value of each, and when it was there, in ms.
+
+        Raises:
+            TimeoutError: they did not come.
+        """
+        self.came = self._outside.ask(count)
+        if len(self.came) < count:
+            raise TimeoutError(f"{len(self.came)} of {count} messages came within {PATIENCE_S:g} s")
+
+
+def _read(pipe: Connection, servers: str, topic: str, partitions: int) -> None:
+    """Ready when it reads; asked for a number of records it tells all it has as soon as these have come."""
+    client: Any = Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": "reader",
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "fetch.wait.max.ms": 100,
+        }
+    )
+    client.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
+    client.poll(1.0)
+    pipe.send("ready")
+    came: list[tuple[bytes, int]] = []
+    wanted, until_s = 0, 0.0
+    while True:
+        if pipe.poll():
+            asked = pipe.recv()
+            if asked == "stop":
+                break
+            wanted, until_s = asked, time.monotonic() + PATIENCE_S
+        first = client.poll(0.1)
+        now_ms = time.time_ns() // 1_000_000
+        for record in () if first is None else (first, *client.consume(2_000, 0)):
+            if record.error() is None:
+                came.append((record.value(), now_ms))
+        if wanted and (len(came) >= wanted or time.monotonic() > until_s):
+            pipe.send(came)
+            wanted = 0
+    client.close()
