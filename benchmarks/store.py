@@ -60,7 +60,7 @@ class Sizes:
 
 
 FULL = Sizes()
-QUICK = Sizes(rounds=5, messages_per_round=10_000, messages=200_000, stall_rounds=2)
+QUICK = Sizes(rounds=5, messages_per_round=10_000, messages=200_000, stall_rounds=3)
 
 
 def run(sizes: Sizes) -> dict[str, Any]:
