@@ -21,11 +21,11 @@ PATIENCE_S = 40.0
 # Starts a child of its own and says who both are; neither ends by itself.
 PAIR = """
 import os, subprocess, sys, time
-other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])  # until the leash ends it
 with open(sys.argv[1] + ".new", "w") as told:
     told.write(f"{os.getpid()} {other.pid}")
 os.rename(sys.argv[1] + ".new", sys.argv[1])
-time.sleep(600)
+time.sleep(600)  # until the leash ends it
 """
 
 # Has a pair on a leash, and waits to be killed.
@@ -34,7 +34,7 @@ import sys, time
 from wheel_sched.testing.leash import Leashed
 child = Leashed([sys.executable, "-c", *sys.argv[1:]])
 print(child.pid, flush=True)
-time.sleep(600)
+time.sleep(600)  # until the test kills it
 """
 
 
