@@ -131,7 +131,9 @@ def test_what_a_consumer_cannot_forward_stays_unsettled_and_the_rest_is_forwarde
     assert again.poll(1, 500) == reader.poll(1, 500) == []
 
 
-def test_failed_messages_come_back_over_a_login(kafka: TemporaryKafka, name: str) -> None:
+def test_failed_messages_come_back_over_a_login(
+    kafka: TemporaryKafka, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Every client of a service and a consumer logs in; one that may not is told so."""
     seen: list[bytes] = []
     done = threading.Event()
@@ -149,6 +151,7 @@ def test_failed_messages_come_back_over_a_login(kafka: TemporaryKafka, name: str
             assert not any(home.broker.publish([Message(f"{name}-orders", b"one")]))
             assert done.wait(PATIENCE_S)
     assert seen == [b"one"] * 3
+    monkeypatch.setattr("retry_topic.brokers.kafka.topology.TIMEOUT_S", 8.0)  # it is tried again all that time
     stranger = KafkaBroker(kafka.as_guest("wrong"))
     with pytest.raises(BrokerError, match="Authentication failed"):
         stranger.topics()

@@ -1,7 +1,7 @@
 """Flow control of what goes out in transactions: what is held back is no attempt, and none of it is lost.
 
-Retries wait for an hour here and are then let go in one call, so that all of them ask for their release at once, however
-slow the machine: what a limit then holds back is known to the message.
+Retries wait for an hour here and are then let go in one call, so that all of them ask for their release at once,
+however slow the machine: what a limit then holds back is known to the message.
 """
 
 from __future__ import annotations

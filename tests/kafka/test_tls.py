@@ -21,9 +21,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.timeout(240)]
 PATIENCE_S = 60.0
 
 
-def test_failed_messages_come_back_and_die_over_tls(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_messages_come_back_and_die_over_tls(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Logged in by SCRAM: consumers, intake, transactions and dead letters; one message comes back and succeeds, the
     other is dead after its last attempt. A client that trusts somebody else is told why it gets no answer."""
     with temporary_kafka(tls=True) as kafka:

@@ -79,7 +79,11 @@ _STATES = {"c": "closed", "o": "open", "h": "half open"}
 
 def _flow(flow: Flow) -> dict[str, Any]:
     """A flow or a circuit as plain data."""
-    names = ("granted", "rate", "budget", "interval", "spread") if flow.destination is None else ("refused", "opens", "probes")
+    names = (
+        ("granted", "rate", "budget", "interval", "spread")
+        if flow.destination is None
+        else ("refused", "opens", "probes")
+    )
     state = {} if flow.destination is None else {"circuit": _STATES.get(flow.state)}
     return {
         "topic": flow.topic,
@@ -92,7 +96,7 @@ def _flow(flow: Flow) -> dict[str, Any]:
 def _flow_line(flow: Flow, now_ms: int) -> str:
     numbers = flow.numbers
     if flow.destination is None:
-        told = [f"{numbers['granted']:,} released"] if "granted" in numbers else []  # nobody asks where nothing is limited
+        told = [f"{numbers['granted']:,} released"] if "granted" in numbers else []
         told += [f"{numbers[name]:,} held back by the {name}" for name in ("rate", "budget") if numbers.get(name)]
         told += [f"{numbers['spread']:,} spread"] if numbers.get("spread") else []
         return f"{flow.topic}: {', '.join(told)}"

@@ -1,7 +1,7 @@
 """Kafka's two stand-ins, which need neither Java nor Maven; `tests/kafka` has the real broker.
 
-librdkafka's imitation of a cluster has groups and no transactions; noida-db, a server in one binary, has transactions and
-does not notice that a member has died. What asks for one of them by name is counted in the last line of a run (see
+librdkafka's imitation of a cluster has groups and no transactions; noida-db, a server in one binary, has transactions
+and does not notice that a member has died. What asks for one of them by name is counted in the last line of a run (see
 tests/conftest.py).
 """
 

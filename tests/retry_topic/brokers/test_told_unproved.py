@@ -53,7 +53,7 @@ def test_a_run_without_any_of_them_claims_nothing(told: Told) -> None:
 @pytest.mark.real
 def test_a_run_closes_with_what_it_has_tried(tmp_path: Path) -> None:
     """A real run, in a worker process as the layers have them, where neither Java nor Maven is."""
-    chosen = [HERE / "test_kafka_conformance.py", "-k", "TestClassicOnTheImitation and nothing_to_publish"]
+    chosen = [HERE / "test_kafka_conformance.py", "-k", "TestKip848OnTheImitation and nothing_to_publish"]
     command = [sys.executable, "-m", "pytest", "-n", "1", "-m", "real and not kafka", "-p", "no:cacheprovider", *chosen]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     ended = subprocess.run(
