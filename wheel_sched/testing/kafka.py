@@ -29,7 +29,7 @@ from wheel_sched.testing.leash import Leashed
 from wheel_sched.testing.mock_cluster import MockCluster
 from wheel_sched.testing.servers import free_port
 
-VERSION = "4.3.1"  # the newest release there is
+VERSION = "4.3.1"  # a newer one is taken when all that uses it has passed over it
 CONNECTOR = "4.2.0"  # the newest of Spark's connector that is published with all it needs; Spark 4.3 runs it
 START_TIMEOUT_S = 120.0
 FETCH_TIMEOUT_S = 600.0
