@@ -153,6 +153,8 @@ def hand_over(patient: Patient) -> Finding:
     mode: str = describe(patient.url, patient.settings)
     if mode == "one script":
         return ok("hand-over", "one script: exactly once, store and topics share the server")
+    if mode == "transactions":
+        return ok("hand-over", "transactions: exactly once for who reads committed records; `wheel-sched kafka doctor`")
     return ok("hand-over", f"{mode}: at least once, with a stable id")
 
 
