@@ -57,7 +57,7 @@ def findings(broker: KafkaBroker, asked: Asked) -> Iterator[Finding]:
         yield _topics(broker, group, own)
         yield _copies(broker, group, [topic for topic in own.values() if topic in topics], len(brokers))
     yield _claims(broker, asked.settings.namespace, asked.shards)
-    yield _in_doubt(asked.settings)
+    yield in_doubt(asked.settings)
     yield timeouts(broker, asked.lease_ms)
     settings = _settings(broker, _admin.ResourceType.BROKER, [str(min(brokers))])[str(min(brokers))]
     yield retention(settings)
@@ -123,7 +123,7 @@ def _claims(broker: KafkaBroker, namespace: str, shards: int) -> Finding:
     return ok("claims", f"{topic}: the number of {known} of {shards} shards is known")
 
 
-def _in_doubt(settings: Settings) -> Finding:
+def in_doubt(settings: Settings) -> Finding:
     """Whether messages are held because the cluster had forgotten which claims went out."""
     try:
         with opened(settings) as store:
@@ -178,7 +178,8 @@ def longest_transaction(settings: Mapping[str, str], ours_ms: int) -> Finding:
 def creation(settings: Mapping[str, str]) -> Finding:
     """Whether topics come about by being named."""
     if settings.get("auto.create.topics.enable") == "true":
-        return warn("creation", "auto.create.topics.enable=true: a mistyped topic of another client is a new one", "")
+        mend = "set it to false on the brokers"
+        return warn("creation", "auto.create.topics.enable=true: a mistyped topic of another client is a new one", mend)
     return ok("creation", "topics are created on purpose only")
 
 

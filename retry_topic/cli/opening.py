@@ -26,7 +26,11 @@ KEEP = 10_000  # records of a topic that stay after every group has settled them
 @contextlib.contextmanager
 def opened_home(settings: Settings, *, create: bool = False) -> Iterator[Home]:
     """The home, closed at the end of the block; only with `create` is a namespace or a data folder made."""
-    with server_url(settings, create=create) as url:
+    with contextlib.ExitStack() as stack:
+        broker: Broker | None = None
+        if settings.kafka is not None:  # before anything is made: its settings can be wrong
+            broker = stack.enter_context(contextlib.closing(kafka_broker(settings)))
+        url = stack.enter_context(server_url(settings, create=create))
         store = open_store(
             url,
             namespace=settings.namespace,
@@ -34,13 +38,11 @@ def opened_home(settings: Settings, *, create: bool = False) -> Iterator[Home]:
             durability=settings.durability,
             replicas=settings.replicas,
         )
-        with store, Home(store, _broker(settings, store)) as home:
+        with store, Home(store, broker or _streams(settings, store)) as home:
             yield home
 
 
-def _broker(settings: Settings, store: DelayStore) -> Broker:
-    if settings.kafka is not None:
-        return kafka_broker(settings)
+def _streams(settings: Settings, store: DelayStore) -> Broker:
     client: Any = getattr(store.backend, "client")  # noqa: B009  # of the kind of backend that a URL gives
     return RedisStreamsBroker(client, prefix=settings.prefix, maxlen=KEEP)
 

@@ -15,6 +15,7 @@ from retry_topic.home import Home
 from wheel_sched.cli.failing import CommandFailed
 from wheel_sched.cli.options import Session, confirm, dry_run_option, json_option, pass_session, yes_option
 from wheel_sched.cli.output import Progress, amount, emit, instant, note, one_line, say
+from wheel_sched.errors import ConfigError
 
 
 @click.command()
@@ -63,13 +64,19 @@ def replay(
     with opened_home(session.settings) as home:
         if target is not None and target not in home.broker.topics():
             raise CommandFailed(f"there is no topic {target!r}: nothing was replayed; see `wheel-sched topics`")
-        letters = DeadLetters(home, secrets=secrets_of(session.settings))
+        secrets = secrets_of(session.settings)
+        letters = DeadLetters(home, secrets=secrets)
         selection = Selection(ids=frozenset(ids)) if ids else _selection(home, chosen)
         plan = letters.replay(selection, dry_run=True, limit=chosen.limit, max_replays=max_replays, target=target)
         if ids and plan.matched < len(set(ids)):
             raise CommandFailed(
                 f"{len(set(ids)) - plan.matched} of the ids are no dead letters: nothing was replayed; see "
                 "`wheel-sched ls --dead`"
+            )
+        if not secrets and any(letter.state.signature is not None for letter in plan.samples):
+            raise ConfigError(
+                "these letters are signed, and what is not signed again is dead at its next failure: nothing was "
+                "replayed; give the file of the group's secrets, --secrets FILE"
             )
         if dry_run:
             _tell_plan(home, plan, pace, as_json)
