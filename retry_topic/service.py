@@ -66,7 +66,7 @@ class ServiceConfig:
             Each takes some 150 bytes. Defaults to 0: none.
         reference_above: payloads of more bytes than this stay in the retry topic, which must keep them for as long as a
             message may wait; the store holds where they are (Kafka). Defaults to 0: all are stored.
-        topics: the group's own, where they are not named after it; consumers need the same. Defaults to those named
+        group_topics: the group's own, where they are not named after it; consumers need the same. Defaults to those named
             after it.
         hand_over: "auto" takes the one-script way (exactly once) where it is possible and no policy limits releases;
             "settle" never. Defaults to "auto".
@@ -83,7 +83,7 @@ class ServiceConfig:
     linger_messages: int = 500
     history: int = 0
     reference_above: int = 0
-    topics: GroupTopics = NAMED_AFTER_GROUP
+    group_topics: GroupTopics = NAMED_AFTER_GROUP
 
     def __post_init__(self) -> None:
         problems = []
@@ -135,7 +135,7 @@ class RetryService:
         self.home = home
         self.group = check_group(group)
         self.config = config or ServiceConfig()
-        self._topics = self.config.topics.of(group)
+        self._topics = self.config.group_topics.of(group)
         policy_set = PolicySet(policies) if isinstance(policies, RetryPolicy) else policies or PolicySet()
         log_broker = home.broker if isinstance(home.broker, LogBroker) else None
         make = Intake if log_broker is None else SliceIntake
@@ -149,7 +149,7 @@ class RetryService:
             seen=seen,
             history=self.config.history,
             reference_above=self.config.reference_above,
-            topics=self.config.topics,
+            topics=self.config.group_topics,
         )
         limited = is_limited(policy_set)
         # what the server pushes by itself nobody can hold back
@@ -228,8 +228,10 @@ class RetryService:
             self._state = "running"
 
     def _warn_of_timeouts(self) -> None:
-        """Say that the order of time-outs is not kept. Nothing is doubled by it, so it is not refused: a claim goes out
-        in a transaction with its number, whoever has the lease. But one may be taken back under way, and goes out later.
+        """Say that the order of time-outs is not kept.
+
+        It is not refused, because nothing is doubled by it: a claim goes out in a transaction with its number, whoever
+        has the lease. But one may be taken back under way, and goes out later.
         """
         delivery_ms = getattr(self.home.broker, "delivery_timeout_ms", None)
         transaction_ms = getattr(self.home.broker, "transaction_timeout_ms", None)
@@ -238,7 +240,7 @@ class RetryService:
         lease_ms = self.config.dispatcher.lease_ms
         if not transaction_ms > lease_ms > delivery_ms:
             logger.warning(
-                "service.timeouts: expected transaction_timeout_ms > lease_ms > delivery_timeout_ms, got: %d, %d and %d; "
+                "service.timeouts: expected transaction_timeout_ms > lease_ms > delivery_timeout_ms, got: %d, %d, %d; "
                 "nothing is doubled by it, but claims may be taken back under way and sent later",
                 transaction_ms,
                 lease_ms,
@@ -272,9 +274,7 @@ class RetryService:
                     self._away = False
                     self._read_log(reader, self.intake)
                     continue
-                consumer = self.home.broker.consumer(
-                    [self._topics["retry"]], self.group, idle_ms=self.config.idle_ms
-                )
+                consumer = self.home.broker.consumer([self._topics["retry"]], self.group, idle_ms=self.config.idle_ms)
                 self._away = False
                 while not self._stopping.is_set():
                     deliveries = consumer.poll(self.config.batch, _POLL_MS)

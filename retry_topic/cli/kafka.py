@@ -156,8 +156,9 @@ def lag(session: Session, groups: tuple[str, ...], topics: GroupTopics, as_json:
     with _opened(session) as broker:
         from confluent_kafka import TopicPartition
 
+        owned = _owned(topics, groups)
         everywhere = broker.topology.places()
-        for group, own in _owned(topics, groups).items():
+        for group, own in owned.items():
             for reader, always in ((intake_group_of(group), own["retry"]), (group, own["redelivery"])):
                 committed = broker.groups.committed(reader, everywhere)
                 places = [

@@ -194,7 +194,7 @@ def _transaction(broker: KafkaBroker) -> Finding:
 
 
 def _copies_of(broker: KafkaBroker, topics: Sequence[str]) -> dict[str, tuple[int, int]]:
-    """Of each topic, of its partition that has fewest: copies, and those in sync; without those that may not be seen."""
+    """Of each topic that may be seen, of its partition that has fewest: copies, and those in sync."""
     found = broker.topology.admin.list_topics(timeout=TIMEOUT_S).topics
     return {
         topic: min((len(one.replicas), len(one.isrs)) for one in found[topic].partitions.values())

@@ -19,7 +19,7 @@ from types import FrameType
 import click
 
 from retry_topic.cli.group_topics import topics_options
-from retry_topic.cli.opening import opened_home, policies_of, secrets_of
+from retry_topic.cli.opening import kafka_broker, opened_home, policies_of, secrets_of
 from retry_topic.home import Home
 from retry_topic.names import GroupTopics
 from retry_topic.service import RetryService, ServiceConfig
@@ -141,8 +141,10 @@ def serve(
         history=history,
         reference_above=reference_above,
         secrets=secrets_of(settings),
-        topics=topics,
+        group_topics=topics,
     )
+    if settings.kafka is not None:
+        kafka_broker(settings).close()  # before a server is started for it: its settings can be wrong
     stopping = threading.Event()
     received: list[int] = []
 

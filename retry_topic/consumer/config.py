@@ -29,7 +29,7 @@ class ConsumerConfig:
             the topic.
         history: how many attempts the store keeps, as in `ServiceConfig`: a consumer adds those that went through after
             a failure, in the background. Defaults to 0: none.
-        topics: the group's own, as in `ServiceConfig`. Defaults to those named after it.
+        group_topics: the group's own, as in `ServiceConfig`. Defaults to those named after it.
     """
 
     concurrency: int = 8
@@ -41,7 +41,7 @@ class ConsumerConfig:
     reports: bool = False
     destination: str = ""
     history: int = 0
-    topics: GroupTopics = NAMED_AFTER_GROUP
+    group_topics: GroupTopics = NAMED_AFTER_GROUP
 
     def __post_init__(self) -> None:
         problems = [

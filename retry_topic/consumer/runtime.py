@@ -133,7 +133,7 @@ class Consumer:
             if self._state != "new":
                 return
             broker = self.home.broker
-            own = self.config.topics.of(self.group)
+            own = self.config.group_topics.of(self.group)
             create_topics(broker, {"retry": own["retry"], "redelivery": own["redelivery"]})
             in_order = self.config.ordering == "key"
             topics = [*(() if in_order else self.topics), own["redelivery"]]
@@ -280,14 +280,14 @@ class Consumer:
         return True
 
     def _state_of(self, message: Message) -> RetryState:
-        return retry_state(self.group, message, self.config.secrets, self.config.topics)
+        return retry_state(self.group, message, self.config.secrets, self.config.group_topics)
 
     def _hand_over(self, delivery: Delivery, sink: Sink) -> None:
         self._give(delivery, self._state_of(delivery.message), sink)
 
     def _give(self, delivery: Delivery, state: RetryState, sink: Sink) -> None:
         """Have a delivery handled; its outcome goes to `sink`."""
-        message = delivered_message(self.group, delivery.message, state, self.config.topics)
+        message = delivered_message(self.group, delivery.message, state, self.config.group_topics)
         if delivery.deliveries > self.config.crash_cap:
             self.stats.poison += 1
             sink.put(self._failed(delivery, state, outlived(delivery.deliveries)))
@@ -350,7 +350,7 @@ class Consumer:
         print_: str | None = None,
         started_ms: int | None = None,
     ) -> Outcome:
-        secrets, topics = self.config.secrets, self.config.topics
+        secrets, topics = self.config.secrets, self.config.group_topics
         forward = failed_message(self.group, delivery.message, state, failure, print_, secrets, started_ms, topics)
         return Outcome(delivery, "dead" if failure.verdict == "dead" else "retried", forward)
 

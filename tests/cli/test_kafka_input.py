@@ -124,7 +124,11 @@ def test_the_settings_of_kafka_come_from_all_places(tmp_path: Path) -> None:
     file.write_text('group_protocol = "consumer"\ntransactions = false\nsecrets = "keys"\n')
     loaded = load_settings({"group_protocol": "classic"}, env={"WHEEL_SCHED_TRANSACTIONS": "True"}, file=file)
     settings = loaded.settings
-    assert (settings.group_protocol, settings.transactions, settings.secrets) == ("classic", True, str(tmp_path / "keys"))
+    assert (settings.group_protocol, settings.transactions, settings.secrets) == (
+        "classic",
+        True,
+        str(tmp_path / "keys"),
+    )
     with pytest.raises(ConfigError) as caught:
         load_settings({"group_protocol": "new"}, env={"WHEEL_SCHED_TRANSACTIONS": "maybe"})
     assert len(caught.value.problems) == 2
@@ -251,7 +255,10 @@ def test_topics_that_are_not_there_are_not_replayed_from_or_to(away: Any, imitat
 @pytest.mark.real
 def test_the_doctor_of_the_store_tells_kafkas_hand_over(cli: Any) -> None:
     """Of the topics that are used, without asking the cluster; settings that cannot be are a problem."""
-    hand_over = {"--no-transactions": "claim, publish, settle: at least once", "--transactions": "transactions: exactly"}
+    hand_over = {
+        "--no-transactions": "claim, publish, settle: at least once",
+        "--transactions": "transactions: exactly",
+    }
     for flag, said in hand_over.items():
         found = {one["check"]: one for one in cli.json("--kafka", NOWHERE, flag, "doctor")["findings"]}
         assert found["hand-over"]["evidence"].startswith(said)

@@ -1,4 +1,4 @@
-"""The commands about Kafka over a real broker, as processes: what they create, find, refuse, and a service that serves."""
+"""The commands about Kafka over a real broker, as processes: what they create, find and refuse, and how they serve."""
 
 from __future__ import annotations
 
@@ -67,7 +67,9 @@ def test_a_groups_topics_have_sane_settings_whoever_creates_them(
     kafka: TemporaryKafka, broker: KafkaBroker, name: str
 ) -> None:
     """`init`, with settings of the user's, and a service that starts without it; read back from the cluster."""
-    run(kafka.bootstrap, name, "kafka", "init", name, "--setting", "retention.ms=3600000", "--dead-topic", f"{name}-dlt")
+    run(
+        kafka.bootstrap, name, "kafka", "init", name, "--setting", "retention.ms=3600000", "--dead-topic", f"{name}-dlt"
+    )
     other = f"{name}-other"
     with connect("memory:", broker=KafkaBroker(kafka.bootstrap), namespace=name) as home, RetryService(home, other):
         pass
@@ -110,7 +112,9 @@ def test_the_doctor_finds_what_is_wrong_on_the_cluster(kafka: TemporaryKafka, na
     assert {one["check"]: one["level"] for one in report["findings"]}["time-outs"] == "ok"
 
 
-def test_signed_letters_are_replayed_signed(kafka: TemporaryKafka, broker: KafkaBroker, name: str, tmp_path: Path) -> None:
+def test_signed_letters_are_replayed_signed(
+    kafka: TemporaryKafka, broker: KafkaBroker, name: str, tmp_path: Path
+) -> None:
     """Or not at all: what is not signed again is dead at its next failure."""
     run(kafka.bootstrap, name, "kafka", "init", name)
     state = sign(RetryState(id="x", attempt=8, original_topic="orders", consumer_group=name), SECRET)
@@ -168,7 +172,7 @@ def test_a_service_brings_back_what_failed(
 
         client = KafkaBroker(kafka.bootstrap, transactions="--no-transactions" not in options)
         with connect("embedded:data", broker=client, namespace=name) as home:
-            config = ConsumerConfig(topics=topics)
+            config = ConsumerConfig(group_topics=topics)
             client.create_topic(f"{name}-orders")
             with Consumer(home, f"{name}-orders", handle, group=name, config=config):
                 assert not any(client.publish([Message(f"{name}-orders", b"one")]))

@@ -22,8 +22,8 @@ from retry_topic.brokers.kafka.log import KafkaLog
 from retry_topic.brokers.kafka.originals import Originals
 from retry_topic.brokers.kafka.producing import Producing
 from retry_topic.brokers.kafka.sender import KafkaSender
-from retry_topic.brokers.kafka.topology import Topology, check_topic
 from retry_topic.brokers.kafka.topic_settings import settings_for
+from retry_topic.brokers.kafka.topology import Topology, check_topic
 from retry_topic.brokers.kafka.transactions import Transactions
 from retry_topic.brokers.protocol import PositionsOf, PublishFailure, joining
 from retry_topic.message import Message, Reference
@@ -72,11 +72,11 @@ class KafkaBroker:
         settings = {"bootstrap.servers": servers} if isinstance(servers, str) else dict(servers)
         problems = ours(settings)
         protocol = taken(settings, ("group.protocol",), "group_protocol", group_protocol, problems) or "classic"
-        names = ("delivery.timeout.ms", "message.timeout.ms")
-        delivery = taken(settings, names, "delivery_timeout_ms", delivery_timeout_ms, problems)
-        names = ("transaction.timeout.ms",)
-        transaction = taken(settings, names, "transaction_timeout_ms", transaction_timeout_ms, problems)
+        aliases = ("delivery.timeout.ms", "message.timeout.ms")
+        delivery = taken(settings, aliases, "delivery_timeout_ms", delivery_timeout_ms, problems)
         self.delivery_timeout_ms = milliseconds("delivery_timeout_ms", delivery, 8_000, problems)
+        longest = ("transaction.timeout.ms",)
+        transaction = taken(settings, longest, "transaction_timeout_ms", transaction_timeout_ms, problems)
         self.transaction_timeout_ms = milliseconds("transaction_timeout_ms", transaction, 60_000, problems)
         if not settings.get("bootstrap.servers"):
             problems.append("expected servers to be host:port, or settings with bootstrap.servers")

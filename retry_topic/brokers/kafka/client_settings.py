@@ -87,7 +87,7 @@ def refusals(
     """
     said = _refusal(_admin.AdminClient, settings)
     if said is not None:
-        apart = [(name, _refusal(_admin.AdminClient, {name: value})) for name, value in settings.items()]
+        apart = [(name, _refusal(_admin.AdminClient, {name: value}, settings)) for name, value in settings.items()]
         # one that only lacks its neighbours is refused by the client and not by the setting
         wrong = [_explained(name, text) for name, text in apart if text is not None and "Failed to create" not in text]
         return wrong or [_explained("", said)]
@@ -110,8 +110,10 @@ def checked_member(settings: dict[str, Any]) -> dict[str, Any]:
     return settings
 
 
-def _refusal(kind: Callable[[dict[str, Any]], Any], settings: Mapping[str, Any]) -> str | None:
-    """Why librdkafka makes no client of that kind, without secrets; None: it does.
+def _refusal(
+    kind: Callable[[dict[str, Any]], Any], settings: Mapping[str, Any], beside: Mapping[str, Any] | None = None
+) -> str | None:
+    """Why librdkafka makes no client of that kind, without their secrets, or those of `beside`; None: it does.
 
     What it would call while it works is left out: a callback for tokens would be asked for one.
     """
@@ -125,15 +127,14 @@ def _refusal(kind: Callable[[dict[str, Any]], Any], settings: Mapping[str, Any])
     except KafkaException as error:
         if not _is_refusal(error):
             raise
-        return _hidden(error.args[0].str(), settings)
+        return _hidden(error.args[0].str(), beside or settings)
     except (TypeError, ValueError) as error:
-        return _hidden(str(error), settings)
+        return _hidden(str(error), beside or settings)
     return None
 
 
 def _is_refusal(error: KafkaException) -> bool:
-    code: int = error.args[0].code()
-    return code == KafkaError._INVALID_ARG
+    return bool(error.args[0].code() == KafkaError._INVALID_ARG)
 
 
 def _explained(name: str, said: str) -> str:

@@ -311,8 +311,8 @@ def test_topics_that_are_named_are_used_in_place(bench: Bench, handler: Handlers
     """The group's own names are not made; failing, coming back and dying go by those that were given."""
     topics = GroupTopics(retry="orders-retry", redelivery="orders-again", dead="orders-dlt")
     handle = handler(ValueError("always"))
-    bench.serve(policy(max_attempts=2), topics=topics)
-    bench.consume(handle, topics=topics)  # type: ignore[arg-type]  # the configuration's
+    bench.serve(policy(max_attempts=2), group_topics=topics)
+    bench.consume(handle, group_topics=topics)
     bench.publish(b"m")
     bench.dead()
     assert handle.attempts == [1, 2]
