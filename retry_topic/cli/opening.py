@@ -62,6 +62,7 @@ def kafka_broker(settings: Settings, **more: Any) -> KafkaBroker:
     client = kafka_settings(settings.kafka)
     if settings.group_protocol is not None:
         client["group.protocol"] = settings.group_protocol  # said nearer than in the file of a client
+    client.setdefault("log_level", "0")  # each try of a client in vain is a line; errors say why
     return KafkaBroker(client, transactions=settings.transactions, **more)
 
 

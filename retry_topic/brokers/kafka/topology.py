@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Iterable, Mapping, Set
+from functools import partial
 from typing import Any
 
 from confluent_kafka import (
@@ -52,7 +54,8 @@ class Topology:
     def __init__(
         self, settings: Mapping[str, Any], partitions: int, replication: int, settings_of_topics: Mapping[str, str]
     ) -> None:
-        self.admin: Any = _admin.AdminClient(dict(settings))
+        self._troubles: deque[str] = deque(maxlen=1)  # of connections; the answers to calls do not name them
+        self.admin: Any = _admin.AdminClient({"error_cb": partial(_note, self._troubles), **settings})
         self._partitions = partitions
         self._replication = replication
         self._settings_of_topics = dict(settings_of_topics)
@@ -206,7 +209,9 @@ class Topology:
         try:
             cluster = self.admin.list_topics(timeout=TIMEOUT_S)
         except KafkaException as error:
-            raise broker_error(error, "the list of topics could not be read") from error
+            self.admin.poll(0)
+            why = f" ({self._troubles.pop()})" if self._troubles else ""
+            raise broker_error(error, f"the list of topics could not be read{why}") from error
         found, self._controlled = cluster.topics, not str(cluster.cluster_id).startswith("mockCluster")
         self._known = {name: len(topic.partitions) for name, topic in found.items() if topic.error is None}
         self._looked_s = time.monotonic()
@@ -224,3 +229,9 @@ class Topology:
                     f"topics were created and are not to be seen yet: {missing}; repeat in a moment"
                 )
             time.sleep(0.02)
+
+
+def _note(troubles: deque[str], error: KafkaError) -> None:
+    """Keep what says why; that all brokers are down is what it comes to."""
+    if error.code() != KafkaError._ALL_BROKERS_DOWN:
+        troubles.append(error.str().strip())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,9 +14,7 @@ from confluent_kafka.admin import AdminClient
 from retry_topic.brokers.kafka import KafkaBroker
 from retry_topic.brokers.kafka.client_settings import checked_member, refusals
 from retry_topic.brokers.kafka.topic_settings import settings_for
-from wheel_sched.errors import ConfigError
-
-_HELLO = b"\x16\x03"  # how a TLS client begins
+from wheel_sched.errors import BrokerUnavailable, ConfigError_HELLO = b"\x16\x03"  # how a TLS client begins
 
 CLIENTS: dict[str, Callable[[KafkaBroker], Any]] = {
     "producer": lambda broker: Producer(broker.producer_settings()),
@@ -61,6 +60,18 @@ def test_settings_are_passed_through_and_ours_are_refused() -> None:
         assert {name: settings[name] for name in login} == login
     with pytest.raises(ConfigError, match=r"expected group\.id to be left to us"):
         KafkaBroker({"bootstrap.servers": "127.0.0.1:1", "group.id": "mine"})
+
+
+def test_a_cluster_that_is_away_is_told_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which the answer to the call does not have: a wrong port looks like a wrong password there."""
+    monkeypatch.setattr("retry_topic.brokers.kafka.topology.TIMEOUT_S", 0.1)
+    broker = KafkaBroker(NOWHERE | {"log_level": 0})
+    told, until_s = "", time.monotonic() + 30
+    while "Connection refused" not in told:
+        assert time.monotonic() < until_s, told
+        with pytest.raises(BrokerUnavailable, match="the list of topics could not be read") as caught:
+            broker.topics()
+        told = str(caught.value)
 
 
 def test_both_protocols_of_groups_are_asked_for_as_told() -> None:
