@@ -66,8 +66,8 @@ class ServiceConfig:
             Each takes some 150 bytes. Defaults to 0: none.
         reference_above: payloads of more bytes than this stay in the retry topic, which must keep them for as long as a
             message may wait; the store holds where they are (Kafka). Defaults to 0: all are stored.
-        group_topics: the group's own, where they are not named after it; consumers need the same. Defaults to those named
-            after it.
+        group_topics: the group's own, where they are not named after it; consumers need the same. Defaults to those
+            named after it.
         hand_over: "auto" takes the one-script way (exactly once) where it is possible and no policy limits releases;
             "settle" never. Defaults to "auto".
     """

@@ -14,7 +14,11 @@ from confluent_kafka.admin import AdminClient
 from retry_topic.brokers.kafka import KafkaBroker
 from retry_topic.brokers.kafka.client_settings import checked_member, refusals
 from retry_topic.brokers.kafka.topic_settings import settings_for
-from wheel_sched.errors import BrokerUnavailable, ConfigError_HELLO = b"\x16\x03"  # how a TLS client begins
+from wheel_sched.errors import BrokerUnavailable, ConfigError
+
+NOWHERE = {"bootstrap.servers": "127.0.0.1:1"}
+PASSWORD = "a-password-nobody-may-see"
+_HELLO = b"\x16\x03"  # how a TLS client begins
 
 CLIENTS: dict[str, Callable[[KafkaBroker], Any]] = {
     "producer": lambda broker: Producer(broker.producer_settings()),
@@ -81,10 +85,6 @@ def test_both_protocols_of_groups_are_asked_for_as_told() -> None:
     assert (classic["group.protocol"], classic["session.timeout.ms"]) == ("classic", 30_000)
     assert newer["group.protocol"] == "consumer"
     assert "session.timeout.ms" not in newer
-
-
-NOWHERE = {"bootstrap.servers": "127.0.0.1:1"}
-PASSWORD = "a-password-nobody-may-see"
 
 
 @pytest.mark.parametrize(
