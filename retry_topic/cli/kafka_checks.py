@@ -15,6 +15,7 @@ from retry_topic.brokers.kafka.topology import TIMEOUT_S
 from wheel_sched.cli.doctor_finding import Finding, ok, problem, warn
 from wheel_sched.cli.failing import CommandFailed
 from wheel_sched.cli.opening import opened
+from wheel_sched.cli.output import amount
 from wheel_sched.config import Settings
 from wheel_sched.errors import BrokerError, WheelSchedError
 from wheel_sched.store import MAX_BATCH
@@ -117,7 +118,9 @@ def _claims(broker: KafkaBroker, namespace: str, shards: int) -> Finding:
     if count == 0:
         return warn("claims", f"{topic} is absent", "the first service creates it, or `wheel-sched kafka init`")
     if count < shards:
-        return problem("claims", f"{topic} has {count} partitions for {shards} shards", "add partitions to it")
+        return problem(
+            "claims", f"{topic} has {amount(count, 'partition')} for {shards} shards", "add partitions to it"
+        )
     numbers = broker.groups.committed(topic, [TopicPartition(topic, number) for number in range(shards)])
     known = sum(1 for number in range(shards) if (topic, number) in numbers)
     return ok("claims", f"{topic}: the number of {known} of {shards} shards is known")

@@ -112,6 +112,35 @@ def test_the_doctor_finds_what_is_wrong_on_the_cluster(kafka: TemporaryKafka, na
     assert {one["check"]: one["level"] for one in report["findings"]}["time-outs"] == "ok"
 
 
+def test_the_doctor_finds_missing_topics_partitions_and_rights(
+    kafka: TemporaryKafka, broker: KafkaBroker, name: str, tmp_path: Path
+) -> None:
+    """Of a client that logs in and may not write in transactions."""
+    rule = _admin.AclBinding(
+        _admin.ResourceType.TRANSACTIONAL_ID,
+        "wheel-sched-doctor-",
+        _admin.ResourcePatternType.PREFIXED,
+        "User:guest",
+        "*",
+        _admin.AclOperation.WRITE,
+        _admin.AclPermissionType.DENY,
+    )
+    for future in broker.topology.admin.create_acls([rule]).values():
+        future.result(30)
+    broker.topology.create([f"{name}.retry", f"{name}.claims"])
+    file = tmp_path / "client.properties"
+    file.write_text("".join(f"{key}={value}\n" for key, value in kafka.as_guest().items()))
+    (report,), _ = run(str(file), name, "--shards", "2", "kafka", "doctor", name, code=1)
+    problems = {one["check"]: one for one in report["findings"] if one["level"] == "problem"}
+    assert problems.keys() == {f"topics {name}", "claims", "rights"}
+    assert problems[f"topics {name}"]["evidence"] == f"absent: {name}.redelivery, {name}.dead"
+    assert problems[f"topics {name}"]["mend"] == f"wheel-sched kafka init {name}"
+    assert problems["claims"]["evidence"] == f"{name}.claims has 1 partition for 2 shards"
+    assert "authorization failed" in problems["rights"]["evidence"].lower()
+    (report,), _ = run(str(file), name, "--no-transactions", "kafka", "doctor", f"{name}-b", code=1)
+    assert "rights" not in {one["check"] for one in report["findings"]}  # nothing of it is used
+
+
 def test_signed_letters_are_replayed_signed(
     kafka: TemporaryKafka, broker: KafkaBroker, name: str, tmp_path: Path
 ) -> None:

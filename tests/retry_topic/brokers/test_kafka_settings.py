@@ -11,9 +11,11 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
 
+from retry_topic import RetryService, ServiceConfig, connect
 from retry_topic.brokers.kafka import KafkaBroker
 from retry_topic.brokers.kafka.client_settings import checked_member, refusals
 from retry_topic.brokers.kafka.topic_settings import settings_for
+from wheel_sched.dispatcher import DispatcherConfig
 from wheel_sched.errors import BrokerUnavailable, ConfigError
 
 NOWHERE = {"bootstrap.servers": "127.0.0.1:1"}
@@ -172,3 +174,16 @@ def test_a_groups_topics_are_created_as_they_are_used(replication: int, least: s
             "retention.ms": str(days * 86_400_000),
             "max.message.bytes": str(KafkaBroker("127.0.0.1:1").producer_settings()["message.max.bytes"]),
         }
+
+
+@pytest.mark.parametrize(("lease_ms", "warned"), [(10_000, False), (8_000, True), (60_000, True)])
+def test_a_service_says_that_its_time_outs_are_in_another_order(
+    lease_ms: int, warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It runs all the same: a claim goes out once whatever its lease is, only later."""
+    config = ServiceConfig(dispatcher=DispatcherConfig(lease_ms=lease_ms))
+    with connect("memory:", broker=KafkaBroker(NOWHERE)) as home:
+        service = RetryService(home, "g", config=config)
+        service._warn_of_timeouts()
+        service.stop()
+    assert ("service.timeouts" in caplog.text) == warned
