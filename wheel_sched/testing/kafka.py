@@ -124,7 +124,8 @@ class TemporaryKafka:
     It ends with this process, however that ends.
     """
 
-    def __init__(self, folder: Path, classpath: str) -> None:
+    def __init__(self, folder: Path, classpath: str, *, lasting: bool = False) -> None:
+        self._lasting = lasting
         self.folder = folder
         self.port = free_port()
         self.sasl_port = free_port()
@@ -206,7 +207,7 @@ class TemporaryKafka:
             "java",
             *_MEMORY,
             *_COLLECTOR,
-            "-XX:TieredStopAtLevel=1",
+            *(() if self._lasting else _QUICK),
             "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
             "-cp",
             self._classpath,
@@ -249,6 +250,7 @@ class TemporaryKafka:
 _MEMORY = ("-Xms1g", "-Xmx1g", "-XX:MetaspaceSize=128m")  # as its own start script has it
 # stops the broker for a millisecond or two, where others do for 20 to 100; a Java without it takes its default
 _COLLECTOR = ("-XX:+IgnoreUnrecognizedVMOptions", "-XX:+UseShenandoahGC")
+_QUICK = ("-XX:TieredStopAtLevel=1",)  # the optimizing compiler pays off after a minute of work, a test is over by then
 _CLUSTER_ID = "d2hlZWwtc2NoZWQtdGVzdA"  # 16 bytes in base64; it must not begin with a dash
 
 
@@ -258,8 +260,12 @@ def _environment() -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def temporary_kafka() -> Iterator[TemporaryKafka]:
+def temporary_kafka(*, lasting: bool = False) -> Iterator[TemporaryKafka]:
     """A broker over a new temporary folder; at the end both are gone.
+
+    Args:
+        lasting: it works for minutes, so that Java compiles it as it does in production. Defaults to False: it is ready
+            sooner, and slower ever after.
 
     Raises:
         ConfigError: there is no Java, its jars cannot be had, or it does not start.
@@ -267,7 +273,7 @@ def temporary_kafka() -> Iterator[TemporaryKafka]:
     classpath = kafka_classpath()
     folder = Path(tempfile.mkdtemp(prefix="wheel-sched-kafka-"))
     try:
-        kafka = TemporaryKafka(folder, classpath)
+        kafka = TemporaryKafka(folder, classpath, lasting=lasting)
         try:
             yield kafka
         finally:
