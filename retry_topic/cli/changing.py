@@ -13,6 +13,7 @@ import click
 from retry_topic.cli.choosing import Member, alter, choose, choosing_options, tell_dry_run, tell_outcomes
 from retry_topic.cli.filters import Filter
 from retry_topic.cli.opening import opened_home, secrets_of
+from retry_topic.cli.replaying import check_secrets
 from retry_topic.dead_letters import DeadLetters, Selection
 from retry_topic.home import Home
 from wheel_sched.cli.instants import DURATION, INSTANT
@@ -84,13 +85,15 @@ def retry(
     pace = Pace(rate, spread_ms)
     with opened_home(session.settings) as home:
         meant = choose(home, ids, _in_order(chosen), everything, ("due", "held"))
+        secrets = secrets_of(session.settings)
+        check_secrets((entry.letter.state for entry in meant.samples if entry.found.state == "dead"), secrets)
         counts = home.store.counts()
         now_ms = counts.now_us // 1000
         if dry_run:
             tell_dry_run("try", meant, now_ms, as_json)
             return 0
         outcomes = _reschedule(home, meant.living(), now_ms, pace)
-        outcomes += _replay(home, [member.id for member in meant.dead()], pace, secrets_of(session.settings))
+        outcomes += _replay(home, [member.id for member in meant.dead()], pace, secrets)
         paused = sum(member.topic in counts.paused for member in meant.living())
     code = tell_outcomes("will be tried", outcomes, as_json)
     if paused:

@@ -10,12 +10,12 @@ from retry_topic.cli.changing import Pace, rate_option, spread_option
 from retry_topic.cli.filters import Filter, entry_of, filter_options
 from retry_topic.cli.listing import as_dict
 from retry_topic.cli.opening import opened_home, secrets_of
+from retry_topic.cli.replaying import check_secrets
 from retry_topic.dead_letters import MAX_REPLAYS, DeadLetters, Replayed, Selection
 from retry_topic.home import Home
 from wheel_sched.cli.failing import CommandFailed
 from wheel_sched.cli.options import Session, confirm, dry_run_option, json_option, pass_session, yes_option
 from wheel_sched.cli.output import Progress, amount, emit, instant, note, one_line, say
-from wheel_sched.errors import ConfigError
 
 
 @click.command()
@@ -73,11 +73,7 @@ def replay(
                 f"{len(set(ids)) - plan.matched} of the ids are no dead letters: nothing was replayed; see "
                 "`wheel-sched ls --dead`"
             )
-        if not secrets and any(letter.state.signature is not None for letter in plan.samples):
-            raise ConfigError(
-                "these letters are signed, and what is not signed again is dead at its next failure: nothing was "
-                "replayed; give the file of the group's secrets, --secrets FILE"
-            )
+        check_secrets((letter.state for letter in plan.samples), secrets)
         if dry_run:
             _tell_plan(home, plan, pace, as_json)
             return 0

@@ -1,12 +1,22 @@
-"""A letter of a dead topic as it is sent through again."""
+"""Dead letters as they are sent through again: signed, where they were."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from retry_topic.headers import RetryState, read, retry_id, sign, write
 from retry_topic.message import Message
 from wheel_sched.errors import ConfigError
+
+
+def check_secrets(letters: Iterable[RetryState], secrets: Sequence[bytes]) -> None:
+    """Raise `ConfigError` where letters were signed and there is no secret to sign them again."""
+    if not secrets and any(state.signature is not None for state in letters):
+        raise ConfigError(
+            "these letters are signed, and what is not signed again is dead at its next failure: none of them was "
+            "replayed; give the file of the group's secrets, --secrets FILE, WHEEL_SCHED_SECRETS or secrets = in "
+            "wheel-sched.toml"
+        )
 
 
 def replayed(
@@ -27,11 +37,7 @@ def replayed(
         ConfigError: it was signed, and there is no secret to sign it with: its next failure would be its last.
     """
     state = read(letter.headers)
-    if state.signature is not None and not secrets:
-        raise ConfigError(
-            f"the letters of {group} are signed, and what is not signed again is dead at its next failure: give the "
-            "file of the group's secrets, --secrets FILE, WHEEL_SCHED_SECRETS or secrets = in wheel-sched.toml"
-        )
+    check_secrets([state], secrets)
     source = letter.source
     place = (0, "") if source is None else (source.partition, source.offset)
     origin = state.original_topic if to == own["redelivery"] else to
