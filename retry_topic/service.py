@@ -107,6 +107,8 @@ class ServiceConfig:
             problems.append(f"expected history to be a whole number from 0 up, got: {self.history!r}")
         if type(self.reference_above) is not int or self.reference_above < 0:
             problems.append(f"expected reference_above to be a whole number from 0 up, got: {self.reference_above!r}")
+        if not isinstance(self.group_topics, GroupTopics):
+            problems.append(f"expected group_topics to be GroupTopics, got: {self.group_topics!r}")
         problems += secrets_problems(self.secrets)
         if problems:
             raise ConfigError(problems)

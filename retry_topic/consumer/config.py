@@ -61,6 +61,8 @@ class ConsumerConfig:
             problems.append(f"expected reports to be True or False, got: {self.reports!r}")
         if not isinstance(self.destination, str):
             problems.append(f"expected destination to be the name of a header, got: {self.destination!r}")
+        if not isinstance(self.group_topics, GroupTopics):
+            problems.append(f"expected group_topics to be GroupTopics, got: {self.group_topics!r}")
         problems += secrets_problems(self.secrets)
         if problems:
             raise ConfigError(problems)

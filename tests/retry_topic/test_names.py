@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import retry_topic
-from retry_topic import GroupTopics
+from retry_topic import ConsumerConfig, GroupTopics, ServiceConfig
 from wheel_sched.errors import ConfigError
 
 
@@ -59,5 +59,8 @@ def test_a_name_that_is_anothers_default_is_refused() -> None:
     """Which of them it is only shows with the group; an impossible group shows there as well."""
     with pytest.raises(ConfigError, match="to be distinct"):
         GroupTopics(dead="billing.retry").of("billing")
-    with pytest.raises(ConfigError, match="expected group"):
+    for config in (ServiceConfig, ConsumerConfig):
+        with pytest.raises(ConfigError, match="expected group_topics to be GroupTopics"):
+            config(group_topics="orders-retry")  # type: ignore[arg-type]  # what it is to refuse
+    with pytest.raises(ConfigError, match="expected group to be"):
         GroupTopics(retry="r", redelivery="b", dead="d").of("a b")
