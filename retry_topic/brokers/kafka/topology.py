@@ -11,7 +11,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Set
-from functools import partial
 from typing import Any
 
 from confluent_kafka import (
@@ -41,6 +40,19 @@ def check_topic(topic: str) -> None:
         )
 
 
+def _listened_to(settings: Mapping[str, Any], trouble: deque[str]) -> dict[str, Any]:
+    """Settings of a client that notes what it says about its connections; whoever else wants to hear it, does."""
+    theirs = settings.get("error_cb")
+
+    def told(error: Any) -> None:
+        if error.code() != KafkaError._ALL_BROKERS_DOWN:  # which only follows from something else
+            trouble.append(error.str())
+        if theirs is not None:
+            theirs(error)
+
+    return {**settings, "error_cb": told}
+
+
 class Topology:
     """The cluster's topics.
 
@@ -54,8 +66,8 @@ class Topology:
     def __init__(
         self, settings: Mapping[str, Any], partitions: int, replication: int, settings_of_topics: Mapping[str, str]
     ) -> None:
-        self._troubles: deque[str] = deque(maxlen=1)  # of connections; the answers to calls do not name them
-        self.admin: Any = _admin.AdminClient({"error_cb": partial(_note, self._troubles), **settings})
+        self._trouble: deque[str] = deque(maxlen=1)
+        self.admin: Any = _admin.AdminClient(_listened_to(settings, self._trouble))
         self._partitions = partitions
         self._replication = replication
         self._settings_of_topics = dict(settings_of_topics)
@@ -209,9 +221,10 @@ class Topology:
         try:
             cluster = self.admin.list_topics(timeout=TIMEOUT_S)
         except KafkaException as error:
-            self.admin.poll(0)
-            why = f" ({self._troubles.pop()})" if self._troubles else ""
+            self.admin.poll(0)  # a call says that it was not answered, and only this why: no trust, no login, no host
+            why = f" ({self._trouble[0]})" if self._trouble else ""
             raise broker_error(error, f"the list of topics could not be read{why}") from error
+        self._trouble.clear()
         found, self._controlled = cluster.topics, not str(cluster.cluster_id).startswith("mockCluster")
         self._known = {name: len(topic.partitions) for name, topic in found.items() if topic.error is None}
         self._looked_s = time.monotonic()
@@ -229,9 +242,3 @@ class Topology:
                     f"topics were created and are not to be seen yet: {missing}; repeat in a moment"
                 )
             time.sleep(0.02)
-
-
-def _note(troubles: deque[str], error: KafkaError) -> None:
-    """Keep what says why; that all brokers are down is what it comes to."""
-    if error.code() != KafkaError._ALL_BROKERS_DOWN:
-        troubles.append(error.str().strip())
