@@ -32,7 +32,6 @@ from retry_topic.headers import MAX_COUNT, retry_id
 from retry_topic.herds import Herds, Ready
 from retry_topic.intake import MAX_BODY_BYTES, Insist, Intake, as_grave
 from retry_topic.message import Message
-from retry_topic.names import dead_topic_of
 from wheel_sched.errors import BrokerUnavailable, StaleCount, StalePosition, TakenId
 from wheel_sched.store import Item, Outcome, Position, Stored, Tries
 from wheel_sched.store.operations import new_token
@@ -332,7 +331,7 @@ class SliceIntake(Intake):
         Raises:
             BrokerUnavailable: some may be there; repeat it.
         """
-        topic = dead_topic_of(self._group)
+        topic = self._dead_topic
         messages = [case.message.to(topic) for case in dead if case.message is not None]
         failures = self._home.broker.publish(messages)
         again = []

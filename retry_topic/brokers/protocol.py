@@ -270,6 +270,29 @@ class FieldsBroker(Protocol):
         ...
 
 
+@runtime_checkable
+class GroupTopicsBroker(Protocol):
+    """What a broker may offer besides: topics of a group that are created as what they are for wants it."""
+
+    def create_group_topics(self, topics: Mapping[str, str]) -> list[str]:
+        """Create those of "retry", "redelivery" and "dead" that are absent; which were created."""
+        ...
+
+
+def create_topics(broker: Broker, topics: Mapping[str, str]) -> None:
+    """Create a group's topics where they are absent; by what they are for ("retry", "redelivery", "dead").
+
+    Raises:
+        ConfigError: a name is impossible.
+        BrokerError: the broker refused or does not answer.
+    """
+    if isinstance(broker, GroupTopicsBroker):
+        broker.create_group_topics(topics)
+        return
+    for topic in topics.values():
+        broker.create_topic(topic)
+
+
 def joining(topics: Sequence[str], group: str, idle_ms: int) -> tuple[str, ...]:
     """The distinct topics of a consumer to be, in the order given; every implementation checks its arguments here.
 

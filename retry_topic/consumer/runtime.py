@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from retry_topic.brokers.protocol import BrokerConsumer, Delivery, LogBroker, PartitionedBroker
+from retry_topic.brokers.protocol import BrokerConsumer, Delivery, LogBroker, PartitionedBroker, create_topics
 from retry_topic.consumer.config import ConsumerConfig, ConsumerStats
 from retry_topic.consumer.failing import (
     delivered_message,
@@ -41,7 +41,7 @@ from retry_topic.headers import RetryState
 from retry_topic.history import Attempt, HistoryWriter, releasing_shard
 from retry_topic.home import EXPIRES_HEADER, Home
 from retry_topic.message import Message
-from retry_topic.names import check_group, redelivery_topic_of, retry_topic_of
+from retry_topic.names import check_group
 from retry_topic.policy import Failure
 from retry_topic.verdict import Ack, DeadLetter, Retry, verdict_of
 from wheel_sched.errors import BrokerError, ConfigError, Rejected
@@ -133,9 +133,10 @@ class Consumer:
             if self._state != "new":
                 return
             broker = self.home.broker
-            broker.create_topic(retry_topic_of(self.group))
+            own = self.config.group_topics.of(self.group)
+            create_topics(broker, {"retry": own["retry"], "redelivery": own["redelivery"]})
             in_order = self.config.ordering == "key"
-            topics = [*(() if in_order else self.topics), redelivery_topic_of(self.group)]
+            topics = [*(() if in_order else self.topics), own["redelivery"]]
             consumer = broker.consumer(topics, self.group, idle_ms=self.config.idle_ms)
             self._consumer = consumer
             settler = Settler(broker, consumer, self._in_flight, self.stats, self.config.idle_ms, self._history)
@@ -279,14 +280,14 @@ class Consumer:
         return True
 
     def _state_of(self, message: Message) -> RetryState:
-        return retry_state(self.group, message, self.config.secrets)
+        return retry_state(self.group, message, self.config.secrets, self.config.group_topics)
 
     def _hand_over(self, delivery: Delivery, sink: Sink) -> None:
         self._give(delivery, self._state_of(delivery.message), sink)
 
     def _give(self, delivery: Delivery, state: RetryState, sink: Sink) -> None:
         """Have a delivery handled; its outcome goes to `sink`."""
-        message = delivered_message(self.group, delivery.message, state)
+        message = delivered_message(self.group, delivery.message, state, self.config.group_topics)
         if delivery.deliveries > self.config.crash_cap:
             self.stats.poison += 1
             sink.put(self._failed(delivery, state, outlived(delivery.deliveries)))
@@ -349,7 +350,8 @@ class Consumer:
         print_: str | None = None,
         started_ms: int | None = None,
     ) -> Outcome:
-        forward = failed_message(self.group, delivery.message, state, failure, print_, self.config.secrets, started_ms)
+        secrets, topics = self.config.secrets, self.config.group_topics
+        forward = failed_message(self.group, delivery.message, state, failure, print_, secrets, started_ms, topics)
         return Outcome(delivery, "dead" if failure.verdict == "dead" else "retried", forward)
 
     def _went_through(self, delivery: Delivery, state: RetryState, started_ms: int) -> Attempt | None:
