@@ -32,6 +32,7 @@ from retry_topic.fingerprint import fingerprint
 from retry_topic.headers import (
     MAX_COUNT,
     Restating,
+    homeward,
     read,
     retry_id,
     sign,
@@ -334,7 +335,7 @@ class Intake:
     def _to_dead_topic(self, consumer: BrokerConsumer, buried: Sequence[Case]) -> None:
         """Tell everybody who listens to the dead topic. The store has the letter; a deleted topic comes back."""
         topic = dead_topic_of(self._group)
-        pairs = [(case.delivery, case.message.to(topic)) for case in buried if case.message is not None]
+        pairs = [(case.delivery, homeward(case.message.to(topic))) for case in buried if case.message is not None]
         refused = _refused(consumer, pairs)
         if refused:
             with contextlib.suppress(BrokerError):

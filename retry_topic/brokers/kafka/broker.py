@@ -19,6 +19,7 @@ from retry_topic.brokers.kafka.consumer import KafkaConsumer
 from retry_topic.brokers.kafka.groups import Groups
 from retry_topic.brokers.kafka.log import KafkaLog
 from retry_topic.brokers.kafka.originals import Originals
+from retry_topic.brokers.kafka.placing import Placing
 from retry_topic.brokers.kafka.producing import Producing
 from retry_topic.brokers.kafka.sender import KafkaSender
 from retry_topic.brokers.kafka.topology import Topology, check_topic
@@ -39,6 +40,10 @@ _OURS = frozenset(
 )
 
 
+_LEAST_BUFFER = 1024 * 1024
+_MOST_FETCHED = 1024 * 1024 * 1024  # librdkafka's numbers have 31 bits
+
+
 class KafkaBroker:
     """Publish to and consume from the topics of a Kafka cluster.
 
@@ -53,6 +58,8 @@ class KafkaBroker:
             idempotent producers and the header `retry-id` are what is left. Defaults to True.
         group_protocol: "classic", or "consumer" for KIP-848 (Kafka 4). Defaults to "classic".
         delivery_timeout_ms: how long a message may take to its broker; below a dispatcher's lease. Defaults to 8 s.
+        buffer_bytes: how much of what is fetched and not handed out a consumer, or an intake, has in memory at a time,
+            whatever the records' number and size; about, a record larger than that goes through. Defaults to 64 MiB.
         transaction_timeout_ms: after which the cluster aborts a transaction of a dead producer; above
             `delivery_timeout_ms`. Defaults to 60 s.
 
@@ -74,6 +81,7 @@ class KafkaBroker:
         group_protocol: Literal["classic", "consumer"] = "classic",
         delivery_timeout_ms: int = 8_000,
         transaction_timeout_ms: int = 60_000,
+        buffer_bytes: int = 64 * 1024 * 1024,
     ) -> None:
         settings = {"bootstrap.servers": servers} if isinstance(servers, str) else dict(servers)
         problems = [
@@ -85,6 +93,8 @@ class KafkaBroker:
             problems.append(f"expected partitions to be a whole number from 1 up, got: {partitions!r}")
         if group_protocol not in ("classic", "consumer"):
             problems.append(f"expected group_protocol to be 'classic' or 'consumer', got: {group_protocol!r}")
+        if type(buffer_bytes) is not int or buffer_bytes < _LEAST_BUFFER:
+            problems.append(f"expected buffer_bytes to be a whole number from {_LEAST_BUFFER:,} up, got: {buffer_bytes!r}")
         if not 1_000 <= delivery_timeout_ms < transaction_timeout_ms:
             problems.append(
                 "expected 1,000 <= delivery_timeout_ms < transaction_timeout_ms, got: "
@@ -104,8 +114,11 @@ class KafkaBroker:
         self.transactions = transactions
         self.delivery_timeout_ms = delivery_timeout_ms
         self.transaction_timeout_ms = transaction_timeout_ms
+        # a half in buffers of ours; a quarter in the client's queue, which is full when it is above that, and a fetch
+        self._full_bytes, self._fetch_bytes = buffer_bytes // 2, min(buffer_bytes // 4, _MOST_FETCHED)
         self._group_protocol = group_protocol
         self.topology = Topology(self.settings, partitions, replication, topic_settings)
+        self.placing = Placing(self.topology)
         self.groups = Groups(self.settings)
         self._producing: Producing | None = None
         self._originals = Originals(self.settings, self.topology)
@@ -130,7 +143,7 @@ class KafkaBroker:
                 self.topology.create(absent)
         if self._producing is None:
             self._producing = Producing(self.producer_settings(), self.topology.partitions, self._timeout_s)
-        return self._producing.publish(messages)
+        return self._producing.publish(self.placing.placed(messages))
 
     def consumer(self, topics: Sequence[str], group: str, *, idle_ms: int = 30_000) -> KafkaConsumer:
         """Join `group` on `topics`, which are created when absent; a new group starts at their beginning.
@@ -154,6 +167,8 @@ class KafkaBroker:
             transactions,
             self.publish,
             partial(self.groups.places, group),
+            self.placing.placed,
+            self._full_bytes,
         )
         self._consumers.add(consumer)
         return consumer
@@ -162,7 +177,15 @@ class KafkaBroker:
         """Read `topic` as a member of `group` whose positions are kept elsewhere; created when absent."""
         joining([topic], group, idle_ms)
         self.topology.create([topic])
-        log = KafkaLog(self.member_settings(group, idle_ms), topic, group, self.topology, self.groups, positions)
+        log = KafkaLog(
+            self.member_settings(group, idle_ms),
+            topic,
+            group,
+            self.topology,
+            self.groups,
+            positions,
+            self._full_bytes,
+        )
         self._logs.add(log)
         return log
 
@@ -251,6 +274,8 @@ class KafkaBroker:
             "auto.offset.reset": "earliest",
             "max.poll.interval.ms": max(300_000, 2 * idle_ms),
             "fetch.wait.max.ms": 100,
+            "fetch.max.bytes": max(self._fetch_bytes, int(self.settings.get("message.max.bytes", 1_000_000))),
+            "queued.max.messages.kbytes": max(1, self._fetch_bytes // 1024),
             "fetch.error.backoff.ms": 100,
             "group.protocol": self._group_protocol,
             **(classic if self._group_protocol == "classic" else {}),

@@ -1,6 +1,6 @@
 """One member of a Kafka consumer group that settles records one by one, in any order.
 
-One thread of ours polls the client, fills a buffer and pauses it when that is full; whoever calls `poll` takes from the
+One thread of ours polls the client, fills a buffer and pauses it when that is full, of records or of bytes; whoever calls `poll` takes from the
 buffer, and commits in the ledgers' texts that it did before a record is handed out, so that a death counts against it.
 Whoever settles commits what that moves. Commits go one after the other, so that none overtakes a later one.
 
@@ -33,6 +33,7 @@ from wheel_sched.errors import BrokerError, BrokerUnavailable
 logger = logging.getLogger("retry_topic.kafka")
 
 _FULL, _LOW = 1_000, 250  # records in the buffer at which fetching pauses, and goes on
+_AT_ONCE = 100  # taken from the client before it is seen how large they are
 _TURN_S = 0.05  # how soon the polling thread sees what others want of it when it has nothing out
 _SHORT_S = 0.002  # the same while it has
 _CLOSE_S = 15.0
@@ -51,6 +52,8 @@ class KafkaConsumer:
         transactions: of this member, for `forward`; None: it publishes first and settles after.
         publish: the broker's.
         places: where the group has committed, with the texts beside.
+        placed: says of messages where on their topics they go.
+        full_bytes: in the buffer at which fetching pauses.
     """
 
     def __init__(
@@ -61,8 +64,12 @@ class KafkaConsumer:
         transactions: Transactions | None,
         publish: Publish,
         places: Callable[[list[TopicPartition]], list[TopicPartition]],
+        placed: Callable[[Sequence[Message]], list[Message]],
+        full_bytes: int,
     ) -> None:
+        self._full_bytes = full_bytes
         self._places = places
+        self._placed = placed
         self._settings = dict(settings)
         self._topics = list(topics)
         self._idle_ms = idle_ms
@@ -111,7 +118,7 @@ class KafkaConsumer:
                         if failure is not None:
                             if isinstance(failure, BrokerError):
                                 raise failure
-                            raise broker_error(failure, "the cluster does not answer")
+                            raise broker_error(failure, f"reading as group {self._settings['group.id']!r}")
                         left_s = until_s - time.monotonic()
                         if left_s <= 0 or limit < 1:
                             return []
@@ -291,7 +298,7 @@ class KafkaConsumer:
             offsets = self._hands.accounts({(topic, partition) for _, topic, partition, _ in handles})
         done = False
         try:
-            failures = transactions.send([pairs[index][1] for index in chosen], offsets, group)
+            failures = transactions.send(self._placed([pairs[index][1] for index in chosen]), offsets, group)
             done = not any(failures)
             for index, failure in zip(chosen, failures, strict=True):
                 answers[index] = failure
@@ -402,8 +409,10 @@ class KafkaConsumer:
             except BaseException as error:
                 asked.set_exception(error)
         record = client.poll(timeout_s)
-        if record is not None:
-            self._keep([record, *client.consume(_FULL, 0)])
+        records = [] if record is None else [record]
+        while records:
+            self._keep(records)
+            records = [] if self._full else client.consume(_AT_ONCE, 0)
         self._flow(client)
 
     def _keep(self, records: Sequence[Any]) -> None:
@@ -418,13 +427,17 @@ class KafkaConsumer:
                     self._failure = KafkaException(error)
             self._changed.notify_all()
 
+    @property
+    def _full(self) -> bool:
+        return self._hands.fetched >= _FULL or self._hands.fetched_bytes >= self._full_bytes
+
     def _flow(self, client: Any) -> None:
         """Pause fetching while the buffer is full: back-pressure without leaving the group."""
-        count = self._hands.fetched
-        if not self._paused and count >= _FULL:
+        hands = self._hands
+        if not self._paused and self._full:
             client.pause(client.assignment())
             self._paused = True
-        elif self._paused and count <= _LOW:
+        elif self._paused and hands.fetched <= _LOW and hands.fetched_bytes <= self._full_bytes // 4:
             client.resume(client.assignment())
             self._paused = False
 

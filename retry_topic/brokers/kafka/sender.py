@@ -20,6 +20,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from retry_topic.brokers.kafka.attendant import LeftBehind, attended
 from retry_topic.brokers.kafka.faults import broker_error
 from retry_topic.brokers.protocol import InDoubt, PublishFailure
+from retry_topic.headers import homeward
 from retry_topic.message import Message
 from wheel_sched.errors import BrokerUnavailable
 
@@ -76,7 +77,7 @@ class KafkaSender:
 
     def send(self, shard: int, number: int, messages: Sequence[Message]) -> list[PublishFailure | None]:
         """See `ClaimSender`."""
-        sender = self._senders[shard]
+        sender, messages = self._senders[shard], self._broker.placing.placed(map(homeward, messages))
         if not sender.ready:  # a new producer would fence whoever owns the shard by now: that is for the owner to do
             raise InDoubt(f"the producer of shard {shard} was given up: who owns the shard is to be asked first")
         offsets = [TopicPartition(self.topic, shard, number)]
