@@ -9,7 +9,7 @@ Delivery is at least once: a consumer that dies has its messages handed to anoth
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import inspect
 import logging
 import random
@@ -30,6 +30,7 @@ from retry_topic.consumer.failing import (
     retry_state,
     too_late,
 )
+from retry_topic.consumer.handler_loop import HandlerLoop
 from retry_topic.consumer.heads import Heads
 from retry_topic.consumer.ordered import OrderedTopic
 from retry_topic.consumer.partitions import OrderedPartitions
@@ -100,14 +101,13 @@ class Consumer:
         self._in_flight = InFlight(self.config.idle_ms)
         self._stopping = threading.Event()
         self._stopped = threading.Event()
-        self._cut_off = False
         self._state = "new"
         self._lock = threading.Lock()
         self._consumer: BrokerConsumer | None = None
         self._settler: Settler | None = None
         self._history = HistoryWriter(home.store, self.config.history) if self.config.history else None
         self._pool: ThreadPoolExecutor | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop: HandlerLoop | None = None
         self._threads: dict[str, threading.Thread] = {}
         self._heads: Heads | None = None
         self._ordered: list[OrderedReader] = []
@@ -141,8 +141,8 @@ class Consumer:
             settler = Settler(broker, consumer, self._in_flight, self.stats, self.config.idle_ms, self._history)
             self._settler = settler
             if self._asynchronous:
-                self._loop = asyncio.new_event_loop()
-                self._spawn(self._loop.run_forever, "loop")
+                self._loop = HandlerLoop(self._handle_async)
+                self._spawn(self._loop.run, "loop")
             else:
                 self._pool = ThreadPoolExecutor(self.config.concurrency, thread_name_prefix=f"{self.group}-handler")
             if self._history is not None:
@@ -210,11 +210,9 @@ class Consumer:
         if self._history is not None:
             self._history.stop(left_s() + 2)
         if self._loop is not None:
-            self._cut_off = True
-            self._loop.call_soon_threadsafe(_end, self._loop)
+            self._loop.end()
             self._threads["loop"].join(2)
-            if not self._loop.is_running():
-                self._loop.close()
+            self._loop.close()
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
         if self._consumer is not None:
@@ -250,9 +248,10 @@ class Consumer:
             self.stats.in_flight = len(self._in_flight)
             suspects = [delivery for delivery in fresh if is_suspect(delivery, self.config.crash_cap)]
             careful = careful and bool(suspects)
-            for delivery in fresh:
-                if delivery not in suspects:
-                    give(delivery)
+            with self._loop.together() if self._loop is not None else contextlib.nullcontext():
+                for delivery in fresh:
+                    if delivery not in suspects:
+                        give(delivery)
             self._one_by_one(suspects, give)
 
     def _one_by_one(self, suspects: list[Delivery], give: Callable[[Delivery], None]) -> None:
@@ -294,7 +293,7 @@ class Consumer:
             self.stats.expired += 1
             sink.put(self._failed(delivery, state, too_late()))
         elif self._loop is not None:
-            asyncio.run_coroutine_threadsafe(self._handle_async(delivery, state, message, sink), self._loop)
+            self._loop.give(delivery, state, message, sink)
         elif self._pool is not None:
             self._pool.submit(self._handle, delivery, state, message, sink)
 
@@ -309,17 +308,19 @@ class Consumer:
         self._report(message, state, outcome)
         sink.put(outcome)
 
-    async def _handle_async(self, delivery: Delivery, state: RetryState, message: Message, sink: Sink) -> None:
+    async def _handle_async(
+        self, loop: HandlerLoop, delivery: Delivery, state: RetryState, message: Message, sink: Sink
+    ) -> None:
         started_ms = _now_ms()
         try:
             awaitable: Awaitable[Any] = self._handler(message)
             outcome = self._judged(delivery, state, started_ms, await awaitable)
         except BaseException as error:
-            if self._cut_off:
+            if loop.cut_off:
                 raise  # by `stop`: it did not fail, it comes again
             outcome = self._raised(delivery, state, started_ms, error)
         self._report(message, state, outcome)
-        sink.put(outcome)
+        loop.ended(sink, outcome)
 
     def _report(self, message: Message, state: RetryState, outcome: Outcome) -> None:
         if self._reporter is not None:
@@ -368,11 +369,3 @@ def _now_ms() -> int:
 def is_suspect(delivery: Delivery, crash_cap: int) -> bool:
     """Whether consumers died over it so often that what is handled beside it is in danger of its blame."""
     return max(2, min(_SUSPECT_FROM, crash_cap)) <= delivery.deliveries <= crash_cap
-
-
-def _end(loop: asyncio.AbstractEventLoop) -> None:
-    """Cancel what still runs and stop the loop once it has seen that; in the loop's thread."""
-    tasks = asyncio.all_tasks(loop)
-    for task in tasks:
-        task.cancel()
-    loop.call_soon(lambda: loop.call_soon(loop.stop))  # a cancelled task takes one turn to end

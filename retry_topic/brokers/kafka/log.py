@@ -235,7 +235,7 @@ class KafkaLog:
                     return
                 part.read = record.offset()
                 part.buffer.append(record)
-                self._bytes += _size((record,))
+                self._bytes += len(record) + RECORD_BYTES
             elif error.code() in EXPELLED:
                 self._expelled = True
             elif error.fatal() or error.code() not in UNANSWERED | TOPIC_GONE:
@@ -272,7 +272,11 @@ class KafkaLog:
 
     def _assigned(self, client: Any, partitions: list[TopicPartition]) -> None:
         try:
-            self._topic_id = self._topology.topic_id(self._topic)
+            topic_id = self._topology.topic_id(self._topic)
+            if self._parts and topic_id != self._topic_id:  # those we have are of another one
+                self._begin_anew("another id")
+                return
+            self._topic_id = topic_id
             parts = [
                 _Part(place.partition, source_of(self._group, self._topic_id, place.partition)) for place in partitions
             ]
