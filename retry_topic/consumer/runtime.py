@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from retry_topic.brokers.protocol import BrokerConsumer, Delivery, LogBroker, PartitionedBroker
+from retry_topic.brokers.protocol import BrokerConsumer, Delivery, LogBroker, PartitionedBroker, PartitionedConsumer
 from retry_topic.consumer.config import ConsumerConfig, ConsumerStats
 from retry_topic.consumer.failing import (
     delivered_message,
@@ -104,6 +104,7 @@ class Consumer:
         self._state = "new"
         self._lock = threading.Lock()
         self._consumer: BrokerConsumer | None = None
+        self._topic_id_of: Callable[[Delivery], str] | None = None
         self._settler: Settler | None = None
         self._history = HistoryWriter(home.store, self.config.history) if self.config.history else None
         self._pool: ThreadPoolExecutor | None = None
@@ -138,6 +139,7 @@ class Consumer:
             topics = [*(() if in_order else self.topics), redelivery_topic_of(self.group)]
             consumer = broker.consumer(topics, self.group, idle_ms=self.config.idle_ms)
             self._consumer = consumer
+            self._topic_id_of = consumer.topic_id_of if isinstance(consumer, PartitionedConsumer) else None
             settler = Settler(broker, consumer, self._in_flight, self.stats, self.config.idle_ms, self._history)
             self._settler = settler
             if self._asynchronous:
@@ -350,7 +352,16 @@ class Consumer:
         print_: str | None = None,
         started_ms: int | None = None,
     ) -> Outcome:
-        forward = failed_message(self.group, delivery.message, state, failure, print_, self.config.secrets, started_ms)
+        forward = failed_message(
+            self.group,
+            delivery.message,
+            state,
+            failure,
+            print_,
+            self.config.secrets,
+            started_ms,
+            None if self._topic_id_of is None else self._topic_id_of(delivery),
+        )
         return Outcome(delivery, "dead" if failure.verdict == "dead" else "retried", forward)
 
     def _went_through(self, delivery: Delivery, state: RetryState, started_ms: int) -> Attempt | None:

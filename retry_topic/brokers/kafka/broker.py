@@ -168,6 +168,7 @@ class KafkaBroker:
             self.publish,
             partial(self.groups.places, group),
             self.placing.placed,
+            self.topology.topic_id,
             self._full_bytes,
         )
         self._consumers.add(consumer)

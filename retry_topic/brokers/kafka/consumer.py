@@ -53,6 +53,7 @@ class KafkaConsumer:
         publish: the broker's.
         places: where the group has committed, with the texts beside.
         placed: says of messages where on their topics they go.
+        topic_id: the name for ever of a topic.
         full_bytes: in the buffer at which fetching pauses.
     """
 
@@ -65,8 +66,11 @@ class KafkaConsumer:
         publish: Publish,
         places: Callable[[list[TopicPartition]], list[TopicPartition]],
         placed: Callable[[Sequence[Message]], list[Message]],
+        topic_id: Callable[[str], str],
         full_bytes: int,
     ) -> None:
+        self._topic_id = topic_id
+        self._topic_ids: dict[str, str] = {}  # as of the last time that partitions of the topic came
         self._full_bytes = full_bytes
         self._places = places
         self._placed = placed
@@ -190,6 +194,11 @@ class KafkaConsumer:
     def term_of(self, delivery: Delivery) -> int:
         """See `PartitionedConsumer`."""
         return int(delivery.handle[0])
+
+    def topic_id_of(self, delivery: Delivery) -> str:
+        """See `PartitionedConsumer`."""
+        topic = delivery.handle[1]
+        return self._topic_ids.get(topic, topic)
 
     def rejoin(self) -> None:
         """See `PartitionedConsumer`."""
@@ -447,6 +456,7 @@ class KafkaConsumer:
         if not partitions:
             return
         try:
+            self._topic_ids.update({topic: self._topic_id(topic) for topic in {place.topic for place in partitions}})
             known = {(place.topic, place.partition): place for place in self._places(partitions)}
         except BrokerError as error:  # what is raised in here, librdkafka would not know what to do with
             with self._changed:
