@@ -1,8 +1,8 @@
 """HandlerLoop: the event loop that `async def` handlers run on, in a thread of its own.
 
-Waking a loop is what a hand-over costs: it writes to a socket, and two threads change places. So what is polled together
-goes over in one call, in which a task is made of each delivery; and what ends in one turn of the loop goes to be settled
-in one call. What is given while the loop has not got to the last call goes with that.
+Waking a loop is what a hand-over costs: it writes to a socket, and two threads change places. So what is polled
+together goes over in one call, in which a task is made of each delivery; and what ends in one turn of the loop goes to
+be settled in one call. What is given while the loop has not got to the last call goes with that.
 
 Threads: `give` and `together` from any, the rest in the loop's own. A task that is not done is held until it is: the
 loop alone would not.

@@ -60,9 +60,10 @@ def test_a_handler_that_stands_still_holds_up_fetching_and_nothing_else(kafka: T
 
     config = ConsumerConfig(concurrency=4, idle_ms=SESSION_MS)
     with connect("memory:", broker=broker, namespace=name) as home:
-        with RetryService(home, name, RetryPolicy(delay=Fixed(base_ms=50))), Consumer(
-            home, name, handle, group=name, config=config
-        ) as consumer:
+        with (
+            RetryService(home, name, RetryPolicy(delay=Fixed(base_ms=50))),
+            Consumer(home, name, handle, group=name, config=config) as consumer,
+        ):
             member = consumer._consumer
             until(lambda: watch() > 100, lambda: member)
             stands_until_s = time.monotonic() + 2 * SESSION_MS / 1000

@@ -1,4 +1,4 @@
-"""Retry topics of SmallRye and Pulsar that we take over: counts go on, and messages come back to where they are from."""
+"""Retry topics of SmallRye and Pulsar that we take over: counts go on, messages come back to where they are from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topics that are deleted and made anew under a running service: another log, read from its beginning, each record once."""
+"""Topics that are made anew under a running service: another log, read from its beginning, each record once."""
 
 from __future__ import annotations
 

@@ -32,7 +32,13 @@ def told(message: Message) -> Place:
     source = message.source
     headers = tuple(pair for pair in message.headers if pair[0] not in HEADER_NAMES)
     partition = message.partition if source is None else source.partition
-    return message.value, message.key, headers, partition, message.timestamp_ms if source is None else source.timestamp_ms
+    return (
+        message.value,
+        message.key,
+        headers,
+        partition,
+        message.timestamp_ms if source is None else source.timestamp_ms,
+    )
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,11 @@ def test_an_intake_that_may_not_read_says_so_and_is_not_ready(
         broker.create_topic(topic)
     assert not any(broker.publish([Message(retry_topic_of(name), b"failed")]))
     broker.close()
-    what = (_types.TOPIC, retry_topic_of(name), "DESCRIBE") if missing == "topic" else (_types.GROUP, intake_group_of(name))
+    what = (
+        (_types.TOPIC, retry_topic_of(name), "DESCRIBE")
+        if missing == "topic"
+        else (_types.GROUP, intake_group_of(name))
+    )
     policy = RetryPolicy(delay=Fixed(base_ms=3_600_000))
     with (
         caplog.at_level(logging.WARNING, "retry_topic.service"),

@@ -94,7 +94,9 @@ class KafkaBroker:
         if group_protocol not in ("classic", "consumer"):
             problems.append(f"expected group_protocol to be 'classic' or 'consumer', got: {group_protocol!r}")
         if type(buffer_bytes) is not int or buffer_bytes < _LEAST_BUFFER:
-            problems.append(f"expected buffer_bytes to be a whole number from {_LEAST_BUFFER:,} up, got: {buffer_bytes!r}")
+            problems.append(
+                f"expected buffer_bytes to be a whole number from {_LEAST_BUFFER:,} up, got: {buffer_bytes!r}"
+            )
         if not 1_000 <= delivery_timeout_ms < transaction_timeout_ms:
             problems.append(
                 "expected 1,000 <= delivery_timeout_ms < transaction_timeout_ms, got: "

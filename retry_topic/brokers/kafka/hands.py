@@ -73,7 +73,9 @@ class Hands:
         """A record was fetched."""
         source = message.source
         if source is not None and (source.topic, source.partition) in self.ledgers:
-            self._fetched.setdefault((source.topic, source.partition), deque()).append((offset, message, size := _size(message)))
+            self._fetched.setdefault((source.topic, source.partition), deque()).append(
+                (offset, message, size := _size(message))
+            )
             self.fetched += 1
             self.fetched_bytes += size
 

@@ -83,7 +83,12 @@ def test_what_it_has_or_keeps_not_is_left_to_it(
     message = Message("t", b"v", b"k", (("h", b"1"),), Source("s", 0, "1"), partition=partition, timestamp_ms=at_ms)
     (placed,) = Placing(topics).placed([message])
     assert (placed.partition, placed.timestamp_ms) == (kept[0], at_ms if kept[1] else None)
-    assert (placed.value, placed.key, placed.headers, placed.source) == (b"v", b"k", (("h", b"1"),), Source("s", 0, "1"))
+    assert (placed.value, placed.key, placed.headers, placed.source) == (
+        b"v",
+        b"k",
+        (("h", b"1"),),
+        Source("s", 0, "1"),
+    )
 
 
 def test_no_time_is_kept_where_the_settings_may_not_be_read(caplog: pytest.LogCaptureFixture) -> None:
