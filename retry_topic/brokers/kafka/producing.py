@@ -29,10 +29,10 @@ def produce(producer: Any, message: Message, told: Callable[[Any, Any], None]) -
                 message.topic,
                 value,
                 message.key,
-                -1 if message.partition is None else message.partition,  # -1: the partitioner's choice
-                told,
-                message.timestamp_ms or 0,  # 0: now
-                headers,
+                headers=headers,
+                partition=-1 if message.partition is None else message.partition,  # -1: the partitioner's choice
+                timestamp=message.timestamp_ms or 0,  # 0: now
+                on_delivery=told,
             )
         except BufferError:  # the queue is full: let some of it out
             producer.poll(0.05)
