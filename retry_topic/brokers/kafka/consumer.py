@@ -2,7 +2,8 @@
 
 One thread of ours polls the client, fills a buffer and pauses it when that is full, of records or of bytes; whoever
 calls `poll` takes from the buffer, and commits in the ledgers' texts that it did before a record is handed out, so that
-a death counts against it. Whoever settles commits what that moves. Commits go one after the other, so that none overtakes a later one.
+a death counts against it. Whoever settles commits what that moves. Commits go one after the other, so that none
+overtakes a later one.
 
 A member that nobody polls and nothing beats for `idle_ms` leaves the group, and joins again at the next poll: its
 partitions go to the living although its process runs. One that was expelled joins anew: a cooperative client would

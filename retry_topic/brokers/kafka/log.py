@@ -5,8 +5,10 @@ that are committed serve only those who look how far the group is. A member that
 of it: the keeper refuses that, since the position has moved on.
 
 A topic may be deleted and made anew under a running member: its partitions are other sources then, read from their
-beginning. The topic's id is looked up whenever partitions come, and asked for beside once a second; offsets are
-committed with the id, so that those of a topic that is gone are not taken for its successor's.
+beginning. The client does not say when it goes on with another log of the name. So the topic's id is looked up when
+partitions come, and asked for again after records were read: they are handed out when it is still the same. That costs
+an answer's time, beside the reading, once for all that was read meanwhile. Offsets are committed with the id, so that
+those of a topic that is gone are not taken for its successor's.
 
 Kafka's own account of who may commit is so not needed for exactness; the store's fence does it (see `Position`).
 """
@@ -19,6 +21,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import wait
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
@@ -37,7 +40,8 @@ logger = logging.getLogger("retry_topic.kafka")
 _FULL, _LOW = 4_000, 1_000  # records in the buffers at which fetching pauses, and goes on
 _AT_ONCE = 500  # taken from the client before it is seen how large they are
 _TELL_S = 0.5
-_ASK_S = 1.0  # how often the topic's id is asked for
+_ASK_S = 0.01  # how often the topic's id is asked for while records come, at most
+_ASK_IDLE_S = 1.0  # and while none does: another log may be as long as what was read of the one before
 _CLOSE_S = 5.0
 
 
@@ -48,7 +52,8 @@ class _Part:
         self.number = number
         self.source = source
         self.buffer: deque[Any] = deque()  # confluent-kafka's records
-        self.read = -1  # the offset of the last record that came
+        self.unsure: list[Any] = []  # that may be another topic's
+        self.asked_for: list[Any] = []  # that will be known to be this one's
         self.began: int | None = None
         self.expected: int | None = None
         self.done: int | None = None
@@ -127,7 +132,7 @@ class KafkaLog:
         except KafkaException as error:
             raise broker_error(error, f"{source} could not be read from {offset}") from error
         self._empty(part)
-        part.expected, part.read = position, -1
+        part.expected = position
 
     def poll(self, limit: int, timeout_ms: int) -> Slice | None:
         """See `LogReader`.
@@ -192,19 +197,25 @@ class KafkaLog:
         until_s = time.monotonic() + timeout_s
         while True:
             known = len(self._parts)
-            record = self._client.poll(max(0.0, min(0.1, until_s - time.monotonic())))
+            wait_s = max(0.0, min(0.1, until_s - time.monotonic()))
+            if self._unsure and self._asked is not None:
+                wait([self._asked], wait_s)
+                wait_s = 0.0
+            elif self._unsure:
+                wait_s = max(0.0, min(wait_s, self._ask_s - time.monotonic()))
+            record = self._client.poll(wait_s)
             if record is not None:
                 self._keep([record])
                 while not self._full and (records := self._client.consume(_AT_ONCE, 0)):
                     self._keep(records)
+            self._make_sure()
+            if self._fullest() is not None or len(self._parts) != known or self._expelled:
                 break
-            self._look()
-            if len(self._parts) != known or self._expelled or time.monotonic() >= until_s:
+            if time.monotonic() >= until_s:
                 break
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
-        self._look()
         self._flow()
 
     @property
@@ -212,7 +223,11 @@ class KafkaLog:
         return self._bytes >= self._full_bytes or self._count() >= _FULL
 
     def _count(self) -> int:
-        return sum(len(part.buffer) for part in self._parts.values())
+        return sum(len(part.buffer) + len(part.unsure) + len(part.asked_for) for part in self._parts.values())
+
+    @property
+    def _unsure(self) -> bool:
+        return any(part.unsure or part.asked_for for part in self._parts.values())
 
     def _flow(self) -> None:
         """Pause fetching while the buffers are full: back-pressure without leaving the group."""
@@ -230,11 +245,7 @@ class KafkaLog:
                 part = self._parts.get(record.partition())
                 if part is None:
                     continue
-                if record.offset() <= part.read:  # we have not sought: it is another log, or one that was cut off
-                    self._begin_anew("a log that goes on from an earlier record")
-                    return
-                part.read = record.offset()
-                part.buffer.append(record)
+                part.unsure.append(record)
                 self._bytes += len(record) + RECORD_BYTES
             elif error.code() in EXPELLED:
                 self._expelled = True
@@ -247,34 +258,53 @@ class KafkaLog:
                 self._warned.add(error.code())
                 logger.warning("kafka.nothing_read: %s: %s", self._topic, error.str())
 
-    def _look(self) -> None:
-        """See beside the reading whether the topic is still the one whose partitions we have."""
-        if self._asked is None:
-            if self._parts and time.monotonic() >= self._ask_s:
-                self._ask_s = time.monotonic() + _ASK_S
-                self._asked = self._topology.ask_id(self._topic)
-        elif self._asked.done():
+    def _make_sure(self) -> None:
+        """Ask whether the topic is still the one whose partitions we have; what was read before it said so may go."""
+        parts = self._parts.values()
+        if self._asked is not None:
+            if not self._asked.done():
+                return
             asked, self._asked = self._asked, None
-            with contextlib.suppress(BrokerError):  # deleted, or nobody answers: it is asked again
-                if self._topology.id_told(self._topic, asked) != self._topic_id and self._parts:
-                    self._begin_anew("another id")
+            try:
+                topic_id = self._topology.id_told(self._topic, asked)
+            except BrokerError:  # it is deleted, or nobody answers: it is asked again
+                self._ask_s = time.monotonic() + _ASK_IDLE_S
+                return
+            if topic_id != self._topic_id:
+                self._begin_anew()
+                return
+            for part in parts:
+                part.buffer.extend(part.asked_for)
+                part.asked_for.clear()
+        now_s = time.monotonic()
+        if parts and now_s >= self._ask_s + (0.0 if self._unsure else _ASK_IDLE_S):
+            self._ask_s = now_s + _ASK_S
+            for part in parts:
+                part.asked_for += part.unsure
+                part.unsure.clear()
+            self._asked = self._topology.ask_id(self._topic)
+            if self._asked is None:  # topics have no ids
+                for part in parts:
+                    part.buffer.extend(part.asked_for)
+                    part.asked_for.clear()
 
-    def _begin_anew(self, why: str) -> None:
+    def _begin_anew(self) -> None:
         """What was read and not handed out is dropped: the sources' positions say where to go on."""
-        logger.warning("kafka.topic_made_anew: %s has %s: its partitions are looked up anew", self._topic, why)
+        logger.warning("kafka.topic_made_anew: %s has another id: its partitions are looked up anew", self._topic)
         self._expelled = True
         for part in self._parts.values():
             self._empty(part)
 
     def _empty(self, part: _Part) -> None:
-        self._bytes -= _size(part.buffer)
-        part.buffer.clear()
+        for records in (part.buffer, part.unsure, part.asked_for):
+            self._bytes -= _size(records)
+            records.clear()
 
     def _assigned(self, client: Any, partitions: list[TopicPartition]) -> None:
         try:
             topic_id = self._topology.topic_id(self._topic)
             if self._parts and topic_id != self._topic_id:  # those we have are of another one
-                self._begin_anew("another id")
+                self._begin_anew()
                 return
             self._topic_id = topic_id
             parts = [
