@@ -65,7 +65,7 @@ def test_coroutines_fail_are_retried_and_die_at_the_cap(kafka: TemporaryKafka, n
         stats = consumer.stats
         letters = list(DeadLetters(home).select())
     assert attempts == expected
-    assert {letter.attempts for letter in letters} == {CAP}
+    assert {letter.state.attempt for letter in letters} == {CAP}
     assert (len(loops), len(threads)) == (1, 1)
     assert most > 1
     assert (stats.retried, stats.in_flight) == (COUNT // 10 + 2 * COUNT // 50, 0)

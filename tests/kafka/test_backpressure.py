@@ -58,7 +58,7 @@ def test_a_handler_that_stands_still_holds_up_fetching_and_nothing_else(kafka: T
         lives.add(member._hands.life)
         return member._hands.fetched
 
-    config = ConsumerConfig(concurrency=4, idle_ms=SESSION_MS)
+    config = ConsumerConfig(concurrency=100, idle_ms=SESSION_MS)
     with connect("memory:", broker=broker, namespace=name) as home:
         with (
             RetryService(home, name, RetryPolicy(delay=Fixed(base_ms=50))),

@@ -51,7 +51,8 @@ def fail(message):
     raise OSError("not yet")
 
 transactions.Producer = Dying
-broker = KafkaBroker({"bootstrap.servers": servers, "session.timeout.ms": 2000}, transaction_timeout_ms=20_000)
+hasty = {"session.timeout.ms": 2000, "socket.timeout.ms": 3000}  # its open transaction holds up readers for twice that
+broker = KafkaBroker({"bootstrap.servers": servers, **hasty}, delivery_timeout_ms=3_000)
 home = connect("memory:", broker=broker, namespace=name)
 Consumer(home, name, fail, group=name, config=ConsumerConfig(concurrency=20)).start()
 time.sleep(120)  # until it has killed itself

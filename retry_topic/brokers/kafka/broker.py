@@ -279,6 +279,7 @@ class KafkaBroker:
             "fetch.wait.max.ms": 100,
             "fetch.max.bytes": max(self._fetch_bytes, int(self.settings.get("message.max.bytes", 1_000_000))),
             "queued.max.messages.kbytes": max(1, self._fetch_bytes // 1024),
+            "fetch.queue.backoff.ms": 20,  # how soon it looks whether a full queue has room; 1 s would be a pause
             "fetch.error.backoff.ms": 100,
             "group.protocol": self._group_protocol,
             **(classic if self._group_protocol == "classic" else {}),

@@ -81,6 +81,16 @@ def error_of(error: object) -> Any:
     return error
 
 
+def said_meanwhile(client: Any, error: Any) -> Any:
+    """Why a call of a consumer's has failed: one whose group it may not read is told so by its polls, while its calls
+    wait for an answer until their time is over. For clients that read no records."""
+    if error_of(error).code() in UNANSWERED:
+        while (event := client.poll(0)) is not None:
+            if event.error() is not None and event.error().code() in RIGHTS:
+                return event.error()
+    return error
+
+
 def publish_failure(error: Any, topic: str) -> PublishFailure:
     """Why one message was not published."""
     error = error_of(error)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from retry_topic.brokers.kafka.attendant import LeftBehind, attended
-from retry_topic.brokers.kafka.faults import broker_error
+from retry_topic.brokers.kafka.faults import broker_error, said_meanwhile
 from retry_topic.brokers.protocol import InDoubt, PublishFailure
 from retry_topic.headers import homeward
 from retry_topic.message import Message
@@ -70,7 +70,8 @@ class KafkaSender:
         except LeftBehind as error:
             raise BrokerUnavailable(f"{error}: the claims that went out are not known") from error
         except KafkaException as error:
-            raise broker_error(error, "the number of the last claim could not be read") from error
+            why = said_meanwhile(self._reader, error)
+            raise broker_error(why, "the number of the last claim could not be read") from error
         if found.error is not None:
             raise broker_error(found.error, "the number of the last claim could not be read")
         return int(found.offset) if found.offset >= 0 else None
