@@ -27,13 +27,13 @@ from retry_topic.brokers.kafka.faults import EXPELLED, MemberExpelled, broker_er
 from retry_topic.brokers.kafka.hands import Hands, Place
 from retry_topic.brokers.kafka.records import from_record
 from retry_topic.brokers.kafka.transactions import Transactions
+from retry_topic.brokers.kafka.valve import Valve
 from retry_topic.brokers.protocol import Delivery, InDoubt, PublishFailure
 from retry_topic.message import Message
 from wheel_sched.errors import BrokerError, BrokerUnavailable
 
 logger = logging.getLogger("retry_topic.kafka")
 
-_FULL, _LOW = 1_000, 250  # records in the buffer at which fetching pauses, and goes on
 _AT_ONCE = 100  # taken from the client before it is seen how large they are
 _TURN_S = 0.05  # how soon the polling thread sees what others want of it when it has nothing out
 _SHORT_S = 0.002  # the same while it has
@@ -72,7 +72,6 @@ class KafkaConsumer:
     ) -> None:
         self._topic_id = topic_id
         self._topic_ids: dict[str, str] = {}  # as of the last time that partitions of the topic came
-        self._full_bytes = full_bytes
         self._places = places
         self._placed = placed
         self._settings = dict(settings)
@@ -82,7 +81,7 @@ class KafkaConsumer:
         self._publish = publish
         self._client: Any = None
         self._hands = Hands(idle_ms, _now_ms)
-        self._paused = False
+        self._valve = Valve(self._hands, full_bytes)
         self._failure: Exception | None = None
         self._sign_ms = _now_ms()
         self._polling = 0
@@ -374,7 +373,7 @@ class KafkaConsumer:
             if self._closed:
                 return
             self._hands.begin()
-            self._rejoin = self._paused = False
+            self._rejoin = self._valve.paused = False
             self._sign_ms = _now_ms()
         client: Any = Consumer(self._settings)
         self._client = client
@@ -418,12 +417,14 @@ class KafkaConsumer:
                 asked.set_result(call(client))
             except BaseException as error:
                 asked.set_exception(error)
+        if self._valve.waits():
+            return
+        self._valve.turn(client)
         record = client.poll(timeout_s)
         records = [] if record is None else [record]
         while records:
             self._keep(records)
-            records = [] if self._full else client.consume(_AT_ONCE, 0)
-        self._flow(client)
+            records = [] if self._valve.full else client.consume(_AT_ONCE, 0)
 
     def _keep(self, records: Sequence[Any]) -> None:
         with self._changed:
@@ -436,20 +437,6 @@ class KafkaConsumer:
                 elif error.fatal() or not error.retriable():
                     self._failure = KafkaException(error)
             self._changed.notify_all()
-
-    @property
-    def _full(self) -> bool:
-        return self._hands.fetched >= _FULL or self._hands.fetched_bytes >= self._full_bytes
-
-    def _flow(self, client: Any) -> None:
-        """Pause fetching while the buffer is full: back-pressure without leaving the group."""
-        hands = self._hands
-        if not self._paused and self._full:
-            client.pause(client.assignment())
-            self._paused = True
-        elif self._paused and hands.fetched <= _LOW and hands.fetched_bytes <= self._full_bytes // 4:
-            client.resume(client.assignment())
-            self._paused = False
 
     # -- rebalances; in the polling thread, from inside `client.poll`
 
@@ -472,7 +459,7 @@ class KafkaConsumer:
                 self._hands.open((topic, partition), offset, text)
                 starts.append(TopicPartition(topic, partition, -2 if place is None else offset))
         client.incremental_assign(starts)
-        if self._paused:
+        if self._valve.paused:
             client.pause(starts)
 
     def _revoked(self, client: Any, partitions: list[TopicPartition]) -> None:

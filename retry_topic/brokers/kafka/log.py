@@ -38,7 +38,7 @@ from wheel_sched.errors import BrokerError, BrokerUnavailable
 logger = logging.getLogger("retry_topic.kafka")
 
 _FULL, _LOW = 4_000, 1_000  # records in the buffers at which fetching pauses, and goes on
-_AT_ONCE = 500  # taken from the client before it is seen how large they are
+_AT_ONCE, _PARTS = 500, 4  # taken from the client before it is seen how large they are, and how often at a time
 _TELL_S = 0.5
 _ASK_S = 0.01  # how often the topic's id is asked for while records come, at most
 _ASK_IDLE_S = 1.0  # and while none does: another log may be as long as what was read of the one before
@@ -194,6 +194,7 @@ class KafkaLog:
             self._client.subscribe(
                 [self._topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked
             )
+        self._flow()
         until_s = time.monotonic() + timeout_s
         while True:
             known = len(self._parts)
@@ -206,7 +207,9 @@ class KafkaLog:
             record = self._client.poll(wait_s)
             if record is not None:
                 self._keep([record])
-                while not self._full and (records := self._client.consume(_AT_ONCE, 0)):
+                for _ in range(_PARTS):
+                    if self._full or not (records := self._client.consume(_AT_ONCE, 0)):
+                        break
                     self._keep(records)
             self._make_sure()
             if self._fullest() is not None or len(self._parts) != known or self._expelled:
@@ -216,7 +219,6 @@ class KafkaLog:
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
-        self._flow()
 
     @property
     def _full(self) -> bool:
@@ -230,7 +232,8 @@ class KafkaLog:
         return any(part.unsure or part.asked_for for part in self._parts.values())
 
     def _flow(self) -> None:
-        """Pause fetching while the buffers are full: back-pressure without leaving the group."""
+        """Pause fetching while the buffers are full, and nobody takes of them: back-pressure without leaving the
+        group. A client that was paused takes half a second to fetch again."""
         if not self._paused and self._full:
             self._client.pause(self._client.assignment())
             self._paused = True

@@ -42,5 +42,5 @@ def test_what_failed_twice_elsewhere_has_the_rest_of_its_attempts_here(
     assert failing.attempts == [3, 4]
     assert {call.message.topic for call in failing.calls} == {"orders"}
     assert {call.message.key for call in failing.calls} == {b"key"}
-    assert (letter.attempts, letter.topic) == (4, "orders")
+    assert (letter.state.attempt, letter.topic) == (4, "orders")
     assert {(call.state.original_topic, call.state.original_offset) for call in failing.calls} == {("orders", "17")}
