@@ -43,8 +43,8 @@ def told(message: Message) -> Place:
 
 @pytest.mark.parametrize(
     ("redelivery", "ordering", "reference_above"),
-    [("group", "none", 1_000), ("origin", "none", 0), ("group", "key", 0)],
-    ids=["by reference", "to its origin", "in order"],
+    [("group", "key", 1_000), ("origin", "none", 0)],
+    ids=["in order and by reference", "to its origin"],
 )
 def test_failed_messages_come_back_where_they_were(
     kafka: TemporaryKafka,

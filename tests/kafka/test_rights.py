@@ -111,9 +111,10 @@ def test_an_intake_that_may_not_read_says_so_and_is_not_ready(
 
 @pytest.mark.parametrize("missing", ["id", "group"])
 def test_a_take_over_that_is_refused_says_which_right_is_missing(
-    kafka: TemporaryKafka, name: str, missing: str
+    kafka: TemporaryKafka, name: str, monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
     """Not that the broker is away: repeating it would change nothing."""
+    monkeypatch.setattr("retry_topic.brokers.kafka.sender.READ_S", 3.0)  # of a group nobody answers, until it is over
     claims = claims_topic(name)
     broker = KafkaBroker(kafka.as_guest())
     kind, pattern, right = (
