@@ -142,7 +142,7 @@ class KafkaLog:
             BrokerError: it refuses us: a right is missing, as the text says.
         """
         part = self._fullest()
-        if part is None or len(part.buffer) < limit:
+        if part is None or len(part.buffer) < limit or sum(len(one.buffer) for one in self._parts.values()) < _LOW:
             self._fetch(0.0 if part is not None else timeout_ms / 1000)
             part = self._fullest()
         self._tell()
