@@ -4,6 +4,7 @@ from retry_topic.headers.codec import AMPLE, Restating, read, write
 from retry_topic.headers.homeward import homeward
 from retry_topic.headers.identity import member_id, retry_id
 from retry_topic.headers.names import HEADER_NAMES, MAX_TOTAL_BYTES
+from retry_topic.headers.owner import of_another_group
 from retry_topic.headers.signature import sign, verify
 from retry_topic.headers.spring import SPRING_NAMES, with_spring
 from retry_topic.headers.state import MAX_COUNT, RetryState
@@ -18,6 +19,7 @@ __all__ = [
     "RetryState",
     "homeward",
     "member_id",
+    "of_another_group",
     "read",
     "retry_id",
     "sign",
