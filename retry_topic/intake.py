@@ -33,6 +33,7 @@ from retry_topic.flow import count_spread
 from retry_topic.headers import (
     MAX_COUNT,
     Restating,
+    homeward,
     read,
     retry_id,
     sign,
@@ -349,7 +350,7 @@ class Intake:
     def _to_dead_topic(self, consumer: BrokerConsumer, buried: Sequence[Case]) -> None:
         """Tell everybody who listens to the dead topic. The store has the letter; a deleted topic comes back."""
         topic = self._dead_topic
-        pairs = [(case.delivery, case.message.to(topic)) for case in buried if case.message is not None]
+        pairs = [(case.delivery, homeward(case.message.to(topic))) for case in buried if case.message is not None]
         refused = _refused(consumer, pairs)
         if refused:
             with contextlib.suppress(BrokerError):

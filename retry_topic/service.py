@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
@@ -37,7 +38,7 @@ from retry_topic.policy import PolicySet, RetryPolicy
 from retry_topic.publisher import BrokerPublisher
 from retry_topic.slices import SliceIntake
 from wheel_sched.dispatcher import Dispatcher, DispatcherConfig, DispatcherStats, Publisher
-from wheel_sched.errors import BrokerError, ConfigError, StoreError, WheelSchedError
+from wheel_sched.errors import BrokerError, BrokerUnavailable, ConfigError, StoreError, WheelSchedError
 
 logger = logging.getLogger("retry_topic.service")
 
@@ -45,6 +46,7 @@ T = TypeVar("T")
 
 _POLL_MS = 1_000  # how long an idle intake waits at the broker; only the reaction to `stop` depends on it
 _AWAY_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+_WELL_S = 10.0  # reading that failed is well again after so long: a missing right shows seconds after joining
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +186,8 @@ class RetryService:
         self._thread = threading.Thread(target=self._take_in, name=f"retry-intake-{group}", daemon=True)
         self._state = "new"
         self._away = True  # until the broker has answered the intake's first call
+        self._refused = False  # the intake is let in to the broker and may not read
+        self._failures = 0  # of the intake's reading, in a row
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -215,8 +219,9 @@ class RetryService:
 
     @property
     def ready(self) -> bool:
-        """Both halves are there: the dispatcher reaches the store, the intake the broker."""
-        return self._thread.is_alive() and not self._away and self.dispatcher.ready
+        """Both halves are there: the dispatcher reaches the store, the intake the broker, and may read there."""
+        there = not self._away and not self._refused
+        return self._thread.is_alive() and there and self.dispatcher.ready
 
     def start(self) -> None:
         """Create the group's topics where they are absent and begin."""
@@ -267,7 +272,6 @@ class RetryService:
             self._state = "stopped"
 
     def _take_in(self) -> None:
-        failures = 0
         while not self._stopping.is_set():
             consumer: BrokerConsumer | LogReader | None = None
             try:
@@ -278,22 +282,29 @@ class RetryService:
                     continue
                 consumer = self.home.broker.consumer([self._topics["retry"]], self.group, idle_ms=self.config.idle_ms)
                 self._away = False
+                since_s = time.monotonic()
                 while not self._stopping.is_set():
                     deliveries = consumer.poll(self.config.batch, _POLL_MS)
-                    failures = 0
+                    self._polled(since_s, anything=bool(deliveries))
                     if deliveries:
                         self._take(consumer, deliveries)
             except Exception as error:  # what was read and not settled comes again; nothing is lost by waiting
                 self._away = True
                 if not isinstance(error, WheelSchedError):
                     logger.exception("service.intake_failed")
-                elif failures == 0 and not self._stopping.is_set():
+                elif self._failures == 0 and not self._stopping.is_set():
                     logger.warning("service.away: %s", error)
-                self._stopping.wait(_AWAY_S[min(failures, len(_AWAY_S) - 1)])
-                failures += 1
+                self._refused = isinstance(error, BrokerError) and not isinstance(error, BrokerUnavailable)
+                self._stopping.wait(_AWAY_S[min(self._failures, len(_AWAY_S) - 1)])
+                self._failures += 1
             finally:
                 if consumer is not None:
                     consumer.close()
+
+    def _polled(self, since_s: float, *, anything: bool) -> None:
+        """The intake's reader, which it has since then, was asked and did not fail."""
+        if self._failures and (anything or time.monotonic() - since_s >= _WELL_S):
+            self._refused, self._failures = False, 0
 
     def _log_reader(self, broker: LogBroker) -> LogReader:
         return broker.log_reader(
@@ -309,11 +320,12 @@ class RetryService:
         def insist(call: Callable[[], T]) -> T:
             return self._insist(reader, [], call)
 
-        reconnects = self.dispatcher.stats.reconnects
+        reconnects, since_s = self.dispatcher.stats.reconnects, time.monotonic()
         with contextlib.suppress(_Stopped):  # what has not moved its position comes again
             try:
                 while not self._stopping.is_set():
                     part = reader.poll(self.config.batch, 0 if intake.busy else _POLL_MS)
+                    self._polled(since_s, anything=part is not None)
                     if part is not None:
                         intake.offer(reader, part, insist)
                     else:

@@ -28,7 +28,7 @@ from dataclasses import dataclass, field, replace
 
 from retry_topic.brokers.protocol import LogReader, Slice
 from retry_topic.cases import Case, Taken, counted, is_same
-from retry_topic.headers import MAX_COUNT, retry_id
+from retry_topic.headers import MAX_COUNT, homeward, retry_id
 from retry_topic.herds import Herds, Ready
 from retry_topic.intake import MAX_BODY_BYTES, Insist, Intake, as_grave
 from retry_topic.message import Message
@@ -332,7 +332,7 @@ class SliceIntake(Intake):
             BrokerUnavailable: some may be there; repeat it.
         """
         topic = self._dead_topic
-        messages = [case.message.to(topic) for case in dead if case.message is not None]
+        messages = [homeward(case.message.to(topic)) for case in dead if case.message is not None]
         failures = self._home.broker.publish(messages)
         again = []
         for case, failure in zip(dead, failures, strict=False):

@@ -144,6 +144,10 @@ class PartitionedConsumer(BrokerConsumer, Protocol):
         """The term a delivery belongs to; when that is over, settling it does nothing."""
         ...
 
+    def topic_id_of(self, delivery: Delivery) -> str:
+        """The name for ever of the topic it was read from."""
+        ...
+
     def rejoin(self) -> None:
         """Give up what is in hand and join the group anew: all terms are over, partitions are read from what is not
         settled. Any thread."""

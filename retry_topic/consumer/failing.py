@@ -56,6 +56,7 @@ def failed_message(
     secrets: Sequence[bytes] = (),
     started_ms: int | None = None,
     topics: GroupTopics = NAMED_AFTER_GROUP,
+    topic_id: str | None = None,
 ) -> Message:
     """The message as it goes to the group's retry topic: payload untouched, headers tell of the failure.
 
@@ -68,10 +69,12 @@ def failed_message(
         secrets: the first one signs. Defaults to none.
         started_ms: when the handler was called. Defaults to not told.
         topics: of the group. Defaults to those named after it.
+        topic_id: a name for ever of the topic it was read from, or records of one made anew would have the ids, and the
+            counts, of those at their places before. Defaults to its name.
     """
     now_ms = time.time_ns() // 1_000_000
     state = replace(
-        _rooted(group, message, state),
+        _rooted(group, message, state, topic_id),
         attempt=min(state.attempt + 1, MAX_COUNT),
         first_failed_ms=now_ms if state.first_failed_ms is None else min(state.first_failed_ms, now_ms),
         last_failed_ms=now_ms,

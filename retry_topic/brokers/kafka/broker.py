@@ -20,6 +20,7 @@ from retry_topic.brokers.kafka.consumer import KafkaConsumer
 from retry_topic.brokers.kafka.groups import Groups
 from retry_topic.brokers.kafka.log import KafkaLog
 from retry_topic.brokers.kafka.originals import Originals
+from retry_topic.brokers.kafka.placing import Placing
 from retry_topic.brokers.kafka.producing import Producing
 from retry_topic.brokers.kafka.sender import KafkaSender
 from retry_topic.brokers.kafka.topic_settings import settings_for
@@ -28,6 +29,9 @@ from retry_topic.brokers.kafka.transactions import Transactions
 from retry_topic.brokers.protocol import PositionsOf, PublishFailure, joining
 from retry_topic.message import Message, Reference
 from wheel_sched.errors import ConfigError
+
+_LEAST_BUFFER = 1024 * 1024
+_MOST_FETCHED = 1024 * 1024 * 1024  # librdkafka's numbers have 31 bits
 
 
 class KafkaBroker:
@@ -49,6 +53,8 @@ class KafkaBroker:
             settings say, 8 s.
         transaction_timeout_ms: after which the cluster aborts a transaction of a dead producer; above a dispatcher's
             lease. Defaults to what the settings say, 60 s.
+        buffer_bytes: how much of what is fetched and not handed out a consumer, or an intake, has in memory at a time,
+            whatever the records' number and size; about, a record larger than that goes through. Defaults to 64 MiB.
 
     Raises:
         ConfigError: with all that is wrong, also what librdkafka would not take; nothing was connected to.
@@ -68,6 +74,7 @@ class KafkaBroker:
         group_protocol: Literal["classic", "consumer"] | None = None,
         delivery_timeout_ms: int | None = None,
         transaction_timeout_ms: int | None = None,
+        buffer_bytes: int = 64 * 1024 * 1024,
     ) -> None:
         settings = {"bootstrap.servers": servers} if isinstance(servers, str) else dict(servers)
         problems = ours(settings)
@@ -84,6 +91,10 @@ class KafkaBroker:
             problems.append(f"expected partitions to be a whole number from 1 up, got: {partitions!r}")
         if protocol not in ("classic", "consumer"):
             problems.append(f"expected group_protocol to be 'classic' or 'consumer', got: {protocol!r}")
+        if type(buffer_bytes) is not int or buffer_bytes < _LEAST_BUFFER:
+            problems.append(
+                f"expected buffer_bytes to be a whole number from {_LEAST_BUFFER:,} up, got: {buffer_bytes!r}"
+            )
         if not 1_000 <= self.delivery_timeout_ms < self.transaction_timeout_ms:
             problems.append(
                 "expected 1,000 <= delivery_timeout_ms < transaction_timeout_ms, got: "
@@ -102,6 +113,8 @@ class KafkaBroker:
         self.create_topics = create_topics
         self.transactions = transactions
         self._group_protocol = protocol
+        # a half in buffers of ours; a quarter in the client's queue, which is full when it is above that, and a fetch
+        self._full_bytes, self._fetch_bytes = buffer_bytes // 2, min(buffer_bytes // 4, _MOST_FETCHED)
         sending = {"transactional.id": "-", "transaction.timeout.ms": self.transaction_timeout_ms}
         problems = refusals(
             settings, lambda: self.producer_settings() | sending, lambda: self.member_settings("-", 30_000)
@@ -110,6 +123,7 @@ class KafkaBroker:
             raise ConfigError(problems)
         self._replication, self._topic_settings = replication, dict(topic_settings)
         self.topology = Topology(self.settings, partitions, replication, topic_settings)
+        self.placing = Placing(self.topology)
         self.groups = Groups(self.settings)
         self._producing: Producing | None = None
         self._originals = Originals(self.settings, self.topology)
@@ -134,7 +148,7 @@ class KafkaBroker:
                 self.topology.create(absent)
         if self._producing is None:
             self._producing = Producing(self.producer_settings(), self.topology.partitions, self._timeout_s)
-        return self._producing.publish(messages)
+        return self._producing.publish(self.placing.placed(messages))
 
     def consumer(self, topics: Sequence[str], group: str, *, idle_ms: int = 30_000) -> KafkaConsumer:
         """Join `group` on `topics`, which are created when absent; a new group starts at their beginning.
@@ -159,6 +173,9 @@ class KafkaBroker:
             transactions,
             self.publish,
             partial(self.groups.places, group),
+            self.placing.placed,
+            self.topology.topic_id,
+            self._full_bytes,
         )
         self._consumers.add(consumer)
         return consumer
@@ -168,7 +185,7 @@ class KafkaBroker:
         joining([topic], group, idle_ms)
         self.topology.create([topic])
         member = checked_member(self.member_settings(group, idle_ms))
-        log = KafkaLog(member, topic, group, self.topology, self.groups, positions)
+        log = KafkaLog(member, topic, group, self.topology, self.groups, positions, self._full_bytes)
         self._logs.add(log)
         return log
 
@@ -270,6 +287,9 @@ class KafkaBroker:
             "auto.offset.reset": "earliest",
             "max.poll.interval.ms": max(300_000, 2 * idle_ms),
             "fetch.wait.max.ms": 100,
+            "fetch.max.bytes": max(self._fetch_bytes, int(self.settings.get("message.max.bytes", 1_000_000))),
+            "queued.max.messages.kbytes": max(1, self._fetch_bytes // 1024),
+            "fetch.queue.backoff.ms": 20,  # how soon it looks whether a full queue has room; 1 s would be a pause
             "fetch.error.backoff.ms": 100,
             "group.protocol": self._group_protocol,
             **(classic if self._group_protocol == "classic" else {}),
