@@ -43,7 +43,7 @@ class Settings:
         group_protocol: of Kafka's consumer groups, classic or consumer (KIP-848). Defaults to None: what the client
             properties say, else classic.
         transactions: whether Kafka's transactions are used; False for clusters without: then what is due goes out at
-            least once, with the header `retry-id`. Defaults to True.
+            least once, with the headers `retry-id` and `retry-attempt`. Defaults to True.
         secrets: file of the secrets that headers are signed with, one a line, the first one signs. Defaults to None:
             headers are not signed.
     """

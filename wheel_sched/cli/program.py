@@ -81,7 +81,7 @@ def _version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
 @click.option(
     "--transactions/--no-transactions",
     default=None,
-    help="Without Kafka's transactions what is due goes out at least once, with the header retry-id.",
+    help="Without Kafka's transactions what is due goes out at least once; retry-id and retry-attempt tell repeats.",
 )
 @click.option("--secrets", metavar="FILE", help="Secrets that headers are signed with, one a line; the first signs.")
 @click.option("--config", "file", metavar="FILE", help="Settings file (default: ./wheel-sched.toml).")

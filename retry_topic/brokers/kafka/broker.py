@@ -47,7 +47,7 @@ class KafkaBroker:
             topics to those of `settings_for`.
         create_topics: publishing to an absent topic creates it instead of failing. Defaults to False.
         transactions: consume-and-produce, and what is due, go out in transactions; False for clusters without: then
-            idempotent producers and the header `retry-id` are what is left. Defaults to True.
+            idempotent producers and the headers `retry-id` and `retry-attempt` are what is left. Defaults to True.
         group_protocol: "classic", or "consumer" for KIP-848 (Kafka 4). Defaults to what the settings say, "classic".
         delivery_timeout_ms: how long a message may take to its broker; below a dispatcher's lease. Defaults to what the
             settings say, 8 s.
