@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from retry_topic.headers import RetryState, read, retry_id, sign, write
+from retry_topic.headers import RetryState, homeward, read, retry_id, sign, write
 from retry_topic.message import Message
 from wheel_sched.errors import ConfigError
 
@@ -40,6 +40,9 @@ def replayed(
     check_secrets([state], secrets)
     source = letter.source
     place = (0, "") if source is None else (source.partition, source.offset)
-    origin = state.original_topic if to == own["redelivery"] else to
-    fresh = RetryState(id=retry_id(group, dead_id, *place), original_topic=origin, consumer_group=group)
-    return letter.to(to, write(letter.headers, sign(fresh, secrets[0]) if secrets else fresh))
+    fresh = RetryState(id=retry_id(group, dead_id, *place), original_topic=to, consumer_group=group)
+    if to == own["redelivery"]:  # it goes home, as a retry would
+        fresh.original_topic = state.original_topic
+        fresh.original_partition = state.original_partition
+        fresh.original_timestamp_ms = state.original_timestamp_ms
+    return homeward(letter.to(to, write(letter.headers, sign(fresh, secrets[0]) if secrets else fresh)))

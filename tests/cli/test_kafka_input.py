@@ -240,6 +240,18 @@ def imitation() -> Iterator[str]:
 
 
 @pytest.mark.real
+def test_a_replayed_letter_goes_home_and_elsewhere_is_elsewhere() -> None:
+    """To the group: the partition and time of its original. To another topic: that topic's own."""
+    state = RetryState(id="x", attempt=3, original_topic="t", original_partition=2, original_timestamp_ms=1_700)
+    dead = Message("g.dead", b"v", b"k", write((), state))
+    own = {"redelivery": "g.redelivery"}
+    home = replayed(dead, "g", own, "g.redelivery", "topic-id", ())
+    assert (home.topic, home.partition, home.timestamp_ms) == ("g.redelivery", 2, 1_700)
+    assert read(home.headers).original_partition == 2
+    away = replayed(dead, "g", own, "elsewhere", "topic-id", ())
+    assert (away.partition, away.timestamp_ms, read(away.headers).original_topic) == (None, None, "elsewhere")
+
+
 def test_topics_that_are_not_there_are_not_replayed_from_or_to(away: Any, imitation: str) -> None:
     """Nor created by asking for them."""
     shown = away("--kafka", imitation, "kafka", "replay", "h", "--yes", code=1).output

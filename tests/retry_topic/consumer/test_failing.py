@@ -38,6 +38,15 @@ def spring(attempts: int) -> Headers:
     )
 
 
+def test_a_topic_made_anew_does_not_repeat_ids() -> None:
+    """Where the broker has names for ever, ids are of these; the headers still name the topic as people know it."""
+    told = failed_message("billing", FRESH, RetryState(), Failure(), topic_id="made-first")
+    anew = failed_message("billing", FRESH, RetryState(), Failure(), topic_id="made-anew")
+    assert read(told.headers).id == retry_id("billing", "made-first", 3, "77")
+    assert read(anew.headers).id == retry_id("billing", "made-anew", 3, "77")
+    assert read(told.headers).original_topic == "orders"
+
+
 def test_a_first_failure_names_its_origin() -> None:
     """Where it was read is where it first failed; the id is a hash of that and the group."""
     before_ms = time.time_ns() // 1_000_000
