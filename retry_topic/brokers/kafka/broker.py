@@ -50,7 +50,7 @@ class KafkaBroker:
         topic_settings: of topics that are created (`retention.ms`, ...). Defaults to the cluster's.
         create_topics: publishing to an absent topic creates it instead of failing. Defaults to False.
         transactions: consume-and-produce, and what is due, go out in transactions; False for clusters without: then
-            idempotent producers and the header `retry-id` are what is left. Defaults to True.
+            idempotent producers and the headers `retry-id` and `retry-attempt` are what is left. Defaults to True.
         group_protocol: "classic", or "consumer" for KIP-848 (Kafka 4). Defaults to "classic".
         delivery_timeout_ms: how long a message may take to its broker; below a dispatcher's lease. Defaults to 8 s.
         transaction_timeout_ms: after which the cluster aborts a transaction of a dead producer; above
