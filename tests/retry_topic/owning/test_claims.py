@@ -241,6 +241,39 @@ def test_without_a_number_open_claims_are_held(store: DelayStore, cluster: Clust
     assert second.publish() == [Done("a")]
 
 
+@pytest.mark.parametrize("begins", ["before", "after"])
+def test_claims_that_a_dead_owner_left_open_are_taken_over_though_nothing_else_is_due(
+    store: DelayStore, cluster: Cluster, begins: str
+) -> None:
+    """They may be the last; whoever stands by ends them when the lease is over, and so does who starts later."""
+    dead = Process(store, Sender(cluster), lease_ms=500)
+    successor = Process(store, Sender(cluster), lease_ms=500)
+    dispatcher = Dispatcher(successor.store, successor.publisher, config=in_transactions(DispatcherConfig(), 1))
+    claimed = dead.claim()
+    assert len(claimed.items) == 3
+    until_s = time.monotonic() + PATIENCE_S
+    if begins == "after":
+        store.execute([Call(0, _released(dead))])  # as its lease's end would
+    with dispatcher:
+        while store.counts().now:
+            assert time.monotonic() < until_s
+            time.sleep(0.005)  # the dispatcher's threads' doing; there is nothing to wait on
+    assert sorted(cluster.sent) == [b"a", b"b", b"c"]
+
+
+def test_a_claim_that_its_own_process_gave_up_is_taken_over_though_nothing_else_is_due(
+    store: DelayStore, cluster: Cluster
+) -> None:
+    """Its fate was in doubt and could not be found out; the same process does so by taking its shard over anew."""
+    process = Process(store, Sender(cluster, "fenced"))
+    with Dispatcher(process.store, process.publisher, config=in_transactions(DispatcherConfig(), 1)):
+        until_s = time.monotonic() + PATIENCE_S
+        while store.counts().now:
+            assert time.monotonic() < until_s
+            time.sleep(0.005)  # the dispatcher's threads' doing; there is nothing to wait on
+    assert sorted(cluster.sent) == [b"a", b"b", b"c"]
+
+
 def test_another_process_stands_by(store: DelayStore, cluster: Cluster) -> None:
     """While the shard is owned, and is told when to look again."""
     first = Process(store, Sender(cluster))
