@@ -190,7 +190,7 @@ class OwnedStore(DelayStore):
         return Claim(shard, 0, window.now_us, window.epoch, head_ms, window.fly_head_ms, [])
 
     def _looks_again(self, shard: int, reply: Heads) -> Heads:
-        """Have the dispatcher come back as soon as the shard may be ours, when claims are open that nobody else ends."""
+        """Have the dispatcher come back when the shard may be ours, where claims are open that nobody else ends."""
         if reply.fly_head_ms is not None and not self.owned.settled(shard):
             reply.due_head_ms = self._again_ms(shard, reply.now_us)
         return reply

@@ -112,9 +112,9 @@ class Member:
         self.script = script
         self.told, self.log, self.handled = (place.with_suffix(f".{what}") for what in ("told", "log", "handled"))
         files = {"told": str(self.told), "log": str(self.log), "handled": str(self.handled)}
-        self.process = subprocess.Popen(
-            [sys.executable, str(SCRIPTS / f"{script}.py"), json.dumps({**settings, **files})], stdin=subprocess.PIPE
-        )
+        command = [sys.executable, str(SCRIPTS / f"{script}.py"), json.dumps({**settings, **files})]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=log)
 
     def __repr__(self) -> str:
         return f"<{self.script} {self.told.stem} {self.process.poll()} {self.facts()}>"
@@ -133,7 +133,7 @@ class Member:
         return {*self.facts().get("parts", ())}
 
     def said(self) -> str:
-        """Its log."""
+        """Its log, and what librdkafka says."""
         return self.log.read_text() if self.log.exists() else ""
 
     def up(self) -> Member:

@@ -72,7 +72,7 @@ def test_a_dispatcher_that_stood_still_is_fenced(
     assert int(given_back) > 0
     assert claims
     stopped.thaw()
-    crew.until(lambda: "owning.fenced" in stopped.said(), stopped.said)
+    crew.until(lambda: "_FENCED" in stopped.said(), stopped.said)  # the client's own word, whoever hears it first
     crew.until(lambda: stopped.facts()["owner"] is not None)
     failures.feed(500)  # both go on
     crew.until(lambda: len(committed(done)) == failures.count, crew.home.store.counts)
