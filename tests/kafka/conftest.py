@@ -16,6 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -110,8 +111,8 @@ class Member:
 
     def __init__(self, script: str, place: Path, settings: dict[str, Any]) -> None:
         self.script = script
-        self.told, self.log, self.handled = (place.with_suffix(f".{what}") for what in ("told", "log", "handled"))
-        files = {"told": str(self.told), "log": str(self.log), "handled": str(self.handled)}
+        files = {what: str(place.with_suffix(f".{what}")) for what in ("told", "log", "handled", "taking")}
+        self.told, self.log, self._taking = (Path(files[what]) for what in ("told", "log", "taking"))
         command = [sys.executable, str(SCRIPTS / f"{script}.py"), json.dumps({**settings, **files})]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=log)
@@ -151,6 +152,19 @@ class Member:
 
     def thaw(self) -> None:
         self.process.send_signal(signal.SIGCONT)
+
+    def killed_if(self, hit: Callable[[], bool] = lambda: True) -> bool:
+        """Kill it if it is hit while it stands still, and is not storing messages of ordered keys; else it goes on.
+
+        An intake that dies between storing ordered messages and noting it has them stored again if they have gone out
+        meanwhile, as docs/kafka.md says under "Order per key". What is proved here is all but that.
+        """
+        self.freeze()
+        if not self._taking.exists() and hit():
+            self.kill()
+            return True
+        self.thaw()
+        return False
 
     def kill(self) -> None:
         self.process.kill()
@@ -253,14 +267,9 @@ class Crew:
         fed_s, wait_s = time.monotonic(), 0.25
         while True:
             for member in random.sample(kind, len(kind)):
-                if not seems(member):
-                    continue
-                member.freeze()
-                if hit(member):
-                    member.kill()
+                if seems(member) and member.killed_if(partial(hit, member)):
                     kind.remove(member)
                     return member
-                member.thaw()
             if time.monotonic() - fed_s > wait_s and not self.busy():
                 feed()
                 fed_s, wait_s = time.monotonic(), 2 * wait_s

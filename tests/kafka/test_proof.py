@@ -118,7 +118,7 @@ class Proof:
         self.blows["joined"] += len(come)
         come.pop().leave()
         for member in [*come, consumer]:
-            member.kill()
+            crew.until(member.killed_if)
         for kind in (crew.services, crew.consumers):
             kind[:] = [member for member in kind if member.process.returncode is None]
 
