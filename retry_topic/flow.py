@@ -3,17 +3,20 @@
 Only what comes back is held back (retries, replays, messages parked behind one): first deliveries are not ours. Any
 dispatcher of a namespace releases any group's messages, so all services of a namespace run with the same policies.
 The state (slots given away, results of attempts) lies in the store, so a cap is one for all dispatchers together.
+
+The spread of equal dues is decided with the due itself, by the intake; here it is only counted.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from retry_topic.headers.names import FIELDS
 from retry_topic.message import Headers
-from retry_topic.policy import PolicySet, RetryPolicy
+from retry_topic.policy import PolicySet, Retry, RetryPolicy
 from retry_topic.wire import taken_apart
 from wheel_sched.dispatcher import Answer, Batch, Failed
 from wheel_sched.errors import Rejected, StoreError
@@ -59,6 +62,22 @@ def limits_of(policy: RetryPolicy) -> Limits:
 def is_limited(policies: PolicySet) -> bool:
     """Whether any topic's releases are held back."""
     return policies.default.limited or any(policy.limited for policy in policies.topics.values())
+
+
+def count_spread(control: FlowControl, group: str, policies: PolicySet, stored: Iterable[tuple[str, object]]) -> None:
+    """Tell `stats` how many of (topic, decision) became due by a spread; what the store does not answer is not told.
+
+    Costs one call a topic whose policy spreads, and nothing where none does.
+    """
+    if not any(policy.spread_ms for policy in (policies.default, *policies.topics.values())):
+        return
+    counts = Counter(topic for topic, decision in stored if isinstance(decision, Retry))
+    for topic, count in counts.items():
+        if policies.for_topic(topic).spread_ms:
+            try:
+                control.spread(flow_of(group, topic), count)
+            except StoreError as error:
+                logger.warning("flow.spread_not_told: %s", error)
 
 
 class FlowPublisher:

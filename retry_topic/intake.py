@@ -21,14 +21,15 @@ import contextlib
 import logging
 import random
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from retry_topic.brokers.protocol import BrokerConsumer, Delivery
 from retry_topic.cases import Case, Taken, counted
 from retry_topic.fingerprint import fingerprint
+from retry_topic.flow import count_spread
 from retry_topic.headers import (
     MAX_COUNT,
     Restating,
@@ -47,7 +48,11 @@ from retry_topic.policy import Dead, PolicySet, Retry, decide, failure_from
 from retry_topic.wire import encode_body
 from wheel_sched.errors import BrokerError, Rejected
 from wheel_sched.store import Item, Outcome
+from wheel_sched.store.flow_control import FlowControl
 from wheel_sched.store.key_gates import KeyGates, ref_of, route_of
+
+if TYPE_CHECKING:
+    from retry_topic.herds import Ready
 
 logger = logging.getLogger("retry_topic.intake")
 
@@ -127,6 +132,7 @@ class Intake:
         self._reference_above = reference_above
         self._rng = rng or random.Random()
         self._gates = KeyGates(home.store)
+        self._flows = FlowControl(home.store)
 
     def take(self, consumer: BrokerConsumer, deliveries: Sequence[Delivery]) -> list[Taken]:
         """Store or bury each delivery, then settle it. What fails stays unsettled and comes again.
@@ -171,6 +177,7 @@ class Intake:
             insist(lambda: store.remember(tries, logged=rows, keep=self._history))
         else:
             insist(lambda: store.remember(tries))
+        self._count_spread(fresh)
 
     def settle(self, consumer: BrokerConsumer, cases: Sequence[Case]) -> list[Taken]:
         """Settle what is stored, and tell the dead topic of the dead. May be repeated.
@@ -322,6 +329,11 @@ class Intake:
         if case.state.gate is not None:  # its key waits for the other id, which is not this message's
             self._gates.given_up([(case.state.gate, case.head)])
         return True
+
+    def _count_spread(self, fresh: Iterable[Case | Ready]) -> None:
+        stored = (one for one in fresh if one.dead is None and not one.duplicate)
+        rows = ((one.item.topic, one.decision) for one in stored if one.item is not None)
+        count_spread(self._flows, self._group, self.policies, rows)
 
     def _rows(self, cases: Sequence[Case], now_ms: int) -> list[tuple[str, bytes]]:
         """What the history is to say of these."""

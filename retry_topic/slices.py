@@ -133,6 +133,7 @@ class SliceIntake(Intake):
         if self._history:
             rows = self._rows([one.case() if isinstance(one, Ready) else one for one in work.fresh], work.now_ms)
             insist(lambda: self._home.store.log(rows, keep=self._history))
+        self._count_spread(work.fresh)
         return self._tell(work.read), None
 
     def _read(self, work: _Work) -> None:

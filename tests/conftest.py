@@ -9,7 +9,8 @@ from __future__ import annotations
 import gc
 import os
 import shutil
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -32,10 +33,19 @@ settings.register_profile("ci", max_examples=500, deadline=None, suppress_health
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 
+# fixture -> what of Kafka is tried on it where there is no real broker
+STAND_INS = {
+    "imitation": "groups, takeover from the killed, intake and order per key on librdkafka's imitation",
+    "with_transactions": "transactions on noida-db",
+}
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if not {"real_server", "cluster_nodes", "primary"}.isdisjoint(getattr(item, "fixturenames", ())):
+        fixtures = set(getattr(item, "fixturenames", ()))
+        if not {"real_server", "cluster_nodes", "primary"}.isdisjoint(fixtures):
             item.add_marker(pytest.mark.real)
+        item.user_properties += [("stand-in", name) for name in STAND_INS if name in fixtures]
 
 
 def pytest_collection_finish() -> None:
@@ -48,11 +58,34 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     """Says what a run without a real Kafka broker leaves unproved, where none could be started."""
     missing = [program for program in ("java", "mvn") if shutil.which(program) is None]
     if missing and "not kafka" in config.option.markexpr:
-        terminalreporter.line(
-            f"no {' and no '.join(missing)} here: Kafka's groups, intake and order per key were tried on librdkafka's "
-            "imitation of a cluster, transactions on noida-db; exactly once under kills, rebalances and failover needs "
-            "a real broker and was not proved (make kafka-test)"
+        ended = Counter(
+            (name, outcome)
+            for outcome in ("passed", "failed", "error", "skipped")
+            for report in terminalreporter.stats.get(outcome, ())
+            for kind, name in getattr(report, "user_properties", ())
+            if kind == "stand-in"
         )
+        terminalreporter.line(told_of_kafka(missing, ended))
+
+
+def told_of_kafka(missing: Sequence[str], ended: Counter[tuple[str, str]]) -> str:
+    """What a run has shown of Kafka without a real broker: how the tests on its stand-ins ended, and what none shows.
+
+    Args:
+        missing: programs that a real broker would need.
+        ended: (stand-in, how a test on it ended) and how often.
+    """
+    tried, untried = [], []
+    for name, what in STAND_INS.items():
+        counts = {outcome: ended[name, outcome] for outcome in ("passed", "failed", "error") if ended[name, outcome]}
+        if counts:
+            tried.append(f"{what} ({', '.join(f'{count} {outcome}' for outcome, count in counts.items())})")
+        else:
+            untried.append(f"{what}{' (it is not installed)' if ended[name, 'skipped'] else ''}")
+    parts = [f"Kafka without a real broker, for want of {' and '.join(missing)}"]
+    parts += [f"tried: {', '.join(tried)}"] if tried else []
+    parts += [f"not tried in this run: {', '.join(untried)}"] if untried else []
+    return "; ".join([*parts, "not proved: exactly once under kills, rebalances and failover (make kafka-test)"])
 
 
 @pytest.fixture(scope="session")

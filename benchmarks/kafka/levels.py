@@ -1,8 +1,10 @@
-"""A topic per level of delay, read by consumers that pause and seek: the design of Spring Kafka's retry topics.
+"""Delays by pause and seek, as consumers without a delay store do them: a topic per level of delay, or one for all.
 
-A message goes to the topic of the shortest level that is not shorter than its delay. A consumer that reads a record
-before its level's time pauses the partition, seeks back to it and resumes when the time has come; what is behind it
-waits with it. How late a message is, is counted from the moment it was meant for.
+Spring Kafka's retry topics have a level each: a message goes to the topic of the shortest level that is not shorter
+than its delay, so nobody waits for others, and most for longer than they should. Where one topic holds mixed delays,
+each waits for all that are ahead of it. A consumer that reads a record before its time pauses the partition, seeks back
+to it and resumes when the time has come. How late a message is, is counted from the moment it was meant for, and from
+the end of its level.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -22,44 +24,68 @@ LEVELS_S = (1, 5, 15, 30, 60)
 PATIENCE_S = 180.0
 
 
-def levels(servers: str, delays_ms: Sequence[int], longest_s: float) -> dict[str, float]:
-    """How late messages of these delays are, in ms."""
+class Paused(NamedTuple):
+    """How late messages were, in ms, see `spread`: with a topic per level, beyond their level's end, in one topic."""
+
+    meant: dict[str, float]
+    beyond_level: dict[str, float]
+    one_topic: dict[str, float]
+
+
+class _Came(NamedTuple):
+    meant_ms: int  # after the moment it was meant for
+    beyond_ms: int  # after the moment at which its topic let it go
+
+
+def pause_and_seek(servers: str, delays_ms: Sequence[int], longest_s: float) -> Paused:
+    """How late messages of these delays are; both designs at the same time, each with as many messages."""
     run = uuid4().hex[:8]
-    chosen_s = [level_s for level_s in LEVELS_S if level_s < longest_s] + [longest_s]
-    topics = {level_s: f"levels-{run}-{level_s:g}" for level_s in chosen_s}
+    levels_ms = [level_s * 1000 for level_s in LEVELS_S if level_s < longest_s] + [round(longest_s * 1000)]
+    topics = {f"levels-{run}-{level_ms}": level_ms for level_ms in levels_ms}
+    mixed = f"mixed-{run}"
     admin: Any = AdminClient({"bootstrap.servers": servers})
-    for future in admin.create_topics([NewTopic(topic, 2, 1) for topic in topics.values()]).values():
+    for future in admin.create_topics([NewTopic(topic, 2, 1) for topic in (*topics, mixed)]).values():
         future.result()
-    late_ms: list[int] = []
-    readers = [
-        threading.Thread(target=_read, args=(servers, topic, round(level_s * 1000), late_ms), daemon=True)
-        for level_s, topic in topics.items()
-    ]
     producer: Any = Producer({"bootstrap.servers": servers, "linger.ms": 1})
     for delay_ms in delays_ms:
-        level_s = next(level_s for level_s in chosen_s if level_s * 1000 >= delay_ms)
-        meant_ms = time.time_ns() // 1_000_000 + delay_ms
-        producer.produce(topics[level_s], b"%d" % meant_ms)
+        level_ms = next(level_ms for level_ms in levels_ms if level_ms >= delay_ms)
+        now_ms = time.time_ns() // 1_000_000
+        for topic, due_ms in ((f"levels-{run}-{level_ms}", now_ms + level_ms), (mixed, now_ms + delay_ms)):
+            producer.produce(topic, b"%d %d" % (now_ms + delay_ms, due_ms))
         producer.poll(0)
     producer.flush()
+    by_level: list[_Came] = []
+    in_one: list[_Came] = []
+    over = threading.Event()
+    readers = [
+        threading.Thread(
+            target=_read, args=(servers, topic, by_level if topic in topics else in_one, over), daemon=True
+        )
+        for topic in (*topics, mixed)
+    ]
     for reader in readers:
         reader.start()
     until_s = time.monotonic() + PATIENCE_S
-    while len(late_ms) < len(delays_ms):
+    while (least := min(len(by_level), len(in_one))) < len(delays_ms):
         if time.monotonic() > until_s:
-            raise TimeoutError(f"{len(late_ms)} of {len(delays_ms)} messages came within {PATIENCE_S:g} s")
+            raise TimeoutError(f"{least} of {len(delays_ms)} messages came within {PATIENCE_S:g} s")
         time.sleep(0.01)
-    late_ms.append(-1)  # tells the readers that all have come
+    over.set()
     for reader in readers:
         reader.join()
-    return spread(late_ms[:-1])
+    return Paused(
+        spread([came.meant_ms for came in by_level]),
+        spread([came.beyond_ms for came in by_level]),
+        spread([came.meant_ms for came in in_one]),
+    )
 
 
-def _read(servers: str, topic: str, level_ms: int, late_ms: list[int]) -> None:
-    client: Any = Consumer({"bootstrap.servers": servers, "group.id": topic, "enable.auto.commit": False})
+def _read(servers: str, topic: str, found: list[_Came], over: threading.Event) -> None:
+    settings = {"bootstrap.servers": servers, "group.id": topic, "enable.auto.commit": False, "fetch.wait.max.ms": 10}
+    client: Any = Consumer(settings)  # a long wait of one partition would keep a resumed one waiting
     client.assign([TopicPartition(topic, n, 0) for n in range(2)])
     paused: dict[int, int] = {}
-    while not late_ms or late_ms[-1] != -1:
+    while not over.is_set():
         now_ms = time.time_ns() // 1_000_000
         for partition in [partition for partition, at_ms in paused.items() if at_ms <= now_ms]:
             del paused[partition]
@@ -68,13 +94,13 @@ def _read(servers: str, topic: str, level_ms: int, late_ms: list[int]) -> None:
         record = client.poll(max(0.0, min(wait_ms, 100) / 1000))
         if record is None or record.error():
             continue
-        _, produced_ms = record.timestamp()
+        meant_ms, due_ms = map(int, record.value().split())
         now_ms = time.time_ns() // 1_000_000
-        if produced_ms + level_ms > now_ms:
+        if due_ms > now_ms:
             place = TopicPartition(topic, record.partition(), record.offset())
             client.pause([place])
             client.seek(place)
-            paused[record.partition()] = produced_ms + level_ms
+            paused[record.partition()] = due_ms
             continue
-        late_ms.append(now_ms - int(record.value()))
+        found.append(_Came(now_ms - meant_ms, now_ms - due_ms))
     client.close()

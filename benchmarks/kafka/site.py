@@ -52,7 +52,7 @@ class Site:
 @contextlib.contextmanager
 def site() -> Iterator[Site]:
     """A broker and a server that are gone at the end."""
-    with bench_server() as server, temporary_kafka() as kafka:
+    with bench_server() as server, temporary_kafka(lasting=True) as kafka:
         yield Site(kafka.bootstrap, server)
 
 
@@ -149,17 +149,18 @@ def plain_loop(where: Site, count: int) -> float:
         return rate
 
 
-def redeliver(where: Site, count: int) -> float:
-    """Messages a second from their common due to the reader of committed records."""
+def redeliver(where: Site, count: int, early: Callable[[int], object]) -> float:
+    """Messages a second from their common due to the reader of committed records; `early` is told how many came before
+    it."""
     group = f"g{uuid4().hex[:8]}"
     with where.home() as home:
         service = RetryService(home, group)
-        broker: Any = home.broker
-        due_ms = _serve_and_schedule(home, service, group, [4_000] * count, at_once=True)
+        home.broker.create_topic(redelivery_topic_of(group))
+        due_ms = _schedule(home, group, [4_000] * count)
         with service, Reader(where.servers, redelivery_topic_of(group), 2) as reader:
             reader.wait(count)
             last_ms = max(at_ms for _, at_ms in reader.came)
-        del broker
+        early(sum(at_ms < int(value) for value, at_ms in reader.came))
         return count * 1000 / (last_ms - due_ms)
 
 
@@ -173,7 +174,7 @@ def lateness(where: Site, delays_ms: Sequence[int]) -> Timed:
             _warm(home, reader, group)
             gc.collect()
             gc.freeze()  # as `wheel-sched serve` does
-            _serve_and_schedule(home, service, group, delays_ms)
+            _schedule(home, group, delays_ms)
             reader.wait(len(delays_ms) + 1)
             gc.unfreeze()
         late_ms = [at_ms - int(value) for value, at_ms in reader.came if value != b"0"]
@@ -187,16 +188,11 @@ def _warm(home: Home, reader: Reader, group: str) -> None:
     reader.wait(1)
 
 
-def _serve_and_schedule(
-    home: Home, service: RetryService, group: str, delays_ms: Sequence[int], *, at_once: bool = False
-) -> int:
+def _schedule(home: Home, group: str, delays_ms: Sequence[int]) -> int:
     """Store messages whose value is their due; the due of the first."""
     topic = redelivery_topic_of(group)
-    home.broker.create_topic(topic)
     now_ms = home.store.now_ms()
     for start in range(0, len(delays_ms), _BATCH):
-        if not at_once:
-            now_ms = home.store.now_ms() if start == 0 else now_ms
         items = []
         for number, delay_ms in enumerate(delays_ms[start : start + _BATCH], start):
             due_ms = now_ms + delay_ms

@@ -3,6 +3,7 @@
 from retry_topic.headers.codec import AMPLE, Restating, read, write
 from retry_topic.headers.identity import member_id, retry_id
 from retry_topic.headers.names import HEADER_NAMES, MAX_TOTAL_BYTES
+from retry_topic.headers.owner import of_another_group
 from retry_topic.headers.signature import sign, verify
 from retry_topic.headers.spring import SPRING_NAMES, with_spring
 from retry_topic.headers.state import MAX_COUNT, RetryState
@@ -16,6 +17,7 @@ __all__ = [
     "Restating",
     "RetryState",
     "member_id",
+    "of_another_group",
     "read",
     "retry_id",
     "sign",

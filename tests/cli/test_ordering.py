@@ -106,11 +106,13 @@ def test_stats_and_explain_tell_what_is_held_back(cli: Any, home: Home, wait_for
     control.admit(flow, limits, [("api", 3)])
     control.report(flow, [("api", 0, 0, 5)])
     control.admit(flow, limits, [("api", 2)])
+    control.spread(flow, 1_234)
     topic, circuit = sorted(cli.json("stats")["flows"], key=lambda row: row["destination"] or "")
     assert (topic["topic"], topic["granted"], topic["rate"], topic["interval_us"]) == (flow, 1, 2, 60_000_000)
     assert (circuit["destination"], circuit["circuit"], circuit["refused"]) == ("api", "open", 2)
+    assert topic["spread"] == 1_234
     told = cli("stats").stdout
-    assert "2 held back by the rate" in told
+    assert f"{flow}: 1 released, 2 held back by the rate, 1,234 spread" in told
     assert "circuit open until" in told
     home.store.reschedule(["a"], FUTURE_MS + 1_000)
     why = cli("policy", "explain", "--id", "a").stdout

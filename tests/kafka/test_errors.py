@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,6 +13,7 @@ from confluent_kafka import admin as _typed_admin
 
 from retry_topic import Consumer, DeadLetters, Message, RetryPolicy, RetryService, connect
 from retry_topic.brokers.kafka import KafkaBroker
+from retry_topic.brokers.protocol import BrokerConsumer, Delivery
 from retry_topic.policy import Fixed
 from retry_topic.wire import encode_body
 from wheel_sched.errors import BrokerError
@@ -42,43 +44,96 @@ def show_only(kafka: TemporaryKafka, topic: str) -> None:
         future.result(30)
 
 
-def test_what_is_refused_is_dead_alone_and_the_rest_of_its_claim_goes_out(kafka: TemporaryKafka, name: str) -> None:
-    """No such topic, too large for its topic, no right to write there; over a login, in transactions."""
-    small, forbidden, good = f"{name}-small", f"{name}-forbidden", f"{name}-good"
+@pytest.fixture
+def host(kafka: TemporaryKafka) -> Iterator[KafkaBroker]:
+    """As somebody who may do everything."""
     host = KafkaBroker(kafka.bootstrap)
+    yield host
+    host.close()
+
+
+def some_refused(kafka: TemporaryKafka, host: KafkaBroker, name: str) -> dict[str, Message]:
+    """Messages of which the guest's cluster takes two."""
+    small, forbidden, good = f"{name}-small", f"{name}-forbidden", f"{name}-good"
     host.topology.create([small], settings={"max.message.bytes": "2000"})
     host.topology.create([forbidden, good])
     show_only(kafka, forbidden)
-    bodies = {
+    return {
         "good-1": Message(good, b"1"),
         "unknown": Message(f"{name}-unknown", b"x"),
         "large": Message(small, random.Random(1).randbytes(10_000)),
         "forbidden": Message(forbidden, b"x"),
         "good-2": Message(good, b"2"),
     }
-    with connect("memory:", broker=KafkaBroker(kafka.as_guest()), namespace=name) as home:
+
+
+def assert_refused(reasons: dict[str, str]) -> None:
+    """Those three, each for what it is."""
+    assert reasons.keys() == {"unknown", "large", "forbidden"}
+    assert "unknown topic" in reasons["unknown"]
+    assert "too large" in reasons["large"].lower()
+    assert "authorization failed" in reasons["forbidden"].lower()
+
+
+def taken(consumer: BrokerConsumer, count: int) -> list[Delivery]:
+    """So many deliveries."""
+    found: list[Delivery] = []
+    until_s = time.monotonic() + PATIENCE_S
+    while len(found) < count:
+        assert time.monotonic() < until_s, found
+        found += consumer.poll(count - len(found), 500)
+    return found
+
+
+transactions_or_not = pytest.mark.parametrize("transactions", [True, False], ids=["transactions", "no transactions"])
+
+
+@transactions_or_not
+def test_what_is_refused_is_dead_alone_and_the_rest_of_its_claim_goes_out(
+    kafka: TemporaryKafka, host: KafkaBroker, name: str, transactions: bool
+) -> None:
+    """No such topic, too large for its topic, no right to write there; over a login."""
+    bodies = some_refused(kafka, host, name)
+    broker = KafkaBroker(kafka.as_guest(), transactions=transactions)
+    with connect("memory:", broker=broker, namespace=name) as home:
         home.store.schedule([Item(each, 0, encode_body(message), message.topic) for each, message in bodies.items()])
         with RetryService(home, name) as service:
-            assert service.hand_over == "transactions"
+            assert service.hand_over == ("transactions" if transactions else "claim, publish, settle")
             until_s = time.monotonic() + PATIENCE_S
             while home.store.counts().total("due") + home.store.counts().total("fly"):
                 assert time.monotonic() < until_s, home.store.counts()
                 time.sleep(0.02)  # the service's threads' doing
         reasons = {letter.id: letter.reason for letter in DeadLetters(home).select()}
-    assert reasons.keys() == {"unknown", "large", "forbidden"}
-    assert "unknown topic" in reasons["unknown"]
-    assert "too large" in reasons["large"].lower()
-    assert "authorization failed" in reasons["forbidden"].lower()
-    reader = host.consumer([good], f"{name}-looker")
-    found: list[bytes] = []
-    while len(found) < 2:
-        assert time.monotonic() < until_s
-        found += [one.message.value for one in reader.poll(2, 500)]
-    host.close()
-    assert found == [b"1", b"2"]
+    assert_refused(reasons)
+    reader = host.consumer([f"{name}-good"], f"{name}-looker")
+    assert [one.message.value for one in taken(reader, 2)] == [b"1", b"2"]
 
 
-def test_failed_messages_come_back_over_a_login(kafka: TemporaryKafka, name: str) -> None:
+@transactions_or_not
+def test_what_a_consumer_cannot_forward_stays_unsettled_and_the_rest_is_forwarded(
+    kafka: TemporaryKafka, host: KafkaBroker, name: str, transactions: bool
+) -> None:
+    """The same three refusals, one message at a time, none of them worth a second try; the others are settled."""
+    bodies = some_refused(kafka, host, name)
+    host.create_topic(f"{name}-in")
+    assert not any(host.publish([Message(f"{name}-in", each.encode()) for each in bodies]))
+    guest = KafkaBroker(kafka.as_guest(), transactions=transactions)
+    member = guest.consumer([f"{name}-in"], name)
+    pairs = [(one, bodies[one.message.value.decode()]) for one in taken(member, len(bodies))]
+    failures = dict(zip(bodies, member.forward(pairs), strict=True))
+    assert_refused({each: failure.reason for each, failure in failures.items() if failure is not None})
+    assert not any(failure.transient for failure in failures.values() if failure is not None)
+    guest.close()
+    again = host.consumer([f"{name}-in"], name)
+    assert [one.message.value for one in taken(again, 3)] == [b"unknown", b"large", b"forbidden"]
+    reader = host.consumer([f"{name}-good"], f"{name}-looker")
+    assert [one.message.value for one in taken(reader, 2)] == [b"1", b"2"]
+    assert again.poll(1, 500) == reader.poll(1, 500) == []
+
+
+def test_failed_messages_come_back_over_a_login(
+    kafka: TemporaryKafka, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Every client of a service and a consumer logs in; one that may not is told so."""
     seen: list[bytes] = []
     done = threading.Event()
@@ -96,7 +151,8 @@ def test_failed_messages_come_back_over_a_login(kafka: TemporaryKafka, name: str
             assert not any(home.broker.publish([Message(f"{name}-orders", b"one")]))
             assert done.wait(PATIENCE_S)
     assert seen == [b"one"] * 3
+    monkeypatch.setattr("retry_topic.brokers.kafka.topology.TIMEOUT_S", 8.0)  # it is tried again all that time
     stranger = KafkaBroker(kafka.as_guest("wrong"))
-    with pytest.raises(BrokerError):
+    with pytest.raises(BrokerError, match="Authentication failed"):
         stranger.topics()
     stranger.close()

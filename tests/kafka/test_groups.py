@@ -1,16 +1,19 @@
-"""Offsets of groups over a real broker, whoever is a member of them."""
+"""Offsets of groups over a real broker, whoever is a member of them; and groups that read one topic."""
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 from confluent_kafka import TopicPartition
 
-from retry_topic import Message
+from retry_topic import Consumer, ConsumerConfig, Message, RetryPolicy, RetryService, ServiceConfig, connect
 from retry_topic.brokers.kafka import KafkaBroker
+from retry_topic.headers import of_another_group, read
+from retry_topic.policy import Fixed
 from wheel_sched.errors import BrokerError
 
 if TYPE_CHECKING:
@@ -56,3 +59,49 @@ def test_a_group_with_members_is_read_and_not_written(broker: KafkaBroker, name:
     with pytest.raises(BrokerError, match="could not be committed"):
         broker.groups.put(name, [TopicPartition(name, 0, 0)])
     member.close()
+
+
+@pytest.mark.parametrize("redelivery", ["group", "origin"])
+def test_another_group_of_the_topic_is_not_disturbed(
+    kafka: TemporaryKafka, name: str, redelivery: Literal["group", "origin"]
+) -> None:
+    """One group fails each message once. With a redelivery topic of its own the other one sees nothing of it; on the
+    common topic it is given the retries too, each once, and knows them for another group's."""
+    orders, ours, theirs = f"{name}-orders", f"{name}-ours", f"{name}-theirs"
+    values = {b"%d" % n for n in range(10)}
+    tried: Counter[tuple[bytes, int]] = Counter()
+    first: Counter[bytes] = Counter()
+    passed: Counter[bytes] = Counter()
+
+    def fail_once(message: Message) -> None:
+        attempt = read(message.headers).attempt
+        tried[message.value, attempt] += 1
+        if not attempt and message.value in values:
+            raise OSError("not yet")
+
+    def take(message: Message) -> None:
+        (passed if of_another_group(message, theirs) else first)[message.value] += 1
+
+    def until_seen(seen: Counter[bytes] | Counter[tuple[bytes, int]], count: int) -> None:
+        until_s = time.monotonic() + PATIENCE_S
+        while seen.total() < count:
+            assert time.monotonic() < until_s, (tried, first, passed)
+            time.sleep(0.02)  # other threads' doing; there is nothing to wait on
+
+    one_by_one = ConsumerConfig(concurrency=1)  # so that who has seen the last message has seen all before it
+    service_config = ServiceConfig(redelivery=redelivery)
+    with connect("memory:", broker=KafkaBroker(kafka.bootstrap), namespace=name) as home:
+        home.broker.create_topic(orders)
+        with (
+            RetryService(home, ours, RetryPolicy(delay=Fixed(base_ms=50)), config=service_config),
+            Consumer(home, orders, fail_once, group=ours),
+            Consumer(home, orders, take, group=theirs, config=one_by_one),
+        ):
+            assert not any(home.broker.publish([Message(orders, value) for value in values]))
+            until_seen(tried, 2 * len(values))
+            assert not any(home.broker.publish([Message(orders, b"the end")]))
+            until_seen(tried, 2 * len(values) + 1)
+            until_seen(first, len(values) + 1)
+    assert tried == Counter([(value, attempt) for value in values for attempt in (0, 1)] + [(b"the end", 0)])
+    assert first == Counter({*values, b"the end"})
+    assert passed == (Counter(values) if redelivery == "origin" else Counter())

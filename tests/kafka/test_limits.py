@@ -1,21 +1,31 @@
-"""Flow control of what goes out in transactions: what is held back is no attempt, and none of it is lost."""
+"""Flow control of what goes out in transactions: what is held back is no attempt, and none of it is lost.
+
+Retries wait for an hour here and are then let go in one call, so that all of them ask for their release at once,
+however slow the machine: what a limit then holds back is known to the message.
+"""
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from retry_topic import Consumer, ConsumerConfig, Home, Message, RetryPolicy, RetryService, connect
+from retry_topic import Consumer, ConsumerConfig, Home, Message, RetryPolicy, RetryService, connect, load_policies
 from retry_topic.brokers.kafka import KafkaBroker
 from retry_topic.headers import read
 from retry_topic.names import redelivery_topic_of, retry_topic_of
 from retry_topic.policy import Breaker, Budget, Fixed, Rate
+from wheel_sched.store import Outcome
 from wheel_sched.store.flow_control import FlowControl
+from wheel_sched.testing.servers import temporary_server
 
 if TYPE_CHECKING:
     from wheel_sched.testing.kafka import TemporaryKafka
@@ -23,6 +33,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
 
 PATIENCE_S = 90.0
+LATER = Fixed(base_ms=3_600_000)
 
 
 @pytest.fixture
@@ -45,6 +56,17 @@ def flow(home: Home, destination: str | None = None) -> Any:
     return next((one for one in FlowControl(home.store).flows() if one.destination == destination), None)
 
 
+def let_go(home: Home) -> None:
+    """All that waits is due now, in one step."""
+    waiting = [item.id for item in home.store.list_items("due", limit=500).found]
+    outcomes = home.store.reschedule(waiting, home.store.now_ms())
+    assert set(outcomes) <= {Outcome.DONE, Outcome.IN_FLIGHT, Outcome.ABSENT}, outcomes
+
+
+def waiting(home: Home) -> int:
+    return home.store.counts().total("due")
+
+
 def test_equal_dues_are_spread(home: Home, name: str) -> None:
     """What fails in the same moment becomes due evenly over the spread, and never before the delay."""
     delay_ms, spread_ms, count = 3_600_000, 600_000, 200
@@ -53,7 +75,7 @@ def test_equal_dues_are_spread(home: Home, name: str) -> None:
     began_ms = home.store.now_ms()
     with RetryService(home, name, policy):
         assert not any(home.broker.publish([Message(retry_topic_of(name), b"%d" % n) for n in range(count)]))
-        until(lambda: home.store.counts().total("due") == count, home.store.counts)
+        until(lambda: waiting(home) == count, home.store.counts)
         taken_ms = home.store.now_ms() - began_ms
         dues_ms = sorted(item.score_ms for item in home.store.list_items("due", limit=500).found)
     assert len(dues_ms) == count
@@ -61,14 +83,16 @@ def test_equal_dues_are_spread(home: Home, name: str) -> None:
     assert dues_ms[-1] <= began_ms + delay_ms + spread_ms + taken_ms
     thirds = Counter((due_ms - dues_ms[0]) * 3 // (dues_ms[-1] - dues_ms[0] + 1) for due_ms in dues_ms)
     assert min(thirds[third] for third in range(3)) > count / 10, thirds  # 67 each, give or take 7
+    assert flow(home).numbers["spread"] == count
 
 
 def test_retries_are_at_most_a_share_of_first_attempts(
     home: Home, name: str, committed: Callable[[str], list[Message]]
 ) -> None:
-    """By a budget of which nothing is earned one comes out after the other; each comes back exactly once."""
-    count = 12
-    policy = RetryPolicy(delay=Fixed(base_ms=1), max_attempts=2, budget=Budget(1, Rate(20, "s")))
+    """A budget of which next to nothing is earned lets a second's worth out at once and the rest one after the other,
+    and no sooner; each comes back exactly once."""
+    count, a_second = 12, 4
+    policy = RetryPolicy(delay=LATER, max_attempts=2, budget=Budget(1, Rate(a_second, "s")))
     seen: list[bytes] = []
 
     def handle(message: Message) -> None:
@@ -81,8 +105,16 @@ def test_retries_are_at_most_a_share_of_first_attempts(
         assert service.hand_over == "transactions"
         with Consumer(home, f"{name}-orders", handle, group=name, config=config):
             assert not any(home.broker.publish([Message(f"{name}-orders", b"%d" % n) for n in range(count)]))
+            until(lambda: waiting(home) == count, home.store.counts)
+            began_ms = home.store.now_ms()
+            let_go(home)
             until(lambda: len(seen) == count, lambda: (seen, flow(home), home.store.counts()))
-        assert flow(home).numbers["granted"] == count
+            took_ms = home.store.now_ms() - began_ms
+        numbers = flow(home).numbers
+    assert numbers["granted"] == count
+    assert numbers["budget"] >= count - a_second
+    # its share of the first attempts adds less than a hundredth to what is allowed anyway
+    assert took_ms >= (count - a_second) * 990 / a_second
     redelivered = committed(redelivery_topic_of(name))
     assert Counter(message.value for message in redelivered) == Counter(b"%d" % n for n in range(count))
     assert {read(message.headers).attempt for message in redelivered} == {1}
@@ -100,8 +132,20 @@ def test_an_open_circuit_lets_probes_through_until_one_succeeds(
         if down.is_set():
             raise ConnectionError("nobody answers")
 
-    breaker = Breaker(percent=50, of=5, within_ms=60_000, open_ms=200, by="x-host")
-    policy = RetryPolicy(delay=Fixed(base_ms=30), max_attempts=None, breaker=breaker)
+    def circuit() -> Any:
+        return flow(home, "ill")
+
+    def failures() -> int:
+        numbers = {} if circuit() is None else circuit().numbers
+        return int(numbers.get("bad0", 0) + numbers.get("bad1", 0))
+
+    def all_through() -> bool:
+        if circuit().state != "o":
+            let_go(home)  # the probes that failed as well
+        return consumer.stats.acknowledged == count
+
+    breaker = Breaker(percent=50, of=5, within_ms=3_600_000, open_ms=200, by="x-host")
+    policy = RetryPolicy(delay=LATER, max_attempts=None, breaker=breaker)
     config = ConsumerConfig(reports=True, destination="x-host")
     headers = (("x-host", b"ill"),)
     with RetryService(home, name, policy) as service:
@@ -109,16 +153,91 @@ def test_an_open_circuit_lets_probes_through_until_one_succeeds(
         with Consumer(home, f"{name}-orders", handle, group=name, config=config) as consumer:
             records = [Message(f"{name}-orders", b"%d" % n, None, headers) for n in range(count)]
             assert not any(home.broker.publish(records))
-            until(lambda: flow(home, "ill") is not None and flow(home, "ill").state in "oh", lambda: consumer.stats)
-            until(lambda: flow(home, "ill").numbers.get("probes", 0) >= 2, lambda: flow(home, "ill"))
-            tried = consumer.stats.delivered
-            probes = flow(home, "ill").numbers["probes"]
-            until(lambda: flow(home, "ill").numbers["probes"] >= probes + 3, lambda: flow(home, "ill"))
-            # all that came meanwhile are probes; a few more may have been let through before we looked
-            assert consumer.stats.delivered - tried <= flow(home, "ill").numbers["probes"] - probes + count
+            until(lambda: waiting(home) == failures() == count, lambda: (home.store.counts(), circuit()))
+            assert consumer.stats.delivered == count
+            let_go(home)  # nothing is in anybody's hands: what comes from here on has been let through
+            until(lambda: circuit().numbers.get("probes", 0) >= 3, circuit)
+            until(lambda: consumer.stats.delivered > count, lambda: (consumer.stats, circuit()))
+            came = consumer.stats.delivered - count
+            assert came <= circuit().numbers["probes"]
+            assert circuit().numbers["refused"] >= count
             down.clear()
-            until(lambda: consumer.stats.acknowledged == count, lambda: (consumer.stats, flow(home, "ill")))
-        assert flow(home, "ill").numbers["refused"] >= 1
+            until(all_through, lambda: (consumer.stats, circuit(), home.store.counts()))
         assert home.store.counts().total("dead") == 0
     attempts = Counter(message.value for message in committed(redelivery_topic_of(name)))
     assert set(attempts) == {b"%d" % n for n in range(count)}
+
+
+FILE = """
+[default]
+delay = { kind = "fixed", base = "1h" }
+
+[topic.NAME-spread]
+spread = "10m"
+
+[topic.NAME-rate]
+rate = "1/h"
+burst = 1
+
+[topic.NAME-budget]
+budget = { share = "1%", least = "1/h" }
+
+[topic.NAME-breaker]
+breaker = { failures = "50%", of = 3, within = "10m", open = "10m" }
+"""
+
+
+def test_each_limit_is_seen_in_stats_and_explained(kafka: TemporaryKafka, name: str, tmp_path: Path) -> None:
+    """Three messages of four topics, let go at once: what each limit did stands in `stats`, for people and as JSON;
+    `policy explain` says what it does, and why a message waits."""
+    policies = tmp_path / "policies.toml"
+    policies.write_text(FILE.replace("NAME", name))
+    topics = [f"{name}-{limit}" for limit in ("spread", "rate", "budget", "breaker")]
+
+    def told(*words: str) -> str:
+        start = [sys.executable, "-m", "wheel_sched.cli", "--store", server.url, "--kafka", kafka.bootstrap]
+        command = [*start, "--namespace", name, *words]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        assert ended.returncode == 0, (ended.stdout, ended.stderr)
+        return ended.stdout
+
+    def flows() -> dict[tuple[str, str | None], dict[str, int]]:
+        found = FlowControl(home.store).flows()
+        return {(one.topic.removeprefix(f"{name}/{name}-"), one.destination): one.numbers for one in found}
+
+    def number(limit: str, destination: str | None, *names: str) -> int:
+        return sum(flows().get((limit, destination), {}).get(each, 0) for each in names)
+
+    def handle(message: Message) -> None:
+        if not read(message.headers).attempt:
+            raise ConnectionError("nobody answers")
+
+    broker = KafkaBroker(kafka.bootstrap)
+    with temporary_server() as server, connect(server.url, broker=broker, namespace=name) as home:
+        service = RetryService(home, name, load_policies(policies.read_text()))
+        for topic in topics:
+            broker.create_topic(topic)
+        with service, Consumer(home, topics, handle, group=name, config=ConsumerConfig(reports=True)):
+            assert not any(broker.publish([Message(topic, b"%d" % n) for topic in topics for n in range(3)]))
+            until(lambda: waiting(home) == 12 and number("breaker", "", "bad0", "bad1") == 3, flows)
+            let_go(home)
+            until(lambda: number("rate", None, "rate") == number("budget", None, "budget") == 2, flows)
+            until(lambda: number("breaker", "", "refused") == 3, flows)
+        rows = {(row["topic"], row["destination"]): row for row in json.loads(told("stats", "--json"))["flows"]}
+        text = told("stats")
+        (waits, *_) = home.store.list_items("due", topic=f"{name}-rate").found
+        why = told("policy", "explain", "--id", waits.id)
+    spread, rate, budget = (rows[f"{name}/{topic}", None] for topic in topics[:3])
+    assert spread["spread"] == 3
+    assert (rate["granted"], rate["rate"]) == (budget["granted"], budget["budget"]) == (1, 2)
+    circuit = rows[f"{name}/{name}-breaker", ""]
+    assert (circuit["circuit"], circuit["refused"], circuit["opens"]) == ("open", 3, 1)
+    assert f"{name}-spread: 3 spread" in text
+    assert f"{name}-rate: 1 released, 2 held back by the rate" in text
+    assert f"{name}-budget: 1 released, 2 held back by the budget" in text
+    assert f"{name}-breaker (all): circuit open until" in text
+    assert "held back since: rate of" in why
+    for topic in topics:
+        words = told("policy", "explain", str(policies), "--topic", topic)
+        limit = topic.removeprefix(f"{name}-")
+        assert [line for line in words.splitlines() if line.startswith(f"{limit}: ")], words

@@ -198,10 +198,12 @@ def test_closed_keys_and_flow_control_are_told_by_topic() -> None:
         control.admit("g/t", limits, [("one", 3)])
         control.report("g/t", [("one", 0, 0, 5), ("two", 0, 5, 0)])
         control.admit("g/t", limits, [("one", 2)])
+        control.spread("g/t", 7)
         scrape = Scrape(MetricsCollector({}, store))
     assert scrape("closed_keys") == 1
     assert scrape("parked_messages", topic="t") == 1
     assert scrape("flow_released_total", topic="g/t") == 1
+    assert scrape("flow_spread_total", topic="g/t") == 7
     assert scrape("flow_held_back_total", topic="g/t", reason="rate") == 2
     assert scrape("flow_held_back_total", topic="g/t", reason="circuit") == 2
     assert scrape("circuits_open", topic="g/t") == 1

@@ -62,8 +62,8 @@ def stats(session: Session, as_json: bool) -> None:
     if closed:
         say(f"ordered    {amount(closed, 'key')} closed, {amount(sum(parked.values()), 'message')} parked")
     for flow in flows:
-        if flow.destination is not None and flow.state == "":
-            continue  # results are reported for it, and no policy has a breaker
+        if flow.state == "" and (flow.destination is not None or not {"granted", "spread"} & flow.numbers.keys()):
+            continue  # results are reported for it, and no policy goes by them
         say(f"flow       {_flow_line(flow, now_ms)}")
     if counts.frozen:
         say(f"frozen     {counts.frozen}")
@@ -79,7 +79,11 @@ _STATES = {"c": "closed", "o": "open", "h": "half open"}
 
 def _flow(flow: Flow) -> dict[str, Any]:
     """A flow or a circuit as plain data."""
-    names = ("granted", "rate", "budget", "interval") if flow.destination is None else ("refused", "opens", "probes")
+    names = (
+        ("granted", "rate", "budget", "interval", "spread")
+        if flow.destination is None
+        else ("refused", "opens", "probes")
+    )
     state = {} if flow.destination is None else {"circuit": _STATES.get(flow.state)}
     return {
         "topic": flow.topic,
@@ -92,10 +96,10 @@ def _flow(flow: Flow) -> dict[str, Any]:
 def _flow_line(flow: Flow, now_ms: int) -> str:
     numbers = flow.numbers
     if flow.destination is None:
-        held = ", ".join(
-            f"{numbers[name]:,} held back by the {name}" for name in ("rate", "budget") if numbers.get(name)
-        )
-        return f"{flow.topic}: {numbers.get('granted', 0):,} released" + (f", {held}" if held else "")
+        told = [f"{numbers['granted']:,} released"] if "granted" in numbers else []
+        told += [f"{numbers[name]:,} held back by the {name}" for name in ("rate", "budget") if numbers.get(name)]
+        told += [f"{numbers['spread']:,} spread"] if numbers.get("spread") else []
+        return f"{flow.topic}: {', '.join(told)}"
     until = f" until {when(numbers.get('until', 0), now_ms)}" if flow.state == "o" else ""
     return (
         f"{flow.topic} {flow.destination or '(all)'}: circuit {_STATES.get(flow.state, 'closed')}{until}, "

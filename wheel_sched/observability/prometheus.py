@@ -165,6 +165,7 @@ def _of_flows(flows: Sequence[Flow]) -> Iterator[Metric]:
     held = CounterMetricFamily(
         "wheel_sched_flow_held_back", "Times something was sent back to wait.", labels=["topic", "reason"]
     )
+    spread = CounterMetricFamily("wheel_sched_flow_spread", "Dues that a policy spread.", labels=["topic"])
     opened = GaugeMetricFamily("wheel_sched_circuits_open", "Destinations that get no retries now.", labels=["topic"])
     opens, refused = Counter[str](), Counter[str]()
     for flow in flows:
@@ -172,6 +173,7 @@ def _of_flows(flows: Sequence[Flow]) -> Iterator[Metric]:
             released.add_metric([flow.topic], flow.numbers.get("granted", 0))
             for reason in ("rate", "budget"):
                 held.add_metric([flow.topic, reason], flow.numbers.get(reason, 0))
+            spread.add_metric([flow.topic], flow.numbers.get("spread", 0))
             opens[flow.topic] += 0
         else:
             opens[flow.topic] += flow.state in ("o", "h")
@@ -181,6 +183,7 @@ def _of_flows(flows: Sequence[Flow]) -> Iterator[Metric]:
         held.add_metric([topic, "circuit"], refused[topic])
     yield released
     yield held
+    yield spread
     yield opened
 
 

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from wheel_sched.store.delay_store import DelayStore, values_of
 from wheel_sched.store.operations import Call, Operation
-from wheel_sched.store.operations.flow import Admit, Admitted, Flow, Limits, LookAtFlows, Report
+from wheel_sched.store.operations.flow import Admit, Admitted, CountSpread, Flow, Limits, LookAtFlows, Report
 from wheel_sched.store.plans import shard_of
 
 T = TypeVar("T")
@@ -35,6 +35,10 @@ class FlowControl:
     def report(self, topic: str, rows: Sequence[tuple[str, int, int, int]]) -> None:
         """What became of attempts: (destination, first attempts, succeeded, failed)."""
         self._on(topic, Report(topic, rows))
+
+    def spread(self, topic: str, count: int) -> int:
+        """So many more dues of a topic were spread by its policy; how many in all."""
+        return self._on(topic, CountSpread(topic, count))
 
     def flows(self) -> list[Flow]:
         """The flows and circuits used in the last hour."""

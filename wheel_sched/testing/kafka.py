@@ -22,11 +22,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from wheel_sched.errors import ConfigError
+from wheel_sched.testing.certificates import PASSWORD, self_signed
 from wheel_sched.testing.faulty_proxy import FaultyProxy
+from wheel_sched.testing.folders import temporary_folder
 from wheel_sched.testing.leash import Leashed
+from wheel_sched.testing.mock_cluster import MockCluster
 from wheel_sched.testing.servers import free_port
 
-VERSION = "4.1.1"
+VERSION = "4.3.1"  # a newer one is taken when all that uses it has passed over it
 CONNECTOR = "4.2.0"  # the newest of Spark's connector that is published with all it needs; Spark 4.3 runs it
 START_TIMEOUT_S = 120.0
 FETCH_TIMEOUT_S = 600.0
@@ -78,9 +81,9 @@ _CONNECTOR_JARS = (
 _SETTINGS = """process.roles=broker,controller
 node.id=1
 listeners=PLAINTEXT://127.0.0.1:{port},SASL_PLAINTEXT://127.0.0.1:{sasl},{rest}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port},SASL_PLAINTEXT://127.0.0.1:{sasl},PROXIED://127.0.0.1:{proxy}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port},SASL_PLAINTEXT://127.0.0.1:{sasl},PROXIED://127.0.0.1:{proxy}{tls}
 controller.listener.names=CONTROLLER
-listener.security.protocol.map=CONTROLLER:PLAINTEXT,PROXIED:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PROXIED:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,TLS:SASL_SSL
 sasl.enabled.mechanisms=PLAIN
 listener.name.sasl_plaintext.plain.sasl.jaas.config={jaas}
 authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
@@ -114,6 +117,13 @@ log.cleaner.threads=1
 log.cleaner.dedupe.buffer.size=4194304
 """
 
+_TLS = """listener.name.tls.ssl.keystore.type=PKCS12
+listener.name.tls.ssl.keystore.location={store}
+listener.name.tls.ssl.keystore.password={password}
+listener.name.tls.sasl.enabled.mechanisms=SCRAM-SHA-512
+listener.name.tls.scram-sha-512.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;
+"""
+
 _GUEST = "guest-of-a-test"
 _JAAS = f'org.apache.kafka.common.security.plain.PlainLoginModule required user_guest="{_GUEST}";'
 
@@ -124,25 +134,35 @@ class TemporaryKafka:
     It ends with this process, however that ends.
     """
 
-    def __init__(self, folder: Path, classpath: str) -> None:
+    def __init__(self, folder: Path, classpath: str, *, lasting: bool = False, tls: bool = False) -> None:
+        self._lasting = lasting
         self.folder = folder
         self.port = free_port()
         self.sasl_port = free_port()
         self.proxy_port = free_port()
+        self.tls_port = free_port() if tls else None
+        self._certificate = self_signed(folder) if tls else None
         self._behind_port, controller = free_port(), free_port()
+        secured = f",TLS://127.0.0.1:{self.tls_port}" if tls else ""
         self._classpath = classpath
         self._process: Leashed | None = None
         settings = _SETTINGS.format(
             port=self.port,
             sasl=self.sasl_port,
             proxy=self.proxy_port,
-            rest=f"PROXIED://127.0.0.1:{self._behind_port},CONTROLLER://127.0.0.1:{controller}",
+            rest=f"PROXIED://127.0.0.1:{self._behind_port},CONTROLLER://127.0.0.1:{controller}{secured}",
+            tls=secured,
             controller=controller,
             folder=folder,
             jaas=_JAAS,
         )
+        users = []
+        if self._certificate is not None:
+            settings += _TLS.format(store=self._certificate.store, password=PASSWORD)
+            users = ["--add-scram", f"SCRAM-SHA-512=[name=guest,password={_GUEST}]"]
         (folder / "server.properties").write_text(settings)
-        self._java("kafka.tools.StorageTool", "format", "--standalone", "-t", _CLUSTER_ID, "-c", "server.properties")
+        form = ["format", "--standalone", "-t", _CLUSTER_ID, "-c", "server.properties", *users]
+        self._java("kafka.tools.StorageTool", *form)
         self.restart()
 
     @property
@@ -158,6 +178,24 @@ class TemporaryKafka:
             "sasl.mechanisms": "PLAIN",
             "sasl.username": "guest",
             "sasl.password": password,
+        }
+
+    def over_tls(self, authority: Path | None = None) -> dict[str, str]:
+        """Settings of a client that logs in as `User:guest` over TLS, by SCRAM.
+
+        Args:
+            authority: a PEM file with whom it trusts. Defaults to the broker's own certificate.
+
+        Raises:
+            ConfigError: the broker was made without TLS.
+        """
+        if self._certificate is None:
+            raise ConfigError("expected a broker with TLS (temporary_kafka(tls=True)), got: one without")
+        return self.as_guest() | {
+            "bootstrap.servers": f"127.0.0.1:{self.tls_port}",
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanisms": "SCRAM-SHA-512",
+            "ssl.ca.location": str(authority or self._certificate.public),
         }
 
     def proxy(self) -> FaultyProxy:
@@ -206,7 +244,7 @@ class TemporaryKafka:
             "java",
             *_MEMORY,
             *_COLLECTOR,
-            "-XX:TieredStopAtLevel=1",
+            *(() if self._lasting else _QUICK),
             "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
             "-cp",
             self._classpath,
@@ -249,6 +287,7 @@ class TemporaryKafka:
 _MEMORY = ("-Xms1g", "-Xmx1g", "-XX:MetaspaceSize=128m")  # as its own start script has it
 # stops the broker for a millisecond or two, where others do for 20 to 100; a Java without it takes its default
 _COLLECTOR = ("-XX:+IgnoreUnrecognizedVMOptions", "-XX:+UseShenandoahGC")
+_QUICK = ("-XX:TieredStopAtLevel=1",)  # the optimizing compiler pays off after a minute of work, a test is over by then
 _CLUSTER_ID = "d2hlZWwtc2NoZWQtdGVzdA"  # 16 bytes in base64; it must not begin with a dash
 
 
@@ -258,22 +297,24 @@ def _environment() -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def temporary_kafka() -> Iterator[TemporaryKafka]:
-    """A broker over a new temporary folder; at the end both are gone.
+def temporary_kafka(*, lasting: bool = False, tls: bool = False) -> Iterator[TemporaryKafka]:
+    """A broker over a new temporary folder; at the end both are gone. After a kill the next one removes the folder.
+
+    Args:
+        lasting: it works for minutes, so that Java compiles it as it does in production. Defaults to False: it is ready
+            sooner, and slower ever after.
+        tls: also listen for clients that come over TLS, see `over_tls`; takes another second. Defaults to False.
 
     Raises:
         ConfigError: there is no Java, its jars cannot be had, or it does not start.
     """
     classpath = kafka_classpath()
-    folder = Path(tempfile.mkdtemp(prefix="wheel-sched-kafka-"))
-    try:
-        kafka = TemporaryKafka(folder, classpath)
+    with temporary_folder("wheel-sched-kafka-") as folder:
+        kafka = TemporaryKafka(folder, classpath, lasting=lasting, tls=tls)
         try:
             yield kafka
         finally:
             kafka.sigkill()
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def kafka_classpath() -> str:
@@ -330,19 +371,10 @@ def _fetched(name: str, project: str) -> str:
 
 @contextlib.contextmanager
 def mock_kafka(brokers: int = 1) -> Iterator[str]:
-    """The address of librdkafka's imitation of a cluster; topics come into being when named, with 4 partitions.
+    """The address of librdkafka's imitation of a cluster, see `MockCluster`.
 
     Raises:
         ConfigError: it did not come up.
     """
-    from confluent_kafka import Producer
-
-    host = Producer({"bootstrap.servers": "mock", "test.mock.num.brokers": brokers, "log_level": 0})
-    addresses = [f"{broker.host}:{broker.port}" for broker in host.list_topics(timeout=10).brokers.values()]
-    if not addresses:
-        raise ConfigError("librdkafka's mock cluster did not come up")
-    try:
-        yield ",".join(addresses)
-    finally:
-        host.flush(0)
-        del host
+    with MockCluster(brokers) as cluster:
+        yield cluster.bootstrap

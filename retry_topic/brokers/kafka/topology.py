@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
@@ -39,6 +40,19 @@ def check_topic(topic: str) -> None:
         )
 
 
+def _listened_to(settings: Mapping[str, Any], trouble: deque[str]) -> dict[str, Any]:
+    """Settings of a client that notes what it says about its connections; whoever else wants to hear it, does."""
+    theirs = settings.get("error_cb")
+
+    def told(error: Any) -> None:
+        if error.code() != KafkaError._ALL_BROKERS_DOWN:  # which only follows from something else
+            trouble.append(error.str())
+        if theirs is not None:
+            theirs(error)
+
+    return {**settings, "error_cb": told}
+
+
 class Topology:
     """The cluster's topics.
 
@@ -52,7 +66,8 @@ class Topology:
     def __init__(
         self, settings: Mapping[str, Any], partitions: int, replication: int, settings_of_topics: Mapping[str, str]
     ) -> None:
-        self.admin: Any = _admin.AdminClient(dict(settings))
+        self._trouble: deque[str] = deque(maxlen=1)
+        self.admin: Any = _admin.AdminClient(_listened_to(settings, self._trouble))
         self._partitions = partitions
         self._replication = replication
         self._settings_of_topics = dict(settings_of_topics)
@@ -206,7 +221,10 @@ class Topology:
         try:
             cluster = self.admin.list_topics(timeout=TIMEOUT_S)
         except KafkaException as error:
-            raise broker_error(error, "the list of topics could not be read") from error
+            self.admin.poll(0)  # a call says that it was not answered, and only this why: no trust, no login, no host
+            why = f" ({self._trouble[0]})" if self._trouble else ""
+            raise broker_error(error, f"the list of topics could not be read{why}") from error
+        self._trouble.clear()
         found, self._controlled = cluster.topics, not str(cluster.cluster_id).startswith("mockCluster")
         self._known = {name: len(topic.partitions) for name, topic in found.items() if topic.error is None}
         self._looked_s = time.monotonic()

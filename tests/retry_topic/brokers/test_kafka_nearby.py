@@ -1,20 +1,17 @@
-"""The Kafka broker over two small stand-ins that need neither Java nor Maven: what can be shown without a real cluster.
+"""The retry service over Kafka's two stand-ins (see conftest.py): what can be shown without a real cluster.
 
-librdkafka's imitation of a cluster has groups and no transactions; noida-db, a server in one binary, has transactions.
 `make kafka-test` runs the whole over a real broker.
 """
 
 from __future__ import annotations
 
-import shutil
+import subprocess
 import sys
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
-from uuid import uuid4
 
 import pytest
 
@@ -27,54 +24,27 @@ from retry_topic.policy import Fixed, Rate
 from retry_topic.service import ServiceConfig
 from wheel_sched.errors import BrokerError
 from wheel_sched.store.flow_control import FlowControl
-from wheel_sched.testing.kafka import mock_kafka
-from wheel_sched.testing.leash import Leashed
-from wheel_sched.testing.servers import free_port
+from wheel_sched.testing.mock_cluster import MockCluster
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]
 
 PATIENCE_S = 60.0
-STAND_IN = Path(sys.executable).with_name("noida-db")
 
+# A member of a group: takes three records, settles the first, and waits for its end with the others in hand.
+MEMBER = """
+import sys
+from retry_topic.brokers.kafka import KafkaBroker
 
-@pytest.fixture(scope="module")
-def imitation() -> Iterator[str]:
-    """librdkafka's."""
-    with mock_kafka() as servers:
-        yield servers
-
-
-@pytest.fixture(scope="module")
-def with_transactions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server with transactions."""
-    if not STAND_IN.exists():
-        pytest.skip("noida-db is not installed: nothing is shown of transactions here")
-    folder = tmp_path_factory.mktemp("noida")
-    port = free_port()
-    # what is installed is a script that starts the server: both are to end
-    process = Leashed([STAND_IN, "start", "--only", "kafka", "--kafka-port", str(port), "--data-dir", folder])
-    try:
-        broker = KafkaBroker(f"127.0.0.1:{port}")
-        until(lambda: _answers(broker))
-        broker.close()
-        yield f"127.0.0.1:{port}"
-    finally:
-        process.kill()
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-@pytest.fixture
-def name() -> str:
-    """A name of this test's own, for topics, groups and namespaces."""
-    return f"t{uuid4().hex[:10]}"
-
-
-def _answers(broker: KafkaBroker) -> bool:
-    try:
-        broker.topology.admin.list_topics(timeout=1)
-    except Exception:  # it opens its port in its own time
-        return False
-    return True
+servers, protocol, topic, group = sys.argv[1:]
+broker = KafkaBroker(servers, transactions=False, group_protocol=protocol)
+member = broker.consumer([topic], group, idle_ms=6_000)
+found = []
+while len(found) < 3:
+    found += member.poll(3 - len(found), 500)
+member.ack(found[:1])
+print("holds two", flush=True)
+sys.stdin.read()
+"""
 
 
 def until(condition: Callable[[], bool], told: Callable[[], object] = lambda: "") -> None:
@@ -115,9 +85,9 @@ class Failing:
             return sum(map(len, self.seen.values()))
 
 
-def test_settled_records_stay_settled_when_another_takes_over(imitation: str, name: str) -> None:
+def test_settled_records_stay_settled_when_another_takes_over(imitation: MockCluster, name: str) -> None:
     """Out of order, and handed out before: the successor has the rest, and each group its own account."""
-    broker = KafkaBroker(imitation, transactions=False, group_protocol="consumer")
+    broker = KafkaBroker(imitation.bootstrap, transactions=False, group_protocol="consumer")
     try:
         broker.create_topic(name)
         assert not any(broker.publish([Message(name, b"%d" % n, b"one key") for n in range(6)]))
@@ -137,9 +107,31 @@ def test_settled_records_stay_settled_when_another_takes_over(imitation: str, na
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_failed_messages_come_back_over_an_imitation(imitation: str, name: str, protocol: Any) -> None:
+def test_what_a_killed_member_held_goes_to_another(imitation: MockCluster, name: str, protocol: Any) -> None:
+    """A process that is killed with records in hand: another has them when its session has ended, each with one death
+    against it; what it had settled stays settled."""
+    imitation.create_topic(name)
+    broker = KafkaBroker(imitation.bootstrap, transactions=False, group_protocol=protocol)
+    assert not any(broker.publish([Message(name, b"%d" % n) for n in range(3)]))
+    command = [sys.executable, "-c", MEMBER, imitation.bootstrap, protocol, name, f"{name}-a"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        try:
+            assert child.stdout is not None
+            assert child.stdout.readline() == b"holds two\n"
+        finally:
+            child.kill()
+    successor = broker.consumer([name], f"{name}-a", idle_ms=6_000)
+    found = received(successor, 2)
+    assert [(one.message.value, one.deliveries) for one in found] == [(b"1", 2), (b"2", 2)]
+    successor.ack(found)
+    assert successor.poll(1, 500) == []
+    broker.close()
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_failed_messages_come_back_over_an_imitation(imitation: MockCluster, name: str, protocol: Any) -> None:
     """In both protocols of groups: taken in by slices, redelivered, buried; a key's order is kept."""
-    broker = KafkaBroker(imitation, transactions=False, group_protocol=protocol)
+    broker = KafkaBroker(imitation.bootstrap, transactions=False, group_protocol=protocol)
     handler = Failing(a1=2, dead=9)
     config = ConsumerConfig(ordering="key", idle_ms=6_000)
     with connect("memory:", broker=broker, namespace=name, shards=2) as home:
@@ -156,10 +148,10 @@ def test_failed_messages_come_back_over_an_imitation(imitation: str, name: str, 
         assert [one.message.value for one in received(reader, 1)] == [b"dead"]
 
 
-def test_topics_are_shared_with_spring_and_limits_hold(imitation: str, name: str) -> None:
+def test_topics_are_shared_with_spring_and_limits_hold(imitation: MockCluster, name: str) -> None:
     """A record of Spring's is taken in with its count and told back in Spring's headers to an async handler; what a
     rate holds back is told by the store."""
-    broker = KafkaBroker(imitation, transactions=False, group_protocol="consumer")
+    broker = KafkaBroker(imitation.bootstrap, transactions=False, group_protocol="consumer")
     told: list[tuple[bytes, bytes | None]] = []
 
     async def handle(message: Message) -> None:

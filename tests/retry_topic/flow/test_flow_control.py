@@ -175,6 +175,14 @@ def test_old_failures_fade(control: Control, clock: Clock) -> None:
     assert control.admit(CIRCUIT, 1).granted == 1
 
 
+def test_spread_dues_are_counted_and_hold_nothing_back(control: Control) -> None:
+    """They are told beside what limits did."""
+    assert [control.flow.spread("g/orders", count) for count in (3, 2)] == [3, 5]
+    assert control.admit(Limits(), 10).granted == 10
+    (topic,) = control.flow.flows()
+    assert (topic.topic, topic.numbers["spread"], topic.numbers["granted"]) == ("g/orders", 5, 10)
+
+
 def test_flows_are_told(control: Control) -> None:
     """Counters of what was held back, by reason, for stats and metrics."""
     limits = Limits(interval_us=1_000_000, burst=1, trip_ppm=500_000, of=2, within_ms=10_000, open_ms=5_000)

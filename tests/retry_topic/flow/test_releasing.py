@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from retry_topic import Message, RetryPolicy
 from retry_topic.consumer.reporting import Reporter
-from retry_topic.policy import Breaker, Budget, Rate
+from retry_topic.policy import Breaker, Budget, PolicySet, Rate
 from wheel_sched.store.flow_control import FlowControl
 
 if TYPE_CHECKING:
@@ -135,6 +135,25 @@ def test_a_budget_without_first_attempts_lets_the_least_through(bench: Bench, po
     bench.consume(handle, concurrency=1, idle_ms=IDLE_MS)
     bench.until(lambda: len(seen) == 10)
     assert sorted(seen) == [b"%d" % number for number in range(10)]
+
+
+def test_spread_dues_are_told_by_topic(bench: Bench, policy: Policy) -> None:
+    """Each of the failures is counted once, and only where the policy spreads; nothing is asked for its release."""
+    policies = PolicySet(policy(), {"orders": policy(base_ms=10, spread_ms=20, max_attempts=3)})
+    bench.serve(policies)
+    bench.publish(*(b"%d" % number for number in range(10)))
+    bench.publish(b"other", topic="invoices")
+
+    def handle(message: Message) -> None:
+        if message.header("retry-attempt") != b"2":
+            raise OSError
+
+    consumer = bench.consume(handle, topics=["orders", "invoices"], idle_ms=IDLE_MS)
+    bench.until(lambda: consumer.stats.acknowledged == 11)
+    control = FlowControl(bench.home.store)
+    bench.until(lambda: [one.numbers["spread"] for one in control.flows()] == [20])
+    (flow,) = control.flows()
+    assert (flow.topic, "granted" in flow.numbers) == ("billing/orders", False)
 
 
 def test_messages_published_for_later_are_not_held_back(bench: Bench, policy: Policy) -> None:

@@ -1,6 +1,7 @@
 -- Flow control of what is released: a rate per topic (a cap, a budget, or both) and a circuit per destination.
 --   flow:<topic>                 HASH  tat (us, of the rate), line (us, last slot given away), interval (us), first attempts
---                                      of two windows (w, f0, f1), counters granted, rate, budget
+--                                      of two windows (w, f0, f1), counters granted, rate, budget,
+--                                      spread
 --   circuit:<topic>\n<dest>      HASH  state c|o|h, until (ms), probe (ms), results of two windows (w, ok0, bad0, ok1,
 --                                      bad1), of a probe (pok, pbad), within (ms), counters refused, opens, probes
 --   flows                        ZSET  t<topic> | c<topic>\n<dest> -> last used (ms): what `look` tells
@@ -10,6 +11,7 @@
 --     answers per destination: granted, due of the first of the rest (us), step of the next ones (us), why: r rate,
 --     b budget, o circuit open, h circuit half open, - none is left
 --   report <topic> (<dest> <first attempts> <succeeded> <failed>)...       answers how many rows
+--   spread <topic> <how many dues were spread>                              answers how many ever
 --   look                                                                    answers {now (us), name, {field, value, ...}, ...}
 local verb = ARGV[3]
 local s = begin(KEYS, ARGV, verb == 'look' and READING or nil)
@@ -82,6 +84,11 @@ if verb == 'report' then
   end
   save(flow_key, 't' .. topic, f)
   return (#ARGV - 4) / 4
+end
+if verb == 'spread' then
+  f.spread = (f.spread or 0) + tonumber(ARGV[5])
+  save(flow_key, 't' .. topic, f)
+  return f.spread
 end
 if verb ~= 'admit' then return {err = 'WSBATCH there is no verb ' .. verb} end
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from wheel_sched.store.operations.flow import Admit, Admitted, Flow, Limits, LookAtFlows, Report, WhyNot
+from wheel_sched.store.operations.flow import Admit, Admitted, CountSpread, Flow, Limits, LookAtFlows, Report, WhyNot
 
 if TYPE_CHECKING:
     from wheel_sched.store.memory.shard import MemoryShard
@@ -34,7 +34,7 @@ class Flows:
     used: dict[tuple[str, str | None], int] = field(default_factory=dict)
 
 
-def flow(shard: MemoryShard, call: Admit | Report | LookAtFlows) -> object:
+def flow(shard: MemoryShard, call: Admit | Report | CountSpread | LookAtFlows) -> object:
     """Perform one verb of `flow.lua`."""
     _forget(shard)
     match call:
@@ -42,6 +42,10 @@ def flow(shard: MemoryShard, call: Admit | Report | LookAtFlows) -> object:
             return _look(shard)
         case Report():
             return _report(shard, call)
+        case CountSpread():
+            numbers = _topic(shard, call.topic)
+            _add(numbers, "spread", call.count)
+            return numbers["spread"]
         case Admit():
             return _admit(shard, call)
 

@@ -101,6 +101,23 @@ class Report:
 
 
 @dataclass(slots=True)
+class CountSpread:
+    """Tell how many dues of a topic were spread by its policy; nothing is held back by it, and only `look` tells it."""
+
+    script: ClassVar[str] = "flow"
+    writes: ClassVar[bool] = False
+    topic: str
+    count: int
+    token: str = ""
+
+    def argv(self) -> list[Argument]:
+        return ["spread", encode_text(self.topic), self.count]
+
+    def parse(self, reply: Any, shard: int) -> int:
+        return int(reply)
+
+
+@dataclass(slots=True)
 class LookAtFlows:
     """The flows and circuits used in the last hour, the last used first, at most 500."""
 

@@ -1,0 +1,63 @@
+"""A cluster that is reached over TLS only: a retry's whole life, and a broker that is not trusted."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from retry_topic import Consumer, Message, RetryPolicy, RetryService, connect
+from retry_topic.brokers.kafka import KafkaBroker
+from retry_topic.names import dead_topic_of
+from retry_topic.policy import Fixed
+from wheel_sched.errors import BrokerError
+from wheel_sched.testing.certificates import self_signed
+from wheel_sched.testing.kafka import temporary_kafka
+
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(240)]
+
+PATIENCE_S = 60.0
+
+
+def test_failed_messages_come_back_and_die_over_tls(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Logged in by SCRAM: consumers, intake, transactions and dead letters; one message comes back and succeeds, the
+    other is dead after its last attempt. A client that trusts somebody else is told why it gets no answer."""
+    with temporary_kafka(tls=True) as kafka:
+        live_and_die(KafkaBroker(kafka.over_tls()), name)
+        monkeypatch.setattr("retry_topic.brokers.kafka.topology.TIMEOUT_S", 8.0)
+        stranger = self_signed(tmp_path, "stranger").public
+        broker = KafkaBroker({**kafka.over_tls(stranger), "log_level": 0})
+        with pytest.raises(BrokerError, match=r"certificate could not be verified.*ssl\.ca\.location"):
+            broker.topics()
+        broker.close()
+
+
+def live_and_die(broker: KafkaBroker, name: str) -> None:
+    """One message fails once, another always."""
+    tried: Counter[bytes] = Counter()
+
+    def handle(message: Message) -> None:
+        tried[message.value] += 1
+        if message.value == b"dead" or tried[message.value] < 2:
+            raise OSError("not yet")
+
+    with connect("memory:", broker=broker, namespace=name) as home:
+        home.broker.create_topic(f"{name}-orders")
+        policy = RetryPolicy(delay=Fixed(base_ms=50), max_attempts=3)
+        service = RetryService(home, name, policy)
+        with service, Consumer(home, f"{name}-orders", handle, group=name) as consumer:
+            assert service.hand_over == "transactions"
+            assert not any(home.broker.publish([Message(f"{name}-orders", each) for each in (b"well", b"dead")]))
+            until_s = time.monotonic() + PATIENCE_S
+            while consumer.stats.acknowledged < 1 or home.store.counts().total("dead") < 1:
+                assert time.monotonic() < until_s, (tried, consumer.stats, home.store.counts())
+                time.sleep(0.02)  # other threads' doing; there is nothing to wait on
+        reader = home.broker.consumer([dead_topic_of(name)], f"{name}-looker")
+        letters: list[bytes] = []
+        while not letters:
+            assert time.monotonic() < until_s
+            letters = [one.message.value for one in reader.poll(2, 500)]
+    assert tried == {b"well": 2, b"dead": 3}
+    assert letters == [b"dead"]

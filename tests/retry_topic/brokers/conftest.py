@@ -1,0 +1,63 @@
+"""Kafka's two stand-ins, which need neither Java nor Maven; `tests/kafka` has the real broker.
+
+librdkafka's imitation of a cluster has groups and no transactions; noida-db, a server in one binary, has transactions
+and does not notice that a member has died. What asks for one of them by name is counted in the last line of a run (see
+tests/conftest.py).
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from retry_topic.brokers.kafka import KafkaBroker
+from wheel_sched.errors import BrokerError
+from wheel_sched.testing.leash import Leashed
+from wheel_sched.testing.mock_cluster import MockCluster
+from wheel_sched.testing.servers import free_port
+
+PATIENCE_S = 60.0
+STAND_IN = Path(sys.executable).with_name("noida-db")
+
+
+@pytest.fixture(scope="session")
+def imitation() -> Iterator[MockCluster]:
+    """librdkafka's. Tests use topics and groups of their own."""
+    with MockCluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def with_transactions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a server with transactions. Tests use topics, groups and namespaces of their own."""
+    if not STAND_IN.exists():
+        pytest.skip("noida-db is not installed: nothing is shown of transactions here")
+    folder = tmp_path_factory.mktemp("noida")
+    port = free_port()
+    # what is installed is a script that starts the server: both are to end
+    process = Leashed([STAND_IN, "start", "--only", "kafka", "--kafka-port", str(port), "--data-dir", folder])
+    try:
+        broker = KafkaBroker({"bootstrap.servers": f"127.0.0.1:{port}", "log_level": 0})
+        until_s = time.monotonic() + PATIENCE_S
+        while not _answers(broker):
+            assert process.poll() is None, "noida-db has ended"
+            assert time.monotonic() < until_s, "noida-db does not answer"
+            time.sleep(0.05)  # another process's doing; there is nothing to wait on
+        broker.close()
+        yield f"127.0.0.1:{port}"
+    finally:
+        process.kill()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _answers(broker: KafkaBroker) -> bool:
+    try:
+        broker.topics()
+    except BrokerError:  # it opens its port in its own time
+        return False
+    return True

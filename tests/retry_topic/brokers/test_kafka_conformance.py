@@ -1,0 +1,117 @@
+"""The public suite on the Kafka broker over its two stand-ins (see conftest.py); `tests/kafka` has it on a real one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+import pytest
+
+from retry_topic.brokers.conformance import BrokerConformance
+from retry_topic.brokers.kafka import KafkaBroker
+from retry_topic.brokers.protocol import Broker, BrokerConsumer
+from wheel_sched.testing.mock_cluster import MockCluster
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]
+
+
+class OnKafka(BrokerConformance):
+    """What all have in common."""
+
+    idle_ms = 2_000
+    examples = 8
+    busy = 400, 350
+
+    @pytest.fixture(autouse=True)
+    def patience(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A group's rebalance takes seconds."""
+        monkeypatch.setattr("retry_topic.brokers.conformance.PATIENCE_MS", 60_000)
+
+    @pytest.fixture(autouse=True)
+    def named(self, name: str) -> None:
+        """Groups of the test's own."""
+        self.groups = name
+
+    def member(self, broker: Broker, *topics: str, group: str = "group", idle_ms: int | None = None) -> BrokerConsumer:
+        """One more member of a group of this test's own."""
+        return super().member(broker, *topics, group=f"{self.groups}-{group}", idle_ms=idle_ms)
+
+
+class OneLine(KafkaBroker):
+    """Of an imitation that is told of each topic beforehand: what it makes by itself has four partitions, no order."""
+
+    def __init__(self, imitation: MockCluster, protocol: Literal["classic", "consumer"]) -> None:
+        super().__init__(imitation.bootstrap, transactions=False, group_protocol=protocol)
+        self._imitation = imitation
+
+    def create_topic(self, topic: str) -> None:
+        """With one partition."""
+        if not self.topology.partitions(topic):
+            self._imitation.create_topic(topic)
+            self.topology.forget(topic)
+        super().create_topic(topic)
+
+
+class OnTheImitation(OnKafka):
+    """Groups and their members: librdkafka's imitation of a cluster."""
+
+    exact_forward = False  # published, then settled: there are no transactions
+    protocol: Literal["classic", "consumer"] = "classic"
+
+    @pytest.fixture
+    def broker(self, imitation: MockCluster) -> Iterator[Broker]:
+        """A broker of the imitation."""
+        broker = OneLine(imitation, self.protocol)
+        yield broker
+        broker.close()
+
+
+class TestKip848OnTheImitation(OnTheImitation):
+    """Kafka 4's protocol of groups: all of the suite."""
+
+    protocol = "consumer"
+
+
+class TestClassicOnTheImitation(OnTheImitation):
+    """The protocol of groups that every cluster has.
+
+    When a member joins others, the imitation waits for nearly as long as a session may last, whoever has come (its
+    rebalance timer). So what needs several members at a time is left to the server below, which speaks this protocol
+    too, and what a killed one held to test_kafka_nearby.py.
+    """
+
+    test_members_of_a_group_share_the_work = None  # type: ignore[assignment]
+    test_the_unsettled_comes_back_to_another_member = None  # type: ignore[assignment]
+    test_a_closed_member_leaves_what_it_held = None  # type: ignore[assignment]
+    test_beat_keeps_a_delivery = None  # type: ignore[assignment]
+    test_beat_never_takes_a_delivery_back = None  # type: ignore[assignment]
+    test_the_settled_does_not_come_back = None  # type: ignore[assignment]
+    test_forward_publishes_and_settles = None  # type: ignore[assignment]
+    test_a_repeated_forward_publishes_nothing = None  # type: ignore[assignment]
+    test_a_failed_forward_leaves_its_delivery_unsettled = None  # type: ignore[assignment]
+    # and these have nothing to do with groups
+    test_contents_survive_byte_for_byte = None  # type: ignore[assignment]
+    test_a_huge_message_goes_through = None  # type: ignore[assignment]
+    test_an_unknown_topic_fails_alone = None  # type: ignore[assignment]
+    test_nothing_to_publish_is_fine = None  # type: ignore[assignment]
+    test_topics_are_listed_with_their_lengths = None  # type: ignore[assignment]
+    test_poll_keeps_its_timeout = None  # type: ignore[assignment]
+    test_everything_can_be_closed_twice = None  # type: ignore[assignment]
+
+
+class TestTransactions(OnKafka):
+    """What is forwarded is settled in the same transaction, in groups of the classic protocol: noida-db."""
+
+    @pytest.fixture
+    def broker(self, with_transactions: str) -> Iterator[Broker]:
+        """A broker of the server."""
+        broker = KafkaBroker(with_transactions)
+        yield broker
+        broker.close()
+
+    # these are a member's own doing, whatever the server
+    test_beat_keeps_a_delivery = None  # type: ignore[assignment]
+    test_beat_never_takes_a_delivery_back = None  # type: ignore[assignment]
+    test_poll_keeps_its_timeout = None  # type: ignore[assignment]
+    test_nothing_to_publish_is_fine = None  # type: ignore[assignment]
+    test_everything_can_be_closed_twice = None  # type: ignore[assignment]
