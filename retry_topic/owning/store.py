@@ -22,7 +22,7 @@ from wheel_sched.store.begun import Begun, Performed
 from wheel_sched.store.items import Claim, Outcome, Settled, Settlement, Swept, Window
 from wheel_sched.store.operations import Call, ClaimDue, Extend, Look, Settle
 
-Heads = TypeVar("Heads", Claim, Settled, Swept, Window)
+Heads = TypeVar("Heads", bound=Claim | Settled | Swept | Window)
 
 FOR_EVER_MS = 100 * 365 * 86_400_000
 _LOOK_AGAIN_MS = 20  # while a take-over is under way

@@ -1,11 +1,7 @@
-"""A retry service of a group in a process of its own, until its stdin ends; see `telling` for what it tells.
-
-While it stores messages of ordered keys a file says so.
-"""
+"""A retry service of a group in a process of its own, until its stdin ends; see `telling` for what it tells."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from telling import Telling, settings, tell_until_stdin_ends
@@ -14,20 +10,6 @@ from retry_topic import RetryPolicy, RetryService, ServiceConfig, connect
 from retry_topic.cases import Taken
 from retry_topic.policy import Fixed
 from wheel_sched.dispatcher import DispatcherConfig
-
-
-def mark_ordered(intake: Any, mark: Path) -> None:
-    """Have `mark` be there for as long as ordered messages are being stored."""
-    take = intake._take_ordered
-
-    def marked(*args: Any) -> None:
-        mark.touch()
-        try:
-            take(*args)
-        finally:
-            mark.unlink()
-
-    intake._take_ordered = marked
 
 
 def main(given: dict[str, Any]) -> None:
@@ -44,7 +26,6 @@ def main(given: dict[str, Any]) -> None:
     with connect(given["store"], broker=broker, namespace=given["name"], shards=given["shards"]) as home:
         service = RetryService(home, given["name"], policy, config=config, seen=seen)
         owned = service._owned
-        mark_ordered(service.intake, Path(given["taking"]))
 
         def facts() -> dict[str, Any]:
             nonlocal moves
