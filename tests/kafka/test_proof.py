@@ -170,7 +170,7 @@ class Proof:
 
 
 COURSES = {
-    "any order": Course(20_000),
+    "classic": Course(20_000),
     "KIP-848": Course(4_000, owners=4, intakes=4, consumers=2, waves=1, protocol="consumer"),
 }
 
