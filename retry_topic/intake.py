@@ -33,6 +33,7 @@ from retry_topic.flow import count_spread
 from retry_topic.headers import (
     MAX_COUNT,
     Restating,
+    homeward,
     read,
     retry_id,
     sign,
@@ -43,7 +44,7 @@ from retry_topic.headers import (
 from retry_topic.headers.names import FIELDS
 from retry_topic.home import Home
 from retry_topic.message import Message
-from retry_topic.names import dead_topic_of, redelivery_topic_of
+from retry_topic.names import NAMED_AFTER_GROUP, GroupTopics
 from retry_topic.policy import Dead, PolicySet, Retry, decide, failure_from
 from retry_topic.wire import encode_body
 from wheel_sched.errors import BrokerError, Rejected
@@ -103,6 +104,7 @@ class Intake:
         seen: called with each `Taken`; what it raises is logged. Defaults to nothing.
         history: rows of the attempt history the store keeps, see `retry_topic.history`. Defaults to 0: none.
         reference_above: payloads of more bytes stay in the retry topic, and the store holds where. Defaults to 0: none.
+        topics: of the group. Defaults to those named after it.
         rng: randomness of the delays.
     """
 
@@ -118,11 +120,13 @@ class Intake:
         seen: Callable[[Taken], None] | None = None,
         history: int = 0,
         reference_above: int = 0,
+        topics: GroupTopics = NAMED_AFTER_GROUP,
         rng: random.Random | None = None,
     ) -> None:
         self._home = home
         self._group = group
-        self._redelivery_topic = redelivery_topic_of(group)
+        self._redelivery_topic = topics.redelivery_of(group)
+        self._dead_topic = topics.dead_of(group)
         self.policies = policies
         self._redelivery = redelivery
         self._spring = spring
@@ -345,8 +349,8 @@ class Intake:
 
     def _to_dead_topic(self, consumer: BrokerConsumer, buried: Sequence[Case]) -> None:
         """Tell everybody who listens to the dead topic. The store has the letter; a deleted topic comes back."""
-        topic = dead_topic_of(self._group)
-        pairs = [(case.delivery, case.message.to(topic)) for case in buried if case.message is not None]
+        topic = self._dead_topic
+        pairs = [(case.delivery, homeward(case.message.to(topic))) for case in buried if case.message is not None]
         refused = _refused(consumer, pairs)
         if refused:
             with contextlib.suppress(BrokerError):

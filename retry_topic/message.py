@@ -66,6 +66,10 @@ class Message:
         source: where it was read. Defaults to None (a message to be published).
         reference: where the payload lies, when `value` is empty for its size; in the delay store alone. Defaults to
             None.
+        partition: where on its topic it is to go, if the topic has that partition. Defaults to None: its key decides,
+            as where there is no such partition, or the broker knows of none.
+        timestamp_ms: the time it is to carry, epoch ms, if its topic keeps times so old. Defaults to None: when it is
+            published, as where the broker has a time of its own.
     """
 
     topic: str
@@ -74,6 +78,8 @@ class Message:
     headers: Headers = ()
     source: Source | None = None
     reference: Reference | None = None
+    partition: int | None = None
+    timestamp_ms: int | None = None
 
     def header(self, name: str) -> bytes | None:
         """The last value of header `name`, or None."""
@@ -85,7 +91,7 @@ class Message:
     def to(self, topic: str, headers: Headers | None = None) -> Message:
         """The same payload and key addressed to `topic`, with `headers` instead of its own when given."""
         headers = self.headers if headers is None else headers
-        return Message(topic, self.value, self.key, headers, None, self.reference)
+        return Message(topic, self.value, self.key, headers, None, self.reference, self.partition, self.timestamp_ms)
 
     def by_reference(self, source: Source) -> Message:
         """The same without its payload, which is that of the record `source`."""

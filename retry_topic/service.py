@@ -12,25 +12,33 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
-from retry_topic.brokers.protocol import BrokerConsumer, Delivery, LogBroker, LogReader, OriginalsBroker
+from retry_topic.brokers.protocol import (
+    BrokerConsumer,
+    Delivery,
+    LogBroker,
+    LogReader,
+    OriginalsBroker,
+    create_topics,
+)
 from retry_topic.cases import Taken
 from retry_topic.consumer.config import secrets_problems
 from retry_topic.flow import FlowPublisher, is_limited
 from retry_topic.home import Home
 from retry_topic.intake import Intake
 from retry_topic.lingering import LingeringPublisher
-from retry_topic.names import check_group, dead_topic_of, intake_group_of, redelivery_topic_of, retry_topic_of
+from retry_topic.names import NAMED_AFTER_GROUP, GroupTopics, check_group, intake_group_of
 from retry_topic.originals import OriginalsPublisher
 from retry_topic.owning import ClaimPublisher, OwnedStore, Shards, in_transactions
 from retry_topic.policy import PolicySet, RetryPolicy
 from retry_topic.publisher import BrokerPublisher
 from retry_topic.slices import SliceIntake
 from wheel_sched.dispatcher import Dispatcher, DispatcherConfig, DispatcherStats, Publisher
-from wheel_sched.errors import BrokerError, ConfigError, StoreError, WheelSchedError
+from wheel_sched.errors import BrokerError, BrokerUnavailable, ConfigError, StoreError, WheelSchedError
 
 logger = logging.getLogger("retry_topic.service")
 
@@ -38,6 +46,7 @@ T = TypeVar("T")
 
 _POLL_MS = 1_000  # how long an idle intake waits at the broker; only the reaction to `stop` depends on it
 _AWAY_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+_WELL_S = 10.0  # reading that failed is well again after so long: a missing right shows seconds after joining
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +68,8 @@ class ServiceConfig:
             Each takes some 150 bytes. Defaults to 0: none.
         reference_above: payloads of more bytes than this stay in the retry topic, which must keep them for as long as a
             message may wait; the store holds where they are (Kafka). Defaults to 0: all are stored.
+        group_topics: the group's own, where they are not named after it; consumers need the same. Defaults to those
+            named after it.
         hand_over: "auto" takes the one-script way (exactly once) where it is possible and no policy limits releases;
             "settle" never. Defaults to "auto".
     """
@@ -74,6 +85,7 @@ class ServiceConfig:
     linger_messages: int = 500
     history: int = 0
     reference_above: int = 0
+    group_topics: GroupTopics = NAMED_AFTER_GROUP
 
     def __post_init__(self) -> None:
         problems = []
@@ -97,6 +109,8 @@ class ServiceConfig:
             problems.append(f"expected history to be a whole number from 0 up, got: {self.history!r}")
         if type(self.reference_above) is not int or self.reference_above < 0:
             problems.append(f"expected reference_above to be a whole number from 0 up, got: {self.reference_above!r}")
+        if not isinstance(self.group_topics, GroupTopics):
+            problems.append(f"expected group_topics to be GroupTopics, got: {self.group_topics!r}")
         problems += secrets_problems(self.secrets)
         if problems:
             raise ConfigError(problems)
@@ -125,6 +139,7 @@ class RetryService:
         self.home = home
         self.group = check_group(group)
         self.config = config or ServiceConfig()
+        self._topics = self.config.group_topics.of(group)
         policy_set = PolicySet(policies) if isinstance(policies, RetryPolicy) else policies or PolicySet()
         log_broker = home.broker if isinstance(home.broker, LogBroker) else None
         make = Intake if log_broker is None else SliceIntake
@@ -138,6 +153,7 @@ class RetryService:
             seen=seen,
             history=self.config.history,
             reference_above=self.config.reference_above,
+            topics=self.config.group_topics,
         )
         limited = is_limited(policy_set)
         # what the server pushes by itself nobody can hold back
@@ -170,6 +186,8 @@ class RetryService:
         self._thread = threading.Thread(target=self._take_in, name=f"retry-intake-{group}", daemon=True)
         self._state = "new"
         self._away = True  # until the broker has answered the intake's first call
+        self._refused = False  # the intake is let in to the broker and may not read
+        self._failures = 0  # of the intake's reading, in a row
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -201,19 +219,40 @@ class RetryService:
 
     @property
     def ready(self) -> bool:
-        """Both halves are there: the dispatcher reaches the store, the intake the broker."""
-        return self._thread.is_alive() and not self._away and self.dispatcher.ready
+        """Both halves are there: the dispatcher reaches the store, the intake the broker, and may read there."""
+        there = not self._away and not self._refused
+        return self._thread.is_alive() and there and self.dispatcher.ready
 
     def start(self) -> None:
         """Create the group's topics where they are absent and begin."""
         with self._lock:
             if self._state != "new":
                 return
-            for topic in (retry_topic_of(self.group), redelivery_topic_of(self.group), dead_topic_of(self.group)):
-                self.home.broker.create_topic(topic)
+            create_topics(self.home.broker, self._topics)
+            self._warn_of_timeouts()
             self.dispatcher.start()
             self._thread.start()
             self._state = "running"
+
+    def _warn_of_timeouts(self) -> None:
+        """Say that the order of time-outs is not kept.
+
+        It is not refused, because nothing is doubled by it: a claim goes out in a transaction with its number, whoever
+        has the lease. But one may be taken back under way, and goes out later.
+        """
+        delivery_ms = getattr(self.home.broker, "delivery_timeout_ms", None)
+        transaction_ms = getattr(self.home.broker, "transaction_timeout_ms", None)
+        if self._sender is None or delivery_ms is None or transaction_ms is None:
+            return
+        lease_ms = self.config.dispatcher.lease_ms
+        if not transaction_ms > lease_ms > delivery_ms:
+            logger.warning(
+                "service.timeouts: expected transaction_timeout_ms > lease_ms > delivery_timeout_ms, got: %d, %d, %d; "
+                "nothing is doubled by it, but claims may be taken back under way and sent later",
+                transaction_ms,
+                lease_ms,
+                delivery_ms,
+            )
 
     def stop(self, timeout_s: float = 10.0) -> None:
         """Take no more in, finish what is being published, end. Nothing held is lost by it. Idempotent."""
@@ -233,7 +272,6 @@ class RetryService:
             self._state = "stopped"
 
     def _take_in(self) -> None:
-        failures = 0
         while not self._stopping.is_set():
             consumer: BrokerConsumer | LogReader | None = None
             try:
@@ -242,30 +280,35 @@ class RetryService:
                     self._away = False
                     self._read_log(reader, self.intake)
                     continue
-                consumer = self.home.broker.consumer(
-                    [retry_topic_of(self.group)], self.group, idle_ms=self.config.idle_ms
-                )
+                consumer = self.home.broker.consumer([self._topics["retry"]], self.group, idle_ms=self.config.idle_ms)
                 self._away = False
+                since_s = time.monotonic()
                 while not self._stopping.is_set():
                     deliveries = consumer.poll(self.config.batch, _POLL_MS)
-                    failures = 0
+                    self._polled(since_s, anything=bool(deliveries))
                     if deliveries:
                         self._take(consumer, deliveries)
             except Exception as error:  # what was read and not settled comes again; nothing is lost by waiting
                 self._away = True
                 if not isinstance(error, WheelSchedError):
                     logger.exception("service.intake_failed")
-                elif failures == 0 and not self._stopping.is_set():
+                elif self._failures == 0 and not self._stopping.is_set():
                     logger.warning("service.away: %s", error)
-                self._stopping.wait(_AWAY_S[min(failures, len(_AWAY_S) - 1)])
-                failures += 1
+                self._refused = isinstance(error, BrokerError) and not isinstance(error, BrokerUnavailable)
+                self._stopping.wait(_AWAY_S[min(self._failures, len(_AWAY_S) - 1)])
+                self._failures += 1
             finally:
                 if consumer is not None:
                     consumer.close()
 
+    def _polled(self, since_s: float, *, anything: bool) -> None:
+        """The intake's reader, which it has since then, was asked and did not fail."""
+        if self._failures and (anything or time.monotonic() - since_s >= _WELL_S):
+            self._refused, self._failures = False, 0
+
     def _log_reader(self, broker: LogBroker) -> LogReader:
         return broker.log_reader(
-            retry_topic_of(self.group),
+            self._topics["retry"],
             intake_group_of(self.group),
             lambda sources: self._insist(None, [], lambda: self.home.store.positions(sources)),
             idle_ms=self.config.idle_ms,
@@ -277,11 +320,12 @@ class RetryService:
         def insist(call: Callable[[], T]) -> T:
             return self._insist(reader, [], call)
 
-        reconnects = self.dispatcher.stats.reconnects
+        reconnects, since_s = self.dispatcher.stats.reconnects, time.monotonic()
         with contextlib.suppress(_Stopped):  # what has not moved its position comes again
             try:
                 while not self._stopping.is_set():
                     part = reader.poll(self.config.batch, 0 if intake.busy else _POLL_MS)
+                    self._polled(since_s, anything=part is not None)
                     if part is not None:
                         intake.offer(reader, part, insist)
                     else:

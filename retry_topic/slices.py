@@ -28,11 +28,10 @@ from dataclasses import dataclass, field, replace
 
 from retry_topic.brokers.protocol import LogReader, Slice
 from retry_topic.cases import Case, Taken, counted, is_same
-from retry_topic.headers import MAX_COUNT, retry_id
+from retry_topic.headers import MAX_COUNT, homeward, retry_id
 from retry_topic.herds import Herds, Ready
 from retry_topic.intake import MAX_BODY_BYTES, Insist, Intake, as_grave
 from retry_topic.message import Message
-from retry_topic.names import dead_topic_of
 from wheel_sched.errors import BrokerUnavailable, StaleCount, StalePosition, TakenId
 from wheel_sched.store import Item, Outcome, Position, Stored, Tries
 from wheel_sched.store.operations import new_token
@@ -332,8 +331,8 @@ class SliceIntake(Intake):
         Raises:
             BrokerUnavailable: some may be there; repeat it.
         """
-        topic = dead_topic_of(self._group)
-        messages = [case.message.to(topic) for case in dead if case.message is not None]
+        topic = self._dead_topic
+        messages = [homeward(case.message.to(topic)) for case in dead if case.message is not None]
         failures = self._home.broker.publish(messages)
         again = []
         for case, failure in zip(dead, failures, strict=False):

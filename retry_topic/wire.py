@@ -8,6 +8,9 @@ A message by reference has its payload elsewhere, and in front of the push form 
     R1["<topic>",<partition>,<offset>,<length>,"<digest>"]\n<push form with an empty value>
 
 No server pushes that, and a release that does not know it holds it for a person instead of sending it without payload.
+
+A body has no partition and no time: a message that failed has in its headers where and when it was read, and is sent
+there again (`headers.homeward`); one that did not fail is given both by its topic.
 """
 
 from __future__ import annotations
@@ -27,8 +30,13 @@ def encode_body(message: Message) -> bytes:
     """The body that sends `message` to its topic.
 
     Raises:
-        Rejected: it has no topic, too many headers, or a name that is no text.
+        Rejected: it has no topic, too many headers, a name that is no text, or a partition or time of its own.
     """
+    if message.partition is not None or message.timestamp_ms is not None:
+        raise Rejected(
+            "expected a message that waits to leave partition and timestamp_ms to its topic, got: "
+            f"{message.partition} and {message.timestamp_ms}; nothing was stored"
+        )
     try:
         body = encode_push("S", message.topic, to_fields(message))
         if message.reference is None or message.value:

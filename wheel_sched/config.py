@@ -40,6 +40,12 @@ class Settings:
         policies: TOML file of retry policies. Defaults to None: the default policy for every topic.
         kafka: host:port,... of the Kafka cluster whose topics are used, or a file of client properties (`*.properties`)
             that names `bootstrap.servers`. Defaults to None: topics are streams on the store's server.
+        group_protocol: of Kafka's consumer groups, classic or consumer (KIP-848). Defaults to None: what the client
+            properties say, else classic.
+        transactions: whether Kafka's transactions are used; False for clusters without: then what is due goes out at
+            least once, with the header `retry-id`. Defaults to True.
+        secrets: file of the secrets that headers are signed with, one a line, the first one signs. Defaults to None:
+            headers are not signed.
     """
 
     store: str = "embedded:.wheel-sched"
@@ -50,10 +56,19 @@ class Settings:
     prefix: str = ""
     policies: str | None = None
     kafka: str | None = None
+    group_protocol: str | None = None
+    transactions: bool = True
+    secrets: str | None = None
 
 
 NAMES = tuple(spec.name for spec in fields(Settings))
 _NUMBERS = frozenset({"shards", "replicas"})
+_SWITCHES = frozenset({"transactions"})
+_FILES = frozenset({"policies", "secrets"})
+_CHOICES = {
+    "durability": ("memory", "everysec", "fsync", "replicated"),
+    "group_protocol": ("classic", "consumer"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +110,7 @@ def load_settings(
             origins[name] = f"env {variable}"
     for name, value in (flags or {}).items():
         if value is not None:
-            values[name] = _checked(name, value, f"flag --{name}", problems)
+            values[name] = _checked(name, value, f"flag --{name.replace('_', '-')}", problems)
             origins[name] = "flag"
     if problems:
         raise ConfigError(problems)
@@ -139,10 +154,12 @@ def _read(path: Path, problems: list[str]) -> dict[str, Any]:
 
 def _is_path(name: str, value: object) -> bool:
     """Whether a setting of a file names another file, from where the first one is."""
-    return isinstance(value, str) and (name == "policies" or (name == "kafka" and value.endswith(".properties")))
+    return isinstance(value, str) and (name in _FILES or (name == "kafka" and value.endswith(".properties")))
 
 
 def _from_text(name: str, text: str) -> Any:
+    if name in _SWITCHES:
+        return {"true": True, "false": False}.get(text.lower(), text)
     return int(text) if name in _NUMBERS and re.fullmatch(r"[0-9]{1,9}", text) else text
 
 
@@ -150,8 +167,12 @@ def _checked(name: str, value: Any, place: str, problems: list[str]) -> Any:
     if name in _NUMBERS:
         if type(value) is not int or not 1 <= value <= 1024:
             problems.append(f"{place}: expected {name} to be a whole number from 1 to 1024, got: {value!r}")
+    elif name in _SWITCHES:
+        if type(value) is not bool:
+            problems.append(f"{place}: expected {name} to be true or false, got: {value!r}")
     elif not isinstance(value, str) or (not value and name != "prefix"):
         problems.append(f"{place}: expected {name} to be a text, got: {value!r}")
-    elif name == "durability" and value not in ("memory", "everysec", "fsync", "replicated"):
-        problems.append(f"{place}: expected durability to be memory, everysec, fsync or replicated, got: {value!r}")
+    elif name in _CHOICES and value not in _CHOICES[name]:
+        *others, last = _CHOICES[name]
+        problems.append(f"{place}: expected {name} to be {', '.join(others)} or {last}, got: {value!r}")
     return value

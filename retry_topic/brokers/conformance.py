@@ -47,6 +47,9 @@ class BrokerConformance:
     huge_bytes = 4 * 1024 * 1024
     """A payload that still has to go through."""
 
+    keeps_place = False
+    """Whether it has partitions, and times of records that are told it."""
+
     examples = 60
     """How many sets of messages have to survive byte for byte; fewer where making a topic takes its time."""
 
@@ -91,6 +94,24 @@ class BrokerConformance:
         sources = [delivery.message.source for delivery in receive(self.member(broker, topic), 2)]
         assert [source.topic for source in sources if source is not None] == [topic, topic]
         assert len(set(sources)) == 2
+
+    def test_a_message_keeps_its_place_and_time(self, broker: Broker) -> None:
+        """A message goes to the partition and carries the time it is told, where the broker has them; a partition that
+        is not there, or a time that no topic keeps, holds up nothing."""
+        topic, at_ms = fresh_topic(broker), time.time_ns() // 1_000_000 - 60_000
+        publish(
+            broker,
+            Message(topic, b"told", partition=0, timestamp_ms=at_ms),
+            Message(topic, b"odd", partition=1_000, timestamp_ms=at_ms + 3_600_000),
+        )
+        told, odd = (delivery.message for delivery in receive(self.member(broker, topic), 2))
+        assert (told.value, odd.value) == (b"told", b"odd")
+        assert (told.partition, told.timestamp_ms, odd.partition, odd.timestamp_ms) == (None,) * 4
+        if self.keeps_place:
+            assert told.source is not None
+            assert (told.source.partition, told.source.timestamp_ms) == (0, at_ms)
+            assert odd.source is not None
+            assert at_ms < (odd.source.timestamp_ms or 0) < at_ms + 3_600_000
 
     def test_a_huge_message_goes_through(self, broker: Broker) -> None:
         """A payload of `huge_bytes` arrives whole."""

@@ -144,6 +144,10 @@ class PartitionedConsumer(BrokerConsumer, Protocol):
         """The term a delivery belongs to; when that is over, settling it does nothing."""
         ...
 
+    def topic_id_of(self, delivery: Delivery) -> str:
+        """The name for ever of the topic it was read from."""
+        ...
+
     def rejoin(self) -> None:
         """Give up what is in hand and join the group anew: all terms are over, partitions are read from what is not
         settled. Any thread."""
@@ -268,6 +272,29 @@ class FieldsBroker(Protocol):
     def publish_fields(self, entries: Sequence[tuple[str, list[bytes]]]) -> list[PublishFailure | None]:
         """As `Broker.publish`, for (topic, flat list of fields and values) pairs, see `retry_topic.fields`."""
         ...
+
+
+@runtime_checkable
+class GroupTopicsBroker(Protocol):
+    """What a broker may offer besides: topics of a group that are created as what they are for wants it."""
+
+    def create_group_topics(self, topics: Mapping[str, str]) -> list[str]:
+        """Create those of "retry", "redelivery" and "dead" that are absent; which were created."""
+        ...
+
+
+def create_topics(broker: Broker, topics: Mapping[str, str]) -> None:
+    """Create a group's topics where they are absent; by what they are for ("retry", "redelivery", "dead").
+
+    Raises:
+        ConfigError: a name is impossible.
+        BrokerError: the broker refused or does not answer.
+    """
+    if isinstance(broker, GroupTopicsBroker):
+        broker.create_group_topics(topics)
+        return
+    for topic in topics.values():
+        broker.create_topic(topic)
 
 
 def joining(topics: Sequence[str], group: str, idle_ms: int) -> tuple[str, ...]:

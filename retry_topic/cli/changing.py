@@ -12,7 +12,8 @@ import click
 
 from retry_topic.cli.choosing import Member, alter, choose, choosing_options, tell_dry_run, tell_outcomes
 from retry_topic.cli.filters import Filter
-from retry_topic.cli.opening import opened_home
+from retry_topic.cli.opening import opened_home, secrets_of
+from retry_topic.cli.replaying import check_secrets
 from retry_topic.dead_letters import DeadLetters, Selection
 from retry_topic.home import Home
 from wheel_sched.cli.instants import DURATION, INSTANT
@@ -84,13 +85,15 @@ def retry(
     pace = Pace(rate, spread_ms)
     with opened_home(session.settings) as home:
         meant = choose(home, ids, _in_order(chosen), everything, ("due", "held"))
+        secrets = secrets_of(session.settings)
+        check_secrets((entry.letter.state for entry in meant.samples if entry.found.state == "dead"), secrets)
         counts = home.store.counts()
         now_ms = counts.now_us // 1000
         if dry_run:
             tell_dry_run("try", meant, now_ms, as_json)
             return 0
         outcomes = _reschedule(home, meant.living(), now_ms, pace)
-        outcomes += _replay(home, [member.id for member in meant.dead()], pace)
+        outcomes += _replay(home, [member.id for member in meant.dead()], pace, secrets)
         paused = sum(member.topic in counts.paused for member in meant.living())
     code = tell_outcomes("will be tried", outcomes, as_json)
     if paused:
@@ -183,10 +186,10 @@ def _reschedule(home: Home, members: Sequence[Member], start_ms: int, pace: Pace
     return alter(home, members, lambda member, place: Alteration(member.id, "r", pace.due_ms(start_ms, place, total)))
 
 
-def _replay(home: Home, ids: Sequence[str], pace: Pace) -> list[Outcome]:
+def _replay(home: Home, ids: Sequence[str], pace: Pace, secrets: Sequence[bytes]) -> list[Outcome]:
     if not ids:
         return []
-    done = DeadLetters(home).replay(Selection(ids=frozenset(ids)), rate=pace.per_second(len(ids)))
+    done = DeadLetters(home, secrets=secrets).replay(Selection(ids=frozenset(ids)), rate=pace.per_second(len(ids)))
     left = len(ids) - done.replayed
     if done.guarded:
         note(f"{amount(done.guarded, 'message')} replayed too often already; `wheel-sched replay --max-replays N`")

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from retry_topic.cli.opening import kafka_broker
-from retry_topic.names import dead_topic_of, intake_group_of, redelivery_topic_of, retry_topic_of
+from retry_topic.cli.group_topics import topics_options
+from retry_topic.cli.opening import kafka_broker, secrets_of
+from retry_topic.cli.replaying import replayed
+from retry_topic.names import GroupTopics, intake_group_of
+from wheel_sched.cli.failing import FAILED, OK, CommandFailed
+from wheel_sched.cli.instants import DURATION
 from wheel_sched.cli.opening import created_as, server_url
 from wheel_sched.cli.options import Session, confirm, dry_run_option, json_option, pass_session, yes_option
 from wheel_sched.cli.output import amount, emit, note, say, table
 from wheel_sched.config import Settings
+from wheel_sched.dispatcher import DispatcherConfig
 from wheel_sched.errors import ConfigError, WheelSchedError
 
 if TYPE_CHECKING:
     from retry_topic.brokers.kafka import KafkaBroker
 
-_DAY_MS = 86_400_000
-_KEEP_MS = {"retry": 7 * _DAY_MS, "redelivery": 7 * _DAY_MS, "dead": 30 * _DAY_MS}
 _IDLE_S = 5.0  # nothing more came for so long: a replay is through
 
 _groups = click.argument("groups", nargs=-1, metavar="GROUP...", required=True)
@@ -34,19 +37,23 @@ def kafka() -> None:
 
 
 @contextlib.contextmanager
-def _opened(session: Session, **more: int) -> Iterator[KafkaBroker]:
-    servers = session.settings.kafka
-    if servers is None:
-        raise ConfigError("which cluster? Give --kafka HOST:PORT, WHEEL_SCHED_KAFKA or kafka = in wheel-sched.toml")
-    broker = kafka_broker(servers, **more)
+def _opened(session: Session, **more: Any) -> Iterator[KafkaBroker]:
+    broker = kafka_broker(session.settings, **more)
     try:
         yield broker
     finally:
         broker.close()
 
 
-def _topics_of(group: str) -> dict[str, str]:
-    return {"retry": retry_topic_of(group), "redelivery": redelivery_topic_of(group), "dead": dead_topic_of(group)}
+def _owned(topics: GroupTopics, groups: Iterable[str]) -> dict[str, dict[str, str]]:
+    """The topics of each group, by what they are for; names that Kafka can have."""
+    from retry_topic.brokers.kafka.topology import check_topic
+
+    owned = {group: topics.of(group) for group in groups}
+    for own in owned.values():
+        for topic in own.values():
+            check_topic(topic)
+    return owned
 
 
 def _shards(settings: Settings) -> int:
@@ -58,36 +65,71 @@ def _shards(settings: Settings) -> int:
         return settings.shards or 1
 
 
+def _topic_settings(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    pairs = [value.partition("=") for value in values]
+    wrong = [value for value, (name, equals, _) in zip(values, pairs, strict=True) if not (name.strip() and equals)]
+    if wrong:
+        raise click.BadParameter(f"expected NAME=VALUE, got: {wrong[0]!r}")
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
 @kafka.command()
 @_groups
 @click.option("--partitions", type=click.IntRange(1, 10_000), default=1, show_default=True, help="Of each topic.")
-@click.option("--replication", type=int, default=-1, help="Copies of each topic (default: as the cluster has it).")
+@click.option(
+    "--replication",
+    type=click.IntRange(-1, 1_000),
+    default=-1,
+    help="Copies of each topic (default: -1, as the cluster has it).",
+)
+@click.option(
+    "--setting",
+    "settings",
+    multiple=True,
+    callback=_topic_settings,
+    metavar="NAME=VALUE",
+    help="Of each topic, instead of ours; repeatable.",
+)
+@topics_options
 @dry_run_option
 @json_option
 @pass_session
 def init(
-    session: Session, groups: tuple[str, ...], partitions: int, replication: int, dry_run: bool, as_json: bool
+    session: Session,
+    groups: tuple[str, ...],
+    partitions: int,
+    replication: int,
+    settings: dict[str, str],
+    topics: GroupTopics,
+    dry_run: bool,
+    as_json: bool,
 ) -> None:
     """Create the topics of GROUPs that are absent: retry, redelivery, dead, and one for the claims of the namespace.
 
-    No topic per delay: whatever the delay, a message waits in the delay store. What exists is left as it is.
+    No topic per delay: whatever the delay, a message waits in the delay store. What exists is left as it is. Topics
+    keep records for 7 days, dead letters for 30, of up to 8 MiB, and are never compacted.
 
     \b
     Examples:
       wheel-sched --kafka broker:9092 kafka init orders billing --partitions 6 --replication 3
+      wheel-sched --kafka broker:9092 kafka init orders --setting retention.ms=1209600000 --dry-run
+      wheel-sched --kafka broker:9092 kafka init orders --retry-topic orders-retry
     """
-    from retry_topic.brokers.kafka.sender import claims_topic
+    if replication == 0:
+        raise click.BadParameter("expected at least 1 copy, or -1: as the cluster has it", param_hint="--replication")
+    with _opened(session, partitions=partitions, replication=replication, topic_settings=settings) as broker:
+        from retry_topic.brokers.kafka.sender import claims_topic
 
-    with _opened(session, partitions=partitions, replication=replication) as broker:
-        wanted = {topic: kind for group in groups for kind, topic in _topics_of(group).items()}
+        owned = _owned(topics, groups)
         claims = claims_topic(session.settings.namespace)
+        names = [*(topic for own in owned.values() for topic in own.values()), claims]
+        there = {topic: broker.topology.partitions(topic) for topic in names}
         shards = _shards(session.settings)
-        there = {topic: broker.topology.partitions(topic) for topic in (*wanted, claims)}
-        for topic, kind in wanted.items():
-            if not dry_run and not there[topic]:
-                broker.topology.create([topic], settings={"retention.ms": str(_KEEP_MS[kind])})
-        if not dry_run and not there[claims]:
-            broker.topology.create([claims], partitions=shards, settings={"cleanup.policy": "compact"})
+        if not dry_run:
+            for own in owned.values():
+                broker.create_group_topics(own)
+            if not there[claims]:
+                broker.topology.create([claims], partitions=shards, settings={"cleanup.policy": "compact"})
     for topic, count in there.items():
         planned = count or (shards if topic == claims else partitions)
         if as_json:
@@ -100,27 +142,28 @@ def init(
 
 @kafka.command()
 @_groups
+@topics_options
 @json_option
 @pass_session
-def lag(session: Session, groups: tuple[str, ...], as_json: bool) -> None:
+def lag(session: Session, groups: tuple[str, ...], topics: GroupTopics, as_json: bool) -> None:
     """How far GROUPs are behind: failed messages not taken in yet, and messages not handled yet.
 
     \b
     Examples:
       wheel-sched --kafka broker:9092 kafka lag orders
     """
-    from confluent_kafka import TopicPartition
-
     rows = []
     with _opened(session) as broker:
+        from confluent_kafka import TopicPartition
+
+        owned = _owned(topics, groups)
         everywhere = broker.topology.places()
-        for group in groups:
-            for reader, only in ((intake_group_of(group), {retry_topic_of(group)}), (group, None)):
+        for group, own in owned.items():
+            for reader, always in ((intake_group_of(group), own["retry"]), (group, own["redelivery"])):
                 committed = broker.groups.committed(reader, everywhere)
-                topics = {topic for topic, _ in committed} | (only or {redelivery_topic_of(group)})
                 places = [
                     TopicPartition(topic, number)
-                    for topic in sorted(topics)
+                    for topic in sorted({always, *(topic for topic, _ in committed)})
                     for number in range(broker.topology.partitions(topic))
                 ]
                 last, first = broker.topology.ends(places), broker.topology.ends(places, earliest=True)
@@ -144,32 +187,41 @@ def lag(session: Session, groups: tuple[str, ...], as_json: bool) -> None:
 @click.argument("group")
 @click.option("--to", "target", metavar="TOPIC", help="Where to (default: the group's redelivery topic).")
 @click.option("--limit", type=click.IntRange(1), default=10_000, show_default=True, help="At most so many.")
+@topics_options
 @dry_run_option
 @yes_option
 @json_option
 @pass_session
 def replay(
-    session: Session, group: str, target: str | None, limit: int, dry_run: bool, yes: bool, as_json: bool
-) -> None:
+    session: Session,
+    group: str,
+    target: str | None,
+    limit: int,
+    topics: GroupTopics,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> int:
     """Send what lies in GROUP's dead topic through again, each record once however often this is run.
 
     For letters that the store still has, `wheel-sched replay` chooses by error and age; this reads the topic itself,
-    from where the last replay ended. Their attempts start anew.
+    from where the last replay ended. Their attempts start anew. Letters of a group that signs its headers are signed
+    again: --secrets names the file.
 
     \b
     Examples:
       wheel-sched --kafka broker:9092 kafka replay orders --dry-run
       wheel-sched --kafka broker:9092 kafka replay orders --to orders.repaired --yes
     """
-    from confluent_kafka import TopicPartition
-
-    from retry_topic.headers import RetryState, read, write
-
-    dead, to, reader = dead_topic_of(group), target or redelivery_topic_of(group), f"{group}.replay"
+    secrets = secrets_of(session.settings)
     with _opened(session) as broker:
+        from confluent_kafka import TopicPartition
+
+        own = _owned(topics, [group])[group]
+        dead, to, reader = own["dead"], target or own["redelivery"], f"{group}.replay"
         for topic in (dead, to):
             if not broker.topology.partitions(topic):
-                raise ConfigError(f"there is no topic {topic!r}: nothing was replayed; see `wheel-sched kafka init`")
+                raise CommandFailed(f"there is no topic {topic!r}: nothing was replayed; see `wheel-sched kafka init`")
         places = [TopicPartition(dead, number) for number in range(broker.topology.partitions(dead))]
         committed = broker.groups.committed(reader, places)
         last, first = broker.topology.ends(places), broker.topology.ends(places, earliest=True)
@@ -177,49 +229,61 @@ def replay(
         if dry_run:
             emit({"dry_run": True, "waiting": waiting}) if as_json else say(f"up to {waiting:,} wait in {dead}")
             note("nothing was changed")
-            return
+            return OK
         if waiting:
             confirm(f"Replay up to {amount(min(waiting, limit), 'dead letter')} to {to}?", yes)
-        done = 0
+        done = failed = 0
+        dead_id = broker.topic_id(dead)
         consumer = broker.consumer([dead], reader)
         idle_until_s = time.monotonic() + 6 * _IDLE_S
         while waiting and done < limit and time.monotonic() < idle_until_s:
             deliveries = consumer.poll(min(200, limit - done), 500)
-            pairs = []
-            for delivery in deliveries:
-                # an id of its own again, or it would be taken for the message that died
-                origin = read(delivery.message.headers).original_topic
-                headers = write(delivery.message.headers, RetryState(original_topic=origin, consumer_group=group))
-                pairs.append((delivery, delivery.message.to(to, headers)))
+            try:
+                pairs = [(one, replayed(one.message, group, own, to, dead_id, secrets)) for one in deliveries]
+            except ConfigError as error:
+                raise ConfigError(f"{error}; {amount(done, 'dead letter')} replayed before") from error
             if pairs:
                 failures = [failure for failure in consumer.forward(pairs) if failure is not None]
+                failed += len(failures)
                 for failure in failures:
                     note(f"not replayed: {failure.reason}")
                 done += len(pairs) - len(failures)
                 idle_until_s = time.monotonic() + _IDLE_S
         consumer.close()
     emit({"replayed": done}) if as_json else say(f"{amount(done, 'dead letter')} replayed to {to}")
+    return FAILED if failed else OK
 
 
 @kafka.command()
 @_groups
+@click.option(
+    "--lease",
+    "lease_ms",
+    type=DURATION,
+    default=DispatcherConfig().lease_ms,
+    metavar="DURATION",
+    help="Of your services' dispatchers, where it is not the default of 10s.",
+)
+@topics_options
 @json_option
 @pass_session
-def doctor(session: Session, groups: tuple[str, ...], as_json: bool) -> int:
-    """Check what the promises over Kafka depend on: topics, rights, time-outs, retention, transactions.
+def doctor(session: Session, groups: tuple[str, ...], lease_ms: int, topics: GroupTopics, as_json: bool) -> int:
+    """Check what the promises over Kafka depend on: topics, copies, rights, time-outs, retention, claims in doubt.
 
     \b
     Examples:
       wheel-sched --kafka broker:9092 kafka doctor orders
     """
-    from retry_topic.cli.kafka_checks import findings
     from wheel_sched.cli.doctor import say_finding
 
     with _opened(session) as broker:
-        found = list(findings(broker, groups, session.settings.namespace, _shards(session.settings)))
+        from retry_topic.cli.kafka_checks import Asked, findings
+
+        asked = Asked(_owned(topics, groups), session.settings, _shards(session.settings), lease_ms)
+        found = list(findings(broker, asked))
     if as_json:
         emit({"healthy": all(one.level != "problem" for one in found), "findings": [asdict(one) for one in found]})
     else:
         for finding in found:
             say_finding(finding)
-    return 1 if any(one.level == "problem" for one in found) else 0
+    return FAILED if any(one.level == "problem" for one in found) else OK

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaException, TopicPartition
@@ -11,19 +12,40 @@ from confluent_kafka import admin as _typed_admin
 
 from retry_topic.brokers.kafka.sender import claims_topic
 from retry_topic.brokers.kafka.topology import TIMEOUT_S
-from retry_topic.names import dead_topic_of, redelivery_topic_of, retry_topic_of
 from wheel_sched.cli.doctor_finding import Finding, ok, problem, warn
-from wheel_sched.dispatcher import DispatcherConfig
-from wheel_sched.errors import BrokerError
+from wheel_sched.cli.failing import CommandFailed
+from wheel_sched.cli.opening import opened
+from wheel_sched.cli.output import amount
+from wheel_sched.config import Settings
+from wheel_sched.errors import BrokerError, WheelSchedError
+from wheel_sched.store import MAX_BATCH
 
 if TYPE_CHECKING:
     from retry_topic.brokers.kafka import KafkaBroker
 
 _admin: Any = _typed_admin  # which does not say all it exports
 _DAY_MINUTES = 1_440
+_PAGES = 40  # of held messages that are looked through
 
 
-def findings(broker: KafkaBroker, groups: Sequence[str], namespace: str, shards: int) -> Iterator[Finding]:
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is to be looked at.
+
+    Args:
+        topics: of each group, by what they are for.
+        settings: of the command line: the store and its namespace.
+        shards: of the namespace.
+        lease_ms: of the groups' dispatchers.
+    """
+
+    topics: Mapping[str, Mapping[str, str]]
+    settings: Settings
+    shards: int
+    lease_ms: int
+
+
+def findings(broker: KafkaBroker, asked: Asked) -> Iterator[Finding]:
     """Findings one after the other.
 
     Raises:
@@ -32,24 +54,62 @@ def findings(broker: KafkaBroker, groups: Sequence[str], namespace: str, shards:
     topics = broker.topology.lengths()
     brokers = broker.topology.admin.list_topics(timeout=TIMEOUT_S).brokers
     yield ok("cluster", f"{len(brokers)} brokers, {len(topics)} topics")
-    for group in groups:
-        yield _topics(broker, group)
-    yield _claims(broker, namespace, shards)
-    yield _timeouts(broker)
-    settings = _settings(broker, min(brokers))
-    yield _retention(settings)
-    yield _longest_transaction(broker, settings)
-    yield _creation(settings)
+    for group, own in asked.topics.items():
+        yield _topics(broker, group, own)
+        yield _copies(broker, group, [topic for topic in own.values() if topic in topics], len(brokers))
+    yield _claims(broker, asked.settings.namespace, asked.shards)
+    yield in_doubt(asked.settings)
+    yield timeouts(broker, asked.lease_ms)
+    settings = _settings(broker, _admin.ResourceType.BROKER, [str(min(brokers))])[str(min(brokers))]
+    yield retention(settings)
+    yield longest_transaction(settings, broker.transaction_timeout_ms)
+    yield creation(settings)
     if broker.transactions:
         yield _transaction(broker)
 
 
-def _topics(broker: KafkaBroker, group: str) -> Finding:
-    wanted = (retry_topic_of(group), redelivery_topic_of(group), dead_topic_of(group))
-    missing = [topic for topic in wanted if not broker.topology.partitions(topic)]
+def _topics(broker: KafkaBroker, group: str, own: Mapping[str, str]) -> Finding:
+    missing = [topic for topic in own.values() if not broker.topology.partitions(topic)]
     if missing:
         return problem(f"topics {group}", f"absent: {', '.join(missing)}", f"wheel-sched kafka init {group}")
-    return ok(f"topics {group}", ", ".join(f"{topic} ({broker.topology.partitions(topic)})" for topic in wanted))
+    return ok(f"topics {group}", ", ".join(f"{name} ({broker.topology.partitions(name)})" for name in own.values()))
+
+
+def _copies(broker: KafkaBroker, group: str, topics: Sequence[str], brokers: int) -> Finding:
+    if not topics:
+        return ok(f"copies {group}", "no topics yet")
+    counts = _copies_of(broker, topics)
+    least = {
+        name: int(found.get("min.insync.replicas", 1))
+        for name, found in _settings(broker, _admin.ResourceType.TOPIC, topics).items()
+    }
+    return copies(group, counts, least, brokers)
+
+
+def copies(group: str, counts: Mapping[str, tuple[int, int]], least: Mapping[str, int], brokers: int) -> Finding:
+    """What is to be said of topics' copies.
+
+    Args:
+        group: whose topics.
+        counts: of each topic, of the partition that has fewest: its copies, and those of them that are in sync.
+        least: of each topic, how many have to be in sync for a write to be taken.
+        brokers: of the cluster.
+    """
+    check = f"copies {group}"
+    for topic, (there, in_sync) in counts.items():
+        needed = least.get(topic, 1)
+        said = f"{topic}: {in_sync} of {there} copies in sync, min.insync.replicas={needed}"
+        if needed > there:
+            return problem(check, said, "nothing can be written: lower min.insync.replicas, or add copies")
+        if needed > in_sync:
+            return problem(check, said, "nothing can be written until more brokers are back")
+        if there > 1 and needed == there:
+            return warn(check, said, "one broker away stops all writes: one less than the copies")
+        if there == 1 and brokers > 1:
+            return warn(check, said, "a lost broker is a lost topic: add copies")
+        if there > 1 and needed == 1:
+            return warn(check, said, "what one broker alone has confirmed can be lost with it: min.insync.replicas=2")
+    return ok(check, ", ".join(f"{topic} {in_sync}/{there}" for topic, (there, in_sync) in counts.items()))
 
 
 def _claims(broker: KafkaBroker, namespace: str, shards: int) -> Finding:
@@ -58,21 +118,50 @@ def _claims(broker: KafkaBroker, namespace: str, shards: int) -> Finding:
     if count == 0:
         return warn("claims", f"{topic} is absent", "the first service creates it, or `wheel-sched kafka init`")
     if count < shards:
-        return problem("claims", f"{topic} has {count} partitions for {shards} shards", "add partitions to it")
+        return problem(
+            "claims", f"{topic} has {amount(count, 'partition')} for {shards} shards", "add partitions to it"
+        )
     numbers = broker.groups.committed(topic, [TopicPartition(topic, number) for number in range(shards)])
     known = sum(1 for number in range(shards) if (topic, number) in numbers)
     return ok("claims", f"{topic}: the number of {known} of {shards} shards is known")
 
 
-def _timeouts(broker: KafkaBroker) -> Finding:
-    lease_ms = DispatcherConfig().lease_ms
+def in_doubt(settings: Settings) -> Finding:
+    """Whether messages are held because the cluster had forgotten which claims went out."""
+    try:
+        with opened(settings) as store:
+            found, cursor = 0, None
+            for _ in range(_PAGES):
+                page = store.list_items("held", cursor=cursor, limit=MAX_BATCH)
+                found += sum(1 for item in page.found if item.reason.startswith("in-doubt"))
+                cursor = page.cursor
+                if cursor is None:
+                    break
+    except CommandFailed:
+        return ok("in doubt", f"namespace {settings.namespace} does not exist yet")
+    except WheelSchedError as error:
+        return warn("in doubt", f"the store could not be asked: {error}", "name it with --store")
+    if found:
+        return problem(
+            "in doubt",
+            f"{found} messages are held: nobody knows whether they went out",
+            "look for their retry-id in the redelivery topic, then `wheel-sched retry --state held --error 'in-doubt*'`"
+            " or `wheel-sched delete`",
+        )
+    return ok("in doubt", "none")
+
+
+def timeouts(broker: KafkaBroker, lease_ms: int) -> Finding:
+    """Whether a claim has its answer before its lease ends, and the lease ends before its transaction does."""
     order = f"{broker.transaction_timeout_ms} > {lease_ms} > {broker.delivery_timeout_ms} ms"
     if broker.transaction_timeout_ms > lease_ms > broker.delivery_timeout_ms:
         return ok("time-outs", f"transaction > lease > delivery: {order}")
-    return problem("time-outs", f"expected transaction > lease > delivery, got: {order}", "see KafkaBroker's arguments")
+    mend = "set transaction.timeout.ms and delivery.timeout.ms of the client, or lease_ms of the dispatchers"
+    return problem("time-outs", f"expected transaction > lease > delivery, got: {order}", mend)
 
 
-def _retention(settings: Mapping[str, str]) -> Finding:
+def retention(settings: Mapping[str, str]) -> Finding:
+    """Whether the cluster remembers the numbers of claims for longer than until they are told again."""
     minutes = int(settings.get("offsets.retention.minutes", 7 * _DAY_MINUTES))
     said = f"offsets.retention.minutes={minutes}"
     if minutes < 2 * _DAY_MINUTES:
@@ -80,17 +169,20 @@ def _retention(settings: Mapping[str, str]) -> Finding:
     return ok("retention", said)
 
 
-def _longest_transaction(broker: KafkaBroker, settings: Mapping[str, str]) -> Finding:
+def longest_transaction(settings: Mapping[str, str], ours_ms: int) -> Finding:
+    """Whether the cluster lets transactions last as long as ours may."""
     longest_ms = int(settings.get("transaction.max.timeout.ms", 900_000))
     said = f"transaction.max.timeout.ms={longest_ms}"
-    if longest_ms < broker.transaction_timeout_ms:
-        return problem("transactions", said, f"at least {broker.transaction_timeout_ms}, or shorten ours")
+    if longest_ms < ours_ms:
+        return problem("transactions", said, f"at least {ours_ms}, or shorten ours: transaction.timeout.ms")
     return ok("transactions", said)
 
 
-def _creation(settings: Mapping[str, str]) -> Finding:
+def creation(settings: Mapping[str, str]) -> Finding:
+    """Whether topics come about by being named."""
     if settings.get("auto.create.topics.enable") == "true":
-        return warn("creation", "auto.create.topics.enable=true: a mistyped topic of another client is a new one", "")
+        mend = "set it to false on the brokers"
+        return warn("creation", "auto.create.topics.enable=true: a mistyped topic of another client is a new one", mend)
     return ok("creation", "topics are created on purpose only")
 
 
@@ -104,11 +196,24 @@ def _transaction(broker: KafkaBroker) -> Finding:
     return ok("rights", "transactions may be begun")
 
 
-def _settings(broker: KafkaBroker, number: int) -> dict[str, str]:
-    """A broker's settings, {} where they may not be read."""
-    resource = _admin.ConfigResource(_admin.ResourceType.BROKER, str(number))
-    try:
-        (future,) = broker.topology.admin.describe_configs([resource], request_timeout=TIMEOUT_S).values()
-        return {name: entry.value for name, entry in future.result(TIMEOUT_S).items() if entry.value is not None}
-    except KafkaException:
-        return {}
+def _copies_of(broker: KafkaBroker, topics: Sequence[str]) -> dict[str, tuple[int, int]]:
+    """Of each topic that may be seen, of its partition that has fewest: copies, and those in sync."""
+    found = broker.topology.admin.list_topics(timeout=TIMEOUT_S).topics
+    return {
+        topic: min((len(one.replicas), len(one.isrs)) for one in found[topic].partitions.values())
+        for topic in topics
+        if topic in found and found[topic].partitions
+    }
+
+
+def _settings(broker: KafkaBroker, kind: Any, names: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Settings of brokers or topics, {} of those that may not be read."""
+    resources = [_admin.ConfigResource(kind, name) for name in names]
+    found: dict[str, dict[str, str]] = {}
+    for resource, future in broker.topology.admin.describe_configs(resources, request_timeout=TIMEOUT_S).items():
+        try:
+            entries = future.result(TIMEOUT_S).items()
+            found[resource.name] = {name: entry.value for name, entry in entries if entry.value is not None}
+        except KafkaException:
+            found[resource.name] = {}
+    return found

@@ -9,7 +9,8 @@ import click
 from retry_topic.cli.changing import Pace, rate_option, spread_option
 from retry_topic.cli.filters import Filter, entry_of, filter_options
 from retry_topic.cli.listing import as_dict
-from retry_topic.cli.opening import opened_home
+from retry_topic.cli.opening import opened_home, secrets_of
+from retry_topic.cli.replaying import check_secrets
 from retry_topic.dead_letters import MAX_REPLAYS, DeadLetters, Replayed, Selection
 from retry_topic.home import Home
 from wheel_sched.cli.failing import CommandFailed
@@ -63,7 +64,8 @@ def replay(
     with opened_home(session.settings) as home:
         if target is not None and target not in home.broker.topics():
             raise CommandFailed(f"there is no topic {target!r}: nothing was replayed; see `wheel-sched topics`")
-        letters = DeadLetters(home)
+        secrets = secrets_of(session.settings)
+        letters = DeadLetters(home, secrets=secrets)
         selection = Selection(ids=frozenset(ids)) if ids else _selection(home, chosen)
         plan = letters.replay(selection, dry_run=True, limit=chosen.limit, max_replays=max_replays, target=target)
         if ids and plan.matched < len(set(ids)):
@@ -71,6 +73,7 @@ def replay(
                 f"{len(set(ids)) - plan.matched} of the ids are no dead letters: nothing was replayed; see "
                 "`wheel-sched ls --dead`"
             )
+        check_secrets((letter.state for letter in plan.samples), secrets)
         if dry_run:
             _tell_plan(home, plan, pace, as_json)
             return 0

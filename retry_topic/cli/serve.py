@@ -18,8 +18,10 @@ from types import FrameType
 
 import click
 
-from retry_topic.cli.opening import opened_home, policies_of
+from retry_topic.cli.group_topics import topics_options
+from retry_topic.cli.opening import kafka_broker, opened_home, policies_of, secrets_of
 from retry_topic.home import Home
+from retry_topic.names import GroupTopics
 from retry_topic.service import RetryService, ServiceConfig
 from wheel_sched.cli.failing import INTERRUPTED, OK
 from wheel_sched.cli.opening import embedded_folder
@@ -95,6 +97,14 @@ def _runs(pid: int) -> bool:
 @click.option(
     "--history", type=click.IntRange(min=0), default=0, metavar="N", help="Keep about N attempts for reports."
 )
+@click.option(
+    "--reference-above",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="BYTES",
+    help="Larger payloads stay in the retry topic, the store holds where (Kafka; default: none do).",
+)
+@topics_options
 @json_option
 @pass_session
 def serve(
@@ -106,6 +116,8 @@ def serve(
     log_level: str,
     http: str | None,
     history: int,
+    reference_above: int,
+    topics: GroupTopics,
     as_json: bool,
 ) -> int:
     """Run the retry service of GROUPs: take in what failed, hold it, bring it back on time.
@@ -117,6 +129,7 @@ def serve(
       wheel-sched serve webhooks
       wheel-sched --store redis://prod:6379 serve orders billing --policies retry.toml
       wheel-sched serve webhooks --http 9464
+      wheel-sched --kafka broker:9092 --store redis://prod:6379 serve orders
     """
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
     settings = session.settings
@@ -126,7 +139,12 @@ def serve(
         redelivery="origin" if redelivery == "origin" else "group",
         headers="spring" if headers == "spring" else "own",
         history=history,
+        reference_above=reference_above,
+        secrets=secrets_of(settings),
+        group_topics=topics,
     )
+    if settings.kafka is not None:
+        kafka_broker(settings).close()  # before a server is started for it: its settings can be wrong
     stopping = threading.Event()
     received: list[int] = []
 

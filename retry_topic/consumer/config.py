@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from retry_topic.names import NAMED_AFTER_GROUP, GroupTopics
 from wheel_sched.errors import ConfigError
 
 
@@ -28,6 +29,7 @@ class ConsumerConfig:
             the topic.
         history: how many attempts the store keeps, as in `ServiceConfig`: a consumer adds those that went through after
             a failure, in the background. Defaults to 0: none.
+        group_topics: the group's own, as in `ServiceConfig`. Defaults to those named after it.
     """
 
     concurrency: int = 8
@@ -39,6 +41,7 @@ class ConsumerConfig:
     reports: bool = False
     destination: str = ""
     history: int = 0
+    group_topics: GroupTopics = NAMED_AFTER_GROUP
 
     def __post_init__(self) -> None:
         problems = [
@@ -58,6 +61,8 @@ class ConsumerConfig:
             problems.append(f"expected reports to be True or False, got: {self.reports!r}")
         if not isinstance(self.destination, str):
             problems.append(f"expected destination to be the name of a header, got: {self.destination!r}")
+        if not isinstance(self.group_topics, GroupTopics):
+            problems.append(f"expected group_topics to be GroupTopics, got: {self.group_topics!r}")
         problems += secrets_problems(self.secrets)
         if problems:
             raise ConfigError(problems)

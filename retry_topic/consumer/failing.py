@@ -16,20 +16,23 @@ from dataclasses import replace
 from retry_topic.fingerprint import fingerprint, fingerprint_of
 from retry_topic.headers import MAX_COUNT, RetryState, read, retry_id, sign, verify, write
 from retry_topic.message import Message
-from retry_topic.names import redelivery_topic_of, retry_topic_of
+from retry_topic.names import NAMED_AFTER_GROUP, GroupTopics
 from retry_topic.policy import Failure, class_name, failure_of
 
 
-def retry_state(group: str, message: Message, secrets: Sequence[bytes] = ()) -> RetryState:
+def retry_state(
+    group: str, message: Message, secrets: Sequence[bytes] = (), topics: GroupTopics = NAMED_AFTER_GROUP
+) -> RetryState:
     """What is known of earlier failures of `message` in `group`; an empty state when there were none.
 
     Args:
         group: the consumer group.
         message: as delivered.
         secrets: to verify signatures with. Defaults to none: headers are believed.
+        topics: of the group. Defaults to those named after it.
     """
     state = read(message.headers)
-    if state.dialect == "own" and message.topic != redelivery_topic_of(group):
+    if state.dialect == "own" and message.topic != topics.redelivery_of(group):
         if message.topic != (state.original_topic or message.topic):
             return RetryState()  # copied from a message of another topic
         if state.consumer_group not in (None, group):
@@ -52,6 +55,8 @@ def failed_message(
     print_: str | None = None,
     secrets: Sequence[bytes] = (),
     started_ms: int | None = None,
+    topics: GroupTopics = NAMED_AFTER_GROUP,
+    topic_id: str | None = None,
 ) -> Message:
     """The message as it goes to the group's retry topic: payload untouched, headers tell of the failure.
 
@@ -63,10 +68,13 @@ def failed_message(
         print_: the error's fingerprint. Defaults to one without a traceback.
         secrets: the first one signs. Defaults to none.
         started_ms: when the handler was called. Defaults to not told.
+        topics: of the group. Defaults to those named after it.
+        topic_id: a name for ever of the topic it was read from, or records of one made anew would have the ids, and the
+            counts, of those at their places before. Defaults to its name.
     """
     now_ms = time.time_ns() // 1_000_000
     state = replace(
-        _rooted(group, message, state),
+        _rooted(group, message, state, topic_id),
         attempt=min(state.attempt + 1, MAX_COUNT),
         first_failed_ms=now_ms if state.first_failed_ms is None else min(state.first_failed_ms, now_ms),
         last_failed_ms=now_ms,
@@ -84,7 +92,7 @@ def failed_message(
     )
     if secrets and state.id is not None:
         state = sign(state, secrets[0])
-    return message.to(retry_topic_of(group), write(message.headers, state))
+    return message.to(topics.retry_of(group), write(message.headers, state))
 
 
 def ordered_state(
@@ -97,11 +105,17 @@ def ordered_state(
     return replace(_rooted(group, message, state, topic_id), ordering=gate, consumer_group=group)
 
 
-def parked_message(group: str, message: Message, state: RetryState, secrets: Sequence[bytes] = ()) -> Message:
+def parked_message(
+    group: str,
+    message: Message,
+    state: RetryState,
+    secrets: Sequence[bytes] = (),
+    topics: GroupTopics = NAMED_AFTER_GROUP,
+) -> Message:
     """The message as it waits behind its key's head, untried: it comes back on the group's redelivery topic."""
     if secrets and state.id is not None:
         state = sign(state, secrets[0])
-    return message.to(redelivery_topic_of(group), write(message.headers, state))
+    return message.to(topics.redelivery_of(group), write(message.headers, state))
 
 
 def _rooted(group: str, message: Message, state: RetryState, topic_id: str | None = None) -> RetryState:
@@ -141,9 +155,11 @@ def expired(expires: bytes | None) -> bool:
     return int(expires) < time.time_ns() // 1_000_000
 
 
-def delivered_message(group: str, message: Message, state: RetryState) -> Message:
+def delivered_message(
+    group: str, message: Message, state: RetryState, topics: GroupTopics = NAMED_AFTER_GROUP
+) -> Message:
     """The message as the handler sees it: on a redelivery, `topic` is where it first failed."""
-    if message.topic == redelivery_topic_of(group) and state.original_topic:
+    if message.topic == topics.redelivery_of(group) and state.original_topic:
         return replace(message, topic=state.original_topic)
     return message
 

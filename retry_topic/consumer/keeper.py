@@ -12,6 +12,7 @@ import logging
 import queue
 import threading
 import time
+from collections.abc import Sequence
 
 from retry_topic.brokers.protocol import Delivery
 from retry_topic.consumer.settling import AWAY_S, Outcome, Sink
@@ -55,6 +56,11 @@ class Keeper:
     def put(self, outcome: Outcome) -> None:
         """A delivery was handled. Any thread; see `Sink`."""
         self._notes.put(outcome)
+
+    def put_all(self, outcomes: Sequence[Outcome]) -> None:
+        """Deliveries were handled. Any thread; see `Sink`."""
+        for outcome in outcomes:
+            self._notes.put(outcome)
 
     def finish(self, timeout_s: float) -> None:
         """Do what is left to be done, for so long at most, and end."""

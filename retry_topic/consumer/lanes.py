@@ -22,6 +22,7 @@ from retry_topic.consumer.keeper import Keeper
 from retry_topic.consumer.settling import Outcome, Sink
 from retry_topic.headers import RetryState
 from retry_topic.message import Message
+from retry_topic.names import NAMED_AFTER_GROUP, GroupTopics
 from retry_topic.policy import Failure
 from retry_topic.wire import encode_body
 from wheel_sched.errors import Rejected
@@ -61,6 +62,7 @@ class Lanes(Keeper):
         sink: settles.
         lost: set when the topic is another's, by us or by who renews the lease.
         topic_id: a name for ever of the topic, for the ids of its messages. Defaults to its name.
+        topics: of the group. Defaults to those named after it.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class Lanes(Keeper):
         sink: Sink,
         lost: threading.Event,
         topic_id: str | None = None,
+        topics: GroupTopics = NAMED_AFTER_GROUP,
     ) -> None:
         super().__init__(gates, sink)
         self._owner = owner
@@ -86,6 +89,7 @@ class Lanes(Keeper):
         self._give = give
         self._lost = lost
         self._topic_id = topic_id
+        self._topics = topics
         self._lanes: dict[str, Lane] = {}
         self._dirty: dict[str, None] = {}
         self._failing: list[tuple[Lane, RetryState, Outcome]] = []
@@ -95,7 +99,7 @@ class Lanes(Keeper):
 
     def _came(self, delivery: Delivery) -> None:
         message = delivery.message
-        state = retry_state(self._group, message, self._secrets)
+        state = retry_state(self._group, message, self._secrets, self._topics)
         if message.key is None or message.source is None:  # no key, no order
             self._give(delivery, state, self._sink)
             return
@@ -181,7 +185,7 @@ class Lanes(Keeper):
         rows: list[tuple[str, str, Item]] = []
         for delivery, state in list(lane.waiting)[:_PARKED_AT_ONCE]:
             try:
-                item = _parked(self._group, delivery.message, state, lane.gate, self._secrets)
+                item = self._parked(delivery.message, state, lane.gate)
             except Rejected as error:
                 if rows:
                     break  # those before it first
@@ -218,11 +222,18 @@ class Lanes(Keeper):
         else:  # there is more of it, or no room in the line
             self._wake(lane.full_until)
 
+    def _parked(self, message: Message, state: RetryState, gate: str) -> Item:
+        body = encode_body(parked_message(self._group, message, state, self._secrets, self._topics))
+        item = Item(f"{state.stem}.0", None, body, message.topic[:249], (ref_of(gate),), route_of(gate))
+        item.check()
+        return item
+
     def _unparkable(self, delivery: Delivery, state: RetryState, error: Rejected) -> Outcome:
         failure = Failure(error_class="ordering", message=f"it cannot be parked: {error}", verdict="dead")
-        return Outcome(
-            delivery, "dead", failed_message(self._group, delivery.message, state, failure, None, self._secrets)
+        forward = failed_message(
+            self._group, delivery.message, state, failure, secrets=self._secrets, topics=self._topics
         )
+        return Outcome(delivery, "dead", forward)
 
     def _lose(self) -> None:
         """Another reader owns the topic: nothing of ours is settled any more."""
@@ -237,10 +248,3 @@ def _label(message: Message) -> str:
     """The key for people."""
     text = (message.key or b"").decode("utf-8", "backslashreplace")
     return "".join(c if c.isprintable() else "?" for c in text)[:80]
-
-
-def _parked(group: str, message: Message, state: RetryState, gate: str, secrets: tuple[bytes, ...]) -> Item:
-    body = encode_body(parked_message(group, message, state, secrets))
-    item = Item(f"{state.stem}.0", None, body, message.topic[:249], (ref_of(gate),), route_of(gate))
-    item.check()
-    return item

@@ -53,10 +53,9 @@ class OrderedPartitions(OrderedReader):
     def _turn(self) -> None:
         """As a member of the group, until told to stop."""
         reading = self._reading
-        topic_id = self._broker.topic_id(reading.topic)
         consumer = self._broker.consumer([reading.topic], reading.group, idle_ms=reading.config.idle_ms)
         try:
-            self._poll(consumer, topic_id)
+            self._poll(consumer)
         finally:
             terms = [term for _, term in self._terms.values()]
             self._terms.clear()
@@ -66,14 +65,14 @@ class OrderedPartitions(OrderedReader):
             for term in terms:
                 term.leave()
 
-    def _poll(self, consumer: PartitionedConsumer, topic_id: str) -> None:
+    def _poll(self, consumer: PartitionedConsumer) -> None:
         from retry_topic.consumer import runtime  # what is suspect, all readers think the same of
 
         config = self._reading.config
         limit = config.concurrency * READ_AHEAD
         wait_ms = min(_POLL_MS, max(1, config.idle_ms // 4))
         while not self._stopping.is_set():
-            self._follow(consumer, topic_id)
+            self._follow(consumer)
             room = self._room(1 if self._careful else limit, wait_ms / 1000)
             if room == 0:
                 continue
@@ -84,11 +83,11 @@ class OrderedPartitions(OrderedReader):
             for delivery in deliveries:
                 source, number = delivery.message.source, consumer.term_of(delivery)
                 if source is not None:
-                    term = self._term(consumer, (source.topic, source.partition), number, topic_id)
+                    term = self._term(consumer, (source.topic, source.partition), number)
                     if term is not None:  # else its term is over, it comes again in the next one
                         term.add(delivery)
 
-    def _follow(self, consumer: PartitionedConsumer, topic_id: str) -> None:
+    def _follow(self, consumer: PartitionedConsumer) -> None:
         """Begin and end terms as partitions come and go."""
         ours = consumer.terms()
         for place, (number, term) in list(self._terms.items()):
@@ -103,9 +102,9 @@ class OrderedPartitions(OrderedReader):
                 consumer.rejoin()
                 return
         for place, number in ours.items():
-            self._term(consumer, place, number, topic_id)
+            self._term(consumer, place, number)
 
-    def _term(self, consumer: PartitionedConsumer, place: Place, number: int, topic_id: str) -> Term | None:
+    def _term(self, consumer: PartitionedConsumer, place: Place, number: int) -> Term | None:
         """The term of a partition, begun when it is a new one; None when it is over."""
         known = self._terms.get(place)
         if known is not None and known[0] == number:
@@ -114,6 +113,7 @@ class OrderedPartitions(OrderedReader):
             return None
         if known is not None:
             self._end(place)
+        topic_id = self._broker.topic_id(self._reading.topic)  # each time: it may have been made anew
         self._last[place] = number
         self._careful = True  # its last reader may have died over a record of it
         term = Term(

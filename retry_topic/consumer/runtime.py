@@ -9,7 +9,7 @@ Delivery is at least once: a consumer that dies has its messages handed to anoth
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import inspect
 import logging
 import random
@@ -19,7 +19,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from retry_topic.brokers.protocol import BrokerConsumer, Delivery, LogBroker, PartitionedBroker
+from retry_topic.brokers.protocol import (
+    BrokerConsumer,
+    Delivery,
+    LogBroker,
+    PartitionedBroker,
+    PartitionedConsumer,
+    create_topics,
+)
 from retry_topic.consumer.config import ConsumerConfig, ConsumerStats
 from retry_topic.consumer.failing import (
     delivered_message,
@@ -30,6 +37,7 @@ from retry_topic.consumer.failing import (
     retry_state,
     too_late,
 )
+from retry_topic.consumer.handler_loop import HandlerLoop
 from retry_topic.consumer.heads import Heads
 from retry_topic.consumer.ordered import OrderedTopic
 from retry_topic.consumer.partitions import OrderedPartitions
@@ -41,7 +49,7 @@ from retry_topic.headers import RetryState
 from retry_topic.history import Attempt, HistoryWriter, releasing_shard
 from retry_topic.home import EXPIRES_HEADER, Home
 from retry_topic.message import Message
-from retry_topic.names import check_group, redelivery_topic_of, retry_topic_of
+from retry_topic.names import check_group
 from retry_topic.policy import Failure
 from retry_topic.verdict import Ack, DeadLetter, Retry, verdict_of
 from wheel_sched.errors import BrokerError, ConfigError, Rejected
@@ -100,14 +108,14 @@ class Consumer:
         self._in_flight = InFlight(self.config.idle_ms)
         self._stopping = threading.Event()
         self._stopped = threading.Event()
-        self._cut_off = False
         self._state = "new"
         self._lock = threading.Lock()
         self._consumer: BrokerConsumer | None = None
+        self._topic_id_of: Callable[[Delivery], str] | None = None
         self._settler: Settler | None = None
         self._history = HistoryWriter(home.store, self.config.history) if self.config.history else None
         self._pool: ThreadPoolExecutor | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop: HandlerLoop | None = None
         self._threads: dict[str, threading.Thread] = {}
         self._heads: Heads | None = None
         self._ordered: list[OrderedReader] = []
@@ -133,16 +141,18 @@ class Consumer:
             if self._state != "new":
                 return
             broker = self.home.broker
-            broker.create_topic(retry_topic_of(self.group))
+            own = self.config.group_topics.of(self.group)
+            create_topics(broker, {"retry": own["retry"], "redelivery": own["redelivery"]})
             in_order = self.config.ordering == "key"
-            topics = [*(() if in_order else self.topics), redelivery_topic_of(self.group)]
+            topics = [*(() if in_order else self.topics), own["redelivery"]]
             consumer = broker.consumer(topics, self.group, idle_ms=self.config.idle_ms)
             self._consumer = consumer
+            self._topic_id_of = consumer.topic_id_of if isinstance(consumer, PartitionedConsumer) else None
             settler = Settler(broker, consumer, self._in_flight, self.stats, self.config.idle_ms, self._history)
             self._settler = settler
             if self._asynchronous:
-                self._loop = asyncio.new_event_loop()
-                self._spawn(self._loop.run_forever, "loop")
+                self._loop = HandlerLoop(self._handle_async)
+                self._spawn(self._loop.run, "loop")
             else:
                 self._pool = ThreadPoolExecutor(self.config.concurrency, thread_name_prefix=f"{self.group}-handler")
             if self._history is not None:
@@ -210,11 +220,9 @@ class Consumer:
         if self._history is not None:
             self._history.stop(left_s() + 2)
         if self._loop is not None:
-            self._cut_off = True
-            self._loop.call_soon_threadsafe(_end, self._loop)
+            self._loop.end()
             self._threads["loop"].join(2)
-            if not self._loop.is_running():
-                self._loop.close()
+            self._loop.close()
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
         if self._consumer is not None:
@@ -250,9 +258,10 @@ class Consumer:
             self.stats.in_flight = len(self._in_flight)
             suspects = [delivery for delivery in fresh if is_suspect(delivery, self.config.crash_cap)]
             careful = careful and bool(suspects)
-            for delivery in fresh:
-                if delivery not in suspects:
-                    give(delivery)
+            with self._loop.together() if self._loop is not None else contextlib.nullcontext():
+                for delivery in fresh:
+                    if delivery not in suspects:
+                        give(delivery)
             self._one_by_one(suspects, give)
 
     def _one_by_one(self, suspects: list[Delivery], give: Callable[[Delivery], None]) -> None:
@@ -279,14 +288,14 @@ class Consumer:
         return True
 
     def _state_of(self, message: Message) -> RetryState:
-        return retry_state(self.group, message, self.config.secrets)
+        return retry_state(self.group, message, self.config.secrets, self.config.group_topics)
 
     def _hand_over(self, delivery: Delivery, sink: Sink) -> None:
         self._give(delivery, self._state_of(delivery.message), sink)
 
     def _give(self, delivery: Delivery, state: RetryState, sink: Sink) -> None:
         """Have a delivery handled; its outcome goes to `sink`."""
-        message = delivered_message(self.group, delivery.message, state)
+        message = delivered_message(self.group, delivery.message, state, self.config.group_topics)
         if delivery.deliveries > self.config.crash_cap:
             self.stats.poison += 1
             sink.put(self._failed(delivery, state, outlived(delivery.deliveries)))
@@ -294,7 +303,7 @@ class Consumer:
             self.stats.expired += 1
             sink.put(self._failed(delivery, state, too_late()))
         elif self._loop is not None:
-            asyncio.run_coroutine_threadsafe(self._handle_async(delivery, state, message, sink), self._loop)
+            self._loop.give(delivery, state, message, sink)
         elif self._pool is not None:
             self._pool.submit(self._handle, delivery, state, message, sink)
 
@@ -309,17 +318,19 @@ class Consumer:
         self._report(message, state, outcome)
         sink.put(outcome)
 
-    async def _handle_async(self, delivery: Delivery, state: RetryState, message: Message, sink: Sink) -> None:
+    async def _handle_async(
+        self, loop: HandlerLoop, delivery: Delivery, state: RetryState, message: Message, sink: Sink
+    ) -> None:
         started_ms = _now_ms()
         try:
             awaitable: Awaitable[Any] = self._handler(message)
             outcome = self._judged(delivery, state, started_ms, await awaitable)
         except BaseException as error:
-            if self._cut_off:
+            if loop.cut_off:
                 raise  # by `stop`: it did not fail, it comes again
             outcome = self._raised(delivery, state, started_ms, error)
         self._report(message, state, outcome)
-        sink.put(outcome)
+        loop.ended(sink, outcome)
 
     def _report(self, message: Message, state: RetryState, outcome: Outcome) -> None:
         if self._reporter is not None:
@@ -349,7 +360,17 @@ class Consumer:
         print_: str | None = None,
         started_ms: int | None = None,
     ) -> Outcome:
-        forward = failed_message(self.group, delivery.message, state, failure, print_, self.config.secrets, started_ms)
+        forward = failed_message(
+            self.group,
+            delivery.message,
+            state,
+            failure,
+            print_,
+            self.config.secrets,
+            started_ms,
+            self.config.group_topics,
+            None if self._topic_id_of is None else self._topic_id_of(delivery),
+        )
         return Outcome(delivery, "dead" if failure.verdict == "dead" else "retried", forward)
 
     def _went_through(self, delivery: Delivery, state: RetryState, started_ms: int) -> Attempt | None:
@@ -368,11 +389,3 @@ def _now_ms() -> int:
 def is_suspect(delivery: Delivery, crash_cap: int) -> bool:
     """Whether consumers died over it so often that what is handled beside it is in danger of its blame."""
     return max(2, min(_SUSPECT_FROM, crash_cap)) <= delivery.deliveries <= crash_cap
-
-
-def _end(loop: asyncio.AbstractEventLoop) -> None:
-    """Cancel what still runs and stop the loop once it has seen that; in the loop's thread."""
-    tasks = asyncio.all_tasks(loop)
-    for task in tasks:
-        task.cancel()
-    loop.call_soon(lambda: loop.call_soon(loop.stop))  # a cancelled task takes one turn to end

@@ -29,7 +29,7 @@ from wheel_sched.purgatory import HeartbeatMonitor
 logger = logging.getLogger("retry_topic.consumer")
 
 AWAY_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
-_AT_ONCE = 200  # outcomes settled together
+_AT_ONCE = 200  # outcomes settled together, up to twice as many
 _LAST_TRIES = 3  # how often a draining consumer tries a broker that is away; what is unsettled then comes again
 
 
@@ -49,6 +49,10 @@ class Sink(Protocol):
 
     def put(self, outcome: Outcome) -> None:
         """Have an outcome settled. Any thread."""
+        ...
+
+    def put_all(self, outcomes: Sequence[Outcome]) -> None:
+        """The same of several, in their order."""
         ...
 
 
@@ -167,7 +171,7 @@ class Settler:
         self._stats = stats
         self._history = history
         self._look_s = idle_ms / 3000
-        self._outcomes: queue.SimpleQueue[Outcome | None] = queue.SimpleQueue()
+        self._outcomes: queue.SimpleQueue[Sequence[Outcome]] = queue.SimpleQueue()
         self._finishing = threading.Event()
         self._again: list[Outcome] = []  # what could not be settled, tried again at `_again_at`
         self._again_at = 0.0
@@ -175,12 +179,17 @@ class Settler:
 
     def put(self, outcome: Outcome) -> None:
         """Have an outcome settled. Any thread."""
-        self._outcomes.put(outcome)
+        self._outcomes.put((outcome,))
+
+    def put_all(self, outcomes: Sequence[Outcome]) -> None:
+        """Have outcomes settled. Any thread."""
+        for start in range(0, len(outcomes), _AT_ONCE):
+            self._outcomes.put(outcomes[start : start + _AT_ONCE])
 
     def finish(self) -> None:
         """No more outcomes will come; `run` returns when what there is is settled, or cannot be."""
         self._finishing.set()
-        self._outcomes.put(None)
+        self._outcomes.put(())
 
     def run(self) -> None:
         """The thread."""
@@ -205,13 +214,10 @@ class Settler:
         """Outcomes that are there; waits until then for the first."""
         taken: list[Outcome] = []
         with contextlib.suppress(queue.Empty):
-            outcome = self._outcomes.get(timeout=0 if self._finishing.is_set() else max(0.0, until - time.monotonic()))
-            while True:
-                if outcome is not None:
-                    taken.append(outcome)
-                if len(taken) == _AT_ONCE:
-                    break
-                outcome = self._outcomes.get_nowait()
+            timeout_s = 0 if self._finishing.is_set() else max(0.0, until - time.monotonic())
+            taken += self._outcomes.get(timeout=timeout_s)
+            while len(taken) < _AT_ONCE:
+                taken += self._outcomes.get_nowait()
         return taken
 
     def _settle(self, outcomes: list[Outcome]) -> None:

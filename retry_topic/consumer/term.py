@@ -202,6 +202,7 @@ class Term:
             sink=self._settler,
             lost=self.lost,
             topic_id=self._topic_id,
+            topics=reading.config.group_topics,
         )
         with self._lock:
             if self._over.is_set():

@@ -1,6 +1,7 @@
 """Retry headers: what travels with a message between its failures, bounded, last value only, and never trusted."""
 
 from retry_topic.headers.codec import AMPLE, Restating, read, write
+from retry_topic.headers.homeward import homeward
 from retry_topic.headers.identity import member_id, retry_id
 from retry_topic.headers.names import HEADER_NAMES, MAX_TOTAL_BYTES
 from retry_topic.headers.owner import of_another_group
@@ -16,6 +17,7 @@ __all__ = [
     "SPRING_NAMES",
     "Restating",
     "RetryState",
+    "homeward",
     "member_id",
     "of_another_group",
     "read",

@@ -17,6 +17,7 @@ import pytest
 from retry_topic import Home, Message, connect
 from retry_topic.headers import RetryState, write
 from retry_topic.wire import encode_body
+from wheel_sched.config import NAMES
 from wheel_sched.store import Item
 
 if TYPE_CHECKING:
@@ -61,8 +62,8 @@ class Cli:
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test sees the tree's settings, or leaves a data folder behind."""
     monkeypatch.chdir(tmp_path)
-    for name in ("STORE", "NAMESPACE", "SHARDS", "DURABILITY", "REPLICAS", "PREFIX", "POLICIES", "CONFIG"):
-        monkeypatch.delenv(f"WHEEL_SCHED_{name}", raising=False)
+    for name in ("config", *NAMES):
+        monkeypatch.delenv(f"WHEEL_SCHED_{name.upper()}", raising=False)
 
 
 @pytest.fixture

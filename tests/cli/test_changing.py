@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import itertools
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from retry_topic.headers import RetryState, read, sign, verify, write
+from retry_topic.message import Message
+from retry_topic.wire import decode_body, encode_body
+from wheel_sched.store import Item
+
+SECRET = b"sixteen bytes ok"
 HOUR = 3_600_000
 
 
@@ -214,3 +221,19 @@ def test_replay_of_what_is_not_dead_replays_nothing(cli: Any, home: Any, waiting
     bury("d")
     assert "1 of the ids are no dead letters" in cli("replay", "d", "o1", "--yes", code=1).stderr
     assert home.store.counts().total("dead") == 1
+
+
+@pytest.mark.parametrize("command", ["replay d --yes", "retry d"])
+def test_signed_letters_are_signed_again_or_left_alone(cli: Any, home: Any, command: str) -> None:
+    """Without their group's secret they would be dead at their next failure."""
+    state = sign(RetryState(id="root", attempt=8, original_topic="orders", consumer_group="billing"), SECRET)
+    body = encode_body(Message("billing.redelivery", b"v", None, write((), state)))
+    home.store.bury([(Item("d", now_ms(), body, "orders"), "max-attempts: ValueError")])
+    assert "--secrets FILE" in cli(*command.split(), code=2).output
+    assert home.store.counts().total("dead") == 1
+    Path("secrets").write_bytes(SECRET)
+    cli("--secrets", "secrets", *command.split())
+    (found,) = home.store.get(["d"])
+    state = read(decode_body(found.body).headers)
+    assert verify(state, SECRET) is state
+    assert (found.state, state.attempt) == ("due", 0)

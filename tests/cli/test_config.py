@@ -94,8 +94,8 @@ def test_passwords_are_never_shown(url: str, shown: str) -> None:
 
 def test_config_show_tells_value_and_origin_without_a_server(cli_at: Any) -> None:
     """`config show --origin` needs no store, and hides the password."""
-    cli = cli_at("redis://me:secret@nowhere:1/0")
+    cli = cli_at("redis://me:hunter2@nowhere:1/0")
     shown = cli.json("config", "show", "--origin")
     assert shown["store"] == {"value": "redis://me:***@nowhere:1/0", "origin": "flag"}
     assert shown["namespace"]["origin"] == "default"
-    assert "secret" not in cli("config", "show", "--origin").output
+    assert "hunter2" not in cli("config", "show", "--origin").output

@@ -21,6 +21,7 @@ class OnKafka(BrokerConformance):
     """What both have in common."""
 
     idle_ms = 2_000
+    keeps_place = True
     examples = 8
     busy = 400, 350
     protocol: Literal["classic", "consumer"] = "classic"
@@ -49,6 +50,7 @@ class TestKip848(OnKafka):
 
     # these have nothing to do with groups
     test_contents_survive_byte_for_byte = None  # type: ignore[assignment]
+    test_a_message_keeps_its_place_and_time = None  # type: ignore[assignment]
     test_a_huge_message_goes_through = None  # type: ignore[assignment]
     test_an_unknown_topic_fails_alone = None  # type: ignore[assignment]
     test_nothing_to_publish_is_fine = None  # type: ignore[assignment]

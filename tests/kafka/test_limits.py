@@ -222,7 +222,7 @@ def test_each_limit_is_seen_in_stats_and_explained(kafka: TemporaryKafka, name: 
             until(lambda: waiting(home) == 12 and number("breaker", "", "bad0", "bad1") == 3, flows)
             let_go(home)
             until(lambda: number("rate", None, "rate") == number("budget", None, "budget") == 2, flows)
-            until(lambda: number("breaker", "", "refused") == 3, flows)
+            until(lambda: number("breaker", "", "refused") == number("spread", None, "spread") == 3, flows)
         rows = {(row["topic"], row["destination"]): row for row in json.loads(told("stats", "--json"))["flows"]}
         text = told("stats")
         (waits, *_) = home.store.list_items("due", topic=f"{name}-rate").found

@@ -8,6 +8,8 @@ import sys
 import pytest
 
 import retry_topic
+from retry_topic import ConsumerConfig, GroupTopics, ServiceConfig
+from wheel_sched.errors import ConfigError
 
 
 def test_every_public_name_is_found() -> None:
@@ -26,3 +28,39 @@ def test_a_part_is_imported_when_it_is_asked_for() -> None:
     )
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert told.split() == ["False", "True", "False"]
+
+
+def test_a_groups_topics_are_named_after_it_unless_somebody_says_otherwise() -> None:
+    """Each for itself; the others keep their names."""
+    assert GroupTopics().of("billing") == {
+        "retry": "billing.retry",
+        "redelivery": "billing.redelivery",
+        "dead": "billing.dead",
+    }
+    assert GroupTopics(retry="orders-retry").of("billing") == GroupTopics().of("billing") | {"retry": "orders-retry"}
+
+
+@pytest.mark.parametrize(
+    ("named", "said"),
+    [
+        ({"retry": "a b"}, "expected the retry topic to be"),
+        ({"dead": "x" * 250}, "expected the dead topic to be"),
+        ({"redelivery": 5}, "expected the redelivery topic to be"),
+        ({"retry": "t", "dead": "t"}, "to be distinct"),
+    ],
+)
+def test_names_that_cannot_be_are_refused(named: dict[str, str], said: str) -> None:
+    """A group that reads what it writes would never end."""
+    with pytest.raises(ConfigError, match=said):
+        GroupTopics(**named)
+
+
+def test_a_name_that_is_anothers_default_is_refused() -> None:
+    """Which of them it is only shows with the group; an impossible group shows there as well."""
+    with pytest.raises(ConfigError, match="to be distinct"):
+        GroupTopics(dead="billing.retry").of("billing")
+    for config in (ServiceConfig, ConsumerConfig):
+        with pytest.raises(ConfigError, match="expected group_topics to be GroupTopics"):
+            config(group_topics="orders-retry")  # type: ignore[arg-type]  # what it is to refuse
+    with pytest.raises(ConfigError, match="expected group to be"):
+        GroupTopics(retry="r", redelivery="b", dead="d").of("a b")

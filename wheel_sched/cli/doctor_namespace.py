@@ -7,6 +7,7 @@ from typing import Any
 
 from wheel_sched.cli.doctor_finding import Finding, Patient, ok, problem, warn
 from wheel_sched.cli.output import instant, span
+from wheel_sched.errors import ConfigError
 from wheel_sched.store.items import STATES, Counts
 
 DEAD_CAP = 100_000  # a dispatcher's own default
@@ -150,9 +151,14 @@ def hand_over(patient: Patient) -> Finding:
         describe = import_module("retry_topic.cli.hand_over").hand_over
     except ImportError:
         return ok("hand-over", "unknown: the retry service is not installed")
-    mode: str = describe(patient.url, patient.settings)
+    try:
+        mode: str = describe(patient.url, patient.settings)
+    except ConfigError as error:
+        return problem("hand-over", f"--kafka: {error}", "correct the client's settings")
     if mode == "one script":
         return ok("hand-over", "one script: exactly once, store and topics share the server")
+    if mode == "transactions":
+        return ok("hand-over", "transactions: exactly once for who reads committed records; `wheel-sched kafka doctor`")
     return ok("hand-over", f"{mode}: at least once, with a stable id")
 
 

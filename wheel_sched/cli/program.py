@@ -73,6 +73,17 @@ def _version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
 @click.option("--shards", type=int, metavar="N", help="Of a namespace to be created (default: 1).")
 @click.option("--durability", metavar="LEVEL", help="memory, everysec, fsync or replicated.")
 @click.option("--kafka", metavar="HOST:PORT", help="Kafka cluster, or FILE.properties; its topics instead of streams.")
+@click.option(
+    "--group-protocol",
+    type=click.Choice(["classic", "consumer"]),
+    help="Of Kafka's groups; consumer is KIP-848 (default: classic, or what FILE.properties says).",
+)
+@click.option(
+    "--transactions/--no-transactions",
+    default=None,
+    help="Without Kafka's transactions what is due goes out at least once, with the header retry-id.",
+)
+@click.option("--secrets", metavar="FILE", help="Secrets that headers are signed with, one a line; the first signs.")
 @click.option("--config", "file", metavar="FILE", help="Settings file (default: ./wheel-sched.toml).")
 @click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version.")
 @click.pass_context
@@ -83,7 +94,19 @@ def cli(
     shards: int | None,
     durability: str | None,
     kafka: str | None,
+    group_protocol: str | None,
+    transactions: bool | None,
+    secrets: str | None,
     file: str | None,
 ) -> None:
-    flags = {"store": store, "namespace": namespace, "shards": shards, "durability": durability, "kafka": kafka}
+    flags = {
+        "store": store,
+        "namespace": namespace,
+        "shards": shards,
+        "durability": durability,
+        "kafka": kafka,
+        "group_protocol": group_protocol,
+        "transactions": transactions,
+        "secrets": secrets,
+    }
     ctx.obj = Session(flags, file)

@@ -15,28 +15,23 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal
 
+from retry_topic.brokers.kafka.client_settings import checked_member, milliseconds, ours, refusals, taken
 from retry_topic.brokers.kafka.consumer import KafkaConsumer
 from retry_topic.brokers.kafka.groups import Groups
 from retry_topic.brokers.kafka.log import KafkaLog
 from retry_topic.brokers.kafka.originals import Originals
+from retry_topic.brokers.kafka.placing import Placing
 from retry_topic.brokers.kafka.producing import Producing
 from retry_topic.brokers.kafka.sender import KafkaSender
+from retry_topic.brokers.kafka.topic_settings import settings_for
 from retry_topic.brokers.kafka.topology import Topology, check_topic
 from retry_topic.brokers.kafka.transactions import Transactions
 from retry_topic.brokers.protocol import PositionsOf, PublishFailure, joining
 from retry_topic.message import Message, Reference
 from wheel_sched.errors import ConfigError
 
-_OURS = frozenset(
-    {
-        "enable.auto.commit",
-        "enable.auto.offset.store",
-        "enable.idempotence",
-        "group.id",
-        "isolation.level",
-        "transactional.id",
-    }
-)
+_LEAST_BUFFER = 1024 * 1024
+_MOST_FETCHED = 1024 * 1024 * 1024  # librdkafka's numbers have 31 bits
 
 
 class KafkaBroker:
@@ -44,20 +39,25 @@ class KafkaBroker:
 
     Args:
         servers: `host:port,host:port`, or librdkafka settings that name `bootstrap.servers`: security (SASL, TLS) and
-            whatever else a client needs are passed through.
+            whatever else a client needs are passed through. `group.protocol`, `delivery.timeout.ms` and
+            `transaction.timeout.ms` among them stand for the arguments.
         partitions: of topics that are created. Defaults to 1.
         replication: of topics that are created, -1 = as the cluster has it. Defaults to -1.
-        topic_settings: of topics that are created (`retention.ms`, ...). Defaults to the cluster's.
+        topic_settings: of topics that are created (`retention.ms`, ...). Defaults to the cluster's; for a group's own
+            topics to those of `settings_for`.
         create_topics: publishing to an absent topic creates it instead of failing. Defaults to False.
         transactions: consume-and-produce, and what is due, go out in transactions; False for clusters without: then
             idempotent producers and the headers `retry-id` and `retry-attempt` are what is left. Defaults to True.
-        group_protocol: "classic", or "consumer" for KIP-848 (Kafka 4). Defaults to "classic".
-        delivery_timeout_ms: how long a message may take to its broker; below a dispatcher's lease. Defaults to 8 s.
-        transaction_timeout_ms: after which the cluster aborts a transaction of a dead producer; above
-            `delivery_timeout_ms`. Defaults to 60 s.
+        group_protocol: "classic", or "consumer" for KIP-848 (Kafka 4). Defaults to what the settings say, "classic".
+        delivery_timeout_ms: how long a message may take to its broker; below a dispatcher's lease. Defaults to what the
+            settings say, 8 s.
+        transaction_timeout_ms: after which the cluster aborts a transaction of a dead producer; above a dispatcher's
+            lease. Defaults to what the settings say, 60 s.
+        buffer_bytes: how much of what is fetched and not handed out a consumer, or an intake, has in memory at a time,
+            whatever the records' number and size; about, a record larger than that goes through. Defaults to 64 MiB.
 
     Raises:
-        ConfigError: with all that is wrong.
+        ConfigError: with all that is wrong, also what librdkafka would not take; nothing was connected to.
     """
 
     name = "kafka"
@@ -71,29 +71,39 @@ class KafkaBroker:
         topic_settings: Mapping[str, str] = MappingProxyType({}),
         create_topics: bool = False,
         transactions: bool = True,
-        group_protocol: Literal["classic", "consumer"] = "classic",
-        delivery_timeout_ms: int = 8_000,
-        transaction_timeout_ms: int = 60_000,
+        group_protocol: Literal["classic", "consumer"] | None = None,
+        delivery_timeout_ms: int | None = None,
+        transaction_timeout_ms: int | None = None,
+        buffer_bytes: int = 64 * 1024 * 1024,
     ) -> None:
         settings = {"bootstrap.servers": servers} if isinstance(servers, str) else dict(servers)
-        problems = [
-            f"expected {name} to be left to us, got: {settings[name]!r}" for name in sorted(_OURS & {*settings})
-        ]
+        problems = ours(settings)
+        protocol = taken(settings, ("group.protocol",), "group_protocol", group_protocol, problems) or "classic"
+        aliases = ("delivery.timeout.ms", "message.timeout.ms")
+        delivery = taken(settings, aliases, "delivery_timeout_ms", delivery_timeout_ms, problems)
+        self.delivery_timeout_ms = milliseconds("delivery_timeout_ms", delivery, 8_000, problems)
+        longest = ("transaction.timeout.ms",)
+        transaction = taken(settings, longest, "transaction_timeout_ms", transaction_timeout_ms, problems)
+        self.transaction_timeout_ms = milliseconds("transaction_timeout_ms", transaction, 60_000, problems)
         if not settings.get("bootstrap.servers"):
             problems.append("expected servers to be host:port, or settings with bootstrap.servers")
         if type(partitions) is not int or partitions < 1:
             problems.append(f"expected partitions to be a whole number from 1 up, got: {partitions!r}")
-        if group_protocol not in ("classic", "consumer"):
-            problems.append(f"expected group_protocol to be 'classic' or 'consumer', got: {group_protocol!r}")
-        if not 1_000 <= delivery_timeout_ms < transaction_timeout_ms:
+        if protocol not in ("classic", "consumer"):
+            problems.append(f"expected group_protocol to be 'classic' or 'consumer', got: {protocol!r}")
+        if type(buffer_bytes) is not int or buffer_bytes < _LEAST_BUFFER:
+            problems.append(
+                f"expected buffer_bytes to be a whole number from {_LEAST_BUFFER:,} up, got: {buffer_bytes!r}"
+            )
+        if not 1_000 <= self.delivery_timeout_ms < self.transaction_timeout_ms:
             problems.append(
                 "expected 1,000 <= delivery_timeout_ms < transaction_timeout_ms, got: "
-                f"{delivery_timeout_ms} and {transaction_timeout_ms}"
+                f"{self.delivery_timeout_ms} and {self.transaction_timeout_ms}"
             )
         if problems:
             raise ConfigError(problems)
         self.settings = {
-            "socket.timeout.ms": min(10_000, transaction_timeout_ms),  # librdkafka refuses more
+            "socket.timeout.ms": min(10_000, self.transaction_timeout_ms),  # librdkafka refuses more
             "socket.keepalive.enable": True,
             "reconnect.backoff.ms": 50,
             "reconnect.backoff.max.ms": 1_000,
@@ -102,10 +112,18 @@ class KafkaBroker:
         }
         self.create_topics = create_topics
         self.transactions = transactions
-        self.delivery_timeout_ms = delivery_timeout_ms
-        self.transaction_timeout_ms = transaction_timeout_ms
-        self._group_protocol = group_protocol
+        self._group_protocol = protocol
+        # a half in buffers of ours; a quarter in the client's queue, which is full when it is above that, and a fetch
+        self._full_bytes, self._fetch_bytes = buffer_bytes // 2, min(buffer_bytes // 4, _MOST_FETCHED)
+        sending = {"transactional.id": "-", "transaction.timeout.ms": self.transaction_timeout_ms}
+        problems = refusals(
+            settings, lambda: self.producer_settings() | sending, lambda: self.member_settings("-", 30_000)
+        )
+        if problems:
+            raise ConfigError(problems)
+        self._replication, self._topic_settings = replication, dict(topic_settings)
         self.topology = Topology(self.settings, partitions, replication, topic_settings)
+        self.placing = Placing(self.topology)
         self.groups = Groups(self.settings)
         self._producing: Producing | None = None
         self._originals = Originals(self.settings, self.topology)
@@ -130,7 +148,7 @@ class KafkaBroker:
                 self.topology.create(absent)
         if self._producing is None:
             self._producing = Producing(self.producer_settings(), self.topology.partitions, self._timeout_s)
-        return self._producing.publish(messages)
+        return self._producing.publish(self.placing.placed(messages))
 
     def consumer(self, topics: Sequence[str], group: str, *, idle_ms: int = 30_000) -> KafkaConsumer:
         """Join `group` on `topics`, which are created when absent; a new group starts at their beginning.
@@ -141,6 +159,7 @@ class KafkaBroker:
         """
         names = joining(topics, group, idle_ms)
         self.topology.create(names)
+        member = checked_member(self.member_settings(group, idle_ms))
         transactions = None
         if self.transactions:
             # nobody fences a dead member's producer: until its transaction has timed out the next one has to wait
@@ -148,12 +167,15 @@ class KafkaBroker:
             timeout_ms = min(self.transaction_timeout_ms, least_ms)
             transactions = self.transaction_producer(f"{group}-{uuid.uuid4().hex[:16]}", timeout_ms)
         consumer = KafkaConsumer(
-            self.member_settings(group, idle_ms),
+            member,
             names,
             idle_ms,
             transactions,
             self.publish,
             partial(self.groups.places, group),
+            self.placing.placed,
+            self.topology.topic_id,
+            self._full_bytes,
         )
         self._consumers.add(consumer)
         return consumer
@@ -162,7 +184,8 @@ class KafkaBroker:
         """Read `topic` as a member of `group` whose positions are kept elsewhere; created when absent."""
         joining([topic], group, idle_ms)
         self.topology.create([topic])
-        log = KafkaLog(self.member_settings(group, idle_ms), topic, group, self.topology, self.groups, positions)
+        member = checked_member(self.member_settings(group, idle_ms))
+        log = KafkaLog(member, topic, group, self.topology, self.groups, positions, self._full_bytes)
         self._logs.add(log)
         return log
 
@@ -187,6 +210,19 @@ class KafkaBroker:
         """
         check_topic(topic)
         self.topology.create([topic])
+
+    def create_group_topics(self, topics: Mapping[str, str]) -> list[str]:
+        """See `GroupTopicsBroker`. What exists is left as it is; see `settings_for` for what is created.
+
+        Raises:
+            ConfigError: a name is impossible.
+            BrokerError: the cluster refused or does not answer.
+        """
+        created = []
+        for kind, topic in topics.items():
+            settings = settings_for(kind, self._replication) | self._topic_settings
+            created += self.topology.create([topic], settings=settings)
+        return created
 
     def topics(self) -> dict[str, int]:
         """The cluster's topics, without its own, and how many offsets each spans (markers of transactions count)."""
@@ -251,6 +287,9 @@ class KafkaBroker:
             "auto.offset.reset": "earliest",
             "max.poll.interval.ms": max(300_000, 2 * idle_ms),
             "fetch.wait.max.ms": 100,
+            "fetch.max.bytes": max(self._fetch_bytes, int(self.settings.get("message.max.bytes", 1_000_000))),
+            "queued.max.messages.kbytes": max(1, self._fetch_bytes // 1024),
+            "fetch.queue.backoff.ms": 20,  # how soon it looks whether a full queue has room; 1 s would be a pause
             "fetch.error.backoff.ms": 100,
             "group.protocol": self._group_protocol,
             **(classic if self._group_protocol == "classic" else {}),

@@ -1,8 +1,9 @@
 """One member of a Kafka consumer group that settles records one by one, in any order.
 
-One thread of ours polls the client, fills a buffer and pauses it when that is full; whoever calls `poll` takes from the
-buffer, and commits in the ledgers' texts that it did before a record is handed out, so that a death counts against it.
-Whoever settles commits what that moves. Commits go one after the other, so that none overtakes a later one.
+One thread of ours polls the client, fills a buffer and pauses it when that is full, of records or of bytes; whoever
+calls `poll` takes from the buffer, and commits in the ledgers' texts that it did before a record is handed out, so that
+a death counts against it. Whoever settles commits what that moves. Commits go one after the other, so that none
+overtakes a later one.
 
 A member that nobody polls and nothing beats for `idle_ms` leaves the group, and joins again at the next poll: its
 partitions go to the living although its process runs. One that was expelled joins anew: a cooperative client would
@@ -26,13 +27,14 @@ from retry_topic.brokers.kafka.faults import EXPELLED, MemberExpelled, broker_er
 from retry_topic.brokers.kafka.hands import Hands, Place
 from retry_topic.brokers.kafka.records import from_record
 from retry_topic.brokers.kafka.transactions import Transactions
+from retry_topic.brokers.kafka.valve import Valve
 from retry_topic.brokers.protocol import Delivery, InDoubt, PublishFailure
 from retry_topic.message import Message
 from wheel_sched.errors import BrokerError, BrokerUnavailable
 
 logger = logging.getLogger("retry_topic.kafka")
 
-_FULL, _LOW = 1_000, 250  # records in the buffer at which fetching pauses, and goes on
+_AT_ONCE = 100  # taken from the client before it is seen how large they are
 _TURN_S = 0.05  # how soon the polling thread sees what others want of it when it has nothing out
 _SHORT_S = 0.002  # the same while it has
 _CLOSE_S = 15.0
@@ -51,6 +53,9 @@ class KafkaConsumer:
         transactions: of this member, for `forward`; None: it publishes first and settles after.
         publish: the broker's.
         places: where the group has committed, with the texts beside.
+        placed: says of messages where on their topics they go.
+        topic_id: the name for ever of a topic.
+        full_bytes: in the buffer at which fetching pauses.
     """
 
     def __init__(
@@ -61,8 +66,14 @@ class KafkaConsumer:
         transactions: Transactions | None,
         publish: Publish,
         places: Callable[[list[TopicPartition]], list[TopicPartition]],
+        placed: Callable[[Sequence[Message]], list[Message]],
+        topic_id: Callable[[str], str],
+        full_bytes: int,
     ) -> None:
+        self._topic_id = topic_id
+        self._topic_ids: dict[str, str] = {}  # as of the last time that partitions of the topic came
         self._places = places
+        self._placed = placed
         self._settings = dict(settings)
         self._topics = list(topics)
         self._idle_ms = idle_ms
@@ -70,7 +81,7 @@ class KafkaConsumer:
         self._publish = publish
         self._client: Any = None
         self._hands = Hands(idle_ms, _now_ms)
-        self._paused = False
+        self._valve = Valve(self._hands, full_bytes)
         self._failure: Exception | None = None
         self._sign_ms = _now_ms()
         self._polling = 0
@@ -111,7 +122,7 @@ class KafkaConsumer:
                         if failure is not None:
                             if isinstance(failure, BrokerError):
                                 raise failure
-                            raise broker_error(failure, "the cluster does not answer")
+                            raise broker_error(failure, f"reading as group {self._settings['group.id']!r}")
                         left_s = until_s - time.monotonic()
                         if left_s <= 0 or limit < 1:
                             return []
@@ -183,6 +194,11 @@ class KafkaConsumer:
     def term_of(self, delivery: Delivery) -> int:
         """See `PartitionedConsumer`."""
         return int(delivery.handle[0])
+
+    def topic_id_of(self, delivery: Delivery) -> str:
+        """See `PartitionedConsumer`."""
+        topic: str = delivery.handle[1]
+        return self._topic_ids.get(topic, topic)
 
     def rejoin(self) -> None:
         """See `PartitionedConsumer`."""
@@ -291,7 +307,7 @@ class KafkaConsumer:
             offsets = self._hands.accounts({(topic, partition) for _, topic, partition, _ in handles})
         done = False
         try:
-            failures = transactions.send([pairs[index][1] for index in chosen], offsets, group)
+            failures = transactions.send(self._placed([pairs[index][1] for index in chosen]), offsets, group)
             done = not any(failures)
             for index, failure in zip(chosen, failures, strict=True):
                 answers[index] = failure
@@ -357,7 +373,7 @@ class KafkaConsumer:
             if self._closed:
                 return
             self._hands.begin()
-            self._rejoin = self._paused = False
+            self._rejoin = self._valve.paused = False
             self._sign_ms = _now_ms()
         client: Any = Consumer(self._settings)
         self._client = client
@@ -401,10 +417,14 @@ class KafkaConsumer:
                 asked.set_result(call(client))
             except BaseException as error:
                 asked.set_exception(error)
+        if self._valve.waits():
+            return
+        self._valve.turn(client)
         record = client.poll(timeout_s)
-        if record is not None:
-            self._keep([record, *client.consume(_FULL, 0)])
-        self._flow(client)
+        records = [] if record is None else [record]
+        while records:
+            self._keep(records)
+            records = [] if self._valve.full else client.consume(_AT_ONCE, 0)
 
     def _keep(self, records: Sequence[Any]) -> None:
         with self._changed:
@@ -418,22 +438,13 @@ class KafkaConsumer:
                     self._failure = KafkaException(error)
             self._changed.notify_all()
 
-    def _flow(self, client: Any) -> None:
-        """Pause fetching while the buffer is full: back-pressure without leaving the group."""
-        count = self._hands.fetched
-        if not self._paused and count >= _FULL:
-            client.pause(client.assignment())
-            self._paused = True
-        elif self._paused and count <= _LOW:
-            client.resume(client.assignment())
-            self._paused = False
-
     # -- rebalances; in the polling thread, from inside `client.poll`
 
     def _assigned(self, client: Any, partitions: list[TopicPartition]) -> None:
         if not partitions:
             return
         try:
+            self._topic_ids.update({topic: self._topic_id(topic) for topic in {place.topic for place in partitions}})
             known = {(place.topic, place.partition): place for place in self._places(partitions)}
         except BrokerError as error:  # what is raised in here, librdkafka would not know what to do with
             with self._changed:
@@ -448,7 +459,7 @@ class KafkaConsumer:
                 self._hands.open((topic, partition), offset, text)
                 starts.append(TopicPartition(topic, partition, -2 if place is None else offset))
         client.incremental_assign(starts)
-        if self._paused:
+        if self._valve.paused:
             client.pause(starts)
 
     def _revoked(self, client: Any, partitions: list[TopicPartition]) -> None:

@@ -24,9 +24,40 @@ _PERMANENT = frozenset(
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
         KafkaError.CLUSTER_AUTHORIZATION_FAILED,
         KafkaError.POLICY_VIOLATION,
+        KafkaError.INVALID_CONFIG,
+        KafkaError.INVALID_PARTITIONS,
+        KafkaError.INVALID_REPLICATION_FACTOR,
         KafkaError._INVALID_ARG,
     }
 )
+# nobody has answered, or not yet who should: the client goes on asking
+UNANSWERED = frozenset(
+    {
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._RESOLVE,
+        KafkaError._TIMED_OUT,
+        KafkaError._TIMED_OUT_QUEUE,
+        KafkaError._TRANSPORT,
+        KafkaError._WAIT_COORD,
+        KafkaError.BROKER_NOT_AVAILABLE,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NETWORK_EXCEPTION,
+        KafkaError.NOT_COORDINATOR,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.REQUEST_TIMED_OUT,
+    }
+)
+# there is no such topic for now: it may be made again
+TOPIC_GONE = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_ID})
+# refused for want of a right, and which
+RIGHTS = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: "to the topic: DESCRIBE, and READ to consume or WRITE to produce",
+    KafkaError.GROUP_AUTHORIZATION_FAILED: "to the consumer group: READ",
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "to the transactional id: DESCRIBE and WRITE",
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: "to the cluster: IDEMPOTENT_WRITE to produce, CREATE for topics",
+}
 _IN_DOUBT = frozenset({KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT, KafkaError._PURGE_INFLIGHT})
 # the group has gone on without this member: it has to join anew, the client does not tell it otherwise
 EXPELLED = frozenset(
@@ -50,6 +81,16 @@ def error_of(error: object) -> Any:
     """The KafkaError in whatever confluent-kafka raised."""
     if isinstance(error, KafkaException):
         return error.args[0]
+    return error
+
+
+def said_meanwhile(client: Any, error: Any) -> Any:
+    """Why a call of a consumer's has failed: one whose group it may not read is told so by its polls, while its calls
+    wait for an answer until their time is over. For clients that read no records."""
+    if error_of(error).code() in UNANSWERED:
+        while (event := client.poll(0)) is not None:
+            if event.error() is not None and event.error().code() in RIGHTS:
+                return event.error()
     return error
 
 
@@ -78,6 +119,8 @@ def broker_error(error: object, what: str) -> BrokerError:
     """Our error for one that concerns the broker as a whole."""
     found = error_of(error)
     text = f"{what}: {found.str() if isinstance(found, KafkaError) else found}"
+    if isinstance(found, KafkaError) and found.code() in RIGHTS:
+        return BrokerError(f"{text}; nothing was done. This client's principal needs a right {RIGHTS[found.code()]}")
     if isinstance(found, KafkaError) and found.code() in _PERMANENT:
         return BrokerError(f"{text}; nothing was done")
     return BrokerUnavailable(f"{text}; repeat it when the broker answers")

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from retry_topic.brokers.kafka.attendant import LeftBehind, attended
-from retry_topic.brokers.kafka.faults import broker_error
+from retry_topic.brokers.kafka.faults import broker_error, error_of, said_meanwhile
 
 T = TypeVar("T")
 
@@ -70,6 +70,8 @@ class Groups:
             client: Any = Consumer({**self._settings, **own})
             try:
                 return call(client)
+            except KafkaException as error:
+                raise KafkaException(error_of(said_meanwhile(client, error))) from error
             finally:
                 client.close()
 

@@ -18,6 +18,8 @@ from retry_topic.message import Message
 
 Place = tuple[str, int]
 
+RECORD_BYTES = 200  # what a record takes beside its payload, about
+
 
 class Hands:
     """See the module.
@@ -31,8 +33,10 @@ class Hands:
         self.life = 0
         self._terms = 0
         self.ledgers: dict[Place, Ledger] = {}
-        self._fetched: dict[Place, deque[tuple[int, Message]]] = {}  # offset and record; whose turn it is comes first
+        # offset, record and its bytes; whose turn it is comes first
+        self._fetched: dict[Place, deque[tuple[int, Message, int]]] = {}
         self.fetched = 0
+        self.fetched_bytes = 0
         self._idle_ms = idle_ms
         self._now_ms = now_ms
 
@@ -50,7 +54,7 @@ class Hands:
         self.life += 1
         self.ledgers.clear()
         self._fetched.clear()
-        self.fetched = 0
+        self.fetched = self.fetched_bytes = 0
 
     def open(self, place: Place, offset: int, text: str) -> None:
         """A partition is given to the member: its next term, from the committed offset with the text beside it."""
@@ -61,14 +65,19 @@ class Hands:
         """Partitions are another member's now."""
         for place in places:
             self.ledgers.pop(place, None)
-            self.fetched -= len(self._fetched.pop(place, ()))
+            waiting = self._fetched.pop(place, ())
+            self.fetched -= len(waiting)
+            self.fetched_bytes -= sum(size for _, _, size in waiting)
 
     def fetch(self, offset: int, message: Message) -> None:
         """A record was fetched."""
         source = message.source
         if source is not None and (source.topic, source.partition) in self.ledgers:
-            self._fetched.setdefault((source.topic, source.partition), deque()).append((offset, message))
+            self._fetched.setdefault((source.topic, source.partition), deque()).append(
+                (offset, message, size := _size(message))
+            )
             self.fetched += 1
+            self.fetched_bytes += size
 
     def take(self, limit: int) -> list[Delivery]:
         """Up to `limit` records, those that were silent too long first."""
@@ -83,8 +92,9 @@ class Hands:
             place = next(iter(self._fetched))
             waiting = self._fetched.pop(place)  # and to the end of the row, so that none waits for ever
             for _ in range(min(share, len(waiting), limit - len(taken))):
-                offset, message = waiting.popleft()
+                offset, message, size = waiting.popleft()
                 self.fetched -= 1
+                self.fetched_bytes -= size
                 ledger = self.ledgers[place]
                 admitted = ledger.admit(offset, message, now_ms)
                 if admitted is not None:
@@ -131,3 +141,9 @@ class Hands:
             for offset, entry in ledger.entries.items():
                 if not entry.settled:
                     yield place, offset, entry
+
+
+def _size(message: Message) -> int:
+    """About how many bytes a record takes."""
+    headers = sum([len(name) + len(content) for name, content in message.headers])
+    return len(message.value) + len(message.key or b"") + headers + RECORD_BYTES

@@ -25,7 +25,15 @@ def produce(producer: Any, message: Message, told: Callable[[Any, Any], None]) -
     while True:
         try:
             value, headers = to_record(message)
-            producer.produce(message.topic, value, message.key, headers=headers, on_delivery=told)
+            producer.produce(
+                message.topic,
+                value,
+                message.key,
+                headers=headers,
+                partition=-1 if message.partition is None else message.partition,  # -1: the partitioner's choice
+                timestamp=message.timestamp_ms or 0,  # 0: now
+                on_delivery=told,
+            )
         except BufferError:  # the queue is full: let some of it out
             producer.poll(0.05)
         except (KafkaException, ValueError, TypeError) as error:

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from retry_topic.brokers.kafka.attendant import LeftBehind, attended
-from retry_topic.brokers.kafka.faults import broker_error
+from retry_topic.brokers.kafka.faults import broker_error, said_meanwhile
 from retry_topic.brokers.protocol import InDoubt, PublishFailure
+from retry_topic.headers import homeward
 from retry_topic.message import Message
 from wheel_sched.errors import BrokerUnavailable
 
@@ -69,14 +70,15 @@ class KafkaSender:
         except LeftBehind as error:
             raise BrokerUnavailable(f"{error}: the claims that went out are not known") from error
         except KafkaException as error:
-            raise broker_error(error, "the number of the last claim could not be read") from error
+            why = said_meanwhile(self._reader, error)
+            raise broker_error(why, "the number of the last claim could not be read") from error
         if found.error is not None:
             raise broker_error(found.error, "the number of the last claim could not be read")
         return int(found.offset) if found.offset >= 0 else None
 
     def send(self, shard: int, number: int, messages: Sequence[Message]) -> list[PublishFailure | None]:
         """See `ClaimSender`."""
-        sender = self._senders[shard]
+        sender, messages = self._senders[shard], self._broker.placing.placed(map(homeward, messages))
         if not sender.ready:  # a new producer would fence whoever owns the shard by now: that is for the owner to do
             raise InDoubt(f"the producer of shard {shard} was given up: who owns the shard is to be asked first")
         offsets = [TopicPartition(self.topic, shard, number)]

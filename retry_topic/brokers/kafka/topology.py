@@ -2,7 +2,7 @@
 
 Nothing is created by naming it: a cluster that creates topics on demand is asked for its list first, so that a mistyped
 target is an error and not a new topic. What is known is remembered; what is not is looked up again, at most once in a
-second. Any thread.
+second. Ids are asked for each time: a topic may be made anew under the name of another. Any thread.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from confluent_kafka import (
 )
 from confluent_kafka import admin as _typed_admin
 
-from retry_topic.brokers.kafka.faults import broker_error, error_of
+from retry_topic.brokers.kafka.faults import UNANSWERED, broker_error, error_of
 from wheel_sched.errors import BrokerUnavailable, ConfigError
 
 TIMEOUT_S = 15.0
@@ -72,7 +72,6 @@ class Topology:
         self._replication = replication
         self._settings_of_topics = dict(settings_of_topics)
         self._known: dict[str, int] = {}
-        self._ids: dict[str, str] = {}
         self._controlled = True  # librdkafka's imitation has no controller to create and describe topics
         self._looked_s = -_AGAIN_S
         self._lock = threading.Lock()
@@ -91,11 +90,38 @@ class Topology:
                 self._look()
             return self._known.get(topic, 0)
 
+    def counted(self, topic: str) -> int:
+        """As `partitions`, asked anew.
+
+        Raises:
+            BrokerUnavailable: the cluster does not answer; what is known is kept.
+        """
+        with self._lock:
+            self._look()
+            return self._known.get(topic, 0)
+
+    def settings_of(self, topic: str) -> dict[str, str] | None:
+        """The settings in force for a topic; None where they may not be read, or the cluster does not tell.
+
+        Raises:
+            BrokerUnavailable: the cluster does not answer.
+        """
+        if not self._controlled:
+            return {}  # the imitation keeps all it is given
+        resource = _admin.ConfigResource(_admin.ResourceType.TOPIC, topic)
+        try:
+            (future,) = self.admin.describe_configs([resource], request_timeout=TIMEOUT_S).values()
+            found = future.result(TIMEOUT_S)
+        except KafkaException as error:
+            if error_of(error).code() in UNANSWERED:
+                raise broker_error(error, f"the settings of topic {topic!r} could not be read") from error
+            return None
+        return {name: entry.value for name, entry in found.items() if entry.value is not None}
+
     def forget(self, topic: str) -> None:
         """A topic may have been deleted: look again."""
         with self._lock:
             self._known.pop(topic, None)
-            self._ids.pop(topic, None)
             self._looked_s = -_AGAIN_S
 
     def create(
@@ -201,21 +227,24 @@ class Topology:
         Raises:
             BrokerError: the cluster does not answer.
         """
-        known = self._ids.get(topic)
-        if known is not None:
-            return known
+        asked = self.ask_id(topic)
+        return topic if asked is None else self.id_told(topic, asked)
+
+    def ask_id(self, topic: str) -> Any:
+        """Ask for the id of a topic: a future for `id_told`; None where topics have none."""
         if not self._controlled:
-            return topic
+            return None
+        return self.admin.describe_topics(TopicCollection([topic]), request_timeout=TIMEOUT_S)[topic]
+
+    def id_told(self, topic: str, asked: Any) -> str:
+        """What `ask_id` was answered; see `topic_id`."""
         try:
-            future = self.admin.describe_topics(TopicCollection([topic]), request_timeout=TIMEOUT_S)[topic]
-            found = str(future.result(TIMEOUT_S).topic_id)
+            found = str(asked.result(TIMEOUT_S).topic_id)
         except KafkaException as error:
             if error_of(error).code() not in (KafkaError._UNSUPPORTED_FEATURE, KafkaError.UNSUPPORTED_VERSION):
                 raise broker_error(error, f"topic {topic!r} could not be described") from error
             found = topic
-        found = topic if set(found) <= {"A", "="} else found  # all zero: the cluster does not know ids
-        self._ids[topic] = found
-        return found
+        return topic if set(found) <= {"A", "="} else found  # all zero: the cluster does not know ids
 
     def _look(self) -> None:
         try:

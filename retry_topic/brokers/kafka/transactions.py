@@ -26,7 +26,9 @@ from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from retry_topic.brokers.kafka.attendant import Attended, LeftBehind, attended
 from retry_topic.brokers.kafka.faults import (
     EXPELLED,
+    RIGHTS,
     MemberExpelled,
+    broker_error,
     error_of,
     not_ours,
     publish_failure,
@@ -169,6 +171,8 @@ class Transactions:
             raise Fenced(f"{self.transactional_id}: {found.str()}: nothing was sent") from error
         if found.code() in EXPELLED:
             raise MemberExpelled(f"{step}: {found.str()}: nothing was sent") from error
+        if found.code() in RIGHTS:
+            raise broker_error(found, f"{self.transactional_id}: {step}") from error
         raise BrokerUnavailable(f"{step}: {found.str()}: nothing was sent") from error
 
     def _abort(self, producer: Any) -> None:

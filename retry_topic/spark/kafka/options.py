@@ -96,7 +96,7 @@ def broker_of(settings: Settings) -> KafkaBroker:
         raise ConfigError('Kafka needs the extra: pip install "wheel-sched[kafka]"; nothing was done') from error
     given = dict(settings)
     longest = int(given.pop("transaction.timeout.ms", TRANSACTION_MS))
-    delivery = min(DELIVERY_MS, longest - 1)
+    delivery = int(given.pop("delivery.timeout.ms", min(DELIVERY_MS, longest - 1)))
     return KafkaBroker({**_WRITING, **given}, delivery_timeout_ms=delivery, transaction_timeout_ms=longest)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -10,9 +11,15 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
 
+from retry_topic import RetryService, ServiceConfig, connect
 from retry_topic.brokers.kafka import KafkaBroker
-from wheel_sched.errors import ConfigError
+from retry_topic.brokers.kafka.client_settings import checked_member, refusals
+from retry_topic.brokers.kafka.topic_settings import settings_for
+from wheel_sched.dispatcher import DispatcherConfig
+from wheel_sched.errors import BrokerUnavailable, ConfigError
 
+NOWHERE = {"bootstrap.servers": "127.0.0.1:1"}
+PASSWORD = "a-password-nobody-may-see"
 _HELLO = b"\x16\x03"  # how a TLS client begins
 
 CLIENTS: dict[str, Callable[[KafkaBroker], Any]] = {
@@ -61,6 +68,18 @@ def test_settings_are_passed_through_and_ours_are_refused() -> None:
         KafkaBroker({"bootstrap.servers": "127.0.0.1:1", "group.id": "mine"})
 
 
+def test_a_cluster_that_is_away_is_told_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which the answer to the call does not have: a wrong port looks like a wrong password there."""
+    monkeypatch.setattr("retry_topic.brokers.kafka.topology.TIMEOUT_S", 0.1)
+    broker = KafkaBroker(NOWHERE | {"log_level": 0})
+    told, until_s = "", time.monotonic() + 30
+    while "Connection refused" not in told:
+        assert time.monotonic() < until_s, told
+        with pytest.raises(BrokerUnavailable, match="the list of topics could not be read") as caught:
+            broker.topics()
+        told = str(caught.value)
+
+
 def test_both_protocols_of_groups_are_asked_for_as_told() -> None:
     """KIP-848's takes no session settings of the member's."""
     classic = KafkaBroker("127.0.0.1:1").member_settings("g", 30_000)
@@ -68,3 +87,103 @@ def test_both_protocols_of_groups_are_asked_for_as_told() -> None:
     assert (classic["group.protocol"], classic["session.timeout.ms"]) == ("classic", 30_000)
     assert newer["group.protocol"] == "consumer"
     assert "session.timeout.ms" not in newer
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"sasl.jaas.config": f"PlainLoginModule password={PASSWORD};"}, "sasl.jaas.config .* give sasl.mechanism"),
+        ({"ssl.truststore.location": "/t.jks"}, "ssl.truststore.location .* give ssl.ca.location"),
+        ({"key.serializer": "org.apache.kafka.StringSerializer"}, "key.serializer .* leave it out"),
+        ({"securty.protocol": "SSL"}, "setting securty.protocol .* No such configuration property"),
+        ({"security.protocol": "SASL_SLL"}, "setting security.protocol .* Invalid value"),
+        ({"linger.ms": "soon"}, "setting linger.ms .* Invalid value"),
+        ({"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}, "sasl.username and sasl.password must"),
+        ({"security.protocol": "SSL", "ssl.ca.location": "/nowhere.pem"}, "ssl.ca.location failed"),
+        ({"security.protocol": PASSWORD, "sasl.password": PASSWORD}, r'Invalid value "\*\*\*"'),
+        ({"acks": "1"}, "`acks` must be set to `all`"),
+        ({"max.poll.interval.ms": 1_000}, "session.timeout.ms"),
+        ({"group.protocol": "consumer", "session.timeout.ms": "6000"}, "not supported for `group.protocol=consumer`"),
+        ({"group.protocol": "newest"}, "group_protocol to be 'classic' or 'consumer', got: 'newest'"),
+        ({"delivery.timeout.ms": "soon"}, "delivery_timeout_ms to be a whole number of milliseconds"),
+        ({"delivery.timeout.ms": "120000"}, "delivery_timeout_ms < transaction_timeout_ms, got: 120000 and 60000"),
+        ({"error_cb": 5}, "expected error_cb property as a callable"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
+)
+def test_what_librdkafka_does_not_take_is_told_at_once_and_in_words(settings: dict[str, Any], said: str) -> None:
+    """When the broker is made, not when a client is first needed; and no secret is quoted."""
+    with pytest.raises(ConfigError, match=said) as caught:
+        KafkaBroker(NOWHERE | settings)
+    assert PASSWORD not in str(caught.value)
+
+
+def test_every_wrong_setting_is_told() -> None:
+    """As everywhere: all that is wrong, each with its name."""
+    with pytest.raises(ConfigError) as caught:
+        KafkaBroker({**NOWHERE, "key.serializer": "x", "linger.ms": "soon", "client.id": "fine"})
+    assert len(caught.value.problems) == 2
+
+
+@pytest.mark.parametrize("name", ["delivery.timeout.ms", "message.timeout.ms"])
+def test_settings_that_stand_for_an_argument_are_taken_for_it(name: str) -> None:
+    """A file of properties has no arguments; none of them is overridden without a word."""
+    properties = {name: "9000", "transaction.timeout.ms": "30000", "group.protocol": "Consumer"}
+    broker = KafkaBroker(NOWHERE | properties)
+    assert (broker.delivery_timeout_ms, broker.transaction_timeout_ms) == (9_000, 30_000)
+    assert broker.producer_settings()["delivery.timeout.ms"] == 9_000
+    assert not {*properties} & {*broker.settings}
+    member = broker.member_settings("g", 30_000)
+    assert member["group.protocol"] == "consumer"
+    assert "session.timeout.ms" not in member
+    with pytest.raises(ConfigError, match=rf"{name} of the settings and delivery_timeout_ms to agree") as caught:
+        KafkaBroker(NOWHERE | properties, delivery_timeout_ms=8_000, group_protocol="classic")
+    assert len(caught.value.problems) == 2
+
+
+def test_a_callback_for_tokens_is_not_called_by_the_trial() -> None:
+    """Nobody logs in before something is asked of the cluster."""
+    asked: list[object] = []
+    login = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanisms": "OAUTHBEARER"}
+
+    def token(config: object) -> tuple[str, float]:
+        asked.append(config)
+        return "token", 4e9
+
+    settings = NOWHERE | login | {"oauth_cb": token, "log_level": 0}
+    assert refusals(settings, lambda: settings, lambda: {**settings, "group.id": "g"}) == []
+    assert asked == []
+
+
+def test_a_member_that_waits_longer_than_the_settings_let_it_is_refused() -> None:
+    """What is fine for one member may be too short for another."""
+    broker = KafkaBroker(NOWHERE | {"max.poll.interval.ms": 100_000})
+    assert checked_member(broker.member_settings("g", 30_000))
+    with pytest.raises(ConfigError, match=r"max\.poll\.interval\.ms"):
+        checked_member(broker.member_settings("g", 200_000))
+
+
+@pytest.mark.parametrize(("replication", "least"), [(-1, None), (1, None), (2, "1"), (3, "2"), (5, "2")])
+def test_a_groups_topics_are_created_as_they_are_used(replication: int, least: str | None) -> None:
+    """By age and never compacted, large enough for what our producers send, writable with a broker away."""
+    for kind, days in (("retry", 7), ("redelivery", 7), ("dead", 30)):
+        settings = settings_for(kind, replication)
+        assert settings.pop("min.insync.replicas", None) == least
+        assert settings == {
+            "cleanup.policy": "delete",
+            "retention.ms": str(days * 86_400_000),
+            "max.message.bytes": str(KafkaBroker("127.0.0.1:1").producer_settings()["message.max.bytes"]),
+        }
+
+
+@pytest.mark.parametrize(("lease_ms", "warned"), [(10_000, False), (8_000, True), (60_000, True)])
+def test_a_service_says_that_its_time_outs_are_in_another_order(
+    lease_ms: int, warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It runs all the same: a claim goes out once whatever its lease is, only later."""
+    config = ServiceConfig(dispatcher=DispatcherConfig(lease_ms=lease_ms))
+    with connect("memory:", broker=KafkaBroker(NOWHERE)) as home:
+        service = RetryService(home, "g", config=config)
+        service._warn_of_timeouts()
+        service.stop()
+    assert ("service.timeouts" in caplog.text) == warned

@@ -51,6 +51,7 @@ def test_a_run_without_any_of_them_claims_nothing(told: Told) -> None:
 
 
 @pytest.mark.real
+@pytest.mark.timeout(180)
 def test_a_run_closes_with_what_it_has_tried(tmp_path: Path) -> None:
     """A real run, in a worker process as the layers have them, where neither Java nor Maven is."""
     chosen = [HERE / "test_kafka_conformance.py", "-k", "TestKip848OnTheImitation and nothing_to_publish"]

@@ -14,6 +14,7 @@ from retry_topic import (
     ConsumerConfig,
     DeadLetter,
     DeadLetters,
+    GroupTopics,
     Message,
     Retry,
     RetryPolicy,
@@ -75,8 +76,9 @@ def test_a_failed_message_keeps_back_its_key_and_no_other(bench: Bench, policy: 
     assert bench.home.store.counts().total("held") == 0
 
 
+@pytest.mark.parametrize("topics", [GroupTopics(), GroupTopics("in", "out", "given-up")], ids=("default", "named"))
 def test_what_comes_while_a_key_is_closed_is_parked_and_comes_out_in_order(
-    bench: Bench, policy: Callable[..., RetryPolicy]
+    bench: Bench, policy: Callable[..., RetryPolicy], topics: GroupTopics
 ) -> None:
     """Also those that fail themselves when it is their turn."""
     release = threading.Event()
@@ -85,8 +87,8 @@ def test_what_comes_while_a_key_is_closed_is_parked_and_comes_out_in_order(
         return None if release.is_set() else Retry(after=0.05)
 
     journal = Journal(a1=hold, a3=1)
-    bench.serve(policy(max_attempts=None))
-    consumer = bench.consume(journal, ordering="key", idle_ms=IDLE_MS)
+    bench.serve(policy(max_attempts=None), group_topics=topics)
+    consumer = bench.consume(journal, ordering="key", idle_ms=IDLE_MS, group_topics=topics)
     bench.publish(b"a1", key=b"a")
     bench.until(lambda: closed(bench) == 1)
     for value in (b"a2", b"a3", b"a4", b"a5"):
@@ -97,6 +99,7 @@ def test_what_comes_while_a_key_is_closed_is_parked_and_comes_out_in_order(
     bench.until(lambda: journal.seen[b"a"][-1] == b"a5")
     assert [value for value in journal.seen[b"a"] if value != b"a1"] == [b"a2", b"a3", b"a3", b"a4", b"a5"]
     bench.until(lambda: closed(bench) == 0)
+    assert {*topics.of(bench.group).values()} <= {*bench.home.broker.topics()}
 
 
 @pytest.mark.parametrize("end", ["verdict", "attempts"])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from retry_topic import DeadLetter, Retry, RetryPolicy
+from retry_topic import DeadLetter, GroupTopics, Retry, RetryPolicy
 from retry_topic.headers import read
 from retry_topic.message import Message
 from retry_topic.names import dead_topic_of, redelivery_topic_of, retry_topic_of
@@ -305,3 +305,17 @@ def test_a_paused_topic_waits_and_the_others_go_on(
     assert handle.values.count(b"o") == 1
     assert bench.home.store.resume(paused) == 1
     bench.until(lambda: handle.values.count(b"o") == 2)
+
+
+def test_topics_that_are_named_are_used_in_place(bench: Bench, handler: Handlers, policy: Policy) -> None:
+    """The group's own names are not made; failing, coming back and dying go by those that were given."""
+    topics = GroupTopics(retry="orders-retry", redelivery="orders-again", dead="orders-dlt")
+    handle = handler(ValueError("always"))
+    bench.serve(policy(max_attempts=2), group_topics=topics)
+    bench.consume(handle, group_topics=topics)
+    bench.publish(b"m")
+    bench.dead()
+    assert handle.attempts == [1, 2]
+    assert [call.message.topic for call in handle.calls] == ["orders", "orders"]
+    bench.until(lambda: len(bench.records("orders-dlt")) == 1)
+    assert not {"billing.retry", "billing.redelivery", "billing.dead"} & {*bench.home.broker.topics()}

@@ -1,0 +1,150 @@
+"""What users set of librdkafka: what is ours is refused, what an argument says is taken for it, the rest is tried.
+
+Settings are tried on clients without a broker, so nothing is connected to, and a mistyped name or an impossible value
+is told when the broker is made instead of when something first needs that client. Cost: below a millisecond.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import admin as _typed_admin
+
+from wheel_sched.errors import ConfigError
+
+_admin: Any = _typed_admin  # which does not say all it exports
+
+_OURS = (
+    "enable.auto.commit",
+    "enable.auto.offset.store",
+    "enable.idempotence",
+    "group.id",
+    "isolation.level",
+    "transactional.id",
+)
+_ADDRESS = ("bootstrap.servers", "metadata.broker.list")
+_LEAVE_OUT = "leave it out: payloads and keys are bytes"
+_LOGIN = "give sasl.mechanism, sasl.username and sasl.password"
+_TRUST = "give ssl.ca.location, a PEM file"
+_JAVA = {  # what properties of Java clients are called here
+    "sasl.jaas.config": _LOGIN,
+    "sasl.login.callback.handler.class": _LOGIN,
+    "sasl.client.callback.handler.class": _LOGIN,
+    "ssl.truststore.location": _TRUST,
+    "ssl.truststore.password": _TRUST,
+    "ssl.truststore.type": _TRUST,
+    "ssl.keystore.type": "give ssl.keystore.location in PKCS#12, or ssl.certificate.location and ssl.key.location",
+    "key.serializer": _LEAVE_OUT,
+    "value.serializer": _LEAVE_OUT,
+    "key.deserializer": _LEAVE_OUT,
+    "value.deserializer": _LEAVE_OUT,
+    "request.timeout.ms": "give it for producers only, at most delivery_timeout_ms",
+}
+_SECRET = re.compile(r"password|secret|token|\.pem$|jaas|oauthbearer\.config|\.key$")
+_ADVICE = "see librdkafka's CONFIGURATION.md; nothing was opened"
+
+
+def ours(settings: Mapping[str, Any]) -> list[str]:
+    """What is wrong with settings that say what only we can know."""
+    return [f"expected {name} to be left to us, got: {settings[name]!r}" for name in _OURS if name in settings]
+
+
+def taken(settings: dict[str, Any], names: tuple[str, ...], argument: str, given: Any, problems: list[str]) -> Any:
+    """What an argument and the settings of those names say together, None when neither does; taken out of these."""
+    said = {name: settings.pop(name) for name in names if name in settings}
+    for name, value in said.items():
+        if given is not None and str(value).lower() != str(given):
+            problems.append(f"expected {name} of the settings and {argument} to agree, got: {value!r} and {given!r}")
+        given = value.lower() if isinstance(value, str) else value
+    return given
+
+
+def milliseconds(argument: str, value: Any, default: int, problems: list[str]) -> int:
+    """A time that an argument or a setting gives, the latter as text."""
+    if value is None:
+        return default
+    if type(value) is str and re.fullmatch("[0-9]{1,10}", value):
+        return int(value)
+    if type(value) is not int:
+        problems.append(f"expected {argument} to be a whole number of milliseconds, got: {value!r}")
+        return default
+    return value
+
+
+def refusals(
+    settings: Mapping[str, Any], producer: Callable[[], Mapping[str, Any]], member: Callable[[], Mapping[str, Any]]
+) -> list[str]:
+    """What librdkafka does not take: of the settings alone, else of clients that are made of them.
+
+    Args:
+        settings: as they were given.
+        producer: those of a producer that has transactions, made when these are fine.
+        member: those of a group's member, likewise.
+    """
+    said = _refusal(_admin.AdminClient, settings)
+    if said is not None:
+        apart = [(name, _refusal(_admin.AdminClient, {name: value}, settings)) for name, value in settings.items()]
+        # one that only lacks its neighbours is refused by the client and not by the setting
+        wrong = [_explained(name, text) for name, text in apart if text is not None and "Failed to create" not in text]
+        return wrong or [_explained("", said)]
+    for kind, made in ((Producer, producer), (Consumer, member)):
+        said = _refusal(kind, made())
+        if said is not None:
+            return [_explained("", said)]
+    return []
+
+
+def checked_member(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a group's member: what is fine for one may not be for another, which waits longer.
+
+    Raises:
+        ConfigError: librdkafka makes no consumer of them.
+    """
+    said = _refusal(Consumer, settings)
+    if said is not None:
+        raise ConfigError(_explained("", said))
+    return settings
+
+
+def _refusal(
+    kind: Callable[[dict[str, Any]], Any], settings: Mapping[str, Any], beside: Mapping[str, Any] | None = None
+) -> str | None:
+    """Why librdkafka makes no client of that kind, without their secrets, or those of `beside`; None: it does.
+
+    What it would call while it works is left out: a callback for tokens would be asked for one.
+    """
+    plain = {
+        name: value
+        for name, value in settings.items()
+        if name not in _ADDRESS and not callable(value) and not isinstance(value, logging.Logger)
+    }
+    try:
+        kind({**plain, "log_level": 0})
+    except KafkaException as error:
+        if not _is_refusal(error):
+            raise
+        return _hidden(error.args[0].str(), beside or settings)
+    except (TypeError, ValueError) as error:
+        return _hidden(str(error), beside or settings)
+    return None
+
+
+def _is_refusal(error: KafkaException) -> bool:
+    return bool(error.args[0].code() == KafkaError._INVALID_ARG)
+
+
+def _explained(name: str, said: str) -> str:
+    subject = f"setting {name}" if name else "settings"
+    advice = _JAVA.get(name, _ADVICE)
+    return f"expected Kafka's {subject} to be librdkafka's, got: {said.strip().rstrip('.')}; {advice}"
+
+
+def _hidden(text: str, settings: Mapping[str, Any]) -> str:
+    for name, value in settings.items():
+        if _SECRET.search(str(name)) and isinstance(value, str) and value:
+            text = text.replace(value, "***")
+    return text

@@ -1,0 +1,33 @@
+"""Options that name a group's topics where they are not named after it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
+
+import click
+
+from retry_topic.names import GroupTopics
+
+F = TypeVar("F", bound=Callable[..., Any])
+_KINDS = ("retry", "redelivery", "dead")
+
+
+def topics_options(command: F) -> F:
+    """--retry-topic, --redelivery-topic and --dead-topic, given on as `topics`; for one group at a time."""
+
+    @wraps(command)
+    def with_topics(*args: Any, **kwargs: Any) -> Any:
+        named = {kind: kwargs.pop(f"{kind}_topic") for kind in _KINDS}
+        groups = kwargs.get("groups") or ()
+        if any(named.values()) and len({*groups}) > 1:
+            raise click.UsageError("Topics can be named for one group at a time.")
+        return command(*args, topics=GroupTopics(**{kind: name or "" for kind, name in named.items()}), **kwargs)
+
+    wrapped: Any = with_topics
+    for kind in reversed(_KINDS):
+        text = f"The group's {kind} topic (default: GROUP.{kind})."
+        wrapped = click.option(f"--{kind}-topic", metavar="TOPIC", help=text)(wrapped)
+    result: F = wrapped
+    return result

@@ -1,0 +1,78 @@
+"""Handlers that stand still: what is fetched for them stays within its bytes, and the member in its group."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+
+from retry_topic import Consumer, ConsumerConfig, Message, RetryPolicy, RetryService, connect
+from retry_topic.brokers.kafka import KafkaBroker
+from retry_topic.brokers.kafka.consumer import KafkaConsumer
+from retry_topic.policy import Fixed
+
+if TYPE_CHECKING:
+    from wheel_sched.testing.kafka import TemporaryKafka
+
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
+
+COUNT, BYTES, LIMIT = 10_000, 10_000, 4 * 1024 * 1024
+SESSION_MS = 6_000
+PATIENCE_S = 120.0
+
+
+def until(condition: Callable[[], bool], told: Callable[[], object]) -> None:
+    until_s = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < until_s, told()
+        time.sleep(0.005)  # other threads' doing; there is nothing to wait on
+
+
+def test_a_handler_that_stands_still_holds_up_fetching_and_nothing_else(kafka: TemporaryKafka, name: str) -> None:
+    """10,000 records of 10 kB, and 4 MiB for them: for longer than a session no more is in memory, the member is not
+    thrown out, and each record is handled once."""
+    broker = KafkaBroker(
+        {"bootstrap.servers": kafka.bootstrap, "session.timeout.ms": SESSION_MS}, partitions=2, buffer_bytes=LIMIT
+    )
+    broker.create_topic(name)
+    padding = bytes(BYTES - 5)
+    for start in range(0, COUNT, 1_000):
+        assert not any(broker.publish([Message(name, b"%05d" % n + padding) for n in range(start, start + 1_000)]))
+    handled: Counter[bytes] = Counter()
+    lives: set[int] = set()
+    go_on = threading.Event()
+    most = 0
+
+    def handle(message: Message) -> None:
+        assert go_on.wait(PATIENCE_S)
+        handled[message.value[:5]] += 1
+
+    def watch() -> int:
+        nonlocal most
+        assert isinstance(member, KafkaConsumer)
+        most = max(most, member._hands.fetched_bytes)
+        lives.add(member._hands.life)
+        return member._hands.fetched
+
+    config = ConsumerConfig(concurrency=100, idle_ms=SESSION_MS)
+    with connect("memory:", broker=broker, namespace=name) as home:
+        with (
+            RetryService(home, name, RetryPolicy(delay=Fixed(base_ms=50))),
+            Consumer(home, name, handle, group=name, config=config) as consumer,
+        ):
+            member = consumer._consumer
+            until(lambda: watch() > 100, lambda: member)
+            stands_until_s = time.monotonic() + 1.3 * SESSION_MS / 1000
+            until(lambda: watch() < 0 or time.monotonic() > stands_until_s, lambda: member)
+            assert not handled
+            go_on.set()
+            until(lambda: watch() < 0 or handled.total() >= COUNT, lambda: (handled.total(), member))
+        assert consumer.stats.acknowledged == COUNT
+    assert set(handled.values()) == {1}
+    assert len(handled) == COUNT
+    assert len(lives) == 1, "it was thrown out of its group"
+    assert most <= LIMIT

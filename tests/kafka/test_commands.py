@@ -1,0 +1,219 @@
+"""The commands about Kafka over a real broker, as processes: what they create, find and refuse, and how they serve."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import admin as _typed_admin
+
+from retry_topic import Consumer, ConsumerConfig, GroupTopics, Message, RetryService, connect
+from retry_topic.brokers.kafka import KafkaBroker
+from retry_topic.headers import RetryState, read, sign, verify, write
+
+if TYPE_CHECKING:
+    from wheel_sched.testing.kafka import TemporaryKafka
+
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
+
+DAY_MS = 86_400_000
+SECRET = b"sixteen bytes ok"
+_admin: Any = _typed_admin  # which does not say all it exports
+
+
+@pytest.fixture
+def broker(kafka: TemporaryKafka) -> Iterator[KafkaBroker]:
+    """A client of the session's broker."""
+    broker = KafkaBroker(kafka.bootstrap)
+    yield broker
+    broker.close()
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Data folders and files of settings are each test's own."""
+    monkeypatch.chdir(tmp_path)
+
+
+def wheel_sched(kafka: str, name: str, *words: str) -> list[str]:
+    """The command's line."""
+    return [sys.executable, "-m", "wheel_sched.cli", "--kafka", kafka, "--namespace", name, *words]
+
+
+def run(kafka: str, name: str, *words: str, code: int = 0) -> tuple[list[dict[str, Any]], str]:
+    """What a command wrote, and what it said; it has to end as told."""
+    line = wheel_sched(kafka, name, *words, "--json")
+    ended = subprocess.run(line, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == code, ended.stderr
+    assert "Traceback" not in ended.stderr
+    return [json.loads(line) for line in ended.stdout.splitlines()], ended.stderr
+
+
+def settings_of(broker: KafkaBroker, topic: str) -> dict[str, str]:
+    """What the cluster has for a topic."""
+    resource = _admin.ConfigResource(_admin.ResourceType.TOPIC, topic)
+    (future,) = broker.topology.admin.describe_configs([resource], request_timeout=30).values()
+    return {name: entry.value for name, entry in future.result(30).items()}
+
+
+def test_a_groups_topics_have_sane_settings_whoever_creates_them(
+    kafka: TemporaryKafka, broker: KafkaBroker, name: str
+) -> None:
+    """`init`, with settings of the user's, and a service that starts without it; read back from the cluster."""
+    run(
+        kafka.bootstrap, name, "kafka", "init", name, "--setting", "retention.ms=3600000", "--dead-topic", f"{name}-dlt"
+    )
+    other = f"{name}-other"
+    with connect("memory:", broker=KafkaBroker(kafka.bootstrap), namespace=name) as home, RetryService(home, other):
+        pass
+    expected = {
+        f"{name}.retry": 3_600_000,
+        f"{name}-dlt": 3_600_000,
+        f"{other}.retry": 7 * DAY_MS,
+        f"{other}.redelivery": 7 * DAY_MS,
+        f"{other}.dead": 30 * DAY_MS,
+    }
+    for topic, keep_ms in expected.items():
+        found = settings_of(broker, topic)
+        assert (found["cleanup.policy"], found["retention.ms"]) == ("delete", str(keep_ms)), topic
+        assert found["max.message.bytes"] == str(8 * 1024 * 1024)
+    assert settings_of(broker, f"{name}.claims")["cleanup.policy"] == "compact"
+    assert f"{name}.dead" not in broker.topics()
+
+
+def test_what_the_cluster_refuses_is_told_in_its_words(kafka: TemporaryKafka, broker: KafkaBroker, name: str) -> None:
+    """More copies than brokers, a setting that topics do not have: one line each, and no topic."""
+    _, said = run(kafka.bootstrap, name, "kafka", "init", name, "--replication", "3", code=1)
+    assert f"topic '{name}.retry' could not be created" in said
+    assert "replication" in said.lower()
+    _, said = run(kafka.bootstrap, name, "kafka", "init", name, "--setting", "retenton.ms=1", code=1)
+    assert "retenton.ms" in said
+    assert not [topic for topic in broker.topics() if topic.startswith(name)]
+
+
+def test_the_doctor_finds_what_is_wrong_on_the_cluster(kafka: TemporaryKafka, name: str, tmp_path: Path) -> None:
+    """Topics nobody can write to, and time-outs in another order than they need."""
+    run(kafka.bootstrap, name, "kafka", "init", name, "--setting", "min.insync.replicas=2")
+    file = tmp_path / "client.properties"
+    file.write_text(f"bootstrap.servers={kafka.bootstrap}\ndelivery.timeout.ms=20000\n")
+    (report,), _ = run(str(file), name, "kafka", "doctor", name, code=1)
+    found = {one["check"]: one for one in report["findings"]}
+    assert {check for check, one in found.items() if one["level"] == "problem"} == {f"copies {name}", "time-outs"}
+    assert "1 of 1 copies in sync, min.insync.replicas=2" in found[f"copies {name}"]["evidence"]
+    assert found["time-outs"]["evidence"].endswith("60000 > 10000 > 20000 ms")
+    (report,), _ = run(str(file), name, "kafka", "doctor", name, "--lease", "30s", code=1)
+    assert {one["check"]: one["level"] for one in report["findings"]}["time-outs"] == "ok"
+
+
+def test_the_doctor_finds_missing_topics_partitions_and_rights(
+    kafka: TemporaryKafka, broker: KafkaBroker, name: str, tmp_path: Path
+) -> None:
+    """Of a client that logs in and may not write in transactions."""
+    rule = _admin.AclBinding(
+        _admin.ResourceType.TRANSACTIONAL_ID,
+        "wheel-sched-doctor-",
+        _admin.ResourcePatternType.PREFIXED,
+        "User:guest",
+        "*",
+        _admin.AclOperation.WRITE,
+        _admin.AclPermissionType.DENY,
+    )
+    for future in broker.topology.admin.create_acls([rule]).values():
+        future.result(30)
+    broker.topology.create([f"{name}.retry", f"{name}.claims"])
+    file = tmp_path / "client.properties"
+    file.write_text("".join(f"{key}={value}\n" for key, value in kafka.as_guest().items()))
+    (report,), _ = run(str(file), name, "--shards", "2", "kafka", "doctor", name, code=1)
+    problems = {one["check"]: one for one in report["findings"] if one["level"] == "problem"}
+    assert problems.keys() == {f"topics {name}", "claims", "rights"}
+    assert problems[f"topics {name}"]["evidence"] == f"absent: {name}.redelivery, {name}.dead"
+    assert problems[f"topics {name}"]["mend"] == f"wheel-sched kafka init {name}"
+    assert problems["claims"]["evidence"] == f"{name}.claims has 1 partition for 2 shards"
+    assert "authorization failed" in problems["rights"]["evidence"].lower()
+    (report,), _ = run(str(file), name, "--no-transactions", "kafka", "doctor", f"{name}-b", code=1)
+    assert "rights" not in {one["check"] for one in report["findings"]}  # nothing of it is used
+
+
+def test_signed_letters_are_replayed_signed(
+    kafka: TemporaryKafka, broker: KafkaBroker, name: str, tmp_path: Path
+) -> None:
+    """Or not at all: what is not signed again is dead at its next failure."""
+    run(kafka.bootstrap, name, "kafka", "init", name)
+    state = sign(RetryState(id="x", attempt=8, original_topic="orders", consumer_group=name), SECRET)
+    assert not any(broker.publish([Message(f"{name}.dead", b"letter", b"key", write((), state))]))
+    _, said = run(kafka.bootstrap, name, "kafka", "replay", name, "--yes", code=2)
+    assert "--secrets FILE" in said
+    file = tmp_path / "secrets"
+    file.write_bytes(SECRET)
+    done, _ = run(kafka.bootstrap, name, "--secrets", str(file), "kafka", "replay", name, "--yes")
+    assert done == [{"replayed": 1}]
+    consumer = broker.consumer([f"{name}.redelivery"], f"{name}-looker")
+    deliveries: list[Any] = []
+    while not deliveries:
+        deliveries = consumer.poll(1, 1_000)
+    found = read(deliveries[0].message.headers)
+    assert verify(found, SECRET) is found
+    assert (found.attempt, found.original_topic) == (0, "orders")
+
+
+@pytest.mark.parametrize(
+    ("options", "hand_over"),
+    [
+        (("--group-protocol", "consumer"), "transactions"),
+        (("--no-transactions",), "claim, publish, settle"),
+    ],
+    ids=("kip-848", "no-transactions"),
+)
+def test_a_service_brings_back_what_failed(
+    kafka: TemporaryKafka, name: str, tmp_path: Path, options: tuple[str, ...], hand_over: str
+) -> None:
+    """As the page begins: topics, a service as a process; and a retry topic that was there before is used in place."""
+    (tmp_path / "retry.toml").write_text('[default]\ndelay = { kind = "fixed", base = "100ms" }\n')
+    topics = GroupTopics(retry=f"{name}-retry")
+    named = ("--retry-topic", f"{name}-retry")
+    run(kafka.bootstrap, name, "kafka", "init", name, *named)
+    words = ("--store", "embedded:data", *options, "serve", name, *named, "--policies", "retry.toml", "--json")
+    service = subprocess.Popen(
+        wheel_sched(kafka.bootstrap, name, *words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        said = ""
+        assert service.stderr is not None
+        while "serving" not in said:
+            said = service.stderr.readline()
+            assert said, "the service has ended"
+        assert f"hand-over: {hand_over}" in said
+        seen: list[str] = []
+        done = threading.Event()
+
+        def handle(message: Message) -> None:
+            seen.append(message.topic)
+            if len(seen) < 3:
+                raise OSError("not yet")
+            done.set()
+
+        client = KafkaBroker(kafka.bootstrap, transactions="--no-transactions" not in options)
+        with connect("embedded:data", broker=client, namespace=name) as home:
+            config = ConsumerConfig(group_topics=topics)
+            client.create_topic(f"{name}-orders")
+            with Consumer(home, f"{name}-orders", handle, group=name, config=config):
+                assert not any(client.publish([Message(f"{name}-orders", b"one")]))
+                assert done.wait(90), seen
+        assert seen[:3] == [f"{name}-orders"] * 3
+        service.send_signal(signal.SIGTERM)
+        out, err = service.communicate(timeout=60)
+        assert service.returncode == 0, err
+        assert "Traceback" not in err
+        (summary,) = map(json.loads, out.splitlines())
+        assert summary["group"] == name
+        assert summary["published"] >= 2
+    finally:
+        service.kill()
+        service.communicate()

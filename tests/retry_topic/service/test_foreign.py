@@ -1,0 +1,46 @@
+"""Retry topics of others that are taken over: the count goes on from theirs, and messages go back to where they are
+from. `headers/test_foreign.py` has the headers one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+
+from retry_topic import RetryPolicy
+from retry_topic.message import Headers
+from retry_topic.names import retry_topic_of
+
+if TYPE_CHECKING:
+    from tests.retry_topic.conftest import Bench, Handler
+
+SMALLRYE: Headers = (
+    ("delayed-retry-count", b"1"),
+    ("delayed-retry-topic", b"orders"),
+    ("delayed-retry-partition", b"0"),
+    ("delayed-retry-offset", b"17"),
+)
+PULSAR: Headers = (("RECONSUMETIMES", b"2"), ("REAL_TOPIC", b"orders"), ("ORIGIN_MESSAGE_ID", b"17"))
+
+
+@pytest.mark.parametrize("headers", [SMALLRYE, PULSAR], ids=["smallrye", "pulsar"])
+@pytest.mark.parametrize("redelivery", ["group", "origin"])
+def test_what_failed_twice_elsewhere_has_the_rest_of_its_attempts_here(
+    bench: Bench,
+    policy: Callable[..., RetryPolicy],
+    handler: Callable[..., Handler],
+    headers: Headers,
+    redelivery: str,
+) -> None:
+    """Two failures there, four allowed: deliveries three and four are ours, and the letter says where it is from."""
+    failing = handler(OSError("not yet"))
+    bench.publish(b"theirs", topic=retry_topic_of(bench.group), key=b"key", headers=headers)
+    bench.serve(policy(max_attempts=4), redelivery=redelivery)
+    bench.consume(failing)
+    (letter,) = bench.dead()
+    assert failing.attempts == [3, 4]
+    assert {call.message.topic for call in failing.calls} == {"orders"}
+    assert {call.message.key for call in failing.calls} == {b"key"}
+    assert (letter.state.attempt, letter.topic) == (4, "orders")
+    assert {(call.state.original_topic, call.state.original_offset) for call in failing.calls} == {("orders", "17")}
