@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(240)]
 
+# so much is taken in from memory before the broker, which would tell of the lost session, is asked again
+BUFFERED = 1_500
 CONSUMER_PROTOCOL: dict[str, Any] = {"client": {}, "broker": {"group_protocol": "consumer"}}
 
 
@@ -94,10 +96,10 @@ def test_an_intake_that_stood_still_writes_nothing(crew_of: Callable[..., Crew],
     until_s = time.monotonic() + 120
     while True:
         if stopped.facts()["buffered"] == 0:
-            failures.feed(5_000)
-        if stopped.facts()["buffered"] >= 400:
+            failures.feed(10_000)
+        if stopped.facts()["buffered"] >= BUFFERED:
             stopped.freeze()
-            if stopped.facts()["buffered"] >= 400:
+            if stopped.facts()["buffered"] >= BUFFERED:
                 break
             stopped.thaw()
         assert time.monotonic() < until_s

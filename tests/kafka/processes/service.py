@@ -36,7 +36,7 @@ def main(given: dict[str, Any]) -> None:
             return {
                 "owner": None if owned is None else owned.owned.name,
                 "parts": sorted(parts),
-                "buffered": max(parts.values(), default=0),
+                "buffered": sum(parts.values()),
                 "moves": moves,
                 "taken": taken,
                 "published": service.stats.published,
