@@ -84,6 +84,12 @@ class Shards:
             self._resolve(shard, owned)
         return owned
 
+    def settled(self, shard: int) -> bool:
+        """Whether it is ours, and what others left open in it is ended."""
+        with self._lock:
+            owned = self._owned.get(shard)
+            return owned is not None and owned.ready and not owned.suspect
+
     def elsewhere_until_ms(self, shard: int) -> int:
         """Until when another process owns it, by the store's clock; 0 when none is known to."""
         return self._elsewhere_until_ms.get(shard, 0)

@@ -4,21 +4,25 @@ Calls pass through; three are changed on their way. A claim is made only in a sh
 above the last that went out, and for ever: its lease never runs out, since only the broker knows whether it went out. A
 claim's lease being extended keeps the shard ours. A settlement of a claim whose fate the publisher has not told is
 answered here as stale: the claim stays open for whoever takes the shard over.
+
+Claims that another process left open are an occasion to take a shard over as much as what is due: they may be the last.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from retry_topic.owning.shards import Owned, Shards
 from wheel_sched.dispatcher import DispatcherConfig
 from wheel_sched.errors import StaleEpoch, StoreUnavailable, WheelSchedError
 from wheel_sched.store import MAX_BATCH, DelayStore
 from wheel_sched.store.begun import Begun, Performed
-from wheel_sched.store.items import Claim, Outcome, Settled, Settlement, Window
+from wheel_sched.store.items import Claim, Outcome, Settled, Settlement, Swept, Window
 from wheel_sched.store.operations import Call, ClaimDue, Extend, Look, Settle
+
+Heads = TypeVar("Heads", bound=Claim | Settled | Swept | Window)
 
 FOR_EVER_MS = 100 * 365 * 86_400_000
 _LOOK_AGAIN_MS = 20  # while a take-over is under way
@@ -132,7 +136,7 @@ class OwnedStore(DelayStore):
             if isinstance(window, Exception):
                 return window
             stale = [Outcome.STALE] * len(settle.settlements)
-            return Settled(stale, window.now_us, window.due_head_ms, window.fly_head_ms)
+            return self._looks_again(shard, Settled(stale, window.now_us, window.due_head_ms, window.fly_head_ms))
         told = self._told.get((shard, settle.claim))
         if told:
             rest = [settlement for settlement in settle.settlements if settlement.id not in told]
@@ -157,8 +161,12 @@ class OwnedStore(DelayStore):
         if isinstance(reply, Exception):
             return reply
         if isinstance(asked.operation, ClaimDue) and isinstance(reply, Window):
-            return self._not_ours(shard, reply)
-        if isinstance(asked.operation, Look) and isinstance(reply, Window) and reply.due_head_ms is not None:
+            return self._looks_again(shard, self._not_ours(shard, reply))
+        if (
+            isinstance(asked.operation, Look)
+            and isinstance(reply, Window)
+            and (reply.due_head_ms, reply.fly_head_ms) != (None, None)
+        ):
             self.owned.prepare(shard)
         if isinstance(reply, Claim) and reply.items and owned is not None:
             self.owned.opened(shard, reply.number, owned)
@@ -170,15 +178,25 @@ class OwnedStore(DelayStore):
                     told[settlement.id] if settlement.id in told else next(rest)
                     for settlement in asked.operation.settlements
                 ]
+        if isinstance(reply, Claim | Settled | Swept | Window):
+            return self._looks_again(shard, reply)
         return reply
 
     def _not_ours(self, shard: int, window: Window) -> Claim:
         """An empty claim; what is due is looked at again when the shard may be ours."""
         head_ms = window.due_head_ms
         if head_ms is not None:
-            now_ms = window.now_us // 1000
-            head_ms = max(head_ms, self.owned.elsewhere_until_ms(shard) + 1, now_ms + _LOOK_AGAIN_MS)
-        return Claim(shard, 0, window.now_us, window.epoch, head_ms, None, [])
+            head_ms = max(head_ms, self._again_ms(shard, window.now_us))
+        return Claim(shard, 0, window.now_us, window.epoch, head_ms, window.fly_head_ms, [])
+
+    def _looks_again(self, shard: int, reply: Heads) -> Heads:
+        """Have the dispatcher come back when the shard may be ours, where claims are open that nobody else ends."""
+        if reply.fly_head_ms is not None and not self.owned.settled(shard):
+            reply.due_head_ms = self._again_ms(shard, reply.now_us)
+        return reply
+
+    def _again_ms(self, shard: int, now_us: int) -> int:
+        return max(self.owned.elsewhere_until_ms(shard) + 1, now_us // 1000 + _LOOK_AGAIN_MS)
 
 
 @dataclass(frozen=True, slots=True)

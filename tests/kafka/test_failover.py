@@ -1,7 +1,12 @@
-"""The store's primary dies and a replica takes its place, with all it had acknowledged or without the last of it."""
+"""The store's primary dies and a replica takes its place, with all it had acknowledged or without the last of it.
+
+What a test is about is there when the primary dies: claims that are open, messages that have gone out.
+"""
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -10,11 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import redis
+from confluent_kafka import TopicPartition
 
 from retry_topic import Home, Message, RetryPolicy, RetryService, ServiceConfig
 from retry_topic.brokers.kafka import KafkaBroker
+from retry_topic.brokers.kafka.sender import claims_topic
 from retry_topic.names import dead_topic_of, redelivery_topic_of, retry_topic_of
 from retry_topic.policy import Fixed
+from retry_topic.wire import decode_body
 from wheel_sched.dispatcher import DispatcherConfig
 from wheel_sched.errors import StoreError
 from wheel_sched.store import open_store
@@ -92,7 +100,7 @@ class Group:
             self.broker.create_topic(topic)
         self.home = Home(open_store(pair.address.url, namespace=name, durability=durability), self.broker)
         policy = RetryPolicy(delay=Fixed(base_ms=delay_ms))
-        config = ServiceConfig(dispatcher=DispatcherConfig(lease_ms=2_000))
+        config = ServiceConfig(dispatcher=DispatcherConfig(lease_ms=2_000, batch=50))
         self.service = RetryService(self.home, name, policy, config=config)
         self.service.start()
 
@@ -115,37 +123,57 @@ class Group:
         """Until so many wait."""
         until(lambda: self.home.store.counts().total("due") == count, self.home.store.counts)
 
-    def bring_forward(self, count: int) -> None:
-        """So many are to wait, and are due then."""
-        self.wait_for(count)
-        cursor, ids = None, []
-        while True:
+    def bring_forward(self, count: int, of: int) -> set[int]:
+        """So many of those that wait are due from now on; `of` are to wait. Which."""
+        self.wait_for(of)
+        cursor, found = None, []
+        while len(found) < count:
             page = self.home.store.list_items("due", cursor=cursor, limit=500)
-            ids += [item.id for item in page.found]
-            if (cursor := page.cursor) is None:
-                break
+            found += page.found
+            cursor = page.cursor
         for start in range(0, count, 500):
-            self.home.store.reschedule(ids[start : start + 500], 0)
+            self.home.store.reschedule([item.id for item in found[start : min(count, start + 500)]], 0)
+        return {int(decode_body(item.body).value) for item in found[:count]}
 
     def completed(self) -> int:
         return self.home.store.counts().ever.get(("completed", retry_topic_of(self.name)), 0)
+
+    def last_claim(self) -> int:
+        """The number of the last claim that went out, as the broker has it."""
+        topic = claims_topic(self.name)
+        return self.broker.groups.committed(topic, [TopicPartition(topic, 0)])[topic, 0]
 
 
 def test_a_replicated_store_loses_and_doubles_nothing(
     kafka: TemporaryKafka, pair: Pair, name: str, committed: Callable[[str], list[Message]]
 ) -> None:
-    """Its primary is killed while messages are taken in and sent: what was acknowledged is there on the replica."""
+    """Its primary is killed while messages are taken in and sent, with claims open: what was acknowledged is there on
+    the replica."""
     group = Group(kafka, pair, name, "replicated", 300, committed)
+    claims = f"{{{name}:0}}:claim"
+    count = 0
     try:
-        group.fail(0, COUNT // 2)
-        until(lambda: group.completed() > 100, group.home.store.counts)
+        until_s, fed_s = time.monotonic() + PATIENCE_S, 0.0
+        while True:
+            assert time.monotonic() < until_s
+            if time.monotonic() - fed_s > 1:  # so that there is always something on its way
+                group.fail(count, count + 500)
+                count, fed_s = count + 500, time.monotonic()
+            if group.completed() < 100 or not ask(pair.replica, "HLEN", claims):
+                continue
+            os.kill(pair.primary.pid, signal.SIGSTOP)  # what it had sent to its replica arrives there
+            time.sleep(0.05)  # for that
+            if ask(pair.replica, "HLEN", claims):
+                break
+            os.kill(pair.primary.pid, signal.SIGCONT)
         pair.fail_over()
-        group.fail(COUNT // 2, COUNT)
-        until(lambda: len(group.sent()) == COUNT, lambda: len(group.sent()))
+        group.fail(count, count + 500)
+        count += 500
+        until(lambda: len(group.sent()) == count, lambda: (len(group.sent()), group.home.store.counts()))
         until(lambda: not sum(group.home.store.counts().total(state) for state in ("due", "fly", "held")), lambda: "")
     finally:
         group.close()
-    assert group.sent() == Counter(range(COUNT))
+    assert group.sent() == Counter(range(count))
 
 
 def test_a_store_that_has_forgotten_the_last_of_it_is_read_it_again(
@@ -156,25 +184,33 @@ def test_a_store_that_has_forgotten_the_last_of_it_is_read_it_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Under `everysec` a replica may be behind. What it does not know of is read again from the position it knows,
-    without waiting for another record; what it knows of is sent once."""
+    without waiting for another record; sent twice is only what it had forgotten to have sent, and that is said. Claims
+    are numbered on above those that went out."""
     group = Group(kafka, pair, name, "everysec", 3_600_000, committed)
-    half = COUNT // 2
+    half, forgotten = COUNT // 2, COUNT // 8
     try:
         group.fail(0, half)
-        group.bring_forward(half)
+        group.bring_forward(half, half)
         until(lambda: group.completed() == half, group.home.store.counts)
         with redis.Redis(port=pair.primary.port or 0) as client:
             client.set("reached", 1)
             assert client.wait(1, 30_000) == 1
         pair.promote()  # from here on it hears nothing, as one whose link is slow
         group.fail(half, COUNT)
-        group.wait_for(COUNT - half)
+        gone = group.bring_forward(forgotten, COUNT - half)
+        until(lambda: group.completed() == half + forgotten, group.home.store.counts)
+        last = group.last_claim()
+        known = int(ask(pair.replica, "HGET", f"{{{name}:0}}:meta", "claims"))
+        assert known < last, "the replica knows of all that went out"
         pair.fail_over()
-        group.bring_forward(COUNT - half)
-        until(lambda: len(group.sent()) == COUNT, lambda: len(group.sent()))
+        group.bring_forward(COUNT - half, COUNT - half)
+        until(lambda: set(group.sent()) == set(range(COUNT)), lambda: len(group.sent()))
+        until(lambda: group.completed() == COUNT, group.home.store.counts)
+        assert group.last_claim() > last
     finally:
         group.close()
     sent = group.sent()
     assert set(sent) == set(range(COUNT))
-    assert [number for number in range(half) if sent[number] != 1] == []
+    assert {number for number, times in sent.items() if times > 1} == gone
+    assert max(sent.values()) == 2
     assert "intake.rewound" in caplog.text

@@ -35,7 +35,7 @@ servers, store, name = sys.argv[1:]
 broker = KafkaBroker({"bootstrap.servers": servers, "session.timeout.ms": 2000}, delivery_timeout_ms=2_000)
 """
 
-# Fails a third of the messages once or twice; what it does is told to the store's server before it answers.
+# Fails two in nine of the messages, half of them twice; what it does is told to the store's server before it answers.
 CONSUMER = (
     _HOME
     + """

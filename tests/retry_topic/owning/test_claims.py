@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from wheel_sched.dispatcher import Batch, Dispatcher, DispatcherConfig, Failed
 from wheel_sched.errors import BrokerUnavailable
 from wheel_sched.store import Claim, Dead, DelayStore, Done, Item, Next, Settlement, open_store
 from wheel_sched.store.items import Settled
-from wheel_sched.store.operations import Call, ClaimDue, Look, Own, Settle
+from wheel_sched.store.operations import Call, ClaimDue, Look, Own, Resolve, Settle
 
 PATIENCE_S = 30.0
 
@@ -185,6 +186,48 @@ def test_a_claim_that_went_out_before_its_owner_died_is_not_sent_again(store: De
     assert (store.counts().now, cluster.sent) == ({}, [b"a", b"b", b"c"])
 
 
+def test_a_shard_is_owned_then_fenced_then_looked_into(store: DelayStore, cluster: Cluster) -> None:
+    """In this order: the epoch is raised, the predecessor's producer fenced and the number read, and only then what was
+    open is ended, by that number; claims come last. In any other one a claim could go out behind the back of whoever
+    looks."""
+    first = Process(store, Sender(cluster))
+    first.publish()  # and dies before it has settled
+    store.execute([Call(0, _released(first))])
+    store.schedule([Item("d", 0, encode_body(Message("t", b"d")), "t")])
+    (before,) = store.windows(0)
+    steps: list[str] = []
+
+    class Noted(DelayStore):
+        """The store, which notes what it is asked for."""
+
+        def execute(self, calls: Sequence[Call[Any]]) -> list[Any]:
+            for call in calls:
+                match call.operation:
+                    case Own():
+                        steps.append("own")
+                    case Resolve() as resolve:
+                        steps.append(f"resolve up to {resolve.committed} in epoch {resolve.epoch}")
+                    case ClaimDue():
+                        steps.append("claim")
+            return super().execute(calls)
+
+    class Fencing(Sender):
+        def take_over(self, shard: int) -> int | None:
+            steps.append("take over")
+            return super().take_over(shard)
+
+        def send(self, shard: int, number: int, messages: Sequence[Message]) -> list[PublishFailure | None]:
+            steps.append(f"send {number}")
+            return super().send(shard, number, messages)
+
+    second = Process(Noted(store.backend), Fencing(cluster))
+    claim = second.claim()
+    number = first.batch.claim.number
+    resolved = f"resolve up to {number} in epoch {before.epoch + 1}"
+    assert steps == ["own", "take over", resolved, f"send {number}", "claim"]
+    assert ([item.id for item in claim.items], claim.number) == (["d"], number + 1)
+
+
 def test_without_a_number_open_claims_are_held(store: DelayStore, cluster: Cluster) -> None:
     """The broker has forgotten it: neither sent again nor dropped."""
     first = Process(store, Sender(cluster))
@@ -196,6 +239,39 @@ def test_without_a_number_open_claims_are_held(store: DelayStore, cluster: Clust
     assert store.counts().now == {("held", "t"): 3}
     store.release(["a"], 0)
     assert second.publish() == [Done("a")]
+
+
+@pytest.mark.parametrize("begins", ["before", "after"])
+def test_claims_that_a_dead_owner_left_open_are_taken_over_though_nothing_else_is_due(
+    store: DelayStore, cluster: Cluster, begins: str
+) -> None:
+    """They may be the last; whoever stands by ends them when the lease is over, and so does who starts later."""
+    dead = Process(store, Sender(cluster), lease_ms=500)
+    successor = Process(store, Sender(cluster), lease_ms=500)
+    dispatcher = Dispatcher(successor.store, successor.publisher, config=in_transactions(DispatcherConfig(), 1))
+    claimed = dead.claim()
+    assert len(claimed.items) == 3
+    until_s = time.monotonic() + PATIENCE_S
+    if begins == "after":
+        store.execute([Call(0, _released(dead))])  # as its lease's end would
+    with dispatcher:
+        while store.counts().now:
+            assert time.monotonic() < until_s
+            time.sleep(0.005)  # the dispatcher's threads' doing; there is nothing to wait on
+    assert sorted(cluster.sent) == [b"a", b"b", b"c"]
+
+
+def test_a_claim_that_its_own_process_gave_up_is_taken_over_though_nothing_else_is_due(
+    store: DelayStore, cluster: Cluster
+) -> None:
+    """Its fate was in doubt and could not be found out; the same process does so by taking its shard over anew."""
+    process = Process(store, Sender(cluster, "fenced"))
+    with Dispatcher(process.store, process.publisher, config=in_transactions(DispatcherConfig(), 1)):
+        until_s = time.monotonic() + PATIENCE_S
+        while store.counts().now:
+            assert time.monotonic() < until_s
+            time.sleep(0.005)  # the dispatcher's threads' doing; there is nothing to wait on
+    assert sorted(cluster.sent) == [b"a", b"b", b"c"]
 
 
 def test_another_process_stands_by(store: DelayStore, cluster: Cluster) -> None:

@@ -1,0 +1,37 @@
+"""A consumer of a group in a process of its own, until its stdin ends; see `telling` for what it tells.
+
+Its handler writes down what it has ended, number and attempt, in a file that outlives the process.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from typing import Any
+
+from telling import Telling, settings, tell_until_stdin_ends
+
+from retry_topic import Consumer, ConsumerConfig, Message, connect
+from retry_topic.headers import read
+
+
+def main(given: dict[str, Any]) -> None:
+    written = os.open(given["handled"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+    def handle(message: Message) -> None:
+        number, attempt = int(message.value), read(message.headers).attempt + 1
+        os.write(written, b"%d %d\n" % (number, attempt))
+        if zlib.crc32(b"%d:%d" % (number, attempt)) % 10 < 3:
+            raise ValueError("three in ten")
+
+    broker = Telling(given["client"], **given["broker"])
+    config = ConsumerConfig(**given["consumer"])
+    with (
+        connect(given["store"], broker=broker, namespace=given["name"], shards=given["shards"]) as home,
+        Consumer(home, given["topic"], handle, group=given["name"], config=config),
+    ):
+        tell_until_stdin_ends(given["told"], lambda: {"places": broker.places()})
+
+
+if __name__ == "__main__":
+    main(settings())

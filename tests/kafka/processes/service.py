@@ -1,0 +1,50 @@
+"""A retry service of a group in a process of its own, until its stdin ends; see `telling` for what it tells."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from telling import Telling, settings, tell_until_stdin_ends
+
+from retry_topic import RetryPolicy, RetryService, ServiceConfig, connect
+from retry_topic.cases import Taken
+from retry_topic.policy import Fixed
+from wheel_sched.dispatcher import DispatcherConfig
+
+
+def main(given: dict[str, Any]) -> None:
+    taken = moves = 0
+    had: set[int] = set()
+
+    def seen(_: Taken) -> None:
+        nonlocal taken
+        taken += 1
+
+    broker = Telling(given["client"], **given["broker"])
+    policy = RetryPolicy(delay=Fixed(base_ms=given["delay_ms"]), max_attempts=given["cap"])
+    config = ServiceConfig(batch=given["batch"], dispatcher=DispatcherConfig(**given["dispatcher"]))
+    with connect(given["store"], broker=broker, namespace=given["name"], shards=given["shards"]) as home:
+        service = RetryService(home, given["name"], policy, config=config, seen=seen)
+        owned = service._owned
+
+        def facts() -> dict[str, Any]:
+            nonlocal moves
+            parts = broker.parts()
+            moves += had != parts.keys()
+            had.clear()
+            had.update(parts)
+            return {
+                "owner": None if owned is None else owned.owned.name,
+                "parts": sorted(parts),
+                "buffered": sum(parts.values()),
+                "moves": moves,
+                "taken": taken,
+                "published": service.stats.published,
+            }
+
+        with service:
+            tell_until_stdin_ends(given["told"], facts)
+
+
+if __name__ == "__main__":
+    main(settings())

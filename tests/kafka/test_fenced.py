@@ -1,0 +1,117 @@
+"""Processes that stand still for longer than they may, and go on: what they say then is void."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from retry_topic import Message
+from retry_topic.names import redelivery_topic_of, retry_topic_of
+
+if TYPE_CHECKING:
+    from conftest import Crew, Member
+
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(240)]
+
+# so much is taken in from memory before the broker, which would tell of the lost session, is asked again
+BUFFERED = 1_500
+CONSUMER_PROTOCOL: dict[str, Any] = {"client": {}, "broker": {"group_protocol": "consumer"}}
+
+
+class Failures:
+    """Failed messages, numbered, straight into the retry topic."""
+
+    def __init__(self, crew: Crew) -> None:
+        self.crew, self.count = crew, 0
+
+    def feed(self, count: int) -> None:
+        numbers = range(self.count, self.count + count)
+        messages = [Message(retry_topic_of(self.crew.name), b"%d" % n, b"%d" % (n % 100)) for n in numbers]
+        assert not any(self.crew.broker.publish(messages))
+        self.count = numbers.stop
+
+
+def test_a_dispatcher_that_stood_still_is_fenced(
+    crew_of: Callable[..., Crew],
+    committed: Callable[[str], list[Message]],
+    uncommitted: Callable[[str], list[Message]],
+) -> None:
+    """Stopped for longer than its lease in the middle of a transaction: another aborts it and goes on, and what it says
+    later is void."""
+    crew = crew_of(delay_ms=1, dispatcher={"lease_ms": 1_000, "batch": 100})
+    failures = Failures(crew)
+    done = redelivery_topic_of(crew.name)
+    stopped, other = crew.start_service().up(), crew.start_service().up()
+    until_s = time.monotonic() + 120
+
+    def in_transaction(member: Member) -> bool:
+        """With claims open, of which some messages lie in the topic and are not committed."""
+        return crew.has_claims(member) and crew.ends(done) != crew.ends(done, committed=True)
+
+    while True:
+        assert time.monotonic() < until_s
+        if not crew.busy():
+            failures.feed(500)
+        if crew.has_claims(other):
+            stopped, other = other, stopped
+        if crew.has_claims(stopped):
+            stopped.freeze()
+            if in_transaction(stopped):
+                time.sleep(0.1)  # for the broker to do what it had been asked for before
+                if in_transaction(stopped):
+                    break
+            stopped.thaw()
+    owner, claims = crew.shard(0)
+    crew.until(lambda: crew.shard(0).owner not in ("", owner), lambda: crew.shard(0))
+    crew.until(crew.done, crew.home.store.counts)
+    crew.until(lambda: len(committed(done)) == failures.count, crew.home.store.counts)
+    (_, given_back) = re.findall(r"owning.resolved: shard 0: (\d+) had gone out, (\d+) had not", other.said())[-1]
+    assert int(given_back) > 0
+    assert claims
+    stopped.thaw()
+    crew.until(lambda: "_FENCED" in stopped.said(), stopped.said)  # the client's own word, whoever hears it first
+    crew.until(lambda: stopped.facts()["owner"] is not None)
+    failures.feed(500)  # both go on
+    crew.until(lambda: len(committed(done)) == failures.count, crew.home.store.counts)
+    crew.until(crew.done, crew.home.store.counts)
+    stopped.leave()
+    other.leave()
+    assert Counter(int(message.value) for message in committed(done)) == Counter(range(failures.count))
+    assert len(uncommitted(done)) > failures.count, "nothing of it was aborted"
+
+
+@pytest.mark.parametrize("groups", [{}, CONSUMER_PROTOCOL], ids=["classic", "KIP-848"])
+def test_an_intake_that_stood_still_writes_nothing(crew_of: Callable[..., Crew], groups: dict[str, Any]) -> None:
+    """Stopped for longer than its session with records in its hands: another takes them in, and its own write, which
+    comes later, is dropped."""
+    crew = crew_of(delay_ms=86_400_000, batch=20, **groups)
+    failures = Failures(crew)
+    stopped, other = crew.start_service().up(), crew.start_service().up()
+    crew.until(lambda: bool(stopped.parts and other.parts), lambda: crew.services)
+    until_s = time.monotonic() + 120
+    while True:
+        if stopped.facts()["buffered"] == 0:
+            failures.feed(10_000)
+        if stopped.facts()["buffered"] >= BUFFERED:
+            stopped.freeze()
+            if stopped.facts()["buffered"] >= BUFFERED:
+                break
+            stopped.thaw()
+        assert time.monotonic() < until_s
+    lost = stopped.parts
+    assert lost
+    crew.until(lambda: other.parts == set(range(crew.partitions)), lambda: crew.services)
+    crew.until(lambda: crew.home.store.counts().total("due") == failures.count, crew.home.store.counts)
+    stopped.thaw()
+    crew.until(lambda: "intake.rewound" in stopped.said(), stopped.said)
+    crew.until(lambda: bool(stopped.parts), lambda: crew.services)
+    failures.feed(1_000)  # both go on
+    crew.until(lambda: crew.home.store.counts().total("due") == failures.count, crew.home.store.counts)
+    stopped.leave()
+    other.leave()
+    assert crew.stored("due") == Counter(range(failures.count))

@@ -1,0 +1,106 @@
+"""What the broker has forgotten of a group that nobody joins: whether the claims went out that are open."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+from confluent_kafka import TopicPartition
+
+from retry_topic import Message, RetryService
+from retry_topic.brokers.kafka.sender import claims_topic
+from retry_topic.names import redelivery_topic_of, retry_topic_of
+from retry_topic.wire import encode_body
+from wheel_sched.store import Item
+from wheel_sched.store.plans import shard_of
+
+if TYPE_CHECKING:
+    from conftest import Crew
+
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
+
+
+def forget(crew: Crew) -> None:
+    """As `offsets.retention.minutes` does in a week."""
+    group = claims_topic(crew.name)
+    admin: Any = crew.broker.topology.admin
+    admin.delete_consumer_groups([group], request_timeout=30)[group].result(30)
+
+
+def numbers(crew: Crew) -> dict[int, int]:
+    """The number of the last claim that went out, by shard, as the broker has it."""
+    topic = claims_topic(crew.name)
+    places = [TopicPartition(topic, shard) for shard in range(2)]
+    return {shard: number for (_, shard), number in crew.broker.groups.committed(topic, places).items()}
+
+
+def fail(crew: Crew, first: int, last: int) -> None:
+    """Failed messages with these numbers, straight into the retry topic."""
+    messages = [Message(retry_topic_of(crew.name), b"%d" % n, b"%d" % n) for n in range(first, last)]
+    assert not any(crew.broker.publish(messages))
+
+
+def test_claims_that_nobody_knows_of_wait_for_a_person(
+    crew_of: Callable[..., Crew], committed: Callable[[str], list[Message]]
+) -> None:
+    """Their service died and the number is gone: they are neither sent again nor dropped but held, and listed; whoever
+    releases them has them sent."""
+    crew = crew_of(delay_ms=1, dispatcher={"lease_ms": 1_000, "batch": 20})
+    done, count = redelivery_topic_of(crew.name), 0
+
+    def feed() -> None:
+        nonlocal count
+        fail(crew, count, count + 200)
+        count += 200
+
+    crew.start_service().up()
+    crew.strike(crew.services, crew.has_claims, crew.has_claims, feed)
+    forget(crew)
+    open_ids = crew.home.store.counts().total("fly")
+    assert open_ids > 0
+    successor = crew.start_service().up()
+    crew.until(lambda: not crew.busy() and crew.lag(range(crew.partitions)) == 0, crew.home.store.counts)
+    held = crew.home.store.list_items("held", limit=500).found
+    assert len(held) == crew.home.store.counts().total("held") == open_ids
+    assert all("in-doubt" in one.reason for one in held)
+    assert f"owning.in_doubt: shard 0: {open_ids} messages are held" in successor.said()
+    before = Counter(int(message.value) for message in committed(done))
+    doubtful = crew.stored("held")
+    assert set(before) | set(doubtful) == set(range(count))
+    assert max(before.values(), default=1) == 1
+    crew.home.store.release([one.id for one in held], 0)
+    crew.until(crew.done, crew.home.store.counts)
+    assert Counter(int(message.value) for message in committed(done)) == before + doubtful
+
+
+def send_from(crew: Crew, shard: int) -> None:
+    """Something is due in a shard, and goes out."""
+    topic = redelivery_topic_of(crew.name)
+    route = next(route for route in map(str, range(1_000)) if shard_of(route, 2) == shard)
+    crew.home.store.schedule([Item(uuid4().hex, 0, encode_body(Message(topic, b"0")), topic, route=route)])
+    crew.until(crew.done, crew.home.store.counts)
+
+
+def test_the_number_of_a_shard_that_rests_is_committed_again(
+    crew_of: Callable[..., Crew], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the broker forgets it: daily, here after 0.2 s, by whatever its owner has to send from another shard."""
+    monkeypatch.setattr("retry_topic.brokers.kafka.sender.AGAIN_S", 0.2)
+    crew = crew_of(shards=2)
+    with RetryService(crew.home, crew.name):
+        send_from(crew, 0)
+        send_from(crew, 1)
+        known = numbers(crew)
+        assert known.keys() == {0, 1}
+        forget(crew)
+        assert numbers(crew) == {}
+
+        def recommitted() -> bool:
+            send_from(crew, 1)
+            return 0 in numbers(crew)
+
+        crew.until(recommitted, lambda: (known, numbers(crew)))
+        assert numbers(crew)[0] == known[0]
