@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import fakeredis
@@ -173,6 +174,18 @@ def test_old_failures_fade(control: Control, clock: Clock) -> None:
     clock.now_ms += 30_000
     control.report(0, 1)
     assert control.admit(CIRCUIT, 1).granted == 1
+
+
+def test_failures_fade_when_the_window_was_made_longer(control: Control, clock: Clock) -> None:
+    """A policy that is changed begins its windows anew: none is kept for ever."""
+    control.admit(CIRCUIT, 1)
+    control.report(succeeded=0, failed=3)
+    longer = replace(CIRCUIT, within_ms=60_000)
+    control.admit(longer, 1)
+    control.report(succeeded=0, failed=3)
+    clock.now_ms += 180_000
+    control.report(succeeded=0, failed=1)
+    assert control.admit(longer, 1).granted == 1
 
 
 def test_spread_dues_are_counted_and_hold_nothing_back(control: Control) -> None:

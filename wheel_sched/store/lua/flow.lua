@@ -34,11 +34,11 @@ local function save(key, name, values)
   redis.call('PEXPIRE', key, KEEP_MS)
   redis.call('ZADD', flows, s.now, name)
 end
--- Two windows slide: what is counted in the one before fades out evenly.
+-- Two windows slide: what is counted in the one before fades out evenly. One of a later number was of another width.
 local function slide(f, width, fields)
   local w = math.floor(s.now / width)
   local age = w - (f.w or 0)
-  if age > 0 then
+  if age ~= 0 then
     for _, name in ipairs(fields) do
       f[name .. '1'] = age == 1 and f[name .. '0'] or 0
       f[name .. '0'] = 0

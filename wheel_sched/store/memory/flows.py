@@ -64,7 +64,7 @@ def _forget(shard: MemoryShard) -> None:
 def _slide(numbers: Numbers, now_ms: int, width_ms: int, names: Sequence[str]) -> None:
     window = now_ms // width_ms
     age = window - numbers.get("w", 0)
-    if age > 0:
+    if age != 0:  # below: that window was of another width
         for name in names:
             numbers[f"{name}1"] = numbers.get(f"{name}0", 0) if age == 1 else 0
             numbers[f"{name}0"] = 0
