@@ -154,8 +154,11 @@ class Lanes(Keeper):
                 if fate is Fate.STALE:
                     self._lose()
                     return
-                self._closed.add(lane.gate)
-                self._sink.put(outcome)
+                if fate is Fate.DUPLICATE:  # it was through before it was read again: this failure is no news
+                    self._sink.put(Outcome(outcome.delivery, "acknowledged"))
+                else:
+                    self._closed.add(lane.gate)
+                    self._sink.put(outcome)
                 self._free(lane)
 
     def _start_or_park(self) -> None:

@@ -126,6 +126,19 @@ def test_repeats_answer_alike_or_tell_that_it_was_done(line: Line) -> None:
     assert line.gates.look([(GATE, "a")]) == [Outcome.ABSENT], "a day is enough to remember"
 
 
+def test_a_late_copy_of_one_that_has_succeeded_closes_nothing(line: Line) -> None:
+    """It was through before its offset was, and was read and failed again: nobody waits for it, nor behind it."""
+    line.close("a")
+    line.park("b")
+    line.gates.succeeded([(GATE, "a"), (GATE, "b")])
+    assert line.close("b") is Outcome.DUPLICATE
+    assert line.head is None
+    assert line.park("c") == [Outcome.ABSENT]
+    line.close("c")
+    assert line.close("b") is Outcome.DUPLICATE
+    assert line.head == "c"
+
+
 def test_a_full_line_parks_no_more(line: Line) -> None:
     """The bound is told; what stands in line stays as it is."""
     line.close("a")

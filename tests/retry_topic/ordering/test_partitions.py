@@ -14,9 +14,11 @@ from retry_topic.brokers.memory import MemoryBroker
 from retry_topic.brokers.protocol import Delivery, PublishFailure
 from retry_topic.consumer.partitions import OrderedPartitions
 from retry_topic.consumer.reader import OrderedReader
+from retry_topic.headers import retry_id
 from retry_topic.message import Source
 from wheel_sched.store import open_store
 from wheel_sched.store.key_gates import KeyGates, gate_of, scope_of
+from wheel_sched.store.operations.ordering import Owner
 
 PATIENCE_S = 30.0
 PLACE = ("orders", 0)
@@ -171,6 +173,43 @@ def test_what_belongs_to_a_term_that_is_over_is_not_handled(bench: Bench) -> Non
         until(lambda: bench.member.settled == [b"0", b"1", b"2"])
         go_on.set()
     assert bench.seen == [b"0", b"0", b"1", b"2"]
+
+
+def test_a_message_that_is_through_and_is_read_again_does_not_close_its_key(bench: Bench) -> None:
+    """It was retried and succeeded while its offset was not committed: its reader had died.
+
+    The next reader handles it again, since its key is open, and it fails as it did; that one dies before it has told
+    so. Were the key closed now, the third would know the head as one that has succeeded, settle it, and park all that
+    follows for ever.
+    """
+    gate, stem = gate_of(SCOPE, b"k"), retry_id("g", "id-of-orders", 0, "0")
+    first = Owner(SCOPE, "first", bench.gates.own(SCOPE, "first", 60_000).epoch)
+    bench.gates.close(first, [(gate, stem, "k")])
+    bench.gates.succeeded([(gate, stem)])
+    bench.gates.close(first, [(gate, stem, "k")])
+    bench.gates.leave(SCOPE, "first")
+    bench.member.ours = {PLACE: 1}
+    with bench.consumer:
+        bench.member.give(1, b"0", b"1", b"2")
+        until(lambda: len(bench.member.settled) == 3)
+    assert bench.seen == [b"0", b"1", b"2"]
+    assert list(bench.gates.closed()) == []
+
+
+def test_the_failure_of_what_was_through_before_is_told_to_nobody(bench: Bench) -> None:
+    """Its retry topic would have it tried once more than it was."""
+    gate, stem = gate_of(SCOPE, b"k"), retry_id("g", "id-of-orders", 0, "0")
+    first = Owner(SCOPE, "first", bench.gates.own(SCOPE, "first", 60_000).epoch)
+    bench.gates.close(first, [(gate, stem, "k")])
+    bench.gates.succeeded([(gate, stem)])
+    bench.gates.leave(SCOPE, "first")
+    bench.fails = {b"0"}
+    bench.member.ours = {PLACE: 1}
+    with bench.consumer:
+        bench.member.give(1, b"0", b"1")
+        until(lambda: bench.member.settled == [b"0", b"1"])
+    assert (bench.seen, bench.member.forwarded) == ([b"0", b"1"], [])
+    assert list(bench.gates.closed()) == []
 
 
 def test_a_scope_that_is_anothers_makes_the_member_begin_anew(bench: Bench) -> None:

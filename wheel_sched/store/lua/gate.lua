@@ -16,7 +16,7 @@
 --   list <scope, "" = all> <cursor> <count>  answers {cursor, gate, value, parked, ...}
 --   count <topic>...                       answers {closed keys, parked of each topic, ...}
 -- close, park, look and pass answer a code per row: t the scope is another's, nothing was done; and
---   close: o closed with this head, w another head is there
+--   close: o closed with this head, w another head is there, d it has succeeded before: it closes nothing
 --   park:  a the key is open, o this is the head that closed it, d it was parked or finished before, h parked, w full
 --   look:  o this is the head, d it has succeeded before, a neither: it is outside the order
 --   pass:  o the next one is due, or the key is open; a it was not the head
@@ -76,11 +76,15 @@ if verb == 'close' then
     local gate, stem, label = ARGV[at], ARGV[at + 1], ARGV[at + 2]
     local value = redis.call('HGET', gates, gate)
     local head = value and select(4, gate_parts(value))
-    if not value or head == '?' then
-      redis.call('HSET', gates, gate, 'c:' .. ms(s.now) .. ':' .. #label .. ':' .. label .. stem)
-      head = stem
+    if head ~= stem and has_succeeded(stem) then   -- its late second copy has failed; nothing of it is to be waited for
+      codes[#codes + 1] = 'd'
+    else
+      if not value or head == '?' then
+        redis.call('HSET', gates, gate, 'c:' .. ms(s.now) .. ':' .. #label .. ':' .. label .. stem)
+        head = stem
+      end
+      codes[#codes + 1] = head == stem and 'o' or 'w'
     end
-    codes[#codes + 1] = head == stem and 'o' or 'w'
   end
 elseif verb == 'look' then
   for at = 4, #ARGV, 2 do
@@ -120,10 +124,10 @@ elseif verb == 'park' then
     end
     local line = s.base .. 'key:' .. gate
     local code
-    if has_succeeded(stem) then
-      code = 'd'
-    elseif head == stem then
+    if head == stem then   -- before all else: a head that is taken for a copy would never open its key
       code = kind == 'c' and 'o' or 'd'
+    elseif has_succeeded(stem) then
+      code = 'd'
     elseif redis.call('HEXISTS', KEYS[BODY], id) == 1 or redis.call('HEXISTS', KEYS[DEADBODY], id) == 1 then
       code = 'd'
     elseif not value then

@@ -129,6 +129,9 @@ def _close(shard: MemoryShard, call: CloseKeys) -> list[Outcome]:
     outcomes = []
     for name, stem, label in call.rows:
         found = shard.gates.closed.get(name)
+        if (found is None or found.head != stem) and _succeeded(shard, stem):
+            outcomes.append(Outcome.DUPLICATE)
+            continue
         if found is None:
             found = shard.gates.closed[name] = Gate(shard.now_ms, label, stem, released=False)
         elif found.head == UNKNOWN_HEAD:
@@ -170,11 +173,9 @@ def _park(shard: MemoryShard, call: ParkItems) -> list[Outcome]:
 def _parked(shard: MemoryShard, name: str, stem: str, given: Item, cap: int) -> Outcome:
     found = shard.gates.closed.get(name)
     key = encode_text(given.id)
-    if _succeeded(shard, stem):
-        return Outcome.DUPLICATE
     if found is not None and found.head == stem:
         return Outcome.DUPLICATE if found.released else Outcome.DONE
-    if key in shard.items:
+    if _succeeded(shard, stem) or key in shard.items:
         return Outcome.DUPLICATE
     if found is None:
         return Outcome.ABSENT

@@ -68,7 +68,11 @@ class OwnScope:
 
 @dataclass(slots=True)
 class CloseKeys:
-    """Close keys with their heads: (gate, stem, label); DONE, WRONG_STATE (another head), STALE (not the owner)."""
+    """Close keys with their heads: (gate, stem, label).
+
+    DONE; WRONG_STATE: another head is there; DUPLICATE: it has succeeded before, and closes nothing; STALE: not the
+    owner.
+    """
 
     script: ClassVar[str] = "gate"
     writes: ClassVar[bool] = True
