@@ -11,8 +11,8 @@ from celery.exceptions import SoftTimeLimitExceeded
 from wheel_tasks import app, runs
 
 
-def _wrote(what: str) -> None:
-    row = {"name": what, "eta": None, "at": time.time(), "retries": 0, "pid": os.getpid()}
+def _wrote(what: str, retries: int = 0) -> None:
+    row = {"name": what, "eta": None, "at": time.time(), "retries": retries, "pid": os.getpid()}
     runs.rpush(os.environ.get("RUNS", "runs"), json.dumps(row))
 
 
@@ -57,7 +57,7 @@ def progress(self: Any, name: str) -> str:
 
 @app.task(bind=True, name="flaky", autoretry_for=(ConnectionError,), retry_backoff=1, retry_jitter=False, max_retries=2)
 def flaky(self: Any, times: int) -> int:
-    _wrote("flaky")
+    _wrote("flaky", self.request.retries)
     if self.request.retries < times:
         raise ConnectionError(times)
     return int(self.request.retries)
