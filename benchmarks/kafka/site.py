@@ -52,7 +52,7 @@ class Site:
 @contextlib.contextmanager
 def site() -> Iterator[Site]:
     """A broker and a server that are gone at the end."""
-    with bench_server() as server, temporary_kafka(lasting=True) as kafka:
+    with bench_server() as server, temporary_kafka() as kafka:
         yield Site(kafka.bootstrap, server)
 
 

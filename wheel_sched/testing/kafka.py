@@ -134,8 +134,7 @@ class TemporaryKafka:
     It ends with this process, however that ends.
     """
 
-    def __init__(self, folder: Path, classpath: str, *, lasting: bool = False, tls: bool = False) -> None:
-        self._lasting = lasting
+    def __init__(self, folder: Path, classpath: str, *, tls: bool = False) -> None:
         self.folder = folder
         self.port = free_port()
         self.sasl_port = free_port()
@@ -244,7 +243,7 @@ class TemporaryKafka:
             "java",
             *_MEMORY,
             *_COLLECTOR,
-            *(() if self._lasting else _QUICK),
+            "-XX:TieredStopAtLevel=1",  # the optimizing compiler works for minutes before it pays off
             "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
             "-cp",
             self._classpath,
@@ -287,7 +286,6 @@ class TemporaryKafka:
 _MEMORY = ("-Xms1g", "-Xmx1g", "-XX:MetaspaceSize=128m")  # as its own start script has it
 # stops the broker for a millisecond or two, where others do for 20 to 100; a Java without it takes its default
 _COLLECTOR = ("-XX:+IgnoreUnrecognizedVMOptions", "-XX:+UseShenandoahGC")
-_QUICK = ("-XX:TieredStopAtLevel=1",)  # the optimizing compiler pays off after a minute of work, a test is over by then
 _CLUSTER_ID = "d2hlZWwtc2NoZWQtdGVzdA"  # 16 bytes in base64; it must not begin with a dash
 
 
@@ -297,12 +295,10 @@ def _environment() -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def temporary_kafka(*, lasting: bool = False, tls: bool = False) -> Iterator[TemporaryKafka]:
+def temporary_kafka(*, tls: bool = False) -> Iterator[TemporaryKafka]:
     """A broker over a new temporary folder; at the end both are gone. After a kill the next one removes the folder.
 
     Args:
-        lasting: it works for minutes, so that Java compiles it as it does in production. Defaults to False: it is ready
-            sooner, and slower ever after.
         tls: also listen for clients that come over TLS, see `over_tls`; takes another second. Defaults to False.
 
     Raises:
@@ -310,7 +306,7 @@ def temporary_kafka(*, lasting: bool = False, tls: bool = False) -> Iterator[Tem
     """
     classpath = kafka_classpath()
     with temporary_folder("wheel-sched-kafka-") as folder:
-        kafka = TemporaryKafka(folder, classpath, lasting=lasting, tls=tls)
+        kafka = TemporaryKafka(folder, classpath, tls=tls)
         try:
             yield kafka
         finally:
