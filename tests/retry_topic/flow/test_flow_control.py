@@ -177,7 +177,7 @@ def test_old_failures_fade(control: Control, clock: Clock) -> None:
 
 
 def test_failures_fade_when_the_window_was_made_longer(control: Control, clock: Clock) -> None:
-    """A policy that is changed begins its windows anew: none is kept for ever."""
+    """A policy that is changed keeps what was counted, and not for ever."""
     control.admit(CIRCUIT, 1)
     control.report(succeeded=0, failed=3)
     longer = replace(CIRCUIT, within_ms=60_000)
@@ -186,6 +186,13 @@ def test_failures_fade_when_the_window_was_made_longer(control: Control, clock: 
     clock.now_ms += 180_000
     control.report(succeeded=0, failed=1)
     assert control.admit(longer, 1).granted == 1
+
+
+@pytest.mark.parametrize("within_ms", [10_000, 60_000, 3_600_000])
+def test_failures_before_the_first_retry_count_whatever_the_window_is(control: Control, within_ms: int) -> None:
+    """First attempts are reported before any policy is known to the store."""
+    control.report(succeeded=0, failed=4, first=4)
+    assert control.admit(replace(CIRCUIT, within_ms=within_ms), 1).why == "open"
 
 
 def test_spread_dues_are_counted_and_hold_nothing_back(control: Control) -> None:

@@ -34,11 +34,11 @@ local function save(key, name, values)
   redis.call('PEXPIRE', key, KEEP_MS)
   redis.call('ZADD', flows, s.now, name)
 end
--- Two windows slide: what is counted in the one before fades out evenly. One of a later number was of another width.
+-- Two windows slide: what is counted in the one before fades out evenly.
 local function slide(f, width, fields)
   local w = math.floor(s.now / width)
   local age = w - (f.w or 0)
-  if age ~= 0 then
+  if age > 0 then
     for _, name in ipairs(fields) do
       f[name .. '1'] = age == 1 and f[name .. '0'] or 0
       f[name .. '0'] = 0
@@ -107,8 +107,8 @@ local function circuit(dest, wanted)
   if trip == 0 then return wanted end
   local key, name = circuit_of(dest)
   local c = fields_of(key)
-  c.within = within
-  slide(c, within, {'ok', 'bad'})
+  slide(c, c.within or 60000, {'ok', 'bad'})
+  c.within, c.w = within, math.floor(s.now / within)   -- of another width, what is counted goes on in that
   local granted, first, mark = wanted, nil, nil
   local function open()
     c.state, c['until'], c.opens = 'o', s.now + open_ms, (c.opens or 0) + 1

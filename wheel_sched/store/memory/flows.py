@@ -64,7 +64,7 @@ def _forget(shard: MemoryShard) -> None:
 def _slide(numbers: Numbers, now_ms: int, width_ms: int, names: Sequence[str]) -> None:
     window = now_ms // width_ms
     age = window - numbers.get("w", 0)
-    if age != 0:  # below: that window was of another width
+    if age > 0:
         for name in names:
             numbers[f"{name}1"] = numbers.get(f"{name}0", 0) if age == 1 else 0
             numbers[f"{name}0"] = 0
@@ -173,8 +173,9 @@ def _pass_circuit(shard: MemoryShard, call: Admit, destination: str, wanted: int
     """How many pass, when the rest comes again (ms), and why."""
     limits, circuit = call.limits, _circuit(shard, call.topic, destination)
     results = circuit.numbers
-    results["within"] = limits.within_ms
-    _slide(results, shard.now_ms, limits.within_ms, ("ok", "bad"))
+    _slide(results, shard.now_ms, results.get("within", 60_000), ("ok", "bad"))
+    # of another width, what is counted goes on in that
+    results["within"], results["w"] = limits.within_ms, shard.now_ms // limits.within_ms
     _turn(circuit, limits, shard.now_ms)
     granted, first_ms, mark = wanted, 0, "-"
     if circuit.state == "o":
