@@ -273,16 +273,23 @@ def _place_order(place: TimerTaskEntry[Any]) -> tuple[float, int]:
 
 
 def _floor_ms(seconds: float) -> int:
-    """Whole milliseconds, never more than `seconds`: the product may round up to the next."""
+    """The last whole millisecond that is not after `seconds`; the product alone may be off by one either way."""
     now_ms = int(seconds * 1000)
-    return now_ms - 1 if now_ms / 1000 > seconds else now_ms
+    if now_ms / 1000 > seconds:
+        return now_ms - 1
+    return now_ms + 1 if (now_ms + 1) / 1000 <= seconds else now_ms
 
 
 def _deadline_ms(eta: float) -> int:
-    """`eta` in whole milliseconds, rounded up. Not a number is due at once and infinity never, as with kombu's heap."""
+    """The first whole millisecond not before `eta`: what is due now is due by `_floor_ms` of the same float too.
+
+    Not a number is due at once and infinity never, as with kombu's heap.
+    """
     if math.isnan(eta):
         return 0
     if abs(eta) >= FAR_MS / 1000:
         return FAR_MS if eta > 0 else 0
     deadline_ms = max(math.ceil(eta * 1000), 0)
-    return deadline_ms + 1 if deadline_ms / 1000 < eta else deadline_ms
+    if deadline_ms / 1000 < eta:
+        return deadline_ms + 1
+    return deadline_ms - 1 if deadline_ms and (deadline_ms - 1) / 1000 >= eta else deadline_ms
