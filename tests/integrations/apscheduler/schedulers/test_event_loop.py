@@ -38,13 +38,14 @@ class Heard:
         scheduler.add_listener(self._note, mask)
 
     def _note(self, event: Any) -> None:
+        self.events.append(event)
         try:
             asyncio.get_running_loop()
-        except RuntimeError:
+        except RuntimeError:  # in a thread of a pool, as stock: the loop must be woken
             self.elsewhere += 1
             self._loop.call_soon_threadsafe(self._changed.set)
-        self.events.append(event)
-        self._changed.set()
+        else:
+            self._changed.set()
 
     def of(self, code: int) -> list[Any]:
         return [event for event in self.events if event.code & code]

@@ -230,9 +230,12 @@ def test_an_interrupted_loop_is_not_running() -> None:
     scheduler = WheelBlockingScheduler(timezone=UTC)
 
     def interrupt() -> None:
-        while scheduler._alarm._until < time.time():
-            time.sleep(0.001)  # until the loop sleeps: APScheduler swallows an interrupt inside of a listener
-        os.kill(os.getpid(), signal.SIGINT)
+        for _ in range(8):  # it may be awake again by then
+            while scheduler._alarm._until < time.time():
+                time.sleep(0.001)  # until the loop sleeps: APScheduler swallows an interrupt inside of a listener
+            os.kill(os.getpid(), signal.SIGINT)
+            if scheduler._left.wait(5):
+                return
 
     scheduler.add_job(interrupt, "date", run_date=soon())
     scheduler.add_job(os.getpid, "interval", hours=1)
