@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from wheel_sched.errors import ConfigError, Rejected
-from wheel_sched.testing import VirtualClock
+from wheel_sched.testing import VirtualClock, virtual_clock
 from wheel_sched.wheel import TimingWheel
 
 Spawn = Callable[[Callable[[], object]], threading.Thread]
@@ -146,9 +146,27 @@ def test_autojump_at_once_makes_sleeping_free() -> None:
     assert time.monotonic() - start < 5
 
 
-def test_autojump_wakes_sleepers_in_the_order_of_their_deadlines(spawn: Spawn) -> None:
+class RealTime:
+    """In place of `time` in the clock: real time, by which it measures the threshold, passes when the test says so."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+
+@pytest.fixture
+def real_time(monkeypatch: pytest.MonkeyPatch) -> RealTime:
+    """No thread is ever too slow for a threshold."""
+    real = RealTime()
+    monkeypatch.setattr(virtual_clock, "time", real)
+    return real
+
+
+def test_autojump_wakes_sleepers_in_the_order_of_their_deadlines(spawn: Spawn, real_time: RealTime) -> None:
     """Each jump goes to the earliest deadline only; who waits for a call alone does not hold time up."""
-    clock = VirtualClock(autojump_threshold=0.05)
+    clock = VirtualClock(autojump_threshold=0.01)
     answers: list[Any] = []
     idle, idle_answers = threading.Condition(), []
 
@@ -157,26 +175,31 @@ def test_autojump_wakes_sleepers_in_the_order_of_their_deadlines(spawn: Spawn) -
             idle_answers.append(clock.wait(idle, None))
 
     spawn(wait_for_a_call)
-    threads = [spawn(waiter(clock, timeout_ms, answers)) for timeout_ms in (30_000, 10_000, 20_000)]
-    for thread in threads:
-        thread.join(10)
+    threads = {timeout_ms: spawn(waiter(clock, timeout_ms, answers)) for timeout_ms in (30_000, 10_000, 20_000)}
+    clock.wait_for_waiters(4)
+    for timeout_ms in sorted(threads):
+        real_time.seconds += 1
+        threads[timeout_ms].join(10)
     assert answers == [(False, 10_000), (False, 20_000), (False, 30_000)]
     with idle:
         idle.notify()
 
 
-def test_autojump_waits_until_nobody_has_moved_for_the_threshold(spawn: Spawn) -> None:
+def test_autojump_waits_until_nobody_has_moved_for_the_threshold(spawn: Spawn, real_time: RealTime) -> None:
     """A thread that keeps coming back before the threshold has passed keeps time from jumping."""
-    clock, condition = VirtualClock(autojump_threshold=0.5), threading.Condition()
+    clock, condition = VirtualClock(autojump_threshold=0.01), threading.Condition()
     answers: list[Any] = []
-    spawn(waiter(clock, 1000, answers))
+    thread = spawn(waiter(clock, 1000, answers))
     clock.wait_for_waiters()
     with condition:
         for _ in range(5):
+            real_time.seconds += 0.009  # a step of work that is not a wait on the clock
+            time.sleep(0.02)  # in which the waiter looks, twice at most
+            assert (answers, clock.monotonic_ms()) == ([], 0)
             assert clock.wait(condition, 0) is False
-            time.sleep(0.02)  # a step of work that is not a wait on the clock
-    assert (answers, clock.monotonic_ms()) == ([], 0)
-    clock.advance(1000)
+    real_time.seconds += 1
+    thread.join(10)
+    assert answers == [(False, 1000)]
 
 
 def test_without_autojump_time_never_moves_by_itself(spawn: Spawn) -> None:
