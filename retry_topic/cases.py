@@ -59,6 +59,16 @@ class Case:
     def member(self) -> str:
         return f"{self.state.stem}.{self.state.attempt}"
 
+    @property
+    def offset(self) -> int:
+        """Of its record in the log it was read from."""
+        source = self.delivery.message.source
+        return -1 if source is None else int(source.offset)
+
+    def is_there_already(self) -> None:
+        """Nothing of it is to be stored."""
+        self.duplicate, self.decision, self.due_ms, self.dead = True, None, None, None
+
     def attempt(self, shards: int | None, now_ms: int) -> Attempt:
         """The row of the delivery that failed. Without its start nothing is said of how late it was."""
         state, started_ms, number = self.state, self.state.started_ms, self.state.attempt

@@ -207,7 +207,7 @@ class Intake:
             logger.warning("intake.odd_header: %s: %s", state.id, oddity)
         topic = state.original_topic or delivery.message.topic
         repeated = again or delivery.deliveries > 1
-        return Case(delivery, given, state, topic, repeated)
+        return Case(delivery, given, state, topic, repeated, head=state.stem)
 
     def _own_id(self, delivery: Delivery) -> str:
         """An id for a record that has none of its own: its place in the retry topic."""
@@ -386,14 +386,13 @@ def _refused(consumer: BrokerConsumer, pairs: Sequence[tuple[Delivery, Message]]
 
 def _item(case: Case, message: Message) -> tuple[Item, str | None]:
     """What the store is to hold, and why it cannot let it wait, if so. The dead topic keeps what it cannot hold."""
-    topic = case.topic[:_MAX_NAME]
+    topic, gate = case.topic[:_MAX_NAME], case.state.gate
+    refs, route = ((), None) if gate is None else ((ref_of(gate),), route_of(gate))
     try:
-        item = Item(case.member, case.due_ms, encode_body(message), topic)
-        if (gate := case.state.gate) is not None:
-            item.refs, item.route = (ref_of(gate),), route_of(gate)
+        item = Item(case.member, case.due_ms, encode_body(message), topic, refs, route)
         item.check()
     except Rejected as error:
-        return Item(case.member, None, b"", topic), f"unstorable: {error}"
+        return Item(case.member, None, b"", topic, refs, route), f"unstorable: {error}"
     return item, "oversized" if len(item.body) > MAX_BODY_BYTES else None
 
 
@@ -401,7 +400,7 @@ def as_grave(case: Case, now_ms: int) -> tuple[Item, str]:
     """The dead letter the store keeps of a case, and why it died."""
     state = case.state
     group = state.error_fingerprint or _fingerprint(state.error_class or "", state.error_message or "")
-    refs = (f"fp:{group}"[:_MAX_NAME],)
+    refs = (f"fp:{group}"[:_MAX_NAME], *(case.item.refs if case.item is not None else ()))
     error = f"{state.error_class or 'no error'}: {state.error_message or ''}".strip(": ")
     item = case.item or Item(case.member, now_ms, b"", case.topic[:_MAX_NAME])
     return replace(item, due_ms=now_ms, refs=refs), f"{case.dead}: {error}"

@@ -219,9 +219,11 @@ class RetryService:
 
     @property
     def ready(self) -> bool:
-        """Both halves are there: the dispatcher reaches the store, the intake the broker, and may read there."""
+        """Both halves are there: the dispatcher reaches the store, the intake the broker, and what they try there is
+        allowed to them. Which right is missing, the log says."""
         there = not self._away and not self._refused
-        return self._thread.is_alive() and there and self.dispatcher.ready
+        barred = self._owned is not None and self._owned.owned.refusals
+        return self._thread.is_alive() and there and not barred and self.dispatcher.ready
 
     def start(self) -> None:
         """Create the group's topics where they are absent and begin."""

@@ -11,6 +11,10 @@ the step compares with its attempt records, raises these, and refuses the whole 
 id is taken. Then it is asked, and the slice is decided anew, or what has another message's id gets one of its own.
 Nothing of a slice is ever stored behind its position.
 
+Messages of ordering keys lie beside their gates. Where that is another shard than the slice's they are stored there
+first, with a position of the same source in that shard: of a slice that is read again after a crash in between, what
+lies before that position is there already.
+
 Most records are made ready by their herds (`herds`); one that is not, and all of a slice that was refused, go the long
 way through `Intake`.
 
@@ -25,16 +29,19 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
-from retry_topic.brokers.protocol import LogReader, Slice
+from retry_topic.brokers.protocol import Delivery, LogReader, Slice
 from retry_topic.cases import Case, Taken, counted, is_same
-from retry_topic.headers import MAX_COUNT, homeward, retry_id
+from retry_topic.headers import MAX_COUNT, homeward
 from retry_topic.herds import Herds, Ready
 from retry_topic.intake import MAX_BODY_BYTES, Insist, Intake, as_grave
 from retry_topic.message import Message
 from wheel_sched.errors import BrokerUnavailable, StaleCount, StalePosition, TakenId
 from wheel_sched.store import Item, Outcome, Position, Stored, Tries
+from wheel_sched.store.key_gates import route_of
 from wheel_sched.store.operations import new_token
+from wheel_sched.store.plans import shard_of
 
 logger = logging.getLogger("retry_topic.intake")
 
@@ -43,12 +50,17 @@ _ASK_NS = 1_000_000_000  # how long the store's time is counted on from what it 
 
 @dataclass(slots=True)
 class _Work:
-    """A slice on its way: what was read, what is to be stored of it, and where the store's answer comes from."""
+    """A slice on its way: what was read, what is to be stored of it, and where the store's answer comes from.
+
+    `read` lies in the shard of `position`; `elsewhere` is what was stored in others before.
+    """
 
     reader: LogReader
     part: Slice
+    position: Position
     now_ms: int
     read: list[Case | Ready] = field(default_factory=list)
+    elsewhere: list[Case] = field(default_factory=list)
     fresh: list[Case | Ready] = field(default_factory=list)
     items: list[Item] = field(default_factory=list)
     graves: list[tuple[Item, str]] = field(default_factory=list)
@@ -57,14 +69,11 @@ class _Work:
     token: str = ""
     answer: Callable[[], Stored] | None = None
 
-    def unordered(self) -> list[Case | Ready]:
-        """Those of no ordering key."""
-        return [one for one in self.read if one.gate is None]
-
     def cases(self) -> list[Case]:
-        """The same, all as the long way has them."""
-        self.read = [one.case() if isinstance(one, Ready) else one for one in self.read]
-        return [one for one in self.read if isinstance(one, Case) and one.gate is None]
+        """What was read, all as the long way has it."""
+        cases = [one.case() if isinstance(one, Ready) else one for one in self.read]
+        self.read = [*cases]
+        return cases
 
 
 class SliceIntake(Intake):
@@ -76,7 +85,6 @@ class SliceIntake(Intake):
 
     _underway: _Work | None = None
     _herds: Herds | None = None
-    _source = ""  # of the slice whose ordered messages are being stored
     _asked_ns: int | None = None
     _said_ms = 0
 
@@ -100,16 +108,16 @@ class SliceIntake(Intake):
 
         A slice of the same source behind one that the store refused is dropped: the reader comes to it again.
         """
-        work = _Work(reader, part, self._now_ms(insist))
+        position = Position(part.source, part.expected, part.next)
+        work = _Work(reader, part, position, self._now_ms(insist))
         self._read(work)
         before, rewound = self._end(insist)
         if rewound != part.source:
-            ordered = [one for one in work.read if isinstance(one, Case) and one.gate is not None]
-            if ordered:
-                self._take_ordered(part, ordered, insist)
+            if self._home.store.shards > 1:
+                self._store_elsewhere(work, insist)
             self._plan(work, insist, counted=False)
             work.answer = self._home.store.begin_accept(
-                _position(part), work.items, work.graves, tries=work.tries, token=work.token
+                position, work.items, work.graves, tries=work.tries, token=work.token
             )
             self._underway = work
         return before
@@ -129,11 +137,15 @@ class SliceIntake(Intake):
             self._rewind(work.reader, part.source, stored.position, part.expected, insist)
             return [], part.source
         work.reader.done(part)
+        self._note(work, insist)
+        return self._tell([*work.elsewhere, *work.read]), None
+
+    def _note(self, work: _Work, insist: Insist) -> None:
+        """What is stored is counted, for people."""
         if self._history:
             rows = self._rows([one.case() if isinstance(one, Ready) else one for one in work.fresh], work.now_ms)
             insist(lambda: self._home.store.log(rows, keep=self._history))
         self._count_spread(work.fresh)
-        return self._tell(work.read), None
 
     def _read(self, work: _Work) -> None:
         """Decide what is to become of each record, by its headers."""
@@ -142,19 +154,21 @@ class SliceIntake(Intake):
             longest = self._reference_above or MAX_BODY_BYTES
             herds = self._herds = Herds(self.policies, self._rng, longest)
         told_alike = not self._spring and not self._secrets  # then headers have what no herd knows of
-        for (
-            delivery
-        ) in work.part.deliveries:  # one after the other through all of it: what is at hand is quick to reach
+        for delivery in work.part.deliveries:  # each through all of it: what is at hand is quick to reach
             ready = herds.ready(delivery, work.now_ms) if told_alike else None
             if ready is not None:
                 work.read.append(ready)
                 continue
-            case = self._case(delivery, again=False)
+            case = self._decided(delivery, work.now_ms)
             work.read.append(case)
-            if case.gate is None:
-                self._decide(case, work.now_ms)
-                if told_alike:
-                    herds.learn(case)
+            if told_alike and case.gate is None:
+                herds.learn(case)
+
+    def _decided(self, delivery: Delivery, now_ms: int) -> Case:
+        """A record as its headers have it."""
+        case = self._case(delivery, again=False)
+        self._decide(case, now_ms)
+        return case
 
     def look_back(self, reader: LogReader, insist: Insist) -> None:
         """The store's server may be another one, which knows less: what it does not know of is read to it again.
@@ -175,23 +189,54 @@ class SliceIntake(Intake):
         logger.warning("intake.rewound: %s is taken in up to %s, not %s", source, position, expected)
         insist(lambda: reader.rewind(source, position))
 
-    def _take_ordered(self, part: Slice, cases: Sequence[Case], insist: Insist) -> None:
-        """Store messages of ordering keys beside their gates, which may lie elsewhere than the slice's position.
+    def _store_elsewhere(self, work: _Work, insist: Insist) -> None:
+        """Store messages of ordering keys whose gates lie in other shards than the slice; it is left with the rest."""
+        shards = self._home.store.shards
+        here = shard_of(work.part.source, shards)
+        away: dict[int, list[Case]] = {}
+        rest: list[Case | Ready] = []
+        for one in work.read:
+            if isinstance(one, Case) and one.gate and (shard := shard_of(route_of(one.gate), shards)) != here:
+                away.setdefault(shard, []).append(one)
+            else:
+                rest.append(one)
+        for shard, cases in away.items():
+            work.elsewhere += self._store_in(shard, work, cases, insist)
+        work.read = rest
 
-        So they are stored before it moves. A crash in between repeats them; what is repeated is known by its record for
-        an hour, and beyond that by being there still.
-        """
-        self._source = part.source
-        self._keep(cases, insist)
-        dead = [case for case in cases if case.dead is not None and not case.duplicate]
-        if dead:
-            insist(lambda: self._tell_dead(dead))
+    def _store_in(self, shard: int, work: _Work, cases: list[Case], insist: Insist) -> list[Case]:
+        """Store messages of a slice in a shard where only keys with an order bring it, up to the slice's end."""
+        part, place = work.part, (work.part.source, shard)
+        while True:
+            known = self._known.get(place)
+            if known is not None and known > (part.expected or 0):  # it was read before, and not stored to its end
+                for case in cases:
+                    if case.offset < known:
+                        case.is_there_already()
+            left = [case for case in cases if not case.duplicate]
+            if not left:
+                return cases
+            position = Position(part.source, known, part.next, route_of(left[0].gate or ""))
+            ahead = _Work(work.reader, part, position, work.now_ms, [*left])
+            self._plan(ahead, insist, counted=False)
+            stored = self._stored(ahead, insist)
+            if isinstance(stored, Stored):
+                self._known[place] = part.next
+                self._note(ahead, insist)
+                return cases
+            if known is not None and (stored.position or 0) < known:
+                logger.warning(
+                    "intake.shard_fell_back: shard %d knows of %s up to %s, not %s: what it had stored since is lost",
+                    *(shard, part.source, stored.position, known),
+                )
+            self._known[place] = stored.position
+            # what was decided by counts that another member raised with these very records is nothing to go by
+            cases = [self._decided(case.delivery, work.now_ms) for case in cases]
 
-    def _record_key(self, case: Case) -> str:
-        """Under the name for ever of its partition: a retry topic made anew has other records at old places."""
-        source = case.delivery.message.source
-        offset = source.offset if source is not None else ""
-        return f"{retry_id(self._group, self._source, 0, offset)}#"
+    @cached_property
+    def _known(self) -> dict[tuple[str, int], int | None]:
+        """Positions of sources in shards that are not theirs, as last heard of."""
+        return {}
 
     def _stored(self, work: _Work, insist: Insist) -> Stored | StalePosition:
         """The store's word on a slice; one that it refused is put to it anew."""
@@ -202,7 +247,7 @@ class SliceIntake(Intake):
                 if answer is not None:
                     return answer()
                 return self._home.store.accept(
-                    _position(work.part), work.items, work.graves, tries=work.tries, token=work.token
+                    work.position, work.items, work.graves, tries=work.tries, token=work.token
                 )
             except (StaleCount, TakenId) as refusal:
                 return refusal
@@ -221,7 +266,7 @@ class SliceIntake(Intake):
 
     def _plan(self, work: _Work, insist: Insist, *, counted: bool) -> None:
         """What is to be stored of a slice that is decided, by counts of the store or of headers; its dead are told."""
-        doomed = [one for one in work.read if isinstance(one, Case) and one.dead is not None and one.gate is None]
+        doomed = [one for one in work.read if isinstance(one, Case) and one.dead is not None]
         if doomed and not counted:
             self._decide_anew(work, doomed, insist)  # nobody is told of a death by headers alone
         fresh = self._distinct(work)
@@ -233,7 +278,7 @@ class SliceIntake(Intake):
         work.token, work.fresh = new_token(), fresh
         if self._home.by_source:  # a slice lies in one shard with its position
             for one in fresh:
-                if one.item is not None:
+                if one.item is not None and one.gate is None:
                     one.item.route = work.part.source
         work.items = [one.item for one in fresh if one.dead is None and one.item is not None]
         work.graves = [as_grave(case, work.now_ms) for case in dead]
@@ -244,22 +289,20 @@ class SliceIntake(Intake):
         self._count_alone(cases, insist)
         work.now_ms = insist(self._home.store.now_ms)
         for case in cases:
-            if case.duplicate:
-                case.decision = case.due_ms = case.dead = None
-            else:
+            if not case.duplicate:
                 self._decide(case, work.now_ms)
 
     def _make_way(self, work: _Work, insist: Insist) -> None:
         """Leave out what is there already; what has another message's id gets one of its own."""
         cases = [case for case in work.cases() if not case.duplicate]
         members = [case.member for case in cases]
-        route = work.part.source if self._home.by_source else None
+        route = (work.position.route or work.part.source) if self._home.by_source else None
         stored = insist(lambda: self._home.store.get(members, route=route))
         for case, found in zip(cases, stored, strict=True):
             if found is None:
                 continue
             if case.is_in(found) or (case.dead is not None and found.state == "dead" and not found.body):
-                case.duplicate, case.decision, case.due_ms, case.dead = True, None, None, None
+                case.is_there_already()
             else:
                 self._give_another_id(case)
 
@@ -280,6 +323,7 @@ class SliceIntake(Intake):
         counts = dict(zip(asked, known, strict=True))
         for case in cases:
             case.state = counted(case.state, counts[f"{case.state.id}!"])
+            case.head = case.state.stem  # as its ordering key knows it
         others = list({case.tries_key for case in cases} - counts.keys())
         if others:
             known = insist(lambda: store.remember([(key, 0, 0) for key in others]))
@@ -293,13 +337,13 @@ class SliceIntake(Intake):
         stored = insist(lambda: store.get(members, anywhere=True))
         for case, found in zip(behind, stored, strict=True):
             if case.is_in(found):
-                case.duplicate = True
+                case.is_there_already()
             else:
                 case.state = replace(case.state, attempt=min(case.state.attempt + 1, MAX_COUNT))
 
     def _distinct(self, work: _Work) -> list[Case | Ready]:
         """One of several records of one failure; another message under its id gets an id of its own."""
-        fresh = [one for one in work.unordered() if not one.duplicate]
+        fresh = [one for one in work.read if not one.duplicate]
         if len({one.member for one in fresh}) == len(fresh):
             return fresh  # as usual
         seen: dict[str, Message] = {}
@@ -310,7 +354,7 @@ class SliceIntake(Intake):
             member = case.member
             if member in seen:
                 if is_same(seen[member], case.delivery.message):
-                    case.duplicate, case.decision = True, None
+                    case.is_there_already()
                     continue
                 while member in seen:
                     self._give_another_id(case)
@@ -346,7 +390,3 @@ class SliceIntake(Intake):
             for failure in self._home.broker.publish(again):
                 if failure is not None:
                     logger.error("intake.dead_topic_refused: %s; the store has the letter", failure.reason)
-
-
-def _position(part: Slice) -> Position:
-    return Position(part.source, part.expected, part.next)

@@ -46,6 +46,10 @@ class Settings:
             least once, with the headers `retry-id` and `retry-attempt`. Defaults to True.
         secrets: file of the secrets that headers are signed with, one a line, the first one signs. Defaults to None:
             headers are not signed.
+        retry_topic: where a group's consumers put what failed, for commands that are about one group. Defaults to None:
+            the topic named after it.
+        redelivery_topic: where due retries come back for that group alone. Defaults to None, likewise.
+        dead_topic: where its messages go that are given up. Defaults to None, likewise.
     """
 
     store: str = "embedded:.wheel-sched"
@@ -59,6 +63,9 @@ class Settings:
     group_protocol: str | None = None
     transactions: bool = True
     secrets: str | None = None
+    retry_topic: str | None = None
+    redelivery_topic: str | None = None
+    dead_topic: str | None = None
 
 
 NAMES = tuple(spec.name for spec in fields(Settings))

@@ -105,6 +105,12 @@ def ordered_state(
     return replace(_rooted(group, message, state, topic_id), ordering=gate, consumer_group=group)
 
 
+def is_of_its_place(group: str, message: Message, state: RetryState, topic_id: str | None = None) -> bool:
+    """Whether an id was made of the place its message was read at: no other message has it, whatever headers say."""
+    source = message.source
+    return source is not None and state.id == retry_id(group, topic_id or source.topic, source.partition, source.offset)
+
+
 def parked_message(
     group: str,
     message: Message,

@@ -12,11 +12,17 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from retry_topic.brokers.protocol import Delivery
-from retry_topic.consumer.failing import failed_message, ordered_state, parked_message, retry_state
+from retry_topic.consumer.failing import (
+    failed_message,
+    is_of_its_place,
+    ordered_state,
+    parked_message,
+    retry_state,
+)
 from retry_topic.consumer.heads import Give
 from retry_topic.consumer.keeper import Keeper
 from retry_topic.consumer.settling import Outcome, Sink
@@ -147,14 +153,17 @@ class Lanes(Keeper):
     def _close(self) -> None:
         while self._failing and not self._lost.is_set():
             part = self._failing[:200]
-            rows = [(lane.gate, state.stem, _label(one.delivery.message)) for lane, state, one in part]
+            rows = [
+                (lane.gate, state.stem, self._placed(one.delivery, state), _label(one.delivery.message))
+                for lane, state, one in part
+            ]
             fates = self._gates.close(self._owner, rows)
             del self._failing[: len(part)]
             for (lane, _, outcome), fate in zip(part, fates, strict=True):
                 if fate is Fate.STALE:
                     self._lose()
                     return
-                if fate is Fate.DUPLICATE:  # it was through before it was read again: this failure is no news
+                if fate is Fate.DUPLICATE:  # it had ended before it was read again: this failure is no news
                     self._sink.put(Outcome(outcome.delivery, "acknowledged"))
                 else:
                     self._closed.add(lane.gate)
@@ -185,51 +194,72 @@ class Lanes(Keeper):
 
     def _park(self, lane: Lane) -> None:
         """Park what waits in a closed key's lane, in order; when the key turns out to be open, go on handling."""
-        rows: list[tuple[str, str, Item]] = []
-        for delivery, state in list(lane.waiting)[:_PARKED_AT_ONCE]:
-            try:
-                item = self._parked(delivery.message, state, lane.gate)
-            except Rejected as error:
-                if rows:
-                    break  # those before it first
-                lane.waiting.popleft()
-                self._sink.put(self._unparkable(delivery, state, error))
-                self._wake(0.0)
-                return
-            rows.append((lane.gate, state.stem, item))
-        fates = self._gates.park(self._owner, self._cap, rows)
-        start = head = False
-        for fate in fates:
+        head, left = False, 0  # so many stay in front: the head, and what there is no room for
+        for fate in self._fates(lane):
             if fate is Fate.STALE:
                 self._lose()
                 return
-            if fate is Fate.WRONG_STATE:
-                lane.full_until = time.monotonic() + _FULL_S
-                break
             if fate is Fate.ABSENT:
                 self._closed.discard(lane.gate)
-                start = True
-                break
-            if fate is Fate.DONE:  # the head itself, read again after a crash: those behind it are parked now
-                head = True
+                self._start(lane)
+                return
+            if fate is Fate.WRONG_STATE:
+                left += 1
                 continue
-            place = 1 if head else 0
-            delivery = lane.waiting[place][0]
-            del lane.waiting[place]
-            self._sink.put(Outcome(delivery, "parked" if fate is Fate.HELD else "acknowledged"))
-        if start or head:
-            self._start(lane, head=head)
+            delivery, state = lane.waiting[left]
+            del lane.waiting[left]
+            if fate is Fate.DONE:  # the head itself, read again after a crash: those behind it are parked now
+                head, left = True, left + 1
+                lane.waiting.appendleft((delivery, state))
+            else:
+                self._sink.put(Outcome(delivery, "parked" if fate is Fate.HELD else "acknowledged"))
+        if head:
+            self._start(lane, head=True)
         elif not lane.waiting:
             self._dirty.pop(lane.gate, None)
             del self._lanes[lane.gate]
         else:  # there is more of it, or no room in the line
+            lane.full_until = time.monotonic() + _FULL_S if left else 0.0
             self._wake(lane.full_until)
 
-    def _parked(self, message: Message, state: RetryState, gate: str) -> Item:
-        body = encode_body(parked_message(self._group, message, state, self._secrets, self._topics))
-        item = Item(f"{state.stem}.0", None, body, message.topic[:249], (ref_of(gate),), route_of(gate))
-        item.check()
-        return item
+    def _fates(self, lane: Lane) -> Iterator[Fate]:
+        """What the store says of those in a lane that are to be parked, one after the other, from the first on.
+
+        When there is no room for them the head may be behind: it was read again with others that are through, and only
+        it moves the line. So all are asked for then, as into a line with no room at all, which parks none.
+        """
+        waiting = list(lane.waiting)
+        rows, problem = self._rows(lane, waiting[:_PARKED_AT_ONCE])
+        if problem is not None and not rows:
+            delivery, state = lane.waiting.popleft()
+            self._sink.put(self._unparkable(delivery, state, problem))
+            return
+        fates = self._gates.park(self._owner, self._cap, rows)
+        yield from fates
+        if Fate.WRONG_STATE in fates and Fate.DONE not in fates:
+            rows, _ = self._rows(lane, waiting[len(rows) :], bodies=False)
+            yield from self._gates.park(self._owner, 0, rows)
+
+    def _rows(
+        self, lane: Lane, waiting: Iterable[tuple[Delivery, RetryState]], *, bodies: bool = True
+    ) -> tuple[list[tuple[str, str, bool, Item]], Rejected | None]:
+        """As the store wants them, up to the first that cannot be parked, and why it cannot."""
+        rows: list[tuple[str, str, bool, Item]] = []
+        refs, route = (ref_of(lane.gate),), route_of(lane.gate)
+        for delivery, state in waiting:
+            message = delivery.message
+            try:
+                parked = parked_message(self._group, message, state, self._secrets, self._topics) if bodies else None
+                body = b"" if parked is None else encode_body(parked)
+                item = Item(f"{state.stem}.0", None, body, message.topic[:249], refs, route)
+                item.check()
+            except Rejected as problem:
+                return rows, problem
+            rows.append((lane.gate, state.stem, self._placed(delivery, state), item))
+        return rows, None
+
+    def _placed(self, delivery: Delivery, state: RetryState) -> bool:
+        return is_of_its_place(self._group, delivery.message, state, self._topic_id)
 
     def _unparkable(self, delivery: Delivery, state: RetryState, error: Rejected) -> Outcome:
         failure = Failure(error_class="ordering", message=f"it cannot be parked: {error}", verdict="dead")

@@ -105,6 +105,7 @@ class ClaimPublisher:
                 if went_out:
                     return self._went_out(batch, claim, list(messages), answers)
             except (BrokerError, StoreError) as error:
+                self._store.owned.failed(claim.shard, error)
                 if failures == 0:
                     logger.warning("owning.away: %s", error)
             if self._stopping.wait(_AGAIN_S[min(failures, len(_AGAIN_S) - 1)]):
@@ -164,6 +165,7 @@ class ClaimPublisher:
             except Fenced:
                 return None
             except (BrokerError, StoreError) as error:
+                self._store.owned.failed(claim.shard, error)
                 if failures == 0:
                     logger.warning("owning.away: %s", error)
             if self._stopping.wait(_AGAIN_S[min(failures, len(_AGAIN_S) - 1)]):

@@ -22,8 +22,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from retry_topic.brokers.protocol import ClaimSender
-from wheel_sched.errors import StaleEpoch, WheelSchedError
+from retry_topic.brokers.protocol import ClaimSender, Fenced
+from wheel_sched.errors import BrokerError, BrokerUnavailable, StaleEpoch, WheelSchedError
 from wheel_sched.store import DelayStore
 from wheel_sched.store.items import Ownership, Resolved
 from wheel_sched.store.operations import Call, Own, Resolve
@@ -44,6 +44,7 @@ class Owned:
     ready: bool = False
     identity: object = None
     suspect: bool = False  # the store may have lost writes since: its open claims are to be looked at
+    refused: str | None = None  # why the broker does not let us: repeating it changes nothing until a right is given
 
 
 class Shards:
@@ -89,6 +90,20 @@ class Shards:
         with self._lock:
             owned = self._owned.get(shard)
             return owned is not None and owned.ready and not owned.suspect
+
+    @property
+    def refusals(self) -> list[str]:
+        """What the broker refuses us in shards of ours, in its words; they wait until it does not."""
+        with self._lock:
+            return [owned.refused for owned in self._owned.values() if owned.refused is not None]
+
+    def failed(self, shard: int, error: Exception) -> None:
+        """The broker has not done what was asked of it for a shard."""
+        if isinstance(error, BrokerError) and not isinstance(error, BrokerUnavailable | Fenced):
+            with self._lock:
+                owned = self._owned.get(shard)
+                if owned is not None:
+                    owned.refused = str(error)
 
     def elsewhere_until_ms(self, shard: int) -> int:
         """Until when another process owns it, by the store's clock; 0 when none is known to."""
@@ -196,6 +211,8 @@ class Shards:
         """The publisher has said what became of a claim."""
         with self._lock:
             self._open[shard].pop(number, None)
+            if (owned := self._owned.get(shard)) is not None:
+                owned.refused = None
 
     def is_open(self, shard: int, number: int) -> bool:
         """Whether the publisher has yet to say what became of a claim."""
@@ -270,7 +287,7 @@ class Shards:
                     owned.identity = self._store.backend.identity()
                     number = self._sender.take_over(shard)
                     self._settle_open(shard, owned, number)
-                    owned.ready = True
+                    owned.ready, owned.refused = True, None
                 logger.info("owning.taken_over: shard %d, epoch %d, claim %s", shard, owned.epoch, number)
                 return
             except StaleEpoch:
@@ -278,6 +295,7 @@ class Shards:
                     self._drop(shard, owned)
                 return
             except Exception as error:
+                self.failed(shard, error)
                 if not isinstance(error, WheelSchedError):
                     logger.exception("owning.take_over_failed")
                 else:

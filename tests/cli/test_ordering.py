@@ -41,9 +41,9 @@ def line(sharded: Home) -> tuple[str, list[str]]:
         state = ordered_state("billing", message, RetryState(), GATE)
         body = encode_body(parked_message("billing", message, state))
         items.append((state.stem, Item(f"{state.stem}.0", FUTURE_MS, body, "orders", (ref_of(GATE),), route_of(GATE))))
-    gates.close(owner, [(GATE, items[0][0], "customer-7")])
+    gates.close(owner, [(GATE, items[0][0], True, "customer-7")])
     sharded.store.schedule([items[0][1]])
-    assert gates.park(owner, 10, [(GATE, stem, item) for stem, item in items[1:]]) == [Outcome.HELD] * 2
+    assert gates.park(owner, 10, [(GATE, stem, True, item) for stem, item in items[1:]]) == [Outcome.HELD] * 2
     return items[0][1].id, [item.id for _, item in items[1:]]
 
 

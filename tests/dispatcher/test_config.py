@@ -48,6 +48,20 @@ def test_a_batch_has_an_upper_bound(name: str) -> None:
         DispatcherConfig(**{name: MAX_BATCH + 1})
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    ["x" * 100_000, [0] * 100_000, -(10**3_000), 10**3_000, -(10**5_000), 10**5_000],
+    ids=("text", "list", "below", "above", "far below", "far above"),
+)
+def test_a_huge_value_is_not_quoted_whole(wrong: Any) -> None:
+    """Nor is one that Python refuses to write out: it is still told which setting is wrong."""
+    with pytest.raises(ConfigError) as caught:
+        DispatcherConfig(batch=wrong)
+    (problem,) = caught.value.problems
+    assert problem.startswith("expected batch to be ")
+    assert len(problem) < 200
+
+
 @pytest.mark.parametrize("name", ["lapse_cap", "dead_cap", "dead_age_ms"])
 def test_zero_lifts_a_bound(name: str) -> None:
     """Any number of lapses, any number of dead letters, kept for ever."""

@@ -36,11 +36,11 @@ class Line:
         self.gates = KeyGates(self.store)
         self.owner = Owner(SCOPE, "me", self.gates.own(SCOPE, "me", 60_000).epoch)
 
-    def close(self, stem: str, gate: str = GATE) -> Outcome:
-        return self.gates.close(self.owner, [(gate, stem, "k")])[0]
+    def close(self, stem: str, gate: str = GATE, *, placed: bool = True) -> Outcome:
+        return self.gates.close(self.owner, [(gate, stem, placed, "k")])[0]
 
-    def park(self, *stems: str, gate: str = GATE, cap: int = 100) -> list[Outcome]:
-        rows = [(gate, stem, item(stem, 0, gate)) for stem in stems]
+    def park(self, *stems: str, gate: str = GATE, cap: int = 100, placed: bool = True) -> list[Outcome]:
+        rows = [(gate, stem, placed, item(stem, 0, gate)) for stem in stems]
         return self.gates.park(self.owner, cap, rows)
 
     def released(self) -> list[str]:
@@ -181,6 +181,28 @@ def test_a_head_that_is_given_up_in_the_store_lets_the_next_one_follow(line: Lin
             line.store.sweep(lapse_cap=1)
     assert line.head == "b"
     assert line.released() == ["b.0"]
+
+
+@pytest.mark.parametrize("end", ["by the intake", "in the store", "in line"])
+def test_what_was_given_up_is_known_at_its_own_place(line: Line, end: str) -> None:
+    """Read again after a crash it neither closes its key nor stands in line; who copied its id is another message."""
+    line.close("z" if end == "in line" else "a")
+    if end == "in line":
+        line.park("a")
+        line.store.cancel(["a.0"], route=route_of(GATE))
+    elif end == "in the store":
+        line.store.schedule([item("a", 1, due_ms=line.now_ms)])
+        line.store.cancel(["a.1"], route=route_of(GATE))
+    else:
+        line.gates.given_up([(GATE, "a")])
+    assert line.close("a", gate_of(SCOPE, b"other")) is Outcome.DUPLICATE
+    line.close("z")
+    assert line.park("a") == [Outcome.DUPLICATE]
+    assert line.gates.look([(GATE, "a")]) == [Outcome.ABSENT], "a letter let out again is handled outside the order"
+    assert line.close("a", gate_of(SCOPE, b"other"), placed=False) is Outcome.DONE
+    assert line.park("a", placed=False) == [Outcome.HELD]
+    line.now_ms += 86_400_001
+    assert line.close("a", gate_of(SCOPE, b"third")) is Outcome.DONE
 
 
 def test_settling_a_head_that_was_published_keeps_the_key_closed(line: Line) -> None:

@@ -56,7 +56,7 @@ class Key:
         self.head: str | None = None
         self.kind = "c"
         self.line: list[str] = []
-        self.done: set[str] = set()
+        self.ended: set[str] = set()
         self.known: set[str] = set()  # in the store, wherever
         self.seen = 0
 
@@ -81,7 +81,7 @@ class History:
         return Item(f"{stem}.0", due_ms, b"", "t", (ref_of(gate),), route_of(gate))
 
     def park(self, place: int, stem: str) -> Outcome:
-        return self.gates.park(self.owner, CAP, [(self.names[place], stem, self.item(place, stem))])[0]
+        return self.gates.park(self.owner, CAP, [(self.names[place], stem, True, self.item(place, stem))])[0]
 
     def step(self, action: str, place: int, number: int) -> None:
         key, gate = self.keys[place], self.names[place]
@@ -90,14 +90,14 @@ class History:
             key.seen += 1
         elif action == "again" and key.seen:
             stem = f"{place}m{number % key.seen}"
-            if key.head is None and stem not in key.done | key.known:
+            if key.head is None and stem not in key.ended | key.known:
                 return  # it would be handled as a new one
             self.arrive(key, place, stem)
         elif action in ("succeed", "give up") and key.head is not None:
             passed = self.gates.succeeded if action == "succeed" else self.gates.given_up
             head = key.head
             assert passed([(gate, head), (gate, head)]) == [Outcome.DONE, Outcome.ABSENT]
-            key.done |= {head} if action == "succeed" else set()
+            key.ended.add(head)
             key.follow()
         elif action in ("die in the store", "cancel") and key.head is not None and key.head in key.known:
             self.end(key, key.head, action)
@@ -111,7 +111,7 @@ class History:
     def arrive(self, key: Key, place: int, stem: str) -> None:
         full = self.length(place) >= CAP
         answer = self.park(place, stem)
-        if stem in key.done:
+        if stem in key.ended:
             assert answer is Outcome.DUPLICATE
         elif key.head == stem:
             assert answer is (Outcome.DUPLICATE if key.kind == "r" else Outcome.DONE)
@@ -120,7 +120,7 @@ class History:
         elif key.head is None:
             assert answer is Outcome.ABSENT
             # it is handled, and fails: the key is closed, its retry waits in the store
-            assert self.gates.close(self.owner, [(self.names[place], stem, "k")]) == [Outcome.DONE]
+            assert self.gates.close(self.owner, [(self.names[place], stem, True, "k")]) == [Outcome.DONE]
             self.store.schedule([self.item(place, stem, 0)])
             key.head, key.kind = stem, "c"
             key.known.add(stem)
@@ -150,6 +150,7 @@ class History:
                 for other in self.keys:
                     other.known.discard(one.id[:-2])
             self.store.settle(claim, [*rest, *dead])
+        key.ended.add(stem)
         key.follow()
 
     def check(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from wheel_sched.errors import ConfigError
-from wheel_sched.store.items import MAX_BATCH
+from wheel_sched.store.items import MAX_BATCH, quoted
 
 _DAY_MS = 86_400_000
 
@@ -56,10 +56,10 @@ class DispatcherConfig:
             value = getattr(self, spec.name)
             bound = least.get(spec.name, 1)
             if type(value) is not int or value < bound:
-                problems.append(f"expected {spec.name} to be a whole number from {bound} up, got: {value!r}")
+                problems.append(f"expected {spec.name} to be a whole number from {bound} up, got: {quoted(value)}")
         for name in ("batch", "push_batch"):
             value = getattr(self, name)
             if type(value) is int and value > MAX_BATCH:
-                problems.append(f"expected {name} to be at most {MAX_BATCH}, got: {value}")
+                problems.append(f"expected {name} to be at most {MAX_BATCH}, got: {quoted(value)}")
         if problems:
             raise ConfigError(problems)

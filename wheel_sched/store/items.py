@@ -132,12 +132,13 @@ class Position:
     """How far the log of a source is taken in, before and after a call that stores a slice of it.
 
     The position moves in the step that stores the slice, and only from `expected`: whoever comes late, or read another
-    slice, stores nothing. All items of the slice must have the `source` as their route.
+    slice, stores nothing. All items of the slice must lie in one shard, which has a position of its own.
 
     Args:
         source: a name for ever of one partition of one topic, for one reader.
         expected: what the store must have now; None: nothing yet.
         next: the position behind the slice.
+        route: decides the shard. Defaults to the source.
 
     Raises:
         Rejected: from `check`.
@@ -146,9 +147,12 @@ class Position:
     source: str
     expected: int | None
     next: int
+    route: str | None = None
 
     def check(self) -> None:
         check_name(self.source, "source")
+        if self.route is not None:
+            check_name(self.route, "route")
         numbers = (self.next,) if self.expected is None else (self.expected, self.next)
         if not self.source or any(type(number) is not int or not 0 <= number < 2**63 for number in numbers):
             raise Rejected(f"expected a source and positions from 0 up, got: {self!r}; nothing was stored")
@@ -168,7 +172,7 @@ def check_id(item_id: str) -> None:
 
 def _check_text(text: str, what: str) -> None:
     if not _is(text, str):
-        raise Rejected(f"expected {what} to be text, got: {_short(repr(text))}; nothing was stored")
+        raise Rejected(f"expected {what} to be text, got: {quoted(text)}; nothing was stored")
     if len(text) > MAX_ID_BYTES or (not text.isascii() and len(_encoded(text, what)) > MAX_ID_BYTES):
         raise Rejected(f"expected {what} of at most {MAX_ID_BYTES} bytes, got: {_short(text)!r}; nothing was stored")
 
@@ -212,6 +216,14 @@ def _is(value: object, kind: type) -> bool:
 
 def _short(text: str) -> str:
     return text if len(text) <= 60 else f"{text[:57]}... ({len(text)} characters)"
+
+
+def quoted(value: object) -> str:
+    """A value as an error's text has it: no more than the beginning of a long one."""
+    try:
+        return _short(repr(value))
+    except Exception:  # an integer of over 4,300 digits, or somebody's own __repr__
+        return f"a value of type {type(value).__name__} that cannot be shown"
 
 
 Tries = tuple[str, int, int | None]

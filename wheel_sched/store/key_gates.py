@@ -87,17 +87,17 @@ class KeyGates:
         """Give a scope up, so that another can take it at once."""
         self._one(scope, OwnScope(scope, holder, 0))
 
-    def close(self, owner: Owner, rows: Sequence[tuple[str, str, str]]) -> list[Outcome]:
-        """Close gates: (gate, stem, label for people); see `CloseKeys`."""
+    def close(self, owner: Owner, rows: Sequence[tuple[str, str, bool, str]]) -> list[Outcome]:
+        """Close gates: (gate, stem, placed, label for people); see `CloseKeys`."""
         return self._paged(owner.scope, rows, lambda part: CloseKeys(owner, part))
 
-    def park(self, owner: Owner, cap: int, rows: Sequence[tuple[str, str, Item]]) -> list[Outcome]:
-        """Put items in line: (gate, stem, item); see `ParkItems`.
+    def park(self, owner: Owner, cap: int, rows: Sequence[tuple[str, str, bool, Item]]) -> list[Outcome]:
+        """Put items in line: (gate, stem, placed, item); see `ParkItems`.
 
         Raises:
             Rejected: an item is malformed; none was parked.
         """
-        for _, _, item in rows:
+        for *_, item in rows:
             item.check()
         return self._paged(owner.scope, rows, lambda part: ParkItems(owner, cap, part))
 

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any, TypeVar
 
-from wheel_sched.errors import NamespaceMismatch, Rejected, StaleCount
+from wheel_sched.errors import NamespaceMismatch, Rejected, StaleCount, StalePosition
 from wheel_sched.store.items import (
     MAX_BATCH,
     MAX_DUE_MS,
@@ -163,21 +163,33 @@ class Plans:
         routed = [*items, *(item for item, _ in graves)]
         if len(routed) > MAX_BATCH:
             raise Rejected(f"at most {MAX_BATCH} items a slice, got: {len(routed)}; nothing was stored")
+        route = position.route or position.source
+        shard = shard_of(route, self.shards)
         for item in routed:
             item.check()
-            if item.route != position.source and self.shards > 1:
-                raise Rejected(f"expected the source {position.source!r} as route, got: {item.route!r}")
+            if self.shards > 1 and item.route != route and shard_of(item.route or item.id, self.shards) != shard:
+                raise Rejected(f"expected a route into the shard of {route!r}, got: {item.route!r}; nothing was stored")
         for key, _, _ in tries:
             check_id(key)
         token = new_token() if token is None else token
         if self.shards == 1:
             return (yield from self.one(0, Schedule(items, token, position, graves, tries)))
         # the records lie in other shards than the slice
-        known = yield from self.remember([(key, 0, 0) for key, _, _ in tries], (), 0)
-        for (key, attempts, expiry_ms), count in zip(tries, known, strict=True):
+        asked = [(key, 0, 0) for key, _, _ in tries]
+        calls, members = self._batched(asked, lambda entry: entry[0], lambda part, _: Remember(part), "")
+        *replies, (there,) = yield [*calls, Call(shard, Positions([position.source]))]
+        known = {
+            place: count
+            for part, counts in zip(members, replies, strict=True)
+            for place, count in zip(part, counts, strict=True)
+        }
+        for place, (key, attempts, expiry_ms) in enumerate(tries):
+            count = known[place]
             if count != attempts if expiry_ms is None else count >= attempts:
+                if there != position.expected:  # who comes late finds the counts as whoever was first has raised them
+                    raise StalePosition(there)
                 raise StaleCount(f"{key!r} has {count}: nothing was stored; decide anew")
-        stored = yield from self.one(shard_of(position.source, self.shards), Schedule(items, token, position, graves))
+        stored = yield from self.one(shard, Schedule(items, token, position, graves))
         raised = [(key, attempts, expiry_ms) for key, attempts, expiry_ms in tries if expiry_ms is not None]
         yield from self.remember(raised, (), 0)
         return stored

@@ -243,7 +243,7 @@ def test_a_head_whose_consumer_died_before_telling_its_failure_is_handled_again(
     stem = ordered_state(bench.group, delivery.message, RetryState(), gate).stem
     gates = KeyGates(bench.home.store)
     epoch = gates.own(scope, "crashed", 60_000).epoch
-    gates.close(Owner(scope, "crashed", epoch), [(gate, stem, "a")])
+    gates.close(Owner(scope, "crashed", epoch), [(gate, stem, True, "a")])
     gates.leave(scope, "crashed")
     journal = Journal()
     bench.serve(policy())

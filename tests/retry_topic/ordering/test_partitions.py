@@ -12,12 +12,14 @@ import pytest
 from retry_topic import Consumer, ConsumerConfig, Home, Message
 from retry_topic.brokers.memory import MemoryBroker
 from retry_topic.brokers.protocol import Delivery, PublishFailure
+from retry_topic.consumer.lanes import _PARKED_AT_ONCE
 from retry_topic.consumer.partitions import OrderedPartitions
 from retry_topic.consumer.reader import OrderedReader
 from retry_topic.headers import retry_id
 from retry_topic.message import Source
-from wheel_sched.store import open_store
-from wheel_sched.store.key_gates import KeyGates, gate_of, scope_of
+from wheel_sched.store import Item, open_store
+from wheel_sched.store import Outcome as Fate
+from wheel_sched.store.key_gates import KeyGates, gate_of, ref_of, scope_of
 from wheel_sched.store.operations.ordering import Owner
 
 PATIENCE_S = 30.0
@@ -97,9 +99,11 @@ class Bench:
         self.seen: list[bytes] = []
         self.fails: set[bytes] = set()
         self.hold: dict[bytes, threading.Event] = {}
-        self.consumer = Consumer(
-            home, "orders", self, group="g", config=ConsumerConfig(ordering="key", idle_ms=60_000, concurrency=4)
-        )
+        self.consumer = self.consume()
+
+    def consume(self, **config: int) -> Consumer:
+        settings = {"idle_ms": 60_000, "concurrency": 4, **config}
+        return Consumer(self.home, "orders", self, group="g", config=ConsumerConfig(ordering="key", **settings))
 
     def __call__(self, message: Message) -> None:
         self.seen.append(message.value)
@@ -184,9 +188,9 @@ def test_a_message_that_is_through_and_is_read_again_does_not_close_its_key(benc
     """
     gate, stem = gate_of(SCOPE, b"k"), retry_id("g", "id-of-orders", 0, "0")
     first = Owner(SCOPE, "first", bench.gates.own(SCOPE, "first", 60_000).epoch)
-    bench.gates.close(first, [(gate, stem, "k")])
+    bench.gates.close(first, [(gate, stem, True, "k")])
     bench.gates.succeeded([(gate, stem)])
-    bench.gates.close(first, [(gate, stem, "k")])
+    bench.gates.close(first, [(gate, stem, True, "k")])
     bench.gates.leave(SCOPE, "first")
     bench.member.ours = {PLACE: 1}
     with bench.consumer:
@@ -200,7 +204,7 @@ def test_the_failure_of_what_was_through_before_is_told_to_nobody(bench: Bench) 
     """Its retry topic would have it tried once more than it was."""
     gate, stem = gate_of(SCOPE, b"k"), retry_id("g", "id-of-orders", 0, "0")
     first = Owner(SCOPE, "first", bench.gates.own(SCOPE, "first", 60_000).epoch)
-    bench.gates.close(first, [(gate, stem, "k")])
+    bench.gates.close(first, [(gate, stem, True, "k")])
     bench.gates.succeeded([(gate, stem)])
     bench.gates.leave(SCOPE, "first")
     bench.fails = {b"0"}
@@ -210,6 +214,46 @@ def test_the_failure_of_what_was_through_before_is_told_to_nobody(bench: Bench) 
         until(lambda: bench.member.settled == [b"0", b"1"])
     assert (bench.seen, bench.member.forwarded) == ([b"0", b"1"], [])
     assert list(bench.gates.closed()) == []
+
+
+def test_a_message_that_was_given_up_and_is_read_again_is_not_retried_anew(bench: Bench) -> None:
+    """It was parked, retried and dead-lettered while its offset was not committed: its attempts are used up."""
+    gate, stem = gate_of(SCOPE, b"k"), retry_id("g", "id-of-orders", 0, "0")
+    first = Owner(SCOPE, "first", bench.gates.own(SCOPE, "first", 60_000).epoch)
+    bench.gates.close(first, [(gate, stem, True, "k")])
+    bench.gates.given_up([(gate, stem)])
+    bench.gates.leave(SCOPE, "first")
+    bench.fails = {b"0"}
+    bench.member.ours = {PLACE: 1}
+    with bench.consumer:
+        bench.member.give(1, b"0", b"1")
+        until(lambda: bench.member.settled == [b"0", b"1"])
+    assert bench.member.forwarded == []
+    assert list(bench.gates.closed()) == []
+
+
+def test_a_head_read_again_behind_others_is_handled_though_the_line_is_full(bench: Bench) -> None:
+    """What came before it was through; there is no room for these until it has moved the line."""
+    count = 2 * _PARKED_AT_ONCE
+    gate = gate_of(SCOPE, b"k")
+    stems = [retry_id("g", "id-of-orders", 0, str(offset)) for offset in range(count + 3)]
+    first = Owner(SCOPE, "first", bench.gates.own(SCOPE, "first", 60_000).epoch)
+    bench.gates.close(first, [(gate, stems[count], True, "k")])
+    parked = Item(f"{stems[count + 1]}.0", None, b"", "orders", (ref_of(gate),), SCOPE)
+    assert bench.gates.park(first, 1, [(gate, stems[count + 1], True, parked)]) == [Fate.HELD]
+    bench.gates.leave(SCOPE, "first")
+    values = [b"%d" % offset for offset in range(count + 3)]
+    bench.member.ours = {PLACE: 1}
+    bench.consumer = bench.consume(parked_cap=1, concurrency=count)
+    with bench.consumer:
+        bench.member.give(1, *values)
+        until(lambda: values[count] in bench.seen)
+        until(lambda: values[count + 1] in bench.member.settled)
+        until(lambda: [closed.head for closed in bench.gates.closed()] != [stems[count]])  # told after the handler
+        (closed,) = bench.gates.closed()
+        assert (bench.seen, closed.head) == ([values[count]], stems[count + 1])
+        bench.member.ours = {}  # or its end would wait for room in the line
+        until(lambda: not bench.reader._terms)
 
 
 def test_a_scope_that_is_anothers_makes_the_member_begin_anew(bench: Bench) -> None:

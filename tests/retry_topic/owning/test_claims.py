@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -16,7 +17,7 @@ from retry_topic.owning import ClaimPublisher, OwnedStore, Shards, in_transactio
 from retry_topic.policy import load_policies
 from retry_topic.wire import encode_body
 from wheel_sched.dispatcher import Batch, Dispatcher, DispatcherConfig, Failed
-from wheel_sched.errors import BrokerUnavailable
+from wheel_sched.errors import BrokerError, BrokerUnavailable
 from wheel_sched.store import Claim, Dead, DelayStore, Done, Item, Next, Settlement, open_store
 from wheel_sched.store.items import Settled
 from wheel_sched.store.operations import Call, ClaimDue, Look, Own, Resolve, Settle
@@ -289,6 +290,47 @@ def test_a_broker_that_is_away_is_waited_for(store: DelayStore, cluster: Cluster
     """The claim is kept, and sent once it answers."""
     process = Process(store, Sender(cluster, "away", "away"))
     assert process.publish() == [Done("a"), Done("b"), Done("c")]
+    assert cluster.sent == [b"a", b"b", b"c"]
+
+
+class Barred(Sender):
+    """May not do one of them, for want of a right, until it is given."""
+
+    def __init__(self, cluster: Cluster, what: str) -> None:
+        super().__init__(cluster)
+        self.what: str | None = what
+
+    def take_over(self, shard: int) -> int | None:
+        if self.what == "take over":
+            raise BrokerError("needs a right")
+        return super().take_over(shard)
+
+    def send(self, shard: int, number: int, messages: Sequence[Message]) -> list[PublishFailure | None]:
+        if self.what == "send" and messages:
+            raise BrokerError("needs a right")
+        return super().send(shard, number, messages)
+
+
+@pytest.mark.parametrize("what", ["take over", "send"])
+def test_what_the_broker_refuses_is_told_until_it_does_not(store: DelayStore, cluster: Cluster, what: str) -> None:
+    """Of a claim and of a shard; that the broker is away is no refusal, and does not end one."""
+    sender = Barred(cluster, what)
+    process = Process(store, sender)
+    assert process.shards.refusals == []
+    publishing = threading.Thread(target=process.publish)
+    publishing.start()
+    until_s = time.monotonic() + PATIENCE_S
+    while process.shards.refusals != ["needs a right"]:
+        assert time.monotonic() < until_s
+        time.sleep(0.005)  # other threads' doing; there is nothing to wait on
+    process.shards.failed(0, BrokerUnavailable("away"))
+    assert process.shards.refusals == ["needs a right"]
+    sender.what = None
+    publishing.join(PATIENCE_S)
+    assert process.shards.refusals == []
+    process.shards.failed(0, BrokerUnavailable("away"))
+    process.shards.failed(0, Fenced("another has taken over"))
+    assert process.shards.refusals == []
     assert cluster.sent == [b"a", b"b", b"c"]
 
 

@@ -61,7 +61,8 @@ elseif verb == 'drop' then
   end
   local shards = tonumber(redis.call('HGET', KEYS[META], 'shards'))
   redis.call('DEL', unpack(KEYS))
-  redis.call('DEL', s.base .. 'gates', s.base .. 'owners', s.base .. 'done', s.base .. 'flows', s.base .. 'in')
+  redis.call('DEL', s.base .. 'gates', s.base .. 'owners', s.base .. 'done', s.base .. 'gaveup', s.base .. 'flows',
+             s.base .. 'in')
   return {0, '', shards}
 end
 return answer()

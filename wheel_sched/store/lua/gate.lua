@@ -3,28 +3,30 @@
 --                       c: closed by a failure; r: the head was released from the line; stem "?" = not known
 --   key:<gate>    ZSET  id -> when it was parked (ms, rising by one at least): the line
 --   done          ZSET  stem -> until (ms): heads that have succeeded, so that a late second copy is known
+--   gaveup        ZSET  the same of those that are dead or cancelled: their place is not to be read a second time
 --   owners        HASH  scope -> <epoch>:<until (ms)>:<holder>: who reads a topic for a group; a gate starts with its scope
 -- An id is <stem>.<attempt>. Parked ids are held, reason "ordered: key <gate>". What is given up in other scripts gives
 -- way there (give_way in the prelude).
 -- ARGV[3] -> verb, ARGV[4..] -> its arguments:
 --   own <scope> <holder> <lease (ms)>      takes or renews; answers {epoch (0 = another holds it), ms it is held for}
 --   leave <scope> <holder>                 gives it up; answers {epoch, 0}
---   close <scope> <holder> <epoch> (<gate> <stem> <label>)...
---   park <scope> <holder> <epoch> <cap> (<gate> <stem> <id> <tail>)...
+--   close <scope> <holder> <epoch> (<gate> <stem> <placed> <label>)...
+--   park <scope> <holder> <epoch> <cap> (<gate> <stem> <placed> <id> <tail>)...
+--     placed: 1 when the stem is made of the place the message was read at, so that no other message has it
 --   look (<gate> <stem>)...
 --   pass <s succeeded|d given up|* whoever it is> (<gate> <stem>)...
 --   list <scope, "" = all> <cursor> <count>  answers {cursor, gate, value, parked, ...}
 --   count <topic>...                       answers {closed keys, parked of each topic, ...}
 -- close, park, look and pass answer a code per row: t the scope is another's, nothing was done; and
---   close: o closed with this head, w another head is there, d it has succeeded before: it closes nothing
---   park:  a the key is open, o this is the head that closed it, d it was parked or finished before, h parked, w full
+--   close: o closed with this head, w another head is there, d it has ended before: it closes nothing
+--   park:  a the key is open, o this is the head that closed it, d it was parked or has ended before, h parked, w full
 --   look:  o this is the head, d it has succeeded before, a neither: it is outside the order
 --   pass:  o the next one is due, or the key is open; a it was not the head
 local verb = ARGV[3]
 local s = begin(KEYS, ARGV, (verb == 'list' or verb == 'count') and READING or nil)
 if s.err then return s end
-local gates, owners, done = s.base .. 'gates', s.base .. 'owners', s.base .. 'done'
-if #ARGV > 8 + 4 * MAX_BATCH then return {err = 'WSBATCH at most ' .. MAX_BATCH .. ' items a call'} end
+local gates, owners = s.base .. 'gates', s.base .. 'owners'
+if #ARGV > 8 + 5 * MAX_BATCH then return {err = 'WSBATCH at most ' .. MAX_BATCH .. ' items a call'} end
 
 local function owner_of(scope)
   local epoch, till, holder = string.match(redis.call('HGET', owners, scope) or '', '^(%d+):(%d+):(.*)$')
@@ -36,9 +38,13 @@ local function stale(codes, rows)
   for i = 1, rows do codes[i] = 't' end
   return true
 end
-local function has_succeeded(stem)
-  local till = redis.call('ZSCORE', done, stem)
+local function is_in(ended, stem)
+  local till = redis.call('ZSCORE', s.base .. ended, stem)
   return till and tonumber(till) > s.now
+end
+-- Whoever gives a message the id of one that was given up means it to be handled again: only its own place is that one's.
+local function has_ended(stem, placed)
+  return is_in('done', stem) or (placed == '1' and is_in('gaveup', stem))
 end
 
 if verb == 'own' then
@@ -71,12 +77,12 @@ end
 
 local codes = {}
 if verb == 'close' then
-  if stale(codes, (#ARGV - 6) / 3) then return table.concat(codes) end
-  for at = 7, #ARGV, 3 do
-    local gate, stem, label = ARGV[at], ARGV[at + 1], ARGV[at + 2]
+  if stale(codes, (#ARGV - 6) / 4) then return table.concat(codes) end
+  for at = 7, #ARGV, 4 do
+    local gate, stem, placed, label = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
     local value = redis.call('HGET', gates, gate)
     local head = value and select(4, gate_parts(value))
-    if head ~= stem and has_succeeded(stem) then   -- its late second copy has failed; nothing of it is to be waited for
+    if head ~= stem and has_ended(stem, placed) then   -- read again, it has failed; nothing of it is to be waited for
       codes[#codes + 1] = 'd'
     else
       if not value or head == '?' then
@@ -93,18 +99,17 @@ elseif verb == 'look' then
     if head == ARGV[at + 1] or head == '?' then
       codes[#codes + 1] = 'o'
     else
-      codes[#codes + 1] = has_succeeded(ARGV[at + 1]) and 'd' or 'a'
+      codes[#codes + 1] = is_in('done', ARGV[at + 1]) and 'd' or 'a'
     end
   end
 elseif verb == 'pass' then
   local how = ARGV[4]
-  redis.call('ZREMRANGEBYSCORE', done, '-inf', s.now)
   for at = 5, #ARGV, 2 do
     local value = redis.call('HGET', gates, ARGV[at])
     local label, head
     if value then label, head = select(3, gate_parts(value)) end
     if value and (head == ARGV[at + 1] or head == '?' or how == '*') then
-      if how == 's' then redis.call('ZADD', done, s.now + 86400000, ARGV[at + 1]) end
+      if how ~= '*' then has_come_to_its_end(s, how == 's' and 'done' or 'gaveup', ARGV[at + 1]) end
       next_of_key(s, ARGV[at], label)
       codes[#codes + 1] = 'o'
     else
@@ -112,10 +117,10 @@ elseif verb == 'pass' then
     end
   end
 elseif verb == 'park' then
-  if stale(codes, (#ARGV - 7) / 4) then return table.concat(codes) end
+  if stale(codes, (#ARGV - 7) / 5) then return table.concat(codes) end
   local cap, seq = tonumber(ARGV[7]), nil
-  for at = 8, #ARGV, 4 do
-    local gate, stem, id, tail = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
+  for at = 8, #ARGV, 5 do
+    local gate, stem, placed, id, tail = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
     local value = redis.call('HGET', gates, gate)
     local kind, head
     if value then
@@ -126,7 +131,7 @@ elseif verb == 'park' then
     local code
     if head == stem then   -- before all else: a head that is taken for a copy would never open its key
       code = kind == 'c' and 'o' or 'd'
-    elseif has_succeeded(stem) then
+    elseif has_ended(stem, placed) then
       code = 'd'
     elseif redis.call('HEXISTS', KEYS[BODY], id) == 1 or redis.call('HEXISTS', KEYS[DEADBODY], id) == 1 then
       code = 'd'

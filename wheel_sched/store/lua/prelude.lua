@@ -203,10 +203,17 @@ local function gate_parts(value)
   return kind, tonumber(since), string.sub(value, at, at + length - 1), string.sub(value, at + length)
 end
 
+-- A message of an ordering key is through, or given up: for a day its stem is known.
+local function has_come_to_its_end(s, ended, stem)
+  redis.call('ZREMRANGEBYSCORE', s.base .. ended, '-inf', s.now)
+  redis.call('ZADD', s.base .. ended, s.now + 86400000, stem)
+end
+
 -- An item with refs is given up (dead or cancelled): when it is the head of its ordering key, the next one follows.
 local function give_way(s, id, refs)
   local gate = refs and string.match('\n' .. refs, '\ngate:([^\n]+)')
   if not gate then return end
+  has_come_to_its_end(s, 'gaveup', string.match(id, '^(.*)%.%d+$') or id)
   redis.call('ZREM', s.base .. 'key:' .. gate, id)
   local value = redis.call('HGET', s.base .. 'gates', gate)
   if not value then return end

@@ -29,7 +29,7 @@ from wheel_sched.store.record import encode_text
 if TYPE_CHECKING:
     from wheel_sched.store.memory.shard import MemoryShard
 
-_DONE_FOR_MS = 86_400_000  # as in gate.lua
+_ENDED_FOR_MS = 86_400_000  # as in the prelude
 
 
 @dataclass(slots=True)
@@ -45,11 +45,12 @@ class Gate:
 
 @dataclass(slots=True)
 class Gates:
-    """The closed keys of a shard, their owners, and the heads that have succeeded."""
+    """The closed keys of a shard, their owners, and what has succeeded or was given up lately."""
 
     closed: dict[str, Gate] = field(default_factory=dict)
     owners: dict[str, tuple[int, int, str]] = field(default_factory=dict)  # scope -> (epoch, until in ms, holder)
     done: dict[str, int] = field(default_factory=dict)  # stem -> until in ms
+    gave_up: dict[str, int] = field(default_factory=dict)
 
     def is_head(self, gate: str, item_id: str) -> bool:
         found = self.closed.get(gate)
@@ -74,6 +75,12 @@ class Gates:
         found = self.closed.setdefault(gate, Gate(now_ms, "", UNKNOWN_HEAD, released=True))
         found.line[key] = score_ms
         found.line = dict(sorted(found.line.items(), key=lambda pair: (pair[1], pair[0])))
+
+    def end(self, ended: dict[str, int], stem: str, now_ms: int) -> None:
+        """A message is through, or given up: for a day its stem is known."""
+        for old in [old for old, until_ms in ended.items() if until_ms <= now_ms]:
+            del ended[old]
+        ended[stem] = now_ms + _ENDED_FOR_MS
 
     def stale(self, owner: Owner) -> bool:
         epoch, _, holder = self.owners.get(owner.scope, (0, 0, ""))
@@ -127,9 +134,9 @@ def _close(shard: MemoryShard, call: CloseKeys) -> list[Outcome]:
     if shard.gates.stale(call.owner):
         return [Outcome.STALE] * len(call.rows)
     outcomes = []
-    for name, stem, label in call.rows:
+    for name, stem, placed, label in call.rows:
         found = shard.gates.closed.get(name)
-        if (found is None or found.head != stem) and _succeeded(shard, stem):
+        if (found is None or found.head != stem) and _ended(shard, stem, placed):
             outcomes.append(Outcome.DUPLICATE)
             continue
         if found is None:
@@ -144,6 +151,10 @@ def _succeeded(shard: MemoryShard, stem: str) -> bool:
     return shard.gates.done.get(stem, 0) > shard.now_ms
 
 
+def _ended(shard: MemoryShard, stem: str, placed: bool) -> bool:
+    return _succeeded(shard, stem) or (placed and shard.gates.gave_up.get(stem, 0) > shard.now_ms)
+
+
 def _look(shard: MemoryShard, name: str, stem: str) -> Outcome:
     found = shard.gates.closed.get(name)
     if found is not None and found.head in (stem, UNKNOWN_HEAD):
@@ -152,13 +163,11 @@ def _look(shard: MemoryShard, name: str, stem: str) -> Outcome:
 
 
 def _pass(shard: MemoryShard, how: str, name: str, stem: str) -> Outcome:
-    for old in [old for old, until_ms in shard.gates.done.items() if until_ms <= shard.now_ms]:
-        del shard.gates.done[old]
     found = shard.gates.closed.get(name)
     if found is None or not (found.head in (stem, UNKNOWN_HEAD) or how == "*"):
         return Outcome.ABSENT
-    if how == "s":
-        shard.gates.done[stem] = shard.now_ms + _DONE_FOR_MS
+    if how != "*":
+        shard.gates.end(shard.gates.done if how == "s" else shard.gates.gave_up, stem, shard.now_ms)
     shard.next_of_key(name)
     return Outcome.DONE
 
@@ -167,15 +176,15 @@ def _park(shard: MemoryShard, call: ParkItems) -> list[Outcome]:
     if shard.gates.stale(call.owner):
         return [Outcome.STALE] * len(call.rows)
     shard.seq += 1
-    return [_parked(shard, name, stem, item, call.cap) for name, stem, item in call.rows]
+    return [_parked(shard, *row, call.cap) for row in call.rows]
 
 
-def _parked(shard: MemoryShard, name: str, stem: str, given: Item, cap: int) -> Outcome:
+def _parked(shard: MemoryShard, name: str, stem: str, placed: bool, given: Item, cap: int) -> Outcome:
     found = shard.gates.closed.get(name)
     key = encode_text(given.id)
     if found is not None and found.head == stem:
         return Outcome.DUPLICATE if found.released else Outcome.DONE
-    if _succeeded(shard, stem) or key in shard.items:
+    if _ended(shard, stem, placed) or key in shard.items:
         return Outcome.DUPLICATE
     if found is None:
         return Outcome.ABSENT

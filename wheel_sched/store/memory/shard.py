@@ -269,6 +269,7 @@ class MemoryShard:
         for ref in item.refs:
             if ref.startswith("gate:"):
                 gate = ref.removeprefix("gate:")
+                self.gates.end(self.gates.gave_up, item.id.rpartition(".")[0] or item.id, self.now_ms)
                 self.gates.leave_line(gate, item.key)
                 if self.gates.is_head(gate, item.id):
                     self.next_of_key(gate)

@@ -68,22 +68,26 @@ class OwnScope:
 
 @dataclass(slots=True)
 class CloseKeys:
-    """Close keys with their heads: (gate, stem, label).
+    """Close keys with their heads: (gate, stem, placed, label).
 
-    DONE; WRONG_STATE: another head is there; DUPLICATE: it has succeeded before, and closes nothing; STALE: not the
-    owner.
+    `placed`: the stem is made of the place the message was read at, so that no other message has it.
+
+    DONE; WRONG_STATE: another head is there; DUPLICATE: it has succeeded before, or, being placed, was given up, and
+    closes nothing; STALE: not the owner.
     """
 
     script: ClassVar[str] = "gate"
     writes: ClassVar[bool] = True
     owner: Owner
-    rows: Sequence[tuple[str, str, str]]
+    rows: Sequence[tuple[str, str, bool, str]]
     token: str = ""
 
     def argv(self) -> list[Argument]:
         owner = self.owner
         args: list[Argument] = ["close", owner.scope, owner.holder, owner.epoch]
-        return [*args, *(encode_text(part) for row in self.rows for part in row)]
+        for gate, stem, placed, label in self.rows:
+            args += [gate, encode_text(stem), int(placed), encode_text(label)]
+        return args
 
     def parse(self, reply: Any, shard: int) -> list[Outcome]:
         return outcomes_of(reply)
@@ -91,25 +95,25 @@ class CloseKeys:
 
 @dataclass(slots=True)
 class ParkItems:
-    """Put items in line behind their closed keys: (gate, stem, item).
+    """Put items in line behind their closed keys: (gate, stem, placed, item); `placed` as in `CloseKeys`.
 
     HELD: parked; ABSENT: the key is open; DONE: it is the head that closed the key; DUPLICATE: it was parked or has
-    succeeded before; WRONG_STATE: `cap` stand in line already; STALE: not the owner.
+    succeeded before, or, being placed, was given up; WRONG_STATE: `cap` stand in line already; STALE: not the owner.
     """
 
     script: ClassVar[str] = "gate"
     writes: ClassVar[bool] = True
     owner: Owner
     cap: int
-    rows: Sequence[tuple[str, str, Item]]
+    rows: Sequence[tuple[str, str, bool, Item]]
     token: str = ""
 
     def argv(self) -> list[Argument]:
         owner = self.owner
         args: list[Argument] = ["park", owner.scope, owner.holder, owner.epoch, self.cap]
-        for gate, stem, item in self.rows:
+        for gate, stem, placed, item in self.rows:
             tail = make_tail(item.topic, item.route, item.refs, item.body)
-            args += [gate, encode_text(stem), encode_text(item.id), tail]
+            args += [gate, encode_text(stem), int(placed), encode_text(item.id), tail]
         return args
 
     def parse(self, reply: Any, shard: int) -> list[Outcome]:

@@ -11,6 +11,7 @@ from wheel_sched.store.items import Item, Outcome, Ownership, Position, Resolved
 from wheel_sched.store.key_gates import KeyGates, gate_of, ref_of, scope_of
 from wheel_sched.store.operations import Call, ClaimDue, Own, Resolve
 from wheel_sched.store.operations.ordering import Owner
+from wheel_sched.store.plans import shard_of
 from wheel_sched.testing.store_conformance.bench import Bench
 
 
@@ -150,6 +151,22 @@ class OwningCases:
         with pytest.raises(Rejected):
             wide.store.accept(Position("s", 3, 4), [Item("x", wide.now_ms, b"")])
 
+    def test_a_route_leads_to_a_position_of_another_shard(self, wide: Bench) -> None:
+        """A source has one position in each shard that it was stored in; what lies in another one is refused."""
+        shards = range(wide.store.shards)
+        routes = [next(f"r{n}" for n in range(1_000) if shard_of(f"r{n}", len(shards)) == shard) for shard in shards]
+        for shard, route in enumerate(routes):
+            items = [Item(f"x{shard}", wide.now_ms, b"", route=route)]
+            wide.store.accept(Position("s", None, 3 + shard, route), items)
+            with pytest.raises(StalePosition) as refused:
+                wide.store.accept(Position("s", None, 9, route), [])
+            assert refused.value.position == 3 + shard
+        assert wide.store.positions(["s"]) == [3 + shard_of("s", len(shards))]
+        with pytest.raises(Rejected):
+            wide.store.accept(Position("t", None, 1, routes[0]), [Item("y", wide.now_ms, b"", route=routes[1])])
+        with pytest.raises(Rejected):
+            wide.store.accept(Position("t", None, 1, "two\nlines"), [])
+
     def test_a_shard_has_one_owner_at_a_time(self, bench: Bench) -> None:
         """Until its time is over or it gives up; a new owner raises the epoch, the same one does not."""
         first = self._own(bench, "one", 1_000)
@@ -200,9 +217,9 @@ class OwningCases:
         gate, holder = gate_of(scope, b"k"), Owner(scope, "me", 1)
         gates = KeyGates(bench.store)
         gates.own(scope, "me", 60_000)
-        gates.close(holder, [(gate, "a", "k")])
+        gates.close(holder, [(gate, "a", True, "k")])
         bench.store.schedule([Item("a.1", bench.now_ms, b"", "t", (ref_of(gate),), scope)])
-        gates.park(holder, 10, [(gate, "b", Item("b.0", bench.now_ms, b"", "t", (ref_of(gate),), scope))])
+        gates.park(holder, 10, [(gate, "b", True, Item("b.0", bench.now_ms, b"", "t", (ref_of(gate),), scope))])
         bench.claim()
         bench.store.cancel(["a.1"])
         assert self._resolve(bench, 0).completed == 1

@@ -1,0 +1,366 @@
+"""Failed messages of ordering keys from a log: once each, whichever shard their key lies in and whenever who dies."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from retry_topic.brokers.memory import MemoryBroker
+from retry_topic.brokers.protocol import Delivery, Slice
+from retry_topic.cases import Taken
+from retry_topic.headers import RetryState, write
+from retry_topic.home import Home
+from retry_topic.message import Message, Source
+from retry_topic.policy import Fixed, PolicySet, RetryPolicy
+from retry_topic.slices import SliceIntake
+from wheel_sched.store import DelayStore, Done, Item
+from wheel_sched.store.key_gates import KeyGates, gate_of, ref_of, scope_of
+from wheel_sched.store.memory import MemoryBackend
+from wheel_sched.store.operations.ordering import Owner
+from wheel_sched.store.plans import shard_of
+
+SOURCE = "g.retry/0"
+SHARDS = 4
+HERE = shard_of(SOURCE, SHARDS)
+SCOPES = [scope_of("g", "orders", number) for number in range(40)]
+BESIDE = next(scope for scope in SCOPES if shard_of(scope, SHARDS) == HERE)
+AWAY = next(scope for scope in SCOPES if shard_of(scope, SHARDS) != HERE)
+OTHER = next(scope for scope in SCOPES if shard_of(scope, SHARDS) not in (HERE, shard_of(AWAY, SHARDS)))
+
+
+class Logs(MemoryBroker):
+    """A broker whose topics are logs, as far as an intake asks."""
+
+    transactions = False
+
+    def log_reader(self, *_: Any, **__: Any) -> Any:
+        raise NotImplementedError
+
+    def sender(self, *_: Any) -> None:
+        return None
+
+
+class Reader:
+    """Notes where it is told to go on."""
+
+    def __init__(self) -> None:
+        self.rewound: list[int | None] = []
+
+    def poll(self, limit: int, timeout_ms: int) -> Slice | None:
+        return None
+
+    def expected(self) -> dict[str, int]:
+        return {}
+
+    def done(self, part: Slice) -> None:
+        """Nobody looks."""
+
+    def rewind(self, source: str, position: int | None) -> None:
+        self.rewound.append(position)
+
+    def beat(self) -> None:
+        """Nobody counts."""
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+class Died(Exception):
+    """The process is gone."""
+
+
+class Bench:
+    """A partition of failed messages, some of keys with an order, and whoever takes them in; its own clock."""
+
+    def __init__(self, shards: int) -> None:
+        self.now_ms = 1_000_000
+        store = DelayStore(MemoryBackend(shards, clock="test"), shards=shards, test_clock=lambda: self.now_ms).open()
+        self.home, self.reader = Home(store, Logs()), Reader()
+        self.gates = KeyGates(store)
+        self.records: list[Message] = []
+
+    def failed(self, name: str, scope: str | None = None, attempt: int = 1) -> None:
+        """One more record: a failure of a message, of a key named after it when that has an order."""
+        gate = None if scope is None else gate_of(scope, name.encode())
+        state = RetryState(id=name, attempt=attempt, original_topic="orders", error_class="E", ordering=gate)
+        source = Source("g.retry", 0, str(len(self.records)), 1)
+        self.records.append(Message("g.retry", b"v", b"k", write((), state), source))
+
+    def intake(self) -> SliceIntake:
+        policy = RetryPolicy(delay=Fixed(base_ms=1_000), max_attempts=4)
+        return SliceIntake(self.home, "g", PolicySet(policy), rng=random.Random(1))
+
+    def take(self, intake: SliceIntake, end: int) -> list[Taken]:
+        """A slice from the position on."""
+        return self.take_from(intake, self.position(), end)
+
+    def take_from(self, intake: SliceIntake, start: int | None, end: int) -> list[Taken]:
+        part = Slice(SOURCE, start, end, [Delivery(record, None) for record in self.records[start or 0 : end]])
+        return intake.take_slice(self.reader, part, lambda call: call())
+
+    def position(self) -> int | None:
+        (position,) = self.home.store.positions([SOURCE])
+        return position
+
+    def sent(self) -> list[str]:
+        """All that waits, which goes out for good."""
+        self.now_ms += 10_000
+        store, gone = self.home.store, []
+        for shard in range(store.shards):
+            claim = store.claim(100, shard=shard)
+            store.settle(claim, [Done(one.id) for one in claim.items])
+            gone += [one.id for one in claim.items]
+        return sorted(gone)
+
+    def dead(self) -> list[str]:
+        return sorted(found.id for found in self.home.store.list_items("dead").found)
+
+
+@pytest.fixture(params=[1, SHARDS])
+def bench(request: pytest.FixtureRequest) -> Bench:
+    """One of one shard, one of several."""
+    return Bench(request.param)
+
+
+def dying(bench: Bench, patch: pytest.MonkeyPatch, step: int, *, before: bool) -> None:
+    """The store is spoken to so many times; with the next one the caller dies, before it or with it done."""
+    left = [step]
+
+    def mortal(name: str) -> None:
+        call = getattr(bench.home.store.backend, name)
+
+        def until_death(*args: Any, **more: Any) -> Any:
+            left[0] -= 1
+            if left[0] < 0 and before:
+                raise Died
+            answer = call(*args, **more)
+            if left[0] < 0:
+                raise Died
+            return answer
+
+        patch.setattr(bench.home.store.backend, name, until_death)
+
+    for name in ("execute", "begin"):
+        mortal(name)
+
+
+def test_each_is_stored_beside_its_key(bench: Bench) -> None:
+    """With the slice where that is its shard too, before it where it is not."""
+    for name, scope in (("a", BESIDE), ("b", AWAY), ("c", None), ("d", OTHER)):
+        bench.failed(name, scope)
+    taken = bench.take(bench.intake(), 4)
+    assert sorted((one.id, one.duplicate) for one in taken) == [(f"{name}.1", False) for name in "abcd"]
+    found = bench.home.store.get([f"{name}.1" for name in "abd"], anywhere=True)
+    assert [one and (one.route, one.refs[0].split(".")[0]) for one in found] == [
+        (scope, f"gate:{scope}") for scope in (BESIDE, AWAY, OTHER)
+    ]
+    assert (bench.position(), bench.sent()) == (4, ["a.1", "b.1", "c.1", "d.1"])
+
+
+@pytest.mark.parametrize("shards", [1, SHARDS])
+@pytest.mark.parametrize("before", [True, False], ids=["not done", "done"])
+def test_what_went_out_before_its_record_is_read_again_goes_out_once(
+    monkeypatch: pytest.MonkeyPatch, shards: int, before: bool
+) -> None:
+    """Whoever takes the slice in dies at any step of it; another one begins where the position stands."""
+    for step in range(100):
+        bench = Bench(shards)
+        for name, scope in zip("abcdef", [BESIDE, AWAY, None, OTHER, AWAY, OTHER], strict=True):
+            bench.failed(name, scope)
+        taken = None
+        with monkeypatch.context() as patch, contextlib.suppress(Died):
+            dying(bench, patch, step, before=before)
+            taken = bench.take(bench.intake(), 4)
+        gone = bench.sent()
+        successor = bench.intake()
+        for end in (5, 6):  # which cuts the log elsewhere
+            bench.take(successor, end)
+        assert sorted(gone + bench.sent()) == [f"{name}.1" for name in "abcdef"], f"death at step {step}"
+        assert bench.position() == 6
+        counts = bench.home.store.remember([(f"{name}:0", 0, 0) for name in "abcdef"])
+        assert max(counts) == 1
+        assert min(counts) == 1 or shards > 1  # there they are raised one step later; headers count as well
+        if taken is not None:
+            return  # it took no more steps
+    raise AssertionError("it never came to its end")
+
+
+def test_a_member_that_lost_its_partition_stores_nothing_of_it(bench: Bench) -> None:
+    """Neither with the slice nor before it; and what it knew of other shards is no more than a guess."""
+    for name, scope in zip("abcdef", [AWAY, OTHER] * 3, strict=True):
+        bench.failed(name, scope)
+    zombie, other = bench.intake(), bench.intake()
+    bench.take(zombie, 2)
+    bench.take(other, 4)
+    gone = bench.sent()
+    assert bench.take_from(zombie, 2, 5) == []
+    assert (bench.reader.rewound, bench.position()) == ([4], 4)
+    bench.take(other, 6)
+    assert sorted(gone + bench.sent()) == [f"{name}.1" for name in "abcdef"]
+
+
+@pytest.mark.parametrize("shards", [1, SHARDS])
+@pytest.mark.parametrize("before", [True, False], ids=["not done", "done"])
+def test_a_dead_head_lets_the_next_follow_in_the_step_that_buries_it(
+    monkeypatch: pytest.MonkeyPatch, shards: int, before: bool
+) -> None:
+    """A death at any step leaves no key closed for ever."""
+    gate = gate_of(AWAY, b"a")
+    for step in range(100):
+        bench = Bench(shards)
+        owner = Owner(AWAY, "me", bench.gates.own(AWAY, "me", 60_000).epoch)
+        bench.gates.close(owner, [(gate, "a", True, "a")])
+        bench.gates.park(owner, 10, [(gate, "b", True, Item("b.0", None, b"", "orders", (ref_of(gate),), AWAY))])
+        bench.failed("a", AWAY, attempt=4)
+        bench.failed("c")
+        taken = None
+        with monkeypatch.context() as patch, contextlib.suppress(Died):
+            dying(bench, patch, step, before=before)
+            taken = bench.take(bench.intake(), 1)
+        (key,) = bench.gates.closed()
+        assert (key.head == "b") == (bench.dead() == ["a.4"]), f"death at step {step}"
+        bench.take(bench.intake(), 2)
+        (key,) = bench.gates.closed()
+        assert (key.head, bench.dead(), bench.sent()) == ("b", ["a.4"], ["b.0", "c.1"])
+        if taken is not None:
+            return  # it took no more steps
+    raise AssertionError("it never came to its end")
+
+
+def test_another_message_s_id_is_left_to_it(bench: Bench) -> None:
+    """The record gets one of its own; its key, which waits for the other id, goes on."""
+    gate = gate_of(AWAY, b"a")
+    owner = Owner(AWAY, "me", bench.gates.own(AWAY, "me", 60_000).epoch)
+    bench.gates.close(owner, [(gate, "a", True, "a")])
+    bench.home.store.schedule([Item("a.1", bench.now_ms, b"another", "t", route=AWAY)])
+    bench.failed("a", AWAY)
+    (taken,) = bench.take(bench.intake(), 1)
+    assert (taken.duplicate, taken.id != "a.1", list(bench.gates.closed())) == (False, True, [])
+    assert bench.sent() == sorted(["a.1", taken.id])
+
+
+def test_no_header_lowers_a_count_of_an_ordered_message(bench: Bench) -> None:
+    """What the store knows holds, there as well."""
+    bench.failed("a", AWAY, attempt=2)
+    bench.failed("a", AWAY, attempt=1)
+    intake = bench.intake()
+    bench.take(intake, 1)
+    assert bench.sent() == ["a.2"]
+    bench.take(intake, 2)
+    assert bench.sent() == ["a.3"]
+
+
+def test_a_shard_that_fell_back_alone_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    """Its positions are older than what it had answered: what came after them is not read again."""
+    bench = Bench(SHARDS)
+    for name in "abc":
+        bench.failed(name, AWAY)
+    intake = bench.intake()
+    bench.take(intake, 1)
+    bench.take(intake, 2)
+    backend = bench.home.store.backend
+    assert isinstance(backend, MemoryBackend)
+    backend.shards[shard_of(AWAY, SHARDS)].positions[SOURCE] = 1
+    bench.take(intake, 3)
+    assert "knows of g.retry/0 up to 1, not 2" in caplog.text
+    assert bench.sent() == ["a.1", "b.1", "c.1"]
+
+
+class History:
+    """Messages that fail up to four times, and two members that take their failures in: each dies, comes late with what
+    another has taken in, and is overtaken in the middle of a step."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.bench = Bench(self.random.choice([1, SHARDS]))
+        self.scopes = {f"m{number}": self.random.choice([AWAY, OTHER, BESIDE, AWAY, None]) for number in range(25)}
+        self.attempts = dict.fromkeys(self.scopes, 1)
+        self.handled = list(self.scopes)  # and about to fail
+        self.failures: set[str] = set()
+        self.sent: Counter[str] = Counter()
+        self.members = [self.bench.intake(), self.bench.intake()]
+
+    def fail(self) -> None:
+        """A handler fails: one more record."""
+        if self.handled:
+            name = self.handled.pop(self.random.randrange(len(self.handled)))
+            attempt = self.attempts[name]
+            self.bench.failed(name, self.scopes[name], attempt)
+            self.failures.add(f"{name}.{attempt}")
+            self.attempts[name] = attempt + 1
+
+    def send(self) -> None:
+        """What waits is sent, and comes to its handler."""
+        for item_id in self.bench.sent():
+            self.sent[item_id] += 1
+            name, _, attempt = item_id.rpartition(".")
+            if self.attempts[name] == int(attempt) + 1:
+                self.handled.append(name)
+
+    def take(self) -> None:
+        """A member takes a slice in, or is late with it, and something happens to it or not."""
+        place, bench = self.random.randrange(2), self.bench
+        position = bench.position()
+        start = position
+        if position and self.random.random() < 0.3:
+            start = self.random.randrange(max(1, position - 6), position + 1)
+        left = len(bench.records) - (start or 0)
+        if left < 1:
+            return
+        end = (start or 0) + self.random.randrange(1, min(left, 12) + 1)
+        with pytest.MonkeyPatch.context() as patch:
+            happens = self.random.choice(["nothing", "death", "death", "meanwhile"])
+            if happens == "death":
+                dying(bench, patch, self.random.randrange(14), before=self.random.random() < 0.5)
+            elif happens == "meanwhile":
+                self.meanwhile(patch, self.random.randrange(10), self.members[1 - place])
+            try:
+                bench.take_from(self.members[place], start, end)
+            except Died:
+                self.members[place] = bench.intake()
+
+    def meanwhile(self, patch: pytest.MonkeyPatch, step: int, other: SliceIntake) -> None:
+        """Another member takes in what there is between two steps of the first."""
+        bench, left = self.bench, [step]
+        execute = bench.home.store.backend.execute
+
+        def interrupted(*args: Any, **more: Any) -> Any:
+            left[0] -= 1
+            if left[0] == -1 and (bench.position() or 0) < len(bench.records):
+                bench.take(other, min(len(bench.records), (bench.position() or 0) + 5))
+                if left[0] % 2:
+                    self.send()
+            return execute(*args, **more)
+
+        patch.setattr(bench.home.store.backend, "execute", interrupted)
+
+    def end(self) -> None:
+        """All is taken in and sent."""
+        last = self.bench.intake()
+        self.send()
+        while self.handled or (self.bench.position() or 0) < len(self.bench.records):
+            self.fail()
+            self.bench.take(last, min(len(self.bench.records), (self.bench.position() or 0) + 3))
+            self.send()
+
+
+@pytest.mark.parametrize("seeds", [range(at, at + 10) for at in range(0, 60, 10)], ids=str)
+def test_each_failure_is_taken_in_once_whatever_happens(seeds: range) -> None:
+    """It is sent once, or dead-lettered once when it was the fourth; no attempt is lost, doubled or made up."""
+    for seed in seeds:
+        history = History(seed)
+        for _ in range(60):
+            for _ in range(history.random.randrange(4)):
+                history.fail()
+            if history.random.random() < 0.3:
+                history.send()
+            history.take()
+        history.end()
+        fourth = {item_id for item_id in history.failures if item_id.endswith(".4")}
+        assert len(fourth) == 25
+        assert history.sent == Counter(history.failures - fourth), f"seed {seed}"
+        assert history.bench.dead() == sorted(fourth), f"seed {seed}"
