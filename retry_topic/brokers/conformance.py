@@ -8,7 +8,8 @@
             broker.close()
 
 The fixture gives a broker that refuses absent topics; each test uses topics of its own, so they may share a server.
-The class's attributes say where a broker lawfully differs. `pytest.register_assert_rewrite` with this module's name,
+The class's attributes say where a broker lawfully differs. Over a broker whose groups speak several protocols, one has
+the whole suite and each other one `GroupCases` alone. `pytest.register_assert_rewrite` with this module's name,
 before its import, makes failures talkative. Needs `hypothesis`; takes about 10 s, most of it spent waiting for
 `idle_ms` to pass: redelivery is a matter of real time.
 """
@@ -35,8 +36,8 @@ _headers = st.lists(st.tuples(_names, st.binary(max_size=40)), max_size=6).map(t
 _contents = st.tuples(st.binary(max_size=300), st.none() | st.binary(max_size=40), _headers)
 
 
-class BrokerConformance:
-    """Subclass it, give it a `broker` fixture, and let pytest collect it."""
+class _Cases:
+    """Where brokers lawfully differ, and what all cases need."""
 
     idle_ms = 600
     """How long a delivery may be silent in these tests: long enough for a busy machine to beat in time."""
@@ -60,15 +61,13 @@ class BrokerConformance:
     poll_tolerance_ms = 1_000
     """How much longer than asked a `poll` may take on a busy machine."""
 
-    def test_a_topic_keeps_its_order(self, broker: Broker) -> None:
-        """Messages of one topic arrive in the order in which they were published, across batches and polls."""
-        topic = fresh_topic(broker)
-        for start in (0, 40, 80):
-            publish(broker, *(Message(topic, str(n).encode()) for n in range(start, start + 40)))
-        consumer = self.member(broker, topic)
-        got = receive(consumer, 120, limit=7)
-        assert [int(delivery.message.value) for delivery in got] == list(range(120))
-        assert {delivery.deliveries for delivery in got} == {1}
+    def member(self, broker: Broker, *topics: str, group: str = "group", idle_ms: int | None = None) -> BrokerConsumer:
+        """One more member of `group` on `topics`."""
+        return broker.consumer(topics, group, idle_ms=idle_ms or self.idle_ms)
+
+
+class MessageCases(_Cases):
+    """Messages and topics: the same whatever protocol a broker's groups speak."""
 
     def test_contents_survive_byte_for_byte(self, broker: Broker) -> None:
         """Values, keys and headers come back as they were, repeated and odd header names included."""
@@ -86,14 +85,6 @@ class BrokerConformance:
             assert [message.to(topic) for message in got] == messages
 
         round_trip()
-
-    def test_a_delivery_says_where_it_was_read(self, broker: Broker) -> None:
-        """A delivered message has a source that names its topic and tells records of the topic apart."""
-        topic = fresh_topic(broker)
-        publish(broker, Message(topic, b"a"), Message(topic, b"b"))
-        sources = [delivery.message.source for delivery in receive(self.member(broker, topic), 2)]
-        assert [source.topic for source in sources if source is not None] == [topic, topic]
-        assert len(set(sources)) == 2
 
     def test_a_message_keeps_its_place_and_time(self, broker: Broker) -> None:
         """A message goes to the partition and carries the time it is told, where the broker has them; a partition that
@@ -119,6 +110,70 @@ class BrokerConformance:
         value = bytes(range(256)) * (self.huge_bytes // 256)
         publish(broker, Message(topic, value))
         assert receive(self.member(broker, topic), 1)[0].message.value == value
+
+    def test_an_unknown_topic_fails_alone(self, broker: Broker) -> None:
+        """A message to an absent topic is answered with a permanent failure; the rest of the batch is published."""
+        topic, absent = fresh_topic(broker), absent_topic()
+        answers = broker.publish([Message(topic, b"a"), Message(absent, b"b"), Message(topic, b"c")])
+        assert [answer is None for answer in answers] == [True, False, True]
+        failure = answers[1]
+        assert failure is not None
+        assert (failure.transient, failure.in_doubt) == (False, False)
+        assert absent in failure.reason
+        assert values(receive(self.member(broker, topic), 2)) == [b"a", b"c"]
+        assert absent not in broker.topics()
+
+    def test_nothing_to_publish_is_fine(self, broker: Broker) -> None:
+        """An empty batch has an empty answer."""
+        assert broker.publish([]) == []
+
+    def test_topics_are_listed_with_their_lengths(self, broker: Broker) -> None:
+        """`topics` knows what was created, empty or not; creating a topic again leaves its records alone."""
+        empty, full = fresh_topic(broker), fresh_topic(broker)
+        publish(broker, Message(full, b"a"), Message(full, b"b"))
+        broker.create_topic(full)
+        listed = broker.topics()
+        assert (listed[empty], listed[full]) == (0, 2)
+
+    def test_poll_keeps_its_timeout(self, broker: Broker) -> None:
+        """An empty poll takes about as long as asked: never less, and 0 does not wait."""
+        consumer = self.member(broker, fresh_topic(broker))
+        consumer.poll(1, 0)  # connects
+        for timeout_ms in (0, 300):
+            start = time.monotonic()
+            assert consumer.poll(1, timeout_ms) == []
+            took_ms = (time.monotonic() - start) * 1000
+            assert timeout_ms - 5 <= took_ms <= timeout_ms + self.poll_tolerance_ms
+
+    def test_everything_can_be_closed_twice(self, broker: Broker) -> None:
+        """Closing a consumer or the broker again does nothing."""
+        consumer = self.member(broker, fresh_topic(broker))
+        consumer.close()
+        consumer.close()
+        broker.close()
+        broker.close()
+
+
+class GroupCases(_Cases):
+    """Groups and what their members hold: all that a second protocol of groups on the same broker has to keep."""
+
+    def test_a_topic_keeps_its_order(self, broker: Broker) -> None:
+        """Messages of one topic arrive in the order in which they were published, across batches and polls."""
+        topic = fresh_topic(broker)
+        for start in (0, 40, 80):
+            publish(broker, *(Message(topic, str(n).encode()) for n in range(start, start + 40)))
+        consumer = self.member(broker, topic)
+        got = receive(consumer, 120, limit=7)
+        assert [int(delivery.message.value) for delivery in got] == list(range(120))
+        assert {delivery.deliveries for delivery in got} == {1}
+
+    def test_a_delivery_says_where_it_was_read(self, broker: Broker) -> None:
+        """A delivered message has a source that names its topic and tells records of the topic apart."""
+        topic = fresh_topic(broker)
+        publish(broker, Message(topic, b"a"), Message(topic, b"b"))
+        sources = [delivery.message.source for delivery in receive(self.member(broker, topic), 2)]
+        assert [source.topic for source in sources if source is not None] == [topic, topic]
+        assert len(set(sources)) == 2
 
     def test_groups_are_independent(self, broker: Broker) -> None:
         """Each group gets every message; what one settles is still there for another that joins later."""
@@ -248,58 +303,12 @@ class BrokerConformance:
         assert values(again) == [b"to nowhere"]
         assert again[0].deliveries == 2
 
-    def test_an_unknown_topic_fails_alone(self, broker: Broker) -> None:
-        """A message to an absent topic is answered with a permanent failure; the rest of the batch is published."""
-        topic, absent = fresh_topic(broker), absent_topic()
-        answers = broker.publish([Message(topic, b"a"), Message(absent, b"b"), Message(topic, b"c")])
-        assert [answer is None for answer in answers] == [True, False, True]
-        failure = answers[1]
-        assert failure is not None
-        assert (failure.transient, failure.in_doubt) == (False, False)
-        assert absent in failure.reason
-        assert values(receive(self.member(broker, topic), 2)) == [b"a", b"c"]
-        assert absent not in broker.topics()
-
-    def test_nothing_to_publish_is_fine(self, broker: Broker) -> None:
-        """An empty batch has an empty answer."""
-        assert broker.publish([]) == []
-
     def test_a_consumer_creates_its_topic(self, broker: Broker) -> None:
         """Joining on an absent topic creates it, and what is published afterwards arrives."""
         topic = absent_topic()
         consumer = self.member(broker, topic)
         publish(broker, Message(topic, b"a"))
         assert values(receive(consumer, 1)) == [b"a"]
-
-    def test_topics_are_listed_with_their_lengths(self, broker: Broker) -> None:
-        """`topics` knows what was created, empty or not; creating a topic again leaves its records alone."""
-        empty, full = fresh_topic(broker), fresh_topic(broker)
-        publish(broker, Message(full, b"a"), Message(full, b"b"))
-        broker.create_topic(full)
-        listed = broker.topics()
-        assert (listed[empty], listed[full]) == (0, 2)
-
-    def test_poll_keeps_its_timeout(self, broker: Broker) -> None:
-        """An empty poll takes about as long as asked: never less, and 0 does not wait."""
-        consumer = self.member(broker, fresh_topic(broker))
-        consumer.poll(1, 0)  # connects
-        for timeout_ms in (0, 300):
-            start = time.monotonic()
-            assert consumer.poll(1, timeout_ms) == []
-            took_ms = (time.monotonic() - start) * 1000
-            assert timeout_ms - 5 <= took_ms <= timeout_ms + self.poll_tolerance_ms
-
-    def test_everything_can_be_closed_twice(self, broker: Broker) -> None:
-        """Closing a consumer or the broker again does nothing."""
-        consumer = self.member(broker, fresh_topic(broker))
-        consumer.close()
-        consumer.close()
-        broker.close()
-        broker.close()
-
-    def member(self, broker: Broker, *topics: str, group: str = "group", idle_ms: int | None = None) -> BrokerConsumer:
-        """One more member of `group` on `topics`."""
-        return broker.consumer(topics, group, idle_ms=idle_ms or self.idle_ms)
 
     def beating(
         self, consumer: BrokerConsumer, held: list[Delivery], meanwhile: Callable[[], list[Delivery]]
@@ -312,6 +321,10 @@ class BrokerConformance:
             found += meanwhile()
         consumer.beat(held)
         return found
+
+
+class BrokerConformance(MessageCases, GroupCases):
+    """Subclass it, give it a `broker` fixture, and let pytest collect it."""
 
 
 def absent_topic() -> str:

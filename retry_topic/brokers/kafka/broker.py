@@ -23,6 +23,7 @@ from retry_topic.brokers.kafka.originals import Originals
 from retry_topic.brokers.kafka.placing import Placing
 from retry_topic.brokers.kafka.producing import Producing
 from retry_topic.brokers.kafka.sender import KafkaSender
+from retry_topic.brokers.kafka.topic_ids import TopicIds
 from retry_topic.brokers.kafka.topic_settings import settings_for
 from retry_topic.brokers.kafka.topology import Topology, check_topic
 from retry_topic.brokers.kafka.transactions import Transactions
@@ -174,7 +175,7 @@ class KafkaBroker:
             self.publish,
             partial(self.groups.places, group),
             self.placing.placed,
-            self.topology.topic_id,
+            TopicIds(self.topology),
             self._full_bytes,
         )
         self._consumers.add(consumer)

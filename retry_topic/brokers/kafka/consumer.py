@@ -26,6 +26,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from retry_topic.brokers.kafka.faults import EXPELLED, MemberExpelled, broker_error, error_of
 from retry_topic.brokers.kafka.hands import Hands, Place
 from retry_topic.brokers.kafka.records import from_record
+from retry_topic.brokers.kafka.topic_ids import TopicIds
 from retry_topic.brokers.kafka.transactions import Transactions
 from retry_topic.brokers.kafka.valve import Valve
 from retry_topic.brokers.protocol import Delivery, InDoubt, PublishFailure
@@ -54,7 +55,7 @@ class KafkaConsumer:
         publish: the broker's.
         places: where the group has committed, with the texts beside.
         placed: says of messages where on their topics they go.
-        topic_id: the name for ever of a topic.
+        topic_ids: tells whether topics are still the same.
         full_bytes: in the buffer at which fetching pauses.
     """
 
@@ -67,11 +68,10 @@ class KafkaConsumer:
         publish: Publish,
         places: Callable[[list[TopicPartition]], list[TopicPartition]],
         placed: Callable[[Sequence[Message]], list[Message]],
-        topic_id: Callable[[str], str],
+        topic_ids: TopicIds,
         full_bytes: int,
     ) -> None:
-        self._topic_id = topic_id
-        self._topic_ids: dict[str, str] = {}  # as of the last time that partitions of the topic came
+        self._topic_ids = topic_ids
         self._places = places
         self._placed = placed
         self._settings = dict(settings)
@@ -116,7 +116,7 @@ class KafkaConsumer:
                     if self._closed:
                         raise BrokerUnavailable("this consumer was closed: nothing was read")
                     self._sign_ms = _now_ms()
-                    taken = self._hands.take(limit)
+                    taken, life = self._hands.take(limit), self._hands.life
                     if not taken:
                         failure, self._failure = self._failure, None
                         if failure is not None:
@@ -129,8 +129,13 @@ class KafkaConsumer:
                         self._changed.wait(min(left_s, self._hands.lapse_in_s()))
                         continue
                 try:
+                    asked = self._topic_ids.ask({delivery.handle[1] for delivery in taken})
                     if self._commit({delivery.handle[1:3] for delivery in taken}):
-                        return taken
+                        if self._topic_ids.same(asked):
+                            return taken
+                        # it may be of another log than the offsets it was read behind
+                        logger.warning("kafka.topic_made_anew: group %s begins anew", self._settings["group.id"])
+                        self._anew(life)
                 except BrokerError:
                     with self._changed:
                         self._hands.give_back(taken)
@@ -197,8 +202,7 @@ class KafkaConsumer:
 
     def topic_id_of(self, delivery: Delivery) -> str:
         """See `PartitionedConsumer`."""
-        topic: str = delivery.handle[1]
-        return self._topic_ids.get(topic, topic)
+        return self._topic_ids.of(delivery.handle[1])
 
     def rejoin(self) -> None:
         """See `PartitionedConsumer`."""
@@ -242,7 +246,7 @@ class KafkaConsumer:
     def _commit_here(self, client: Any, places: set[Place]) -> bool:
         """In the polling thread."""
         with self._changed:
-            offsets = self._hands.accounts(places)
+            offsets = self._topic_ids.marked(self._hands.accounts(places))
         if not offsets:
             return False
         try:
@@ -304,7 +308,8 @@ class KafkaConsumer:
                 return answers
             for _, topic, partition, offset in handles:
                 self._hands.ledgers[topic, partition].settle(offset)
-            offsets = self._hands.accounts({(topic, partition) for _, topic, partition, _ in handles})
+            places = {(topic, partition) for _, topic, partition, _ in handles}
+            offsets = self._topic_ids.marked(self._hands.accounts(places))
         done = False
         try:
             failures = transactions.send(self._placed([pairs[index][1] for index in chosen]), offsets, group)
@@ -373,7 +378,8 @@ class KafkaConsumer:
             if self._closed:
                 return
             self._hands.begin()
-            self._rejoin = self._valve.paused = False
+            self._rejoin = False
+            self._valve.pausing.begin()
             self._sign_ms = _now_ms()
         client: Any = Consumer(self._settings)
         self._client = client
@@ -392,11 +398,11 @@ class KafkaConsumer:
         with self._sending:
             with self._changed:
                 # who is thrown out for silence had them in hand; who closes gives them back in good order
-                offsets = (
-                    self._hands.accounts(set(self._hands.ledgers), counted=not self._closed) if not self._rejoin else []
-                )
+                held = self._hands.accounts(set(self._hands.ledgers), counted=not self._closed)
+                offsets = [] if self._rejoin else self._topic_ids.marked(held)
                 self._client = None
                 self._hands.begin()
+                self._topic_ids.begin()
                 while self._requests:
                     self._requests.popleft()[1].set_result(None)
             if offsets:
@@ -417,6 +423,10 @@ class KafkaConsumer:
                 asked.set_result(call(client))
             except BaseException as error:
                 asked.set_exception(error)
+        with self._changed:
+            if self._topic_ids.look(topic for topic, _ in self._hands.ledgers):
+                self._begin_anew()
+                return
         if self._valve.waits():
             return
         self._valve.turn(client)
@@ -432,6 +442,7 @@ class KafkaConsumer:
                 error = found.error()
                 if error is None:
                     self._hands.fetch(found.offset(), from_record(found))
+                    self._valve.pausing.flow([(found.topic(), found.partition())])
                 elif error.code() in EXPELLED:
                     self._begin_anew()
                 elif error.fatal() or not error.retriable():
@@ -443,9 +454,12 @@ class KafkaConsumer:
     def _assigned(self, client: Any, partitions: list[TopicPartition]) -> None:
         if not partitions:
             return
+        if self._valve.pausing.are_deaf((place.topic, place.partition) for place in partitions):
+            self._anew(self._hands.life)
+            return
         try:
-            self._topic_ids.update({topic: self._topic_id(topic) for topic in {place.topic for place in partitions}})
-            known = {(place.topic, place.partition): place for place in self._places(partitions)}
+            found = self._topic_ids.look_up(place.topic for place in partitions)
+            known = self._places(partitions)
         except BrokerError as error:  # what is raised in here, librdkafka would not know what to do with
             with self._changed:
                 self._failure = error
@@ -453,28 +467,33 @@ class KafkaConsumer:
             return
         starts = []
         with self._changed:
+            if self._topic_ids.changed(found, (topic for topic, _ in self._hands.ledgers)):
+                self._begin_anew()  # those we have are of another one
+                return
+            self._topic_ids.take(found)
+            own = self._topic_ids.own(known)
             for topic, partition in ((place.topic, place.partition) for place in partitions):
-                place = known.get((topic, partition))
-                offset, text = (0, "") if place is None else (place.offset, place.metadata or "")
-                self._hands.open((topic, partition), offset, text)
-                starts.append(TopicPartition(topic, partition, -2 if place is None else offset))
+                offset, text = own.get((topic, partition), (-2, ""))
+                self._hands.open((topic, partition), max(0, offset), text)
+                starts.append(TopicPartition(topic, partition, offset))
         client.incremental_assign(starts)
-        if self._valve.paused:
-            client.pause(starts)
 
     def _revoked(self, client: Any, partitions: list[TopicPartition]) -> None:
         with self._sending:
             with self._changed:
                 places = {(place.topic, place.partition) for place in partitions}
-                offsets = self._hands.accounts(places, counted=False)
-                self._hands.drop(places)
-            if offsets:
+                offsets = self._topic_ids.marked(self._hands.accounts(places, counted=False))
+                self._lost(client, partitions)
+            if offsets and client is self._client:
                 with contextlib.suppress(KafkaException):
                     client.commit(offsets=offsets, asynchronous=False)
 
-    def _lost(self, _: Any, partitions: list[TopicPartition]) -> None:
+    def _lost(self, client: Any, partitions: list[TopicPartition]) -> None:
+        places = {(place.topic, place.partition) for place in partitions}
         with self._changed:
-            self._hands.drop((place.topic, place.partition) for place in partitions)
+            if client is self._client:  # else it was left, and took long to close
+                self._hands.drop(places)
+                self._valve.pausing.lose(places)
 
 
 def _now_ms() -> int:

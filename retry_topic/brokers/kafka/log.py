@@ -29,6 +29,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from retry_topic.brokers.kafka.faults import EXPELLED, TOPIC_GONE, UNANSWERED, broker_error
 from retry_topic.brokers.kafka.groups import Groups
 from retry_topic.brokers.kafka.hands import RECORD_BYTES
+from retry_topic.brokers.kafka.pausing import Pausing
 from retry_topic.brokers.kafka.records import from_record
 from retry_topic.brokers.kafka.topology import Topology
 from retry_topic.brokers.protocol import Delivery, PositionsOf, Slice
@@ -104,7 +105,7 @@ class KafkaLog:
         self._bytes = 0  # in the buffers, about
         self._client: Any = None
         self._expelled = False
-        self._paused = False
+        self._pausing = Pausing()
         self._warned: set[int] = set()
         self._tell_s = 0.0
         self._closed = False
@@ -189,7 +190,8 @@ class KafkaLog:
         if self._expelled:
             self._leave()
         if self._client is None:
-            self._expelled = self._paused = False
+            self._expelled = False
+            self._pausing.begin()
             self._client = Consumer(self._settings)
             self._client.subscribe(
                 [self._topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked
@@ -234,14 +236,13 @@ class KafkaLog:
     def _flow(self) -> None:
         """Pause fetching while the buffers are full, and nobody takes of them: back-pressure without leaving the
         group. A client that was paused takes half a second to fetch again."""
-        if not self._paused and self._full:
-            self._client.pause(self._client.assignment())
-            self._paused = True
-        elif self._paused and self._count() <= _LOW and self._bytes <= self._full_bytes // 4:
-            self._client.resume(self._client.assignment())
-            self._paused = False
+        if self._full:
+            self._pausing.pause(self._client)
+        elif self._pausing and self._count() <= _LOW and self._bytes <= self._full_bytes // 4:
+            self._pausing.resume(self._client)
 
     def _keep(self, records: Sequence[Any]) -> None:
+        self._pausing.flow((self._topic, number) for number in {one.partition() for one in records if not one.error()})
         for record in records:
             error = record.error()
             if error is None:
@@ -304,6 +305,9 @@ class KafkaLog:
             records.clear()
 
     def _assigned(self, client: Any, partitions: list[TopicPartition]) -> None:
+        if self._pausing.are_deaf((self._topic, place.partition) for place in partitions):
+            self._expelled = True
+            return
         try:
             topic_id = self._topology.topic_id(self._topic)
             if self._parts and topic_id != self._topic_id:  # those we have are of another one
@@ -328,11 +332,12 @@ class KafkaLog:
             places.append(TopicPartition(self._topic, part.number, offset if offset >= 0 else -2))
             self._parts[part.number] = part
         client.incremental_assign(places)
-        if self._paused:
-            client.pause(places)
 
     def _revoked(self, client: Any, partitions: list[TopicPartition]) -> None:
+        if client is not self._client:  # one that was left, and took long to close
+            return
         self._tell(now=True)
+        self._pausing.lose((self._topic, place.partition) for place in partitions)
         for place in partitions:
             part = self._parts.pop(place.partition, None)
             if part is not None:

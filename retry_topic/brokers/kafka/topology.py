@@ -27,6 +27,7 @@ from wheel_sched.errors import BrokerUnavailable, ConfigError
 
 TIMEOUT_S = 15.0
 _AGAIN_S = 1.0
+_TRUST = "ssl.ca.location"
 _VISIBLE_S = 10.0  # how long a new topic may take until every request sees it
 _admin: Any = _typed_admin  # which does not say all it exports
 _NAME = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
@@ -40,13 +41,20 @@ def check_topic(topic: str) -> None:
         )
 
 
+def _plainly(trouble: str) -> str:
+    """With what to do about a certificate, which a client says in one of the places where it finds that out only."""
+    if "certificate verify failed" not in trouble or _TRUST in trouble:
+        return trouble
+    return f"{trouble}: the broker's certificate could not be verified; {_TRUST} has to name who vouches for it"
+
+
 def _listened_to(settings: Mapping[str, Any], trouble: deque[str]) -> dict[str, Any]:
     """Settings of a client that notes what it says about its connections; whoever else wants to hear it, does."""
     theirs = settings.get("error_cb")
 
     def told(error: Any) -> None:
         if error.code() != KafkaError._ALL_BROKERS_DOWN:  # which only follows from something else
-            trouble.append(error.str())
+            trouble.append(_plainly(error.str()))
         if theirs is not None:
             theirs(error)
 
@@ -244,6 +252,8 @@ class Topology:
             if error_of(error).code() not in (KafkaError._UNSUPPORTED_FEATURE, KafkaError.UNSUPPORTED_VERSION):
                 raise broker_error(error, f"topic {topic!r} could not be described") from error
             found = topic
+        except TimeoutError as error:
+            raise BrokerUnavailable(f"topic {topic!r} could not be described in time; repeat it") from error
         return topic if set(found) <= {"A", "="} else found  # all zero: the cluster does not know ids
 
     def _look(self) -> None:

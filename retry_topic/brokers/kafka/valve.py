@@ -14,6 +14,7 @@ import time
 from typing import Any
 
 from retry_topic.brokers.kafka.hands import Hands
+from retry_topic.brokers.kafka.pausing import Pausing
 
 FULL, LOW = 1_000, 250  # records in the buffer at which fetching pauses, and goes on
 _STILL_S = 0.2  # a buffer that is full for longer has handlers that stand still
@@ -31,7 +32,7 @@ class Valve:
         self._hands = hands
         self._full_bytes = full_bytes
         self._full_s: float | None = None
-        self.paused = False
+        self.pausing = Pausing()
 
     @property
     def full(self) -> bool:
@@ -40,7 +41,7 @@ class Valve:
 
     def waits(self) -> bool:
         """Whether to wait a moment for room instead of polling."""
-        if not self.full or self.paused:
+        if not self.full or self.pausing:
             self._full_s = None
             return False
         if self._full_s is None:
@@ -50,9 +51,7 @@ class Valve:
     def turn(self, client: Any) -> None:
         """Pause fetching while the buffer is full, and let it go on when there is room again."""
         hands = self._hands
-        if not self.paused and self.full:
-            client.pause(client.assignment())
-            self.paused = True
-        elif self.paused and hands.fetched <= LOW and hands.fetched_bytes <= self._full_bytes // 4:
-            client.resume(client.assignment())
-            self.paused = False
+        if self.full:
+            self.pausing.pause(client)
+        elif self.pausing and hands.fetched <= LOW and hands.fetched_bytes <= self._full_bytes // 4:
+            self.pausing.resume(client)

@@ -7,7 +7,15 @@ from typing import Literal
 
 import pytest
 
-from retry_topic.brokers.conformance import BrokerConformance, absent_topic, fresh_topic, publish, receive, values
+from retry_topic.brokers.conformance import (
+    BrokerConformance,
+    GroupCases,
+    absent_topic,
+    fresh_topic,
+    publish,
+    receive,
+    values,
+)
 from retry_topic.brokers.kafka import KafkaBroker
 from retry_topic.brokers.protocol import Broker, BrokerConsumer
 from retry_topic.message import Message
@@ -16,7 +24,7 @@ from wheel_sched.testing.mock_cluster import MockCluster
 pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]
 
 
-class OnKafka(BrokerConformance):
+class OnKafka(GroupCases):
     """What all have in common."""
 
     idle_ms = 2_000
@@ -67,14 +75,14 @@ class OnTheImitation(OnKafka):
         broker.close()
 
 
-class TestKip848OnTheImitation(OnTheImitation):
+class TestKip848OnTheImitation(OnTheImitation, BrokerConformance):
     """Kafka 4's protocol of groups: all of the suite."""
 
     protocol = "consumer"
 
 
 class TestClassicOnTheImitation(OnTheImitation):
-    """The protocol of groups that every cluster has.
+    """The protocol of groups that every cluster has: what the other one shows of messages is not shown again.
 
     When a member joins others, the imitation waits for nearly as long as a session may last, whoever has come (its
     rebalance timer). So what needs several members at a time is left to the server below, which speaks this protocol
@@ -90,17 +98,9 @@ class TestClassicOnTheImitation(OnTheImitation):
     test_forward_publishes_and_settles = None  # type: ignore[assignment]
     test_a_repeated_forward_publishes_nothing = None  # type: ignore[assignment]
     test_a_failed_forward_leaves_its_delivery_unsettled = None  # type: ignore[assignment]
-    # and these have nothing to do with groups
-    test_contents_survive_byte_for_byte = None  # type: ignore[assignment]
-    test_a_huge_message_goes_through = None  # type: ignore[assignment]
-    test_an_unknown_topic_fails_alone = None  # type: ignore[assignment]
-    test_nothing_to_publish_is_fine = None  # type: ignore[assignment]
-    test_topics_are_listed_with_their_lengths = None  # type: ignore[assignment]
-    test_poll_keeps_its_timeout = None  # type: ignore[assignment]
-    test_everything_can_be_closed_twice = None  # type: ignore[assignment]
 
 
-class TestTransactions(OnKafka):
+class TestTransactions(OnKafka, BrokerConformance):
     """What is forwarded is settled in the same transaction, in groups of the classic protocol: noida-db."""
 
     @pytest.fixture

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import socket
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, KafkaError, Producer
 from confluent_kafka.admin import AdminClient
 
 from retry_topic import RetryService, ServiceConfig, connect
 from retry_topic.brokers.kafka import KafkaBroker
 from retry_topic.brokers.kafka.client_settings import checked_member, refusals
 from retry_topic.brokers.kafka.topic_settings import settings_for
+from retry_topic.brokers.kafka.topology import _listened_to
 from wheel_sched.dispatcher import DispatcherConfig
 from wheel_sched.errors import BrokerUnavailable, ConfigError
 
@@ -66,6 +68,17 @@ def test_settings_are_passed_through_and_ours_are_refused() -> None:
         assert {name: settings[name] for name in login} == login
     with pytest.raises(ConfigError, match=r"expected group\.id to be left to us"):
         KafkaBroker({"bootstrap.servers": "127.0.0.1:1", "group.id": "mine"})
+
+
+def test_a_certificate_that_nobody_vouches_for_is_told_with_what_to_set() -> None:
+    """Where the client says so while it reads instead of while it shakes hands, it leaves that out."""
+    trouble: deque[str] = deque(maxlen=1)
+    told = _listened_to({}, trouble)["error_cb"]
+    told(KafkaError(KafkaError._SSL, "error:0A000086:SSL routines::certificate verify failed (after 2ms)"))
+    assert "ssl.ca.location has to name who vouches for it" in trouble[0]
+    advice = "certificate verify failed: verify that ssl.ca.location is correctly configured"
+    told(KafkaError(KafkaError._SSL, advice))
+    assert trouble[0] == advice
 
 
 def test_a_cluster_that_is_away_is_told_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
