@@ -1,7 +1,7 @@
 """Dead letters: listed, grouped by error fingerprint, replayed with a dry run, a rate and a loop guard, or deleted.
 
-A replay starts the attempts anew and raises the message's replay count; the count on record in the store, not the
-header, decides how often that may happen, so that a poisoned message cannot circle for ever.
+A replay starts the attempts anew and raises the message's replay count, which decides how often that may happen
+(`loop_guard`).
 """
 
 from __future__ import annotations
@@ -14,13 +14,12 @@ from typing import Any
 
 from retry_topic.headers import RetryState, read, sign, write
 from retry_topic.home import Home
+from retry_topic.loop_guard import MAX_REPLAYS, LoopGuard
 from retry_topic.message import Message
 from retry_topic.wire import decode_body, encode_body
 from wheel_sched.errors import ConfigError, Rejected
 from wheel_sched.store import Found, Item, Outcome
 
-MAX_REPLAYS = 3  # replays of one message before the loop guard holds it back
-_REMEMBER_MS = 90 * 86_400_000  # as long as dead letters are kept by default
 _PAGE = 500
 
 
@@ -288,10 +287,10 @@ class DeadLetters:
     ) -> None:
         if not letters:
             return
-        store = self._home.store
-        known = store.remember([(f"{_root(letter)}!", 0, 0) for letter in letters])
+        guard = LoopGuard(self._home.store)
+        known = guard.counts([_root(letter) for letter in letters])
         moves: list[tuple[str, int, Item | None]] = []
-        tries: list[tuple[str, int, int]] = []
+        counts: list[tuple[str, int]] = []
         for letter, replays in zip(letters, known, strict=True):
             if letter.message is None:
                 result.unreadable += 1
@@ -301,15 +300,14 @@ class DeadLetters:
                 continue
             due_ms = due_of(letter, result.replayed + len(moves))
             moves.append((letter.id, due_ms, self._reborn(letter, letter.message, replays + 1, target, edit)))
-            tries.append((f"{_root(letter)}!", replays + 1, now_ms + _REMEMBER_MS))
+            counts.append((_root(letter), replays + 1))
             result.last_due_ms = max(due_ms, result.last_due_ms or 0)
         if dry_run:
             result.replayed += len(moves)
             return
-        # the count first: a crash in between costs one replay of the guard, never its limit
         if moves:
-            store.remember(tries)
-            result.replayed += store.requeue(moves).count(Outcome.DONE)
+            guard.count(counts, now_ms)
+            result.replayed += self._home.store.requeue(moves).count(Outcome.DONE)
 
     def _reborn(
         self,

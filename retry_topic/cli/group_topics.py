@@ -1,4 +1,4 @@
-"""Options that name a group's topics where they are not named after it."""
+"""Options that name a group's topics where they are not named after it; else the settings name them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from retry_topic.names import GroupTopics
+from wheel_sched.cli.options import Session
 
 F = TypeVar("F", bound=Callable[..., Any])
 _KINDS = ("retry", "redelivery", "dead")
@@ -19,10 +20,15 @@ def topics_options(command: F) -> F:
 
     @wraps(command)
     def with_topics(*args: Any, **kwargs: Any) -> Any:
-        named = {kind: kwargs.pop(f"{kind}_topic") for kind in _KINDS}
+        session = click.get_current_context().find_object(Session)
+        assert session is not None  # noqa: S101  # the root command makes it
+        flags = {kind: kwargs.pop(f"{kind}_topic") for kind in _KINDS}
+        named = {kind: flag or getattr(session.settings, f"{kind}_topic") for kind, flag in flags.items()}
         groups = kwargs.get("groups") or ()
         if any(named.values()) and len({*groups}) > 1:
-            raise click.UsageError("Topics can be named for one group at a time.")
+            raise click.UsageError(
+                "Topics can be named for one group at a time; `wheel-sched config show --origin` says who names some."
+            )
         return command(*args, topics=GroupTopics(**{kind: name or "" for kind, name in named.items()}), **kwargs)
 
     wrapped: Any = with_topics

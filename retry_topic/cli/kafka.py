@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -12,11 +12,12 @@ import click
 
 from retry_topic.cli.group_topics import topics_options
 from retry_topic.cli.opening import kafka_broker, secrets_of
-from retry_topic.cli.replaying import replayed
+from retry_topic.cli.replaying import Reborn, TopicReplay, max_replays_option, tell_guarded
+from retry_topic.message import Message
 from retry_topic.names import GroupTopics, intake_group_of
 from wheel_sched.cli.failing import FAILED, OK, CommandFailed
 from wheel_sched.cli.instants import DURATION
-from wheel_sched.cli.opening import created_as, server_url
+from wheel_sched.cli.opening import created_as, opened, server_url
 from wheel_sched.cli.options import Session, confirm, dry_run_option, json_option, pass_session, yes_option
 from wheel_sched.cli.output import amount, emit, note, say, table
 from wheel_sched.config import Settings
@@ -187,6 +188,7 @@ def lag(session: Session, groups: tuple[str, ...], topics: GroupTopics, as_json:
 @click.argument("group")
 @click.option("--to", "target", metavar="TOPIC", help="Where to (default: the group's redelivery topic).")
 @click.option("--limit", type=click.IntRange(1), default=10_000, show_default=True, help="At most so many.")
+@max_replays_option
 @topics_options
 @dry_run_option
 @yes_option
@@ -197,6 +199,7 @@ def replay(
     group: str,
     target: str | None,
     limit: int,
+    max_replays: int,
     topics: GroupTopics,
     dry_run: bool,
     yes: bool,
@@ -205,8 +208,9 @@ def replay(
     """Send what lies in GROUP's dead topic through again, each record once however often this is run.
 
     For letters that the store still has, `wheel-sched replay` chooses by error and age; this reads the topic itself,
-    from where the last replay ended. Their attempts start anew. Letters of a group that signs its headers are signed
-    again: --secrets names the file.
+    from where the last replay ended to its present end. Their attempts start anew; the store of the group's service
+    counts replays of one message, and what was replayed too often is passed by. Letters of a group that signs its
+    headers are signed again: --secrets names the file.
 
     \b
     Examples:
@@ -232,26 +236,34 @@ def replay(
             return OK
         if waiting:
             confirm(f"Replay up to {amount(min(waiting, limit), 'dead letter')} to {to}?", yes)
-        done = failed = 0
-        dead_id = broker.topic_id(dead)
-        consumer = broker.consumer([dead], reader)
-        idle_until_s = time.monotonic() + 6 * _IDLE_S
-        while waiting and done < limit and time.monotonic() < idle_until_s:
-            deliveries = consumer.poll(min(200, limit - done), 500)
-            try:
-                pairs = [(one, replayed(one.message, group, own, to, dead_id, secrets)) for one in deliveries]
-            except ConfigError as error:
-                raise ConfigError(f"{error}; {amount(done, 'dead letter')} replayed before") from error
-            if pairs:
-                failures = [failure for failure in consumer.forward(pairs) if failure is not None]
-                failed += len(failures)
-                for failure in failures:
-                    note(f"not replayed: {failure.reason}")
-                done += len(pairs) - len(failures)
-                idle_until_s = time.monotonic() + _IDLE_S
-        consumer.close()
-    emit({"replayed": done}) if as_json else say(f"{amount(done, 'dead letter')} replayed to {to}")
-    return FAILED if failed else OK
+        with opened(session.settings) as store:
+            done = TopicReplay(Reborn(group, own, to, broker.topic_id(dead), secrets), store, max_replays)
+            consumer = broker.consumer([dead], reader)
+            left, idle_until_s = min(waiting, limit), time.monotonic() + 6 * _IDLE_S
+            while left > 0 and time.monotonic() < idle_until_s:
+                # one that has died again meanwhile is for the next replay
+                letters = [one for one in consumer.poll(min(200, left), 500) if _is_before(last, one.message)]
+                if letters:
+                    try:
+                        done.send(consumer, letters)
+                    except ConfigError as error:
+                        raise ConfigError(f"{error}; {amount(done.replayed, 'dead letter')} replayed before") from error
+                    left -= len(letters)
+                    idle_until_s = time.monotonic() + _IDLE_S
+            consumer.close()
+    if as_json:
+        emit({"replayed": done.replayed, "guarded": done.guarded})
+    else:
+        say(f"{amount(done.replayed, 'dead letter')} replayed to {to}")
+        tell_guarded(done.guarded)
+    if done.guarded:
+        note("what was held back is passed by; `wheel-sched replay` has it as long as the store keeps it")
+    return FAILED if done.failed or done.guarded else OK
+
+
+def _is_before(ends: Mapping[tuple[str, int], int], letter: Message) -> bool:
+    source = letter.source
+    return source is not None and int(source.offset) < ends[source.topic, source.partition]
 
 
 @kafka.command()

@@ -10,8 +10,8 @@ from retry_topic.cli.changing import Pace, rate_option, spread_option
 from retry_topic.cli.filters import Filter, entry_of, filter_options
 from retry_topic.cli.listing import as_dict
 from retry_topic.cli.opening import opened_home, secrets_of
-from retry_topic.cli.replaying import check_secrets
-from retry_topic.dead_letters import MAX_REPLAYS, DeadLetters, Replayed, Selection
+from retry_topic.cli.replaying import check_secrets, max_replays_option, tell_guarded
+from retry_topic.dead_letters import DeadLetters, Replayed, Selection
 from retry_topic.home import Home
 from wheel_sched.cli.failing import CommandFailed
 from wheel_sched.cli.options import Session, confirm, dry_run_option, json_option, pass_session, yes_option
@@ -23,9 +23,7 @@ from wheel_sched.cli.output import Progress, amount, emit, instant, note, one_li
 @filter_options
 @click.option("--all", "everything", is_flag=True, help="All dead letters; instead of ids or a filter.")
 @click.option("--to", "target", metavar="TOPIC", help="Another topic than where they were to go.")
-@click.option(
-    "--max-replays", type=click.IntRange(min=1), default=MAX_REPLAYS, show_default=True, help="Loop guard, per message."
-)
+@max_replays_option
 @rate_option
 @spread_option
 @dry_run_option
@@ -147,7 +145,6 @@ def _rest(done: Replayed) -> dict[str, int]:
 
 
 def _tell_rest(done: Replayed) -> None:
-    if done.guarded:
-        say(f"{amount(done.guarded, 'dead letter')} held back by the loop guard (--max-replays raises it)")
+    tell_guarded(done.guarded)
     if done.unreadable:
         say(f"{amount(done.unreadable, 'dead letter')} cannot be read; `wheel-sched backup` keeps their bytes")

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from retry_topic.cli.group_topics import topics_options
 from retry_topic.cli.opening import policies_of
+from retry_topic.names import GroupTopics
 from retry_topic.spark.opening import cluster_of, master_option, with_store
 from wheel_sched.cli.instants import DURATION
 from wheel_sched.cli.options import Session, dry_run_option, json_option, pass_session
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 @click.option("--most", type=click.IntRange(min=1), metavar="N", help="Offsets in one batch, about.")
 @click.option("--connector", type=click.Choice(["auto", "jvm", "python"]), default="auto", show_default=True)
 @click.option("--checkpoint", metavar="PATH", help="Of the query; without it the store says where to begin.")
+@topics_options
 @master_option
 @dry_run_option
 @json_option
@@ -41,13 +44,15 @@ def intake(
     most: int | None,
     connector: str,
     checkpoint: str | None,
+    topics: GroupTopics,
     master: str | None,
     dry_run: bool,
     as_json: bool,
 ) -> None:
     """Take what waits in the retry topic of GROUP into the store, each record once.
 
-    Services of the group may run beside it; they release what is due. Give the policies and the redelivery they have.
+    Services of the group may run beside it; they release what is due. Give the policies, the redelivery and the
+    topics they have.
 
     \b
     Examples:
@@ -68,6 +73,7 @@ def intake(
             redelivery="origin" if redelivery == "origin" else "group",
             headers="spring" if headers == "spring" else "own",
             history=history,
+            group_topics=topics,
             connector="jvm" if connector == "jvm" else "python" if connector == "python" else "auto",
             most=most,
             checkpoint=checkpoint,

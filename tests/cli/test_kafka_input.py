@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
+from click.testing import CliRunner
 
 from retry_topic.brokers.kafka import KafkaBroker
+from retry_topic.cli.group_topics import topics_options
 from retry_topic.cli.kafka_checks import copies, creation, longest_transaction, retention, timeouts
 from retry_topic.cli.opening import kafka_settings, secrets_of
-from retry_topic.cli.replaying import replayed
+from retry_topic.cli.replaying import Reborn
 from retry_topic.headers import RetryState, read, sign, verify, write
 from retry_topic.message import Message, Source
 from retry_topic.names import GroupTopics
 from wheel_sched.cli.doctor_finding import Finding
+from wheel_sched.cli.options import Session
 from wheel_sched.config import Settings, load_settings
 from wheel_sched.errors import ConfigError
 from wheel_sched.store import Item
@@ -135,6 +140,31 @@ def test_the_settings_of_kafka_come_from_all_places(tmp_path: Path) -> None:
     assert "flag --group-protocol: expected group_protocol to be classic or consumer" in str(caught.value)
 
 
+def test_a_groups_topics_are_named_in_all_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flag, environment, file; for one group at a time, wherever they are named."""
+    seen: list[GroupTopics] = []
+
+    @click.command()
+    @click.argument("groups", nargs=-1)
+    @topics_options
+    def command(groups: tuple[str, ...], topics: GroupTopics) -> None:
+        seen.append(topics)
+
+    file = tmp_path / "s.toml"
+    file.write_text('retry_topic = "from-file"\nredelivery_topic = "from-file-too"\ndead_topic = "hidden"\n')
+    monkeypatch.setenv("WHEEL_SCHED_REDELIVERY_TOPIC", "from-env")
+    named = ["--dead-topic", "from-flag"]
+    result = CliRunner().invoke(command, ["g", *named], obj=Session({}, str(file)))
+    assert result.exit_code == 0, result.output
+    assert seen == [GroupTopics("from-file", "from-env", "from-flag")]
+    result = CliRunner().invoke(command, ["g", "h"], obj=Session({}, str(file)))
+    assert result.exit_code == 2
+    assert "one group at a time" in result.output
+    monkeypatch.delenv("WHEEL_SCHED_REDELIVERY_TOPIC")
+    assert CliRunner().invoke(command, ["g", "h"], obj=Session({})).exit_code == 0
+    assert seen[1:] == [GroupTopics()]
+
+
 def test_the_flag_of_the_protocol_is_nearer_than_the_clients_file(tmp_path: Path) -> None:
     """And the file's holds where nothing else is said."""
     from retry_topic.cli.opening import kafka_broker
@@ -182,16 +212,17 @@ def letter(*, signed: bool) -> Message:
 def test_a_replayed_letter_is_signed_anew_under_an_id_of_its_own() -> None:
     """The same one however often it is sent; attempts start anew, and its own headers stay."""
     own = GroupTopics().of("g")
-    again = replayed(letter(signed=True), "g", own, own["redelivery"], "topic-id", (SECRET,))
+    reborn = Reborn("g", own, own["redelivery"], "topic-id", (SECRET,))
+    again = reborn(letter(signed=True), 2)
     state = read(again.headers)
     assert verify(state, SECRET) is state
-    assert (state.attempt, state.original_topic, state.consumer_group) == (0, "orders", "g")
+    assert (state.attempt, state.replays, state.original_topic, state.consumer_group) == (0, 2, "orders", "g")
     assert state.id not in (None, "x")
     assert again.header("own") == b"1"
-    assert again == replayed(letter(signed=True), "g", own, own["redelivery"], "topic-id", (SECRET,))
+    assert again == reborn(letter(signed=True), 2)
     with pytest.raises(ConfigError, match="--secrets FILE"):
-        replayed(letter(signed=True), "g", own, own["redelivery"], "topic-id", ())
-    plain = replayed(letter(signed=False), "g", own, "elsewhere", "topic-id", ())
+        replace(reborn, secrets=())(letter(signed=True), 1)
+    plain = replace(reborn, to="elsewhere", secrets=())(letter(signed=False), 1)
     assert read(plain.headers).signature is None
     assert read(plain.headers).original_topic == "elsewhere"  # whose own it is from then on
 
@@ -239,19 +270,19 @@ def imitation() -> Iterator[str]:
         yield servers
 
 
-@pytest.mark.real
 def test_a_replayed_letter_goes_home_and_elsewhere_is_elsewhere() -> None:
     """To the group: the partition and time of its original. To another topic: that topic's own."""
     state = RetryState(id="x", attempt=3, original_topic="t", original_partition=2, original_timestamp_ms=1_700)
     dead = Message("g.dead", b"v", b"k", write((), state))
-    own = {"redelivery": "g.redelivery"}
-    home = replayed(dead, "g", own, "g.redelivery", "topic-id", ())
+    reborn = Reborn("g", {"redelivery": "g.redelivery"}, "g.redelivery", "topic-id")
+    home = reborn(dead, 1)
     assert (home.topic, home.partition, home.timestamp_ms) == ("g.redelivery", 2, 1_700)
     assert read(home.headers).original_partition == 2
-    away = replayed(dead, "g", own, "elsewhere", "topic-id", ())
+    away = replace(reborn, to="elsewhere")(dead, 1)
     assert (away.partition, away.timestamp_ms, read(away.headers).original_topic) == (None, None, "elsewhere")
 
 
+@pytest.mark.real
 def test_topics_that_are_not_there_are_not_replayed_from_or_to(away: Any, imitation: str) -> None:
     """Nor created by asking for them."""
     shown = away("--kafka", imitation, "kafka", "replay", "h", "--yes", code=1).output

@@ -108,8 +108,8 @@ def test_a_missing_java_is_told_with_what_to_install(tmp_path: Path, monkeypatch
         check_java()
 
 
-def test_an_intake(redis_url: str, store: DelayStore) -> None:
-    """Dry run, run, run again, over librdkafka's imitation of a cluster."""
+def test_an_intake(redis_url: str, store: DelayStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dry run, run, run again, over librdkafka's imitation of a cluster; of a topic that the settings name."""
     from retry_topic.brokers.kafka import KafkaBroker
     from retry_topic.message import Message
     from wheel_sched.testing.kafka import mock_kafka
@@ -119,10 +119,11 @@ def test_an_intake(redis_url: str, store: DelayStore) -> None:
         assert result.exit_code == 0, result.output
         return result
 
+    monkeypatch.setenv("WHEEL_SCHED_RETRY_TOPIC", "orders-again")
     with mock_kafka() as servers:
         broker = KafkaBroker(servers, transactions=False)
-        broker.create_topic("g.retry")
-        broker.publish([Message("g.retry", b"%d" % n, b"%d" % n) for n in range(40)])
+        broker.create_topic("orders-again")
+        broker.publish([Message("orders-again", b"%d" % n, b"%d" % n) for n in range(40)])
         assert "up to 40 records" in intake("--dry-run", servers=servers).output
         done = json.loads(intake("--json", "--connector", "python", servers=servers).stdout)
         assert (done["records"], done["waiting"], done["lag"], done["connector"]) == (40, 40, 0, "python")

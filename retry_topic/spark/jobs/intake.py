@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from retry_topic.consumer.config import secrets_problems
-from retry_topic.names import intake_group_of, retry_topic_of, source_of
+from retry_topic.names import NAMED_AFTER_GROUP, GroupTopics, intake_group_of, source_of
 from retry_topic.policy import PolicySet, RetryPolicy
 from retry_topic.policy.dumping import dump_policies
 from retry_topic.spark.faults import plain_errors
@@ -100,6 +100,7 @@ def intake(
     secrets: tuple[bytes, ...] = (),
     history: int = 0,
     reference_above: int = 0,
+    group_topics: GroupTopics = NAMED_AFTER_GROUP,
     connector: Connector = "auto",
     most: int | None = None,
     checkpoint: str | None = None,
@@ -116,7 +117,8 @@ def intake(
         kafka: `host:port,host:port`, or librdkafka settings that name `bootstrap.servers`.
         group: whose retry topic is read.
         policies: who decides; those of the group's services. Defaults to the default policy.
-        redelivery, headers, secrets, history, reference_above: as `ServiceConfig` has them; those of the services.
+        redelivery, headers, secrets, history, reference_above, group_topics: as `ServiceConfig` has them; those of the
+            services.
         connector: what reads; "auto" takes the JVM one where its jars are and the settings are the address alone.
             Defaults to "auto".
         most: offsets in one batch, about. Defaults to None: all there are.
@@ -132,7 +134,7 @@ def intake(
         StoreError, BrokerError, JobFailed: what was taken in stays, and another run does the rest.
     """
     settings = _settings(kafka, redelivery, headers, secrets, most, every_s)
-    topic = retry_topic_of(group)
+    topic = group_topics.of(group)["retry"]
     broker = broker_of(settings)
     check_topics(broker, (topic,))
     from retry_topic.spark.kafka.taking import Taker
@@ -148,8 +150,9 @@ def intake(
         secrets,
         history,
         reference_above,
+        group_topics,
     )
-    report = TakenIn(dry_run, group, choose(spark, settings, connector), marks=marks_of(place, settings, group))
+    report = TakenIn(dry_run, group, choose(spark, settings, connector), marks=marks_of(place, settings, group, topic))
     if dry_run:
         return report
     start: Offsets = {topic: {str(mark.partition): mark.end - mark.lag for mark in report.marks}}
@@ -162,10 +165,10 @@ def intake(
         writer = writer.option("checkpointLocation", checkpoint)
     query = writer.start()
     try:
-        _follow(query, report, stop, lambda: marks_of(place, settings, group), seen)
+        _follow(query, report, stop, lambda: marks_of(place, settings, group, topic), seen)
     finally:
         query.stop()
-    report.marks = marks_of(place, settings, group)
+    report.marks = marks_of(place, settings, group, topic)
     return report
 
 
@@ -188,7 +191,7 @@ def take_in(rows: DataFrame, taker: Any) -> DataFrame:
     return rows.select(*COLUMNS).mapInArrow(taker, SUMMARY)
 
 
-def marks_of(place: Place, settings: Settings, group: str) -> list[Mark]:
+def marks_of(place: Place, settings: Settings, group: str, topic: str) -> list[Mark]:
     """How far each partition of a group's retry topic is taken in.
 
     Raises:
@@ -198,7 +201,7 @@ def marks_of(place: Place, settings: Settings, group: str) -> list[Mark]:
 
     from retry_topic.spark.kafka.offsets import ends_of
 
-    broker, topic, reader = broker_of(settings), retry_topic_of(group), intake_group_of(group)
+    broker, reader = broker_of(settings), intake_group_of(group)
     ends, first = ends_of(broker, [topic])[topic], ends_of(broker, [topic], earliest=True)[topic]
     numbers = sorted(map(int, ends))
     topic_id = insist(lambda: broker.topic_id(topic))

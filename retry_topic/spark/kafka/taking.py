@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from retry_topic.brokers.kafka.records import from_parts, from_record
 from retry_topic.home import Home
 from retry_topic.message import Message, Source
-from retry_topic.names import intake_group_of, source_of
+from retry_topic.names import NAMED_AFTER_GROUP, GroupTopics, intake_group_of, source_of
 from retry_topic.policy import load_policies
 from retry_topic.slices import SliceIntake
 from retry_topic.spark.kafka.options import Settings, broker_of, check_topics
@@ -44,7 +44,7 @@ class Taker:
         settings: librdkafka's, of the cluster that has the group's dead topic.
         group: whose retry topic it is.
         policies: who decides, as TOML.
-        redelivery, spring, secrets, history, reference_above: see `Intake`.
+        redelivery, spring, secrets, history, reference_above, topics: see `Intake`.
     """
 
     place: Place
@@ -56,6 +56,7 @@ class Taker:
     secrets: tuple[bytes, ...] = ()
     history: int = 0
     reference_above: int = 0
+    topics: GroupTopics = NAMED_AFTER_GROUP
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Take the rows of a task in; a row for each partition, as `SUMMARY` has it."""
@@ -73,6 +74,7 @@ class Taker:
                 secrets=self.secrets,
                 history=self.history,
                 reference_above=self.reference_above,
+                topics=self.topics,
             )
             for (topic, partition), rows in groupby(messages_in(batches), _place_of):
                 done.append(self._take(store, broker, intake, topic, partition, rows))

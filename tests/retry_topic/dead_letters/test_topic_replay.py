@@ -1,0 +1,103 @@
+"""Replays of a dead topic: under new ids, and yet counted, so that a poisoned message does not circle for ever."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from retry_topic import DeadLetters, RetryPolicy, Selection
+from retry_topic.cli.replaying import Reborn, TopicReplay
+from retry_topic.headers import read
+from retry_topic.names import GroupTopics
+from wheel_sched.errors import StoreUnavailable
+
+if TYPE_CHECKING:
+    from conftest import Bench
+
+OWN = GroupTopics().of("billing")
+
+
+class DeadTopic:
+    """A bench's dead topic, as the command reads it."""
+
+    def __init__(self, bench: Any, idle_ms: int = 30_000) -> None:
+        self.bench = bench
+        self.consumer = bench.home.broker.consumer([OWN["dead"]], "billing.replay", idle_ms=idle_ms)
+        self.reborn = Reborn("billing", OWN, OWN["redelivery"], "topic-id")
+
+    def replay(self, letters: int = 1, **settings: Any) -> TopicReplay:
+        """Replay so many letters, which have to be there."""
+        done = TopicReplay(self.reborn, self.bench.home.store, **settings)
+        found: list[Any] = []
+        while len(found) < letters:  # what the test waits for is there, or a poll's own time brings it
+            found += self.consumer.poll(500, 10)
+        done.send(self.consumer, found)
+        return done
+
+
+@pytest.fixture
+def poisoned(bench: Bench, handler: Any, policy: Callable[..., RetryPolicy]) -> Any:
+    """A message that dies at each delivery, dead for the first time; and its handler's calls."""
+    handle = handler(ValueError("x"))
+    bench.serve(policy(max_attempts=1))
+    bench.consume(handle)
+    bench.publish(b"poison")
+    bench.dead()
+    return handle
+
+
+def test_a_message_that_dies_each_time_is_held_back(bench: Bench, poisoned: Any) -> None:
+    """After three replays, and for a raised limit after more; each has an id of its own."""
+    topic = DeadTopic(bench)
+    for replays in (1, 2, 3):
+        done = topic.replay()
+        assert (done.replayed, done.guarded) == (1, 0)
+        bench.dead(replays + 1)
+    assert [call.state.replays for call in poisoned.calls] == [0, 1, 2, 3]
+    assert len({one.state.id for one in bench.letters()}) == 4
+    done = topic.replay()
+    assert (done.replayed, done.guarded) == (0, 1)
+    assert topic.consumer.poll(1, 0) == []  # passed by
+
+
+def test_both_ways_to_replay_count_for_one_another(bench: Bench, poisoned: Any) -> None:
+    """From the store after one from the topic, and the other way round."""
+    topic = DeadTopic(bench)
+    assert topic.replay(max_replays=2).replayed == 1
+    bench.dead(2)
+    (mine,) = [one for one in bench.letters() if one.state.replays]
+    letters = DeadLetters(bench.home)
+    assert letters.replay(Selection(ids=frozenset({mine.id})), max_replays=1).guarded == 1
+    assert letters.replay(Selection(ids=frozenset({mine.id})), max_replays=2).replayed == 1
+    bench.until(lambda: len(poisoned.calls) == 3 and len(bench.letters()) == 2)
+    done = topic.replay(letters=2, max_replays=2)
+    assert (done.replayed, done.guarded) == (0, 2)  # the same message, that died twice
+
+
+def test_headers_decide_nothing(bench: Bench) -> None:
+    """Nor does a letter without any: it has not been replayed."""
+    bench.home.broker.create_topic(OWN["redelivery"])
+    bench.publish(b"claims many", topic=OWN["dead"], headers=(("retry-id", b"a"), ("retry-replays", b"99")))
+    bench.publish(b"claims nothing", topic=OWN["dead"])
+    assert DeadTopic(bench).replay(letters=2).replayed == 2
+    assert [read(one.headers).replays for one in bench.records(OWN["redelivery"])] == [1, 1]
+
+
+def test_without_the_counts_nothing_is_sent(memory: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The letters stay unsettled."""
+    memory.home.broker.create_topic(OWN["redelivery"])
+    memory.publish(b"letter", topic=OWN["dead"])
+    topic = DeadTopic(memory)
+
+    def away(*_: Any) -> Any:
+        raise StoreUnavailable("away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(memory.home.store, "remember", away)
+        with pytest.raises(StoreUnavailable):
+            topic.replay()
+    topic.consumer.close()
+    assert memory.records(OWN["redelivery"]) == []
+    assert DeadTopic(memory, idle_ms=1).replay().replayed == 1  # at once, not when the first one's hold is over
