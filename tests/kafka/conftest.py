@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import pytest
 import redis
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from wheel_sched.testing.kafka import TemporaryKafka
     from wheel_sched.testing.servers import TemporaryServer
 
-PATIENCE_S = 150.0
+PATIENCE_S = 180.0
 SCRIPTS = Path(__file__).parent / "processes"
 
 # a dead member's partitions go to others after this long
@@ -93,17 +93,49 @@ def _found(servers: str, topic: str, level: str) -> list[Message]:
     return found
 
 
-def until(condition: Callable[[], bool], told: Callable[[], object] = lambda: "", *, pause_s: float = 0.02) -> None:
-    """Wait for what other processes do."""
+def until(
+    condition: Callable[[], bool],
+    told: Callable[[], object] = lambda: "",
+    *,
+    despite: type[Exception] | tuple[()] = (),
+    pause_s: float = 0.02,
+) -> None:
+    """Wait for what other threads and processes do.
+
+    Args:
+        condition: what is waited for; asked again and again.
+        told: what is known when it does not come.
+        despite: what `condition` may raise for a while.
+        pause_s: between two questions, in seconds.
+    """
     until_s = time.monotonic() + PATIENCE_S
     while True:
         try:
             if condition():
                 return
-        except StoreError:
-            pass  # its server is being restarted
+        except despite:
+            pass
         assert time.monotonic() < until_s, f"waited in vain: {told()}"
-        time.sleep(pause_s)  # other processes' doing; there is nothing to wait on
+        time.sleep(pause_s)  # others' doing; there is nothing to wait on
+
+
+class Until(Protocol):
+    """`until`, as tests have it."""
+
+    def __call__(
+        self,
+        condition: Callable[[], bool],
+        told: Callable[[], object] = ...,
+        *,
+        despite: type[Exception] | tuple[()] = ...,
+        pause_s: float = ...,
+    ) -> None: ...
+
+
+@pytest.fixture(name="until")
+def _until() -> Until:
+    """The function of that name; how many messages come to a reader is `conformance.receive`'s to wait for."""
+    return until
 
 
 class Member:
@@ -189,7 +221,7 @@ class Shard(NamedTuple):
 class Crew:
     """A group over the session's broker and a server of its own, and its processes."""
 
-    until = staticmethod(until)
+    until = staticmethod(partial(until, despite=StoreError))  # its server may be being restarted
 
     def __init__(
         self,
@@ -276,7 +308,7 @@ class Crew:
         """The store's server is killed, and is back with what its log holds."""
         self.server.sigkill()
         self.server.restart()
-        until(lambda: self.home.store.now_ms() > 0)
+        self.until(lambda: self.home.store.now_ms() > 0)
 
     # -- what is known of it
 

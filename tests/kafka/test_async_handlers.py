@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -16,15 +15,16 @@ from retry_topic.headers import read
 from retry_topic.policy import Fixed
 
 if TYPE_CHECKING:
+    from conftest import Until
+
     from wheel_sched.testing.kafka import TemporaryKafka
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(240)]
 
 COUNT, CAP, SIDE_BY_SIDE = 2_000, 3, 50
-PATIENCE_S = 120.0
 
 
-def test_coroutines_fail_are_retried_and_die_at_the_cap(kafka: TemporaryKafka, name: str) -> None:
+def test_coroutines_fail_are_retried_and_die_at_the_cap(kafka: TemporaryKafka, name: str, until: Until) -> None:
     """Of 2,000 every tenth fails once, every fiftieth always; each attempt is handled once, none above the cap, and
     many are under way at a time, all in one loop."""
     attempts: Counter[tuple[bytes, int]] = Counter()
@@ -58,10 +58,10 @@ def test_coroutines_fail_are_retried_and_die_at_the_cap(kafka: TemporaryKafka, n
         assert not any(broker.publish([Message(name, b"%d" % n, b"%d" % (n % 70)) for n in range(COUNT)]))
         config = ConsumerConfig(concurrency=SIDE_BY_SIDE)
         with RetryService(home, name, policy), Consumer(home, name, handle, group=name, config=config) as consumer:
-            until_s = time.monotonic() + PATIENCE_S
-            while attempts.total() < expected.total() or home.store.counts().total("dead") < COUNT // 50:
-                assert time.monotonic() < until_s, (attempts.total(), home.store.counts(), consumer.stats)
-                time.sleep(0.02)  # other threads' doing; there is nothing to wait on
+            until(
+                lambda: attempts.total() >= expected.total() and home.store.counts().total("dead") >= COUNT // 50,
+                lambda: (attempts.total(), home.store.counts(), consumer.stats),
+            )
         stats = consumer.stats
         letters = list(DeadLetters(home).select())
     assert attempts == expected

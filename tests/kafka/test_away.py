@@ -23,12 +23,13 @@ from wheel_sched.store import MAX_BATCH, Item
 from wheel_sched.testing.servers import temporary_server
 
 if TYPE_CHECKING:
+    from conftest import Until
+
     from wheel_sched.testing.faulty_proxy import FaultyProxy
     from wheel_sched.testing.kafka import TemporaryKafka
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(420)]
 
-PATIENCE_S = 180.0
 LEASE_MS = 25_000  # renewed every eight seconds or so, by whoever gets the processor
 AWAY_S = 60.0  # longer than the lease, a delivery (8 s) and a transaction (30 s) may last
 COUNT = 20_000  # that are due
@@ -69,6 +70,7 @@ def test_a_broker_that_is_away_for_a_minute(
     proxy: FaultyProxy,
     name: str,
     committed: Callable[[str], list[Message]],
+    until: Until,
     away: Callable[[TemporaryKafka, FaultyProxy], contextmanager[None]],
 ) -> None:
     """While messages are sent and taken in. No more is claimed than before, the shard stays its owner's, and when the
@@ -101,7 +103,7 @@ def test_a_broker_that_is_away_for_a_minute(
         with RetryService(home, name, policy, config=config, seen=taken.append) as service:
             fail(0, 100)
             schedule(0, COUNT // 2)
-            _until(lambda: service.stats.published > 0 and len(taken) > 0)
+            until(lambda: service.stats.published > 0 and len(taken) > 0, lambda: (service, len(taken)))
             with RetryService(home, name, policy, config=config, seen=taken.append) as standing_by:
                 schedule(COUNT // 2, COUNT)
                 fail(100, FAILED)
@@ -117,8 +119,10 @@ def test_a_broker_that_is_away_for_a_minute(
                     open_ids = home.store.counts().total("fly")
                 assert open_ids <= 2 * MAX_BATCH
                 assert grown_mb < GROWTH_MB
-                _until(
-                    lambda: completed() == COUNT and home.store.counts().now == {("due", retry_topic_of(name)): FAILED}
+                until(
+                    lambda: completed() == COUNT and home.store.counts().now == {("due", retry_topic_of(name)): FAILED},
+                    lambda: (home.store.counts(), service, standing_by),
+                    pause_s=0.05,
                 )
                 sent = standing_by.stats.published
         stored = Counter(int(message.value) for message in _waiting(home))
@@ -135,13 +139,6 @@ def _waiting(home: Home) -> Iterator[Message]:
             yield decode_body(found.body)
         if (cursor := page.cursor) is None:
             return
-
-
-def _until(condition: Callable[[], bool]) -> None:
-    until_s = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < until_s
-        time.sleep(0.05)  # other threads' doing; there is nothing to wait on
 
 
 def _memory_mb() -> float:

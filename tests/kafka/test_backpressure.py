@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,23 +15,21 @@ from retry_topic.brokers.kafka.consumer import KafkaConsumer
 from retry_topic.policy import Fixed
 
 if TYPE_CHECKING:
+    from conftest import Until
+
     from wheel_sched.testing.kafka import TemporaryKafka
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(240)]
 
 COUNT, BYTES, LIMIT = 10_000, 10_000, 4 * 1024 * 1024
 SESSION_MS = 6_000
-PATIENCE_S = 120.0
+STOOD_S = 240.0  # longer than a handler ever has to
+LOOK_S = 0.005  # what is in memory for a moment is to be seen
 
 
-def until(condition: Callable[[], bool], told: Callable[[], object]) -> None:
-    until_s = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < until_s, told()
-        time.sleep(0.005)  # other threads' doing; there is nothing to wait on
-
-
-def test_a_handler_that_stands_still_holds_up_fetching_and_nothing_else(kafka: TemporaryKafka, name: str) -> None:
+def test_a_handler_that_stands_still_holds_up_fetching_and_nothing_else(
+    kafka: TemporaryKafka, name: str, until: Until
+) -> None:
     """10,000 records of 10 kB, and 4 MiB for them: for longer than a session no more is in memory, the member is not
     thrown out, and each record is handled once."""
     broker = KafkaBroker(
@@ -48,7 +45,7 @@ def test_a_handler_that_stands_still_holds_up_fetching_and_nothing_else(kafka: T
     most = 0
 
     def handle(message: Message) -> None:
-        assert go_on.wait(PATIENCE_S)
+        assert go_on.wait(STOOD_S)
         handled[message.value[:5]] += 1
 
     def watch() -> int:
@@ -65,12 +62,12 @@ def test_a_handler_that_stands_still_holds_up_fetching_and_nothing_else(kafka: T
             Consumer(home, name, handle, group=name, config=config) as consumer,
         ):
             member = consumer._consumer
-            until(lambda: watch() > 100, lambda: member)
+            until(lambda: watch() > 100, lambda: member, pause_s=LOOK_S)
             stands_until_s = time.monotonic() + 1.3 * SESSION_MS / 1000
-            until(lambda: watch() < 0 or time.monotonic() > stands_until_s, lambda: member)
+            until(lambda: watch() < 0 or time.monotonic() > stands_until_s, lambda: member, pause_s=LOOK_S)
             assert not handled
             go_on.set()
-            until(lambda: watch() < 0 or handled.total() >= COUNT, lambda: (handled.total(), member))
+            until(lambda: watch() < 0 or handled.total() >= COUNT, lambda: (handled.total(), member), pause_s=LOOK_S)
         assert consumer.stats.acknowledged == COUNT
     assert set(handled.values()) == {1}
     assert len(handled) == COUNT

@@ -14,11 +14,23 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import admin as _typed_admin
 
-from retry_topic import Consumer, ConsumerConfig, GroupTopics, Message, RetryService, connect
+from retry_topic import (
+    Consumer,
+    ConsumerConfig,
+    DeadLetters,
+    GroupTopics,
+    Message,
+    RetryPolicy,
+    RetryService,
+    ServiceConfig,
+    connect,
+)
 from retry_topic.brokers.kafka import KafkaBroker
-from retry_topic.headers import RetryState, read, sign, verify, write
+from retry_topic.headers import verify
 
 if TYPE_CHECKING:
+    from conftest import Until
+
     from wheel_sched.testing.kafka import TemporaryKafka
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
@@ -141,26 +153,41 @@ def test_the_doctor_finds_missing_topics_partitions_and_rights(
     assert "rights" not in {one["check"] for one in report["findings"]}  # nothing of it is used
 
 
-def test_signed_letters_are_replayed_signed(
-    kafka: TemporaryKafka, broker: KafkaBroker, name: str, tmp_path: Path
+def test_signed_letters_are_replayed_signed_and_not_for_ever(
+    kafka: TemporaryKafka, name: str, until: Until, tmp_path: Path
 ) -> None:
-    """Or not at all: what is not signed again is dead at its next failure."""
-    run(kafka.bootstrap, name, "kafka", "init", name)
-    state = sign(RetryState(id="x", attempt=8, original_topic="orders", consumer_group=name), SECRET)
-    assert not any(broker.publish([Message(f"{name}.dead", b"letter", b"key", write((), state))]))
-    _, said = run(kafka.bootstrap, name, "kafka", "replay", name, "--yes", code=2)
-    assert "--secrets FILE" in said
+    """Or not at all: what is not signed again is dead at its next failure. One that dies each time is held back."""
     file = tmp_path / "secrets"
     file.write_bytes(SECRET)
-    done, _ = run(kafka.bootstrap, name, "--secrets", str(file), "kafka", "replay", name, "--yes")
-    assert done == [{"replayed": 1}]
-    consumer = broker.consumer([f"{name}.redelivery"], f"{name}-looker")
-    deliveries: list[Any] = []
-    while not deliveries:
-        deliveries = consumer.poll(1, 1_000)
-    found = read(deliveries[0].message.headers)
-    assert verify(found, SECRET) is found
-    assert (found.attempt, found.original_topic) == (0, "orders")
+    words = ("kafka", "replay", name, "--max-replays", "1", "--yes")
+    run(kafka.bootstrap, name, "kafka", "init", name)
+
+    def handle(_: Message) -> None:
+        raise ValueError("never")
+
+    broker = KafkaBroker(kafka.bootstrap)
+    broker.create_topic(f"{name}-orders")
+    with (
+        connect("embedded:data", broker=broker, namespace=name) as home,
+        RetryService(home, name, RetryPolicy(max_attempts=1), config=ServiceConfig(secrets=(SECRET,))),
+        Consumer(home, f"{name}-orders", handle, group=name, config=ConsumerConfig(secrets=(SECRET,))),
+    ):
+        assert not any(broker.publish([Message(f"{name}-orders", b"letter", b"key")]))
+        until(lambda: home.store.counts().total("dead") == 1)
+        _, said = run(kafka.bootstrap, name, "--store", "embedded:data", *words, code=2)
+        assert "--secrets FILE" in said
+        store = ("--store", "embedded:data", "--secrets", str(file))
+        done, _ = run(kafka.bootstrap, name, *store, *words)
+        assert done == [{"replayed": 1, "guarded": 0}]
+        until(lambda: home.store.counts().total("dead") == 2)
+        found = [letter.state for letter in DeadLetters(home).select()]
+        assert sorted((one.attempt, one.replays, one.original_topic) for one in found) == [
+            (1, 0, f"{name}-orders"),
+            (1, 1, f"{name}-orders"),
+        ]
+        assert all(verify(one, SECRET) is one for one in found)
+        done, _ = run(kafka.bootstrap, name, *store, *words, code=1)
+        assert done == [{"replayed": 0, "guarded": 1}]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import pytest
 
-from retry_topic.brokers.conformance import BrokerConformance
+from retry_topic.brokers.conformance import BrokerConformance, GroupCases
 from retry_topic.brokers.kafka import KafkaBroker
 from retry_topic.brokers.protocol import Broker, BrokerConsumer
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
 
 
-class OnKafka(BrokerConformance):
+class OnKafka(GroupCases):
     """What both have in common."""
 
     idle_ms = 2_000
@@ -39,7 +39,7 @@ class OnKafka(BrokerConformance):
         return super().member(broker, *topics, group=f"{self.groups}-{group}", idle_ms=idle_ms)
 
 
-class TestClassic(OnKafka):
+class TestClassic(OnKafka, BrokerConformance):
     """The protocol of groups that every cluster has."""
 
 
@@ -48,16 +48,7 @@ class TestKip848(OnKafka):
 
     protocol = "consumer"
 
-    # these have nothing to do with groups
-    test_contents_survive_byte_for_byte = None  # type: ignore[assignment]
-    test_a_message_keeps_its_place_and_time = None  # type: ignore[assignment]
-    test_a_huge_message_goes_through = None  # type: ignore[assignment]
-    test_an_unknown_topic_fails_alone = None  # type: ignore[assignment]
-    test_nothing_to_publish_is_fine = None  # type: ignore[assignment]
-    test_topics_are_listed_with_their_lengths = None  # type: ignore[assignment]
-    test_poll_keeps_its_timeout = None  # type: ignore[assignment]
-    test_everything_can_be_closed_twice = None  # type: ignore[assignment]
-    # and these are the same member's doing in both protocols
+    # these are the same member's doing in both protocols
     test_a_topic_keeps_its_order = None  # type: ignore[assignment]
     test_a_delivery_says_where_it_was_read = None  # type: ignore[assignment]
     test_a_consumer_creates_its_topic = None  # type: ignore[assignment]

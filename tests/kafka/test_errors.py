@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -12,17 +11,19 @@ import pytest
 from confluent_kafka import admin as _typed_admin
 
 from retry_topic import Consumer, DeadLetters, Message, RetryPolicy, RetryService, connect
+from retry_topic.brokers.conformance import receive, values
 from retry_topic.brokers.kafka import KafkaBroker
-from retry_topic.brokers.protocol import BrokerConsumer, Delivery
 from retry_topic.policy import Fixed
 from retry_topic.wire import encode_body
 from wheel_sched.errors import BrokerError
 from wheel_sched.store import Item
 
 if TYPE_CHECKING:
+    from conftest import Until
+
     from wheel_sched.testing.kafka import TemporaryKafka
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(240)]
 
 PATIENCE_S = 60.0
 _admin: Any = _typed_admin  # which does not say all it exports
@@ -75,22 +76,12 @@ def assert_refused(reasons: dict[str, str]) -> None:
     assert "authorization failed" in reasons["forbidden"].lower()
 
 
-def taken(consumer: BrokerConsumer, count: int) -> list[Delivery]:
-    """So many deliveries."""
-    found: list[Delivery] = []
-    until_s = time.monotonic() + PATIENCE_S
-    while len(found) < count:
-        assert time.monotonic() < until_s, found
-        found += consumer.poll(count - len(found), 500)
-    return found
-
-
 transactions_or_not = pytest.mark.parametrize("transactions", [True, False], ids=["transactions", "no transactions"])
 
 
 @transactions_or_not
 def test_what_is_refused_is_dead_alone_and_the_rest_of_its_claim_goes_out(
-    kafka: TemporaryKafka, host: KafkaBroker, name: str, transactions: bool
+    kafka: TemporaryKafka, host: KafkaBroker, name: str, until: Until, transactions: bool
 ) -> None:
     """No such topic, too large for its topic, no right to write there; over a login."""
     bodies = some_refused(kafka, host, name)
@@ -99,14 +90,11 @@ def test_what_is_refused_is_dead_alone_and_the_rest_of_its_claim_goes_out(
         home.store.schedule([Item(each, 0, encode_body(message), message.topic) for each, message in bodies.items()])
         with RetryService(home, name) as service:
             assert service.hand_over == ("transactions" if transactions else "claim, publish, settle")
-            until_s = time.monotonic() + PATIENCE_S
-            while home.store.counts().total("due") + home.store.counts().total("fly"):
-                assert time.monotonic() < until_s, home.store.counts()
-                time.sleep(0.02)  # the service's threads' doing
+            until(lambda: not home.store.counts().total("due") + home.store.counts().total("fly"), home.store.counts)
         reasons = {letter.id: letter.reason for letter in DeadLetters(home).select()}
     assert_refused(reasons)
     reader = host.consumer([f"{name}-good"], f"{name}-looker")
-    assert [one.message.value for one in taken(reader, 2)] == [b"1", b"2"]
+    assert values(receive(reader, 2)) == [b"1", b"2"]
 
 
 @transactions_or_not
@@ -119,15 +107,15 @@ def test_what_a_consumer_cannot_forward_stays_unsettled_and_the_rest_is_forwarde
     assert not any(host.publish([Message(f"{name}-in", each.encode()) for each in bodies]))
     guest = KafkaBroker(kafka.as_guest(), transactions=transactions)
     member = guest.consumer([f"{name}-in"], name)
-    pairs = [(one, bodies[one.message.value.decode()]) for one in taken(member, len(bodies))]
+    pairs = [(one, bodies[one.message.value.decode()]) for one in receive(member, len(bodies))]
     failures = dict(zip(bodies, member.forward(pairs), strict=True))
     assert_refused({each: failure.reason for each, failure in failures.items() if failure is not None})
     assert not any(failure.transient for failure in failures.values() if failure is not None)
     guest.close()
     again = host.consumer([f"{name}-in"], name)
-    assert [one.message.value for one in taken(again, 3)] == [b"unknown", b"large", b"forbidden"]
+    assert values(receive(again, 3)) == [b"unknown", b"large", b"forbidden"]
     reader = host.consumer([f"{name}-good"], f"{name}-looker")
-    assert [one.message.value for one in taken(reader, 2)] == [b"1", b"2"]
+    assert values(receive(reader, 2)) == [b"1", b"2"]
     assert again.poll(1, 500) == reader.poll(1, 500) == []
 
 

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 import pytest
 
+from retry_topic import connect
+from retry_topic.brokers.conformance import receive
 from retry_topic.brokers.kafka import KafkaBroker
 from retry_topic.headers import RetryState, read, write
 from retry_topic.message import Message
@@ -108,13 +110,12 @@ def test_the_commands(broker: KafkaBroker, kafka: TemporaryKafka, name: str, tmp
     headers = write((), RetryState(id="x", attempt=3, original_topic="orders", consumer_group=name))
     broker.publish([Message(dead_topic_of(name), b"letter", b"key", headers)])
     assert wheel_sched("replay", name, "--dry-run") == [{"dry_run": True, "waiting": 1}]
-    assert wheel_sched("replay", name, "--yes") == [{"replayed": 1}]
+    connect(f"embedded:{tmp_path / '.wheel-sched'}", namespace=name).close()
+    assert wheel_sched("replay", name, "--yes") == [{"replayed": 1, "guarded": 0}]
     assert wheel_sched("replay", name, "--yes")[0]["replayed"] == 0
     behind = sum(int(str(row["lag"])) for row in wheel_sched("lag", name) if row["group"] == name)
     assert behind >= 1  # the letter, and the marker of its transaction
     consumer = broker.consumer([redelivery_topic_of(name)], f"{name}-looker")
-    deliveries = []
-    while not deliveries:
-        deliveries = consumer.poll(1, 1_000)
-    state = read(deliveries[0].message.headers)
-    assert (deliveries[0].message.value, state.attempt, state.original_topic) == (b"letter", 0, "orders")
+    (delivery,) = receive(consumer, 1)
+    state = read(delivery.message.headers)
+    assert (delivery.message.value, state.attempt, state.original_topic) == (b"letter", 0, "orders")

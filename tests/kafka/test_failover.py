@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -30,12 +31,13 @@ from wheel_sched.testing.faulty_proxy import FaultyProxy
 from wheel_sched.testing.servers import TemporaryServer, temporary_server
 
 if TYPE_CHECKING:
+    from conftest import Until
+
     from wheel_sched.testing.kafka import TemporaryKafka
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(240)]
 
 COUNT = 2_000
-PATIENCE_S = 90.0
 
 
 class Pair:
@@ -69,16 +71,10 @@ def pair() -> Iterator[Pair]:
         yield Pair(stack)
 
 
-def until(condition: Callable[[], bool], told: Callable[[], object]) -> None:
-    until_s = time.monotonic() + PATIENCE_S
-    while True:
-        try:
-            if condition():
-                return
-        except StoreError:
-            pass  # the one server is gone, the other not in charge yet
-        assert time.monotonic() < until_s, f"waited in vain: {told()}"
-        time.sleep(0.05)  # other threads' doing; there is nothing to wait on
+@pytest.fixture
+def until(until: Until) -> Until:
+    """The one server may be gone, the other not in charge yet; and what is asked takes its time."""
+    return partial(until, despite=StoreError, pause_s=0.05)
 
 
 class Group:
@@ -92,8 +88,9 @@ class Group:
         durability: str,
         delay_ms: int,
         committed: Callable[[str], list[Message]],
+        until: Until,
     ) -> None:
-        self._committed = committed
+        self._committed, self._until = committed, until
         self.broker = KafkaBroker(kafka.bootstrap, partitions=2)
         self.name = name
         for topic in (retry_topic_of(name), redelivery_topic_of(name), dead_topic_of(name)):
@@ -121,7 +118,7 @@ class Group:
 
     def wait_for(self, count: int) -> None:
         """Until so many wait."""
-        until(lambda: self.home.store.counts().total("due") == count, self.home.store.counts)
+        self._until(lambda: self.home.store.counts().total("due") == count, self.home.store.counts)
 
     def bring_forward(self, count: int, of: int) -> set[int]:
         """So many of those that wait are due from now on; `of` are to wait. Which."""
@@ -145,27 +142,31 @@ class Group:
 
 
 def test_a_replicated_store_loses_and_doubles_nothing(
-    kafka: TemporaryKafka, pair: Pair, name: str, committed: Callable[[str], list[Message]]
+    kafka: TemporaryKafka, pair: Pair, name: str, committed: Callable[[str], list[Message]], until: Until
 ) -> None:
     """Its primary is killed while messages are taken in and sent, with claims open: what was acknowledged is there on
     the replica."""
-    group = Group(kafka, pair, name, "replicated", 300, committed)
+    group = Group(kafka, pair, name, "replicated", 300, committed, until)
     claims = f"{{{name}:0}}:claim"
-    count = 0
+    count, fed_s = 0, 0.0
+
+    def caught() -> bool:
+        """The primary stands still, and its replica knows of claims that are open."""
+        nonlocal count, fed_s
+        if time.monotonic() - fed_s > 1:  # so that there is always something on its way
+            group.fail(count, count + 500)
+            count, fed_s = count + 500, time.monotonic()
+        if group.completed() < 100 or not ask(pair.replica, "HLEN", claims):
+            return False
+        os.kill(pair.primary.pid, signal.SIGSTOP)  # what it had sent to its replica arrives there
+        time.sleep(0.05)  # for that
+        if ask(pair.replica, "HLEN", claims):
+            return True
+        os.kill(pair.primary.pid, signal.SIGCONT)
+        return False
+
     try:
-        until_s, fed_s = time.monotonic() + PATIENCE_S, 0.0
-        while True:
-            assert time.monotonic() < until_s
-            if time.monotonic() - fed_s > 1:  # so that there is always something on its way
-                group.fail(count, count + 500)
-                count, fed_s = count + 500, time.monotonic()
-            if group.completed() < 100 or not ask(pair.replica, "HLEN", claims):
-                continue
-            os.kill(pair.primary.pid, signal.SIGSTOP)  # what it had sent to its replica arrives there
-            time.sleep(0.05)  # for that
-            if ask(pair.replica, "HLEN", claims):
-                break
-            os.kill(pair.primary.pid, signal.SIGCONT)
+        until(caught, group.home.store.counts, despite=(), pause_s=0)
         pair.fail_over()
         group.fail(count, count + 500)
         count += 500
@@ -181,12 +182,13 @@ def test_a_store_that_has_forgotten_the_last_of_it_is_read_it_again(
     pair: Pair,
     name: str,
     committed: Callable[[str], list[Message]],
+    until: Until,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Under `everysec` a replica may be behind. What it does not know of is read again from the position it knows,
     without waiting for another record; sent twice is only what it had forgotten to have sent, and that is said. Claims
     are numbered on above those that went out."""
-    group = Group(kafka, pair, name, "everysec", 3_600_000, committed)
+    group = Group(kafka, pair, name, "everysec", 3_600_000, committed, until)
     half, forgotten = COUNT // 2, COUNT // 8
     try:
         group.fail(0, half)

@@ -14,7 +14,7 @@ from retry_topic import Message
 from retry_topic.names import redelivery_topic_of, retry_topic_of
 
 if TYPE_CHECKING:
-    from conftest import Crew, Member
+    from conftest import Crew, Member, Until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(240)]
 
@@ -40,6 +40,7 @@ def test_a_dispatcher_that_stood_still_is_fenced(
     crew_of: Callable[..., Crew],
     committed: Callable[[str], list[Message]],
     uncommitted: Callable[[str], list[Message]],
+    until: Until,
 ) -> None:
     """Stopped for longer than its lease in the middle of a transaction: another aborts it and goes on, and what it says
     later is void."""
@@ -47,14 +48,14 @@ def test_a_dispatcher_that_stood_still_is_fenced(
     failures = Failures(crew)
     done = redelivery_topic_of(crew.name)
     stopped, other = crew.start_service().up(), crew.start_service().up()
-    until_s = time.monotonic() + 120
 
     def in_transaction(member: Member) -> bool:
         """With claims open, of which some messages lie in the topic and are not committed."""
         return crew.has_claims(member) and crew.ends(done) != crew.ends(done, committed=True)
 
-    while True:
-        assert time.monotonic() < until_s
+    def caught() -> bool:
+        """One of them stands still in it."""
+        nonlocal stopped, other
         if not crew.busy():
             failures.feed(500)
         if crew.has_claims(other):
@@ -64,8 +65,11 @@ def test_a_dispatcher_that_stood_still_is_fenced(
             if in_transaction(stopped):
                 time.sleep(0.1)  # for the broker to do what it had been asked for before
                 if in_transaction(stopped):
-                    break
+                    return True
             stopped.thaw()
+        return False
+
+    until(caught, lambda: crew.services, pause_s=0)
     owner, claims = crew.shard(0)
     crew.until(lambda: crew.shard(0).owner not in ("", owner), lambda: crew.shard(0))
     crew.until(crew.done, crew.home.store.counts)
@@ -86,23 +90,28 @@ def test_a_dispatcher_that_stood_still_is_fenced(
 
 
 @pytest.mark.parametrize("groups", [{}, CONSUMER_PROTOCOL], ids=["classic", "KIP-848"])
-def test_an_intake_that_stood_still_writes_nothing(crew_of: Callable[..., Crew], groups: dict[str, Any]) -> None:
+def test_an_intake_that_stood_still_writes_nothing(
+    crew_of: Callable[..., Crew], until: Until, groups: dict[str, Any]
+) -> None:
     """Stopped for longer than its session with records in its hands: another takes them in, and its own write, which
     comes later, is dropped."""
     crew = crew_of(delay_ms=86_400_000, batch=20, **groups)
     failures = Failures(crew)
     stopped, other = crew.start_service().up(), crew.start_service().up()
     crew.until(lambda: bool(stopped.parts and other.parts), lambda: crew.services)
-    until_s = time.monotonic() + 120
-    while True:
+
+    def caught() -> bool:
+        """It stands still with so much in its hands."""
         if stopped.facts()["buffered"] == 0:
             failures.feed(10_000)
         if stopped.facts()["buffered"] >= BUFFERED:
             stopped.freeze()
             if stopped.facts()["buffered"] >= BUFFERED:
-                break
+                return True
             stopped.thaw()
-        assert time.monotonic() < until_s
+        return False
+
+    until(caught, lambda: crew.services, pause_s=0)
     lost = stopped.parts
     assert lost
     crew.until(lambda: other.parts == set(range(crew.partitions)), lambda: crew.services)

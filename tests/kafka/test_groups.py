@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal
@@ -11,17 +10,18 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from retry_topic import Consumer, ConsumerConfig, Message, RetryPolicy, RetryService, ServiceConfig, connect
+from retry_topic.brokers.conformance import receive
 from retry_topic.brokers.kafka import KafkaBroker
 from retry_topic.headers import of_another_group, read
 from retry_topic.policy import Fixed
 from wheel_sched.errors import BrokerError
 
 if TYPE_CHECKING:
+    from conftest import Until
+
     from wheel_sched.testing.kafka import TemporaryKafka
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(120)]
-
-PATIENCE_S = 60.0
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(240)]
 
 
 @pytest.fixture
@@ -48,13 +48,7 @@ def test_a_group_with_members_is_read_and_not_written(broker: KafkaBroker, name:
     """What its member has settled is seen at once; nobody else says how far it is."""
     assert not any(broker.publish([Message(name, b"%d" % n) for n in range(5)]))
     member = broker.consumer([name], name)
-    settled = 0
-    until_s = time.monotonic() + PATIENCE_S
-    while settled < 5:
-        assert time.monotonic() < until_s
-        deliveries = member.poll(5, 500)
-        member.ack(deliveries)
-        settled += len(deliveries)
+    member.ack(receive(member, 5))
     assert sum(broker.groups.committed(name, broker.topology.places()).values()) == 5
     with pytest.raises(BrokerError, match="could not be committed"):
         broker.groups.put(name, [TopicPartition(name, 0, 0)])
@@ -63,7 +57,7 @@ def test_a_group_with_members_is_read_and_not_written(broker: KafkaBroker, name:
 
 @pytest.mark.parametrize("redelivery", ["group", "origin"])
 def test_another_group_of_the_topic_is_not_disturbed(
-    kafka: TemporaryKafka, name: str, redelivery: Literal["group", "origin"]
+    kafka: TemporaryKafka, name: str, until: Until, redelivery: Literal["group", "origin"]
 ) -> None:
     """One group fails each message once. With a redelivery topic of its own the other one sees nothing of it; on the
     common topic it is given the retries too, each once, and knows them for another group's."""
@@ -82,11 +76,8 @@ def test_another_group_of_the_topic_is_not_disturbed(
     def take(message: Message) -> None:
         (passed if of_another_group(message, theirs) else first)[message.value] += 1
 
-    def until_seen(seen: Counter[bytes] | Counter[tuple[bytes, int]], count: int) -> None:
-        until_s = time.monotonic() + PATIENCE_S
-        while seen.total() < count:
-            assert time.monotonic() < until_s, (tried, first, passed)
-            time.sleep(0.02)  # other threads' doing; there is nothing to wait on
+    def told() -> object:
+        return tried, first, passed
 
     one_by_one = ConsumerConfig(concurrency=1)  # so that who has seen the last message has seen all before it
     service_config = ServiceConfig(redelivery=redelivery)
@@ -98,10 +89,9 @@ def test_another_group_of_the_topic_is_not_disturbed(
             Consumer(home, orders, take, group=theirs, config=one_by_one),
         ):
             assert not any(home.broker.publish([Message(orders, value) for value in values]))
-            until_seen(tried, 2 * len(values))
+            until(lambda: tried.total() >= 2 * len(values), told)
             assert not any(home.broker.publish([Message(orders, b"the end")]))
-            until_seen(tried, 2 * len(values) + 1)
-            until_seen(first, len(values) + 1)
+            until(lambda: tried.total() > 2 * len(values) and first.total() > len(values), told)
     assert tried == Counter([(value, attempt) for value in values for attempt in (0, 1)] + [(b"the end", 0)])
     assert first == Counter({*values, b"the end"})
     assert passed == (Counter(values) if redelivery == "origin" else Counter())

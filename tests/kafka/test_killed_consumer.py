@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -18,12 +17,13 @@ from retry_topic.headers import read
 from retry_topic.names import retry_topic_of
 
 if TYPE_CHECKING:
+    from conftest import Until
+
     from wheel_sched.testing.kafka import TemporaryKafka
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(240)]
 
 COUNT = 300
-PATIENCE_S = 120.0
 
 # A consumer whose handler always fails, and that kills itself at its third transaction, when the retry records are
 # produced: before these and the offsets are committed, or after.
@@ -60,7 +60,7 @@ time.sleep(120)  # until it has killed itself
 
 
 def test_a_consumer_that_dies_over_its_retry_record_doubles_none(
-    kafka: TemporaryKafka, name: str, committed: Callable[[str], list[Message]]
+    kafka: TemporaryKafka, name: str, committed: Callable[[str], list[Message]], until: Until
 ) -> None:
     """Two consumers are killed, one with its records produced and not committed, one right behind the commit; a third
     does the rest."""
@@ -83,13 +83,11 @@ def test_a_consumer_that_dies_over_its_retry_record_doubles_none(
     with connect("memory:", broker=broker, namespace=name) as home:
         config = ConsumerConfig(concurrency=20)
         with Consumer(home, name, fail, group=name, config=config):
-            until_s = time.monotonic() + PATIENCE_S
-            while True:
-                records = committed(retry_topic_of(name))
-                if len(records) >= COUNT:
-                    break
-                assert time.monotonic() < until_s, len(records)
-                time.sleep(0.2)  # another thread's doing; there is nothing to wait on
+            until(
+                lambda: len(committed(retry_topic_of(name))) >= COUNT,
+                lambda: len(committed(retry_topic_of(name))),
+                pause_s=0.2,
+            )
         records = committed(retry_topic_of(name))
     assert Counter(record.value for record in records) == Counter(b"%d" % n for n in range(COUNT))
     assert {read(record.headers).attempt for record in records} == {1}

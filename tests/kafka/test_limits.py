@@ -10,7 +10,6 @@ import json
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,11 +27,12 @@ from wheel_sched.store.flow_control import FlowControl
 from wheel_sched.testing.servers import temporary_server
 
 if TYPE_CHECKING:
+    from conftest import Until
+
     from wheel_sched.testing.kafka import TemporaryKafka
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(240)]
 
-PATIENCE_S = 90.0
 LATER = Fixed(base_ms=3_600_000)
 
 
@@ -42,13 +42,6 @@ def home(kafka: TemporaryKafka, name: str) -> Iterator[Home]:
     with connect("memory:", broker=KafkaBroker(kafka.bootstrap, partitions=2), namespace=name) as home:
         home.broker.create_topic(f"{name}-orders")
         yield home
-
-
-def until(condition: Callable[[], bool], told: Callable[[], object]) -> None:
-    until_s = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < until_s, f"waited in vain: {told()}"
-        time.sleep(0.02)  # other threads' doing; there is nothing to wait on
 
 
 def flow(home: Home, destination: str | None = None) -> Any:
@@ -67,7 +60,7 @@ def waiting(home: Home) -> int:
     return home.store.counts().total("due")
 
 
-def test_equal_dues_are_spread(home: Home, name: str) -> None:
+def test_equal_dues_are_spread(home: Home, name: str, until: Until) -> None:
     """What fails in the same moment becomes due evenly over the spread, and never before the delay."""
     delay_ms, spread_ms, count = 3_600_000, 600_000, 200
     policy = RetryPolicy(delay=Fixed(base_ms=delay_ms), spread_ms=spread_ms)
@@ -87,7 +80,7 @@ def test_equal_dues_are_spread(home: Home, name: str) -> None:
 
 
 def test_retries_are_at_most_a_share_of_first_attempts(
-    home: Home, name: str, committed: Callable[[str], list[Message]]
+    home: Home, name: str, committed: Callable[[str], list[Message]], until: Until
 ) -> None:
     """A budget of which next to nothing is earned lets a second's worth out at once and the rest one after the other,
     and no sooner; each comes back exactly once."""
@@ -121,7 +114,7 @@ def test_retries_are_at_most_a_share_of_first_attempts(
 
 
 def test_an_open_circuit_lets_probes_through_until_one_succeeds(
-    home: Home, name: str, committed: Callable[[str], list[Message]]
+    home: Home, name: str, committed: Callable[[str], list[Message]], until: Until
 ) -> None:
     """While the destination is down only a probe at a time reaches it, half-open; then all come, none of them dead."""
     count = 30
@@ -188,7 +181,9 @@ breaker = { failures = "50%", of = 3, within = "10m", open = "10m" }
 """
 
 
-def test_each_limit_is_seen_in_stats_and_explained(kafka: TemporaryKafka, name: str, tmp_path: Path) -> None:
+def test_each_limit_is_seen_in_stats_and_explained(
+    kafka: TemporaryKafka, name: str, tmp_path: Path, until: Until
+) -> None:
     """Three messages of four topics, let go at once: what each limit did stands in `stats`, for people and as JSON;
     `policy explain` says what it does, and why a message waits."""
     policies = tmp_path / "policies.toml"

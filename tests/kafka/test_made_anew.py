@@ -2,36 +2,28 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from retry_topic import Message, RetryPolicy, RetryService, connect
 from retry_topic.brokers.kafka import KafkaBroker
+from retry_topic.brokers.protocol import Delivery
 from retry_topic.cases import Taken
 from retry_topic.names import retry_topic_of
 from retry_topic.policy import Fixed
 from retry_topic.wire import decode_body
 
 if TYPE_CHECKING:
+    from conftest import Until
+
     from wheel_sched.testing.kafka import TemporaryKafka
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(240)]
 
-PATIENCE_S = 120.0
 
-
-def until(condition: Callable[[], bool], told: Callable[[], object]) -> None:
-    until_s = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < until_s, told()
-        time.sleep(0.02)  # other threads' doing; there is nothing to wait on
-
-
-def made_anew(broker: KafkaBroker, topic: str, partitions: int) -> None:
+def made_anew(broker: KafkaBroker, topic: str, partitions: int, until: Until) -> None:
     """Delete it, and make it again at once."""
     admin: Any = broker.topology.admin
     for future in admin.delete_topics([topic], operation_timeout=30).values():
@@ -41,7 +33,7 @@ def made_anew(broker: KafkaBroker, topic: str, partitions: int) -> None:
     broker.topology.create([topic], partitions)
 
 
-def test_a_retry_topic_made_anew_is_read_whole_and_once(kafka: TemporaryKafka, name: str) -> None:
+def test_a_retry_topic_made_anew_is_read_whole_and_once(kafka: TemporaryKafka, name: str, until: Until) -> None:
     """With more records than the one before it had: none is skipped, none is taken in twice, though the positions in
     the store and the offsets in Kafka are the old one's."""
     taken: list[Taken] = []
@@ -58,8 +50,46 @@ def test_a_retry_topic_made_anew_is_read_whole_and_once(kafka: TemporaryKafka, n
                 assert not any(broker.publish(messages))
                 until(lambda: len(taken) >= sent, lambda: (len(taken), sent))  # noqa: B023  # called in this round
                 if sent < 1_240:
-                    made_anew(broker, topic, 2)
+                    made_anew(broker, topic, 2, until)
         stored = [decode_body(item.body).value for item in home.store.list_items("due", limit=5_000).found]
     assert Counter(stored) == Counter(b"%d" % n for n in range(sent))
     assert len(taken) == sent
     assert not any(one.duplicate for one in taken)
+
+
+@pytest.mark.parametrize("held", [0, 40], ids=["settled", "held"])
+def test_a_source_topic_made_anew_is_read_whole(kafka: TemporaryKafka, name: str, until: Until, held: int) -> None:
+    """By who was reading the one before it, and by who comes after: settling records of the old one, whenever that is,
+    says nothing about the new one's at the same offsets."""
+    broker = KafkaBroker(kafka.bootstrap)
+    broker.create_topic(name)
+    consumer = broker.consumer([name], "g")
+
+    def take(count: int) -> list[Delivery]:
+        found: dict[bytes, Delivery] = {}
+
+        def more() -> bool:
+            found.update((one.message.value, one) for one in consumer.poll(500, 200))
+            return len(found) >= count
+
+        until(more, lambda: (len(found), count, consumer))
+        return list(found.values())
+
+    old = [Message(name, b"old %d" % n) for n in range(40)]
+    assert not any(broker.publish(old))
+    deliveries = take(40)
+    consumer.ack(deliveries[held:])
+    for generation, count in enumerate((40, 100)):
+        made_anew(broker, name, 1, until)
+        values = [b"%d %d" % (generation, n) for n in range(count)]
+        assert not any(broker.publish([Message(name, value) for value in values]))
+        consumer.ack(deliveries)
+        fresh = take(count)
+        assert sorted(one.message.value for one in fresh) == sorted(values)
+        consumer.ack(deliveries)  # of the log before
+        deliveries = fresh
+        consumer.ack(deliveries[held:])
+    consumer.close()
+    consumer = broker.consumer([name], "g")
+    assert {one.message.value for one in take(held)} == {one.message.value for one in deliveries[:held]}
+    broker.close()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,12 +19,13 @@ from retry_topic.service import ServiceConfig
 from retry_topic.wire import decode_body
 
 if TYPE_CHECKING:
+    from conftest import Until
+
     from wheel_sched.testing.kafka import TemporaryKafka
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(240)]
 
 LARGE = bytes(range(256)) * 4_000  # a megabyte
-PATIENCE_S = 60.0
 
 
 @pytest.fixture
@@ -36,14 +36,7 @@ def home(kafka: TemporaryKafka, name: str) -> Iterator[Home]:
         yield home
 
 
-def until(condition: Callable[[], bool], home: Home) -> None:
-    until_s = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < until_s, home.store.counts()
-        time.sleep(0.02)  # other threads' doing; there is nothing to wait on
-
-
-def test_a_large_message_comes_back_whole_and_the_store_never_has_it(home: Home, name: str) -> None:
+def test_a_large_message_comes_back_whole_and_the_store_never_has_it(home: Home, name: str, until: Until) -> None:
     """Through two retries; small ones beside it are stored as ever."""
     seen: list[tuple[bytes, int]] = []
 
@@ -58,24 +51,26 @@ def test_a_large_message_comes_back_whole_and_the_store_never_has_it(home: Home,
     service = RetryService(home, name, policy, config=ServiceConfig(reference_above=100_000))
     with service, Consumer(home, f"{name}-orders", handle, group=name, config=ConsumerConfig(idle_ms=6_000)):
         assert not any(home.broker.publish([Message(f"{name}-orders", value) for value in (LARGE, b"small")]))
-        until(lambda: home.store.counts().total("due") == 2, home)
+        until(lambda: home.store.counts().total("due") == 2, home.store.counts)
         bodies += [item.body for item in home.store.list_items("due").found]
-        until(lambda: len(seen) == 6, home)
+        until(lambda: len(seen) == 6, home.store.counts)
     assert sorted(attempt for value, attempt in seen if value == LARGE) == [1, 2, 3]
     assert sorted(attempt for value, attempt in seen if value == b"small") == [1, 2, 3]
     assert max(map(len, bodies)) < 5_000
 
 
-def test_what_retention_took_is_a_dead_letter_that_says_so(home: Home, kafka: TemporaryKafka, name: str) -> None:
+def test_what_retention_took_is_a_dead_letter_that_says_so(
+    home: Home, kafka: TemporaryKafka, name: str, until: Until
+) -> None:
     """When it is due, and not before; it is told apart from a broker that is away."""
     policy = RetryPolicy(delay=Fixed(base_ms=3_600_000))
     retries = retry_topic_of(name)
     broker = home.broker
     assert isinstance(broker, KafkaBroker)
     with RetryService(home, name, policy, config=ServiceConfig(reference_above=1_000)):
-        until(lambda: retries in broker.topics(), home)
+        until(lambda: retries in broker.topics(), home.store.counts)
         assert not any(broker.publish([Message(retries, b"%d" % n + LARGE) for n in range(2)]))
-        until(lambda: home.store.counts().total("due") == 2, home)
+        until(lambda: home.store.counts().total("due") == 2, home.store.counts)
         first, second = sorted(
             home.store.list_items("due").found, key=lambda item: str(decode_body(item.body).reference)
         )
@@ -86,7 +81,7 @@ def test_what_retention_took_is_a_dead_letter_that_says_so(home: Home, kafka: Te
             future.result(30)
         for item in (first, second):
             home.store.reschedule([item.id], 0, route=item.route)
-        until(lambda: home.store.counts().ever.get(("completed", second.topic), 0) == 1, home)
+        until(lambda: home.store.counts().ever.get(("completed", second.topic), 0) == 1, home.store.counts)
         (letter,) = DeadLetters(home).select()
     assert letter.id == first.id
     assert letter.reason == (

@@ -6,8 +6,6 @@ import json
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,14 +17,14 @@ from wheel_sched.store.key_gates import KeyGates
 from wheel_sched.testing.servers import temporary_server
 
 if TYPE_CHECKING:
+    from conftest import Until
+
     from wheel_sched.testing.kafka import TemporaryKafka
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
-
-PATIENCE_S = 60.0
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(240)]
 
 
-def test_ls_parked_shows_the_line_behind_a_failed_message(kafka: TemporaryKafka, name: str) -> None:
+def test_ls_parked_shows_the_line_behind_a_failed_message(kafka: TemporaryKafka, name: str, until: Until) -> None:
     """The head waits for its retry and three are parked in order, as many as may be; the next ones stay with the
     consumer, another key of the same partition flows past them, and when there is room all follow in order."""
     seen: list[bytes] = []
@@ -37,11 +35,8 @@ def test_ls_parked_shows_the_line_behind_a_failed_message(kafka: TemporaryKafka,
         if message.value == b"a1" and not well.is_set():
             raise OSError("not yet")
 
-    def until(condition: Callable[[], bool]) -> None:
-        until_s = time.monotonic() + PATIENCE_S
-        while not condition():
-            assert time.monotonic() < until_s, (seen, home.store.counts())
-            time.sleep(0.02)  # other threads' doing; there is nothing to wait on
+    def told() -> object:
+        return seen, home.store.counts()
 
     def listed(*words: str) -> list[dict[str, str]]:
         start = [sys.executable, "-m", "wheel_sched.cli", "--store", server.url, "--kafka", kafka.bootstrap]
@@ -59,12 +54,12 @@ def test_ls_parked_shows_the_line_behind_a_failed_message(kafka: TemporaryKafka,
             values = [(b"a", b"a%d" % n) for n in range(1, 9)] + [(b"b", b"b1"), (b"b", b"b2")]
             assert not any(broker.publish([Message(f"{name}-orders", value, key) for key, value in values]))
             gates = KeyGates(home.store)
-            until(lambda: {b"a1", b"b1", b"b2"} <= set(seen))
-            until(lambda: gates.counts([f"{name}-orders"])[1] == {f"{name}-orders": 3})
-            until(lambda: home.store.counts().total("due") == 1)  # the head, when its retry record was taken in
+            until(lambda: {b"a1", b"b1", b"b2"} <= set(seen), told)
+            until(lambda: gates.counts([f"{name}-orders"])[1] == {f"{name}-orders": 3}, told)
+            until(lambda: home.store.counts().total("due") == 1, told)  # the head, when its retry record was taken in
             # behind all of the full line, so whoever has handled it has looked at them
             assert not any(broker.publish([Message(f"{name}-orders", b"b3", b"b")]))
-            until(lambda: b"b3" in seen)
+            until(lambda: b"b3" in seen, told)
             assert [row["key"] for row in listed("ls", "--parked")] == ["a"] * 3
             assert listed("ls", "--parked", "--key", "b") == []
             (row,) = listed("keys")
@@ -73,8 +68,8 @@ def test_ls_parked_shows_the_line_behind_a_failed_message(kafka: TemporaryKafka,
             failed = len(seen)
             well.set()
             listed("retry", row["head"])
-            until(lambda: b"a8" in seen)
+            until(lambda: b"a8" in seen, told)
             follow = [value for value in seen[failed:] if value.startswith(b"a")]
             assert list(dict.fromkeys(follow)) == [b"a%d" % n for n in range(1, 9)]
-            until(lambda: gates.counts([])[0] == 0)
+            until(lambda: gates.counts([])[0] == 0, told)
             assert listed("ls", "--parked") == listed("keys") == []

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from retry_topic import Consumer, Message, RetryPolicy, RetryService, connect
+from retry_topic.brokers.conformance import receive, values
 from retry_topic.brokers.kafka import KafkaBroker
 from retry_topic.names import dead_topic_of
 from retry_topic.policy import Fixed
@@ -16,16 +17,19 @@ from wheel_sched.errors import BrokerError
 from wheel_sched.testing.certificates import self_signed
 from wheel_sched.testing.kafka import temporary_kafka
 
+if TYPE_CHECKING:
+    from conftest import Until
+
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(240)]
 
-PATIENCE_S = 60.0
 
-
-def test_failed_messages_come_back_and_die_over_tls(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_messages_come_back_and_die_over_tls(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, until: Until
+) -> None:
     """Logged in by SCRAM: consumers, intake, transactions and dead letters; one message comes back and succeeds, the
     other is dead after its last attempt. A client that trusts somebody else is told why it gets no answer."""
     with temporary_kafka(tls=True) as kafka:
-        live_and_die(KafkaBroker(kafka.over_tls()), name)
+        live_and_die(KafkaBroker(kafka.over_tls()), name, until)
         monkeypatch.setattr("retry_topic.brokers.kafka.topology.TIMEOUT_S", 8.0)
         stranger = self_signed(tmp_path, "stranger").public
         broker = KafkaBroker({**kafka.over_tls(stranger), "log_level": 0})
@@ -34,7 +38,7 @@ def test_failed_messages_come_back_and_die_over_tls(name: str, tmp_path: Path, m
         broker.close()
 
 
-def live_and_die(broker: KafkaBroker, name: str) -> None:
+def live_and_die(broker: KafkaBroker, name: str, until: Until) -> None:
     """One message fails once, another always."""
     tried: Counter[bytes] = Counter()
 
@@ -50,14 +54,11 @@ def live_and_die(broker: KafkaBroker, name: str) -> None:
         with service, Consumer(home, f"{name}-orders", handle, group=name) as consumer:
             assert service.hand_over == "transactions"
             assert not any(home.broker.publish([Message(f"{name}-orders", each) for each in (b"well", b"dead")]))
-            until_s = time.monotonic() + PATIENCE_S
-            while consumer.stats.acknowledged < 1 or home.store.counts().total("dead") < 1:
-                assert time.monotonic() < until_s, (tried, consumer.stats, home.store.counts())
-                time.sleep(0.02)  # other threads' doing; there is nothing to wait on
+            until(
+                lambda: consumer.stats.acknowledged >= 1 and home.store.counts().total("dead") >= 1,
+                lambda: (tried, consumer.stats, home.store.counts()),
+            )
         reader = home.broker.consumer([dead_topic_of(name)], f"{name}-looker")
-        letters: list[bytes] = []
-        while not letters:
-            assert time.monotonic() < until_s
-            letters = [one.message.value for one in reader.poll(2, 500)]
+        letters = values([*receive(reader, 1), *reader.poll(1, 500)])
     assert tried == {b"well": 2, b"dead": 3}
     assert letters == [b"dead"]

@@ -1,11 +1,13 @@
 """A consumer of a group in a process of its own, until its stdin ends; see `telling` for what it tells.
 
-Its handler writes down what it has ended, number and attempt, in a file that outlives the process.
+Its handler writes down what it begins and ends, when, in a file that outlives the process: a line each of "b" or "e",
+number, attempt, and nanoseconds of the machine's own clock, which all processes share.
 """
 
 from __future__ import annotations
 
 import os
+import time
 import zlib
 from typing import Any
 
@@ -18,10 +20,15 @@ from retry_topic.headers import read
 def main(given: dict[str, Any]) -> None:
     written = os.open(given["handled"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
+    def note(what: str, number: int, attempt: int) -> None:
+        os.write(written, f"{what} {number} {attempt} {time.monotonic_ns()}\n".encode())
+
     def handle(message: Message) -> None:
         number, attempt = int(message.value), read(message.headers).attempt + 1
-        os.write(written, b"%d %d\n" % (number, attempt))
-        if zlib.crc32(b"%d:%d" % (number, attempt)) % 10 < 3:
+        note("b", number, attempt)
+        failed = zlib.crc32(b"%d:%d" % (number, attempt)) % 10 < 3
+        note("e", number, attempt)
+        if failed:
             raise ValueError("three in ten")
 
     broker = Telling(given["client"], **given["broker"])
