@@ -1,9 +1,10 @@
 """`python -m benchmarks kafka`: the retry service over a real Kafka broker, judged by a reader of committed records.
 
 Broker and server run on this machine. Intake is compared with a bare confluent-kafka loop that writes the same rows
-with the same script and knows nothing of policies, headers or positions; redelivery with a bare loop over a
-transactional producer, which has no store behind it; lateness with consumers that pause and seek, given the same mixed
-delays: of a topic per level of delay, as Spring Kafka's are, and of one topic for all. Needs Java 17 and Maven.
+with the same script and knows nothing of policies, headers or positions; redelivery and lateness with bare loops over
+transactional producers, which have no store behind them; lateness also with consumers that pause and seek, given the
+same mixed delays: of a topic per level of delay, as Spring Kafka's are, and of one topic for all. Needs Java 17 and
+Maven.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from statistics import median
 from typing import Any
 
 from benchmarks.figures import Figure
-from benchmarks.kafka.bare import bare_transactions
+from benchmarks.kafka.bare import bare_lateness, bare_transactions
 from benchmarks.kafka.levels import pause_and_seek
-from benchmarks.kafka.site import Site, intake, lateness, plain_loop, redeliver, site
+from benchmarks.kafka.site import Site, Timed, intake, lateness, plain_loop, redeliver, site
 from benchmarks.narration import Narration
 from benchmarks.rounds import interleaved, median_spread
 from benchmarks.server import surroundings
@@ -32,6 +33,7 @@ FIGURES = (
     Figure("redeliver_vs_bare", "x", "that, against a bare loop of transactions with the same records"),
     Figure("lateness_ms.p50", "ms", "due to reader at 2,000 messages a second, half of them"),
     Figure("lateness_ms.p99", "ms", "the same, 99 of 100", at_most=25),
+    Figure("lateness_vs_bare", "x", "that, against bare transactions at the same rate"),
     Figure("early", "messages", "before their due, in all of it", at_most=0),
     Figure("mixed_lateness_ms.p50", "ms", "mixed delays: half of them"),
     Figure("mixed_lateness_ms.p99", "ms", "the same, 99 of 100"),
@@ -43,6 +45,8 @@ FIGURES = (
     Figure("intake_msgs_per_s", "msg/s", "taken in"),
     Figure("plain_msgs_per_s", "msg/s", "baseline: the bare loop"),
     Figure("bare_transactions_msgs_per_s", "msg/s", "baseline: bare transactions to the reader"),
+    Figure("bare_lateness_ms.p50", "ms", "baseline: bare transactions at the same rate, half of them"),
+    Figure("bare_lateness_ms.p99", "ms", "the same, 99 of 100"),
 )
 
 
@@ -73,7 +77,7 @@ QUICK = Sizes(rounds=3, messages=10_000, lateness_rounds=3, lateness_s=3.0, mixe
 
 def run(sizes: Sizes) -> dict[str, Any]:
     """Measure; the figures by key."""
-    narration = Narration(4 * sizes.rounds + sizes.lateness_rounds + 2)
+    narration = Narration(4 * sizes.rounds + 2 * sizes.lateness_rounds + 2)
     with site() as where:
         early: list[int] = []
         runs: dict[str, Callable[[], float]] = {
@@ -83,10 +87,12 @@ def run(sizes: Sizes) -> dict[str, Any]:
             "bare transactions": partial(bare_transactions, where, sizes.messages),
         }
         rates = interleaved(sizes.rounds, runs, narration)
-        waits = []
-        for number in range(sizes.lateness_rounds):
-            narration.step(f"lateness, round {number + 1} of {sizes.lateness_rounds}")
-            waits.append(lateness(where, _spread(2_000, sizes.lateness_s)))
+        steady_ms = _spread(2_000, sizes.lateness_s)
+        loops: dict[str, Callable[[], Timed]] = {
+            "lateness": partial(lateness, where, steady_ms),
+            "lateness of bare transactions": partial(bare_lateness, where, steady_ms),
+        }
+        waits = interleaved(sizes.lateness_rounds, loops, narration)
         delays_ms = _mixed(sizes.mixed, sizes.longest_s)
         narration.step(f"mixed delays of 1 to {sizes.longest_s:g} s")
         mixed = lateness(where, delays_ms)
@@ -94,12 +100,14 @@ def run(sizes: Sizes) -> dict[str, Any]:
         theirs = pause_and_seek(where.servers, delays_ms, sizes.longest_s)
         around = surroundings(where.server, sizes.rounds)
     narration.close()
+    ours, bare = (median_spread([each.spread_ms for each in rounds]) for rounds in waits.values())
     return {
         "intake_vs_plain": round(median(rates["intake"]) / median(rates["bare loop"]), 3),
         "redeliver_msgs_per_s": round(median(rates["redelivery"])),
         "redeliver_vs_bare": round(median(rates["redelivery"]) / median(rates["bare transactions"]), 3),
-        "lateness_ms": median_spread([timed.spread_ms for timed in waits]),
-        "early": sum(early) + sum(timed.early for timed in (*waits, mixed)),
+        "lateness_ms": ours,
+        "lateness_vs_bare": round(ours["p99"] / bare["p99"], 3),
+        "early": sum(early) + sum(each.early for each in (*waits["lateness"], mixed)),
         "mixed_lateness_ms": mixed.spread_ms,
         "spring_style_lateness_ms": theirs.meant,
         "spring_style_beyond_level_ms": theirs.beyond_level,
@@ -107,6 +115,7 @@ def run(sizes: Sizes) -> dict[str, Any]:
         "intake_msgs_per_s": round(median(rates["intake"])),
         "plain_msgs_per_s": round(median(rates["bare loop"])),
         "bare_transactions_msgs_per_s": round(median(rates["bare transactions"])),
+        "bare_lateness_ms": bare,
         **around,
         "kafka": Site.version,
     }

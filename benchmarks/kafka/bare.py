@@ -1,46 +1,98 @@
-"""A bare loop over one transactional producer, as its manual shows it: what redelivery is compared with.
+"""Bare loops over transactional producers, as their manual shows it: what redelivery is compared with.
 
-The same records in transactions of the same size, each with an offset committed in it. No store, no claims, no answers
-for single messages; nobody could take over from it.
+The same records in transactions, each with an offset committed in it. No store, no claims, no answers for single
+messages; nobody could take over from them.
 """
 
 from __future__ import annotations
 
 import time
+from bisect import bisect_right
+from collections.abc import Sequence
+from types import TracebackType
 from typing import Any
 from uuid import uuid4
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from benchmarks.kafka.reader import Reader
-from benchmarks.kafka.site import Site
+from benchmarks.kafka.site import Site, Timed, timed
 from retry_topic.brokers.kafka import KafkaBroker
 from wheel_sched.store import MAX_BATCH
 
+_TIMEOUT_S = 30
+
 
 def bare_transactions(where: Site, count: int) -> float:
-    """Messages a second from the first transaction to the reader of committed records."""
-    run = uuid4().hex[:8]
-    topic, offsets = f"bare-{run}", f"bare-{run}.offsets"
-    broker = KafkaBroker(where.servers, partitions=2)
-    for name in (topic, offsets):
-        broker.create_topic(name)
-    broker.close()
-    servers = {"bootstrap.servers": where.servers}
-    member: Any = Consumer({**servers, "group.id": offsets})
-    producer: Any = Producer({**servers, "transactional.id": run, "linger.ms": 1, "compression.type": "lz4"})
-    producer.init_transactions(30)
-    with Reader(where.servers, topic, 2) as reader:
+    """Messages a second from the first transaction to the reader of committed records, in transactions as large as
+    a claim."""
+    with _Bare(where, producers=1, linger_ms=1) as bare, Reader(where.servers, bare.topic, 2) as reader:
         began_s = time.time()
         for start in range(0, count, MAX_BATCH):
-            producer.begin_transaction()
-            for number in range(start, min(start + MAX_BATCH, count)):
-                producer.produce(topic, b"%d" % number, b"%d" % number)
-                producer.poll(0)
-            position = TopicPartition(offsets, 0, start)
-            producer.send_offsets_to_transaction([position], member.consumer_group_metadata(), 30)
-            producer.commit_transaction(30)
+            bare.send([b"%d" % number for number in range(start, min(start + MAX_BATCH, count))])
         reader.wait(count)
         last_ms = max(at_ms for _, at_ms in reader.came)
-    member.close()
     return count * 1000 / (last_ms - began_s * 1000)
+
+
+def bare_lateness(where: Site, delays_ms: Sequence[int]) -> Timed:
+    """How late messages of these delays are at the reader when a loop sends whatever is due, and sleeps."""
+    with _Bare(where, producers=2, linger_ms=0) as bare, Reader(where.servers, bare.topic, 2) as reader:
+        for _ in range(2):  # one for each producer: the first one pays for its connections
+            bare.send([b"0"])
+        reader.wait(2)
+        now_ms = time.time_ns() // 1_000_000
+        dues_ms = sorted(now_ms + delay_ms for delay_ms in delays_ms)
+        sent = 0
+        while sent < len(dues_ms):
+            now_ms = time.time_ns() // 1_000_000
+            due = bisect_right(dues_ms, now_ms)
+            if due > sent:
+                bare.send([b"%d" % due_ms for due_ms in dues_ms[sent:due]])
+                sent = due
+            else:
+                time.sleep(max(0.0, dues_ms[sent] / 1000 - time.time()))
+        reader.wait(2 + len(dues_ms))
+        return timed(reader)
+
+
+class _Bare:
+    """A topic, and producers that take turns at it."""
+
+    def __init__(self, where: Site, *, producers: int, linger_ms: int) -> None:
+        run = uuid4().hex[:8]
+        self.topic, self._offsets = f"bare-{run}", f"bare-{run}.offsets"
+        broker = KafkaBroker(where.servers, partitions=2)
+        for name in (self.topic, self._offsets):
+            broker.create_topic(name)
+        broker.close()
+        servers = {"bootstrap.servers": where.servers}
+        self._member: Any = Consumer({**servers, "group.id": self._offsets})
+        settings = {**servers, "linger.ms": linger_ms, "compression.type": "lz4"}
+        self._producers: list[Any] = [
+            Producer({**settings, "transactional.id": f"{run}-{turn}"}) for turn in range(producers)
+        ]
+        for producer in self._producers:
+            producer.init_transactions(_TIMEOUT_S)
+        self._sent = 0
+
+    def __enter__(self) -> _Bare:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self._member.close()
+
+    def send(self, values: Sequence[bytes]) -> None:
+        """One transaction."""
+        producer = self._producers[0]
+        self._producers.append(self._producers.pop(0))
+        producer.begin_transaction()
+        for number, value in enumerate(values, self._sent):
+            producer.produce(self.topic, value, b"%d" % number)
+            producer.poll(0)
+        position = TopicPartition(self._offsets, 0, self._sent)
+        producer.send_offsets_to_transaction([position], self._member.consumer_group_metadata(), _TIMEOUT_S)
+        producer.commit_transaction(_TIMEOUT_S)
+        self._sent += len(values)

@@ -177,8 +177,13 @@ def lateness(where: Site, delays_ms: Sequence[int]) -> Timed:
             _schedule(home, group, delays_ms)
             reader.wait(len(delays_ms) + 1)
             gc.unfreeze()
-        late_ms = [at_ms - int(value) for value, at_ms in reader.came if value != b"0"]
-        return Timed(spread(late_ms), sum(late < 0 for late in late_ms))
+        return timed(reader)
+
+
+def timed(reader: Reader) -> Timed:
+    """How late what came was, by its values, which are its dues in ms; those of 0 warmed things up and do not count."""
+    late_ms = [at_ms - int(value) for value, at_ms in reader.came if value != b"0"]
+    return Timed(spread(late_ms), sum(late < 0 for late in late_ms))
 
 
 def _warm(home: Home, reader: Reader, group: str) -> None:
