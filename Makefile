@@ -40,6 +40,7 @@ rabbit-test: venv-test ## Celery over RabbitMQ: needs rabbitmq-server, starts a 
 test-pythons: venv-test ## tests/wheel on every Python 3.11, 3.12 and 3.13 there is, both cores
 	@.ci/pythons
 
+kafka-test: WORKERS = 3 # they wait most of the time, each at a broker of its own
 kafka-test: venv-test ## the retry service over a real Kafka broker: needs Java 17 and Maven, fetches 46 jars once
 	@printf '==> Kafka\n'
 	@java -version >/dev/null 2>&1 || { printf 'error: Kafka needs Java 17: apt-get install openjdk-17-jre-headless; nothing was run\n' >&2; exit 1; }
