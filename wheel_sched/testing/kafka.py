@@ -79,7 +79,7 @@ _CONNECTOR_JARS = (
 )
 
 # Indexes are small: a log's first entry has the whole of its index, 10 MB by default, mapped in and zeroed under the
-# partition's lock. In a virtual machine's fresh memory that stops the partition for 20 to 60 ms, three times a topic.
+# partition's lock. In memory that a virtual machine has not used before that stops the partition for 20 to 60 ms.
 _SETTINGS = """process.roles=broker,controller
 node.id=1
 listeners=PLAINTEXT://127.0.0.1:{port},SASL_PLAINTEXT://127.0.0.1:{sasl},{rest}
