@@ -28,8 +28,8 @@ from wheel_sched.store.items import (
     Tries,
     Window,
 )
-from wheel_sched.store.operations import Alteration, Call, ClaimDue, Logged, PushDue, ReportJump, new_token
-from wheel_sched.store.plans import Plan, Plans
+from wheel_sched.store.operations import Alteration, Call, ClaimDue, Logged, Plan, PushDue, ReportJump, new_token
+from wheel_sched.store.plans import Plans
 
 T = TypeVar("T")
 
