@@ -18,12 +18,12 @@ from celery import bootsteps
 from wheel_sched.dispatcher import Dispatcher, DispatcherConfig, PushTarget
 from wheel_sched.errors import ConfigError, WheelSchedError
 from wheel_sched.store.delay_store import DelayStore
+from wheel_sched_celery.fleet import RELEASE
 from wheel_sched_celery.publishing import TaskPublisher
 from wheel_sched_celery.wheel import Wheel, wheel_of
 
 logger = logging.getLogger("wheel_sched.celery")
 
-RELEASE = "1"  # of what workers tell each other
 RETRY_S = (0.2, 0.5, 1.0, 2.0)
 LEASE_MS = 5_000  # so late is what a worker was publishing when it died
 PUSH_BATCH = 15  # the workers ask the same server three times a task, and wait while it pushes: for half a millisecond
@@ -129,7 +129,7 @@ class DispatcherStep(bootsteps.StartStopStep):
     def create(self, w: Any) -> DispatcherStep:
         from wheel_sched_celery import remote  # the commands of workers; producers have no use for Celery's worker
 
-        remote.announce(RELEASE)
+        remote.announce(str(RELEASE))
         return self
 
     def start(self, w: Any) -> None:

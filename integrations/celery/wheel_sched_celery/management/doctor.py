@@ -19,6 +19,7 @@ from wheel_sched.cli.doctor_finding import Finding, ok, problem, warn
 from wheel_sched.cli.output import amount, span
 from wheel_sched.store.items import MAX_DUE_MS, Counts
 from wheel_sched_celery.due import instant_ms
+from wheel_sched_celery.fleet import differing
 from wheel_sched_celery.held_task import TAKEN_OVER
 from wheel_sched_celery.management.held_tasks import HeldTasks
 
@@ -131,6 +132,19 @@ def workers(patient: Patient) -> Finding:
     return ok("workers", f"{amount(len(installed), 'worker')} up, all installed")
 
 
+def agreement(patient: Patient) -> Finding:
+    """Whether all that share the store mean the same by "soon"."""
+    lines = differing(patient.tasks.wheel.settings, patient.stats or {})
+    if lines:
+        return warn(
+            "settings",
+            f"they differ in namespace {patient.tasks.wheel.settings.namespace}: {'. '.join(lines)}",
+            "set wheel_horizon and wheel_lead alike in producers and workers: nothing is lost, but a task sent long "
+            "before a worker's own lead waits in that worker's memory",
+        )
+    return ok("settings", "horizon and lead are the same wherever somebody answered")
+
+
 def late(patient: Patient) -> Finding:
     """Whether due tasks are sent."""
     head_ms = patient.counts.due_head_ms
@@ -222,4 +236,12 @@ def _away_ms(row: Mapping[str, Any], now_ms: int) -> int:
     return 0 if eta_ms is None else eta_ms - now_ms
 
 
-_CHECKS: Final[tuple[Callable[[Patient], Finding], ...]] = (settings, workers, late, visibility, producers, given_up)
+_CHECKS: Final[tuple[Callable[[Patient], Finding], ...]] = (
+    settings,
+    workers,
+    agreement,
+    late,
+    visibility,
+    producers,
+    given_up,
+)

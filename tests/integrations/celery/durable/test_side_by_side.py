@@ -102,3 +102,17 @@ def test_a_drain_leaves_everything_to_stock_workers(stage: Stage) -> None:
     stage.worker("-Q", "celery,left", installed=False).wait_ready()
     stage.assert_once(names)
     assert drain(stage.app).published == 0
+
+
+@pytest.mark.parametrize("apart", [True, False], ids=["store apart", "one server"])
+def test_a_drain_beside_installed_workers_loses_nothing(stages: Stages, apart: bool) -> None:
+    """They leave alone what is drained, however long before it is due it reaches them; it waits in their memory."""
+    stage = stages.stage(store_url=stages.server().tcp_url if apart else None)
+    stage.worker().wait_ready()
+    names = [f"task {i}" for i in range(60)]
+    for name in names:
+        stage.app.send_task("note", (name,), countdown=4)
+    drained = drain(stage.app)
+    assert (drained.published, drained.kept) == (len(names), {})
+    stage.assert_once(names)
+    assert stage.store.counts().happened("accepted") == len(names)
