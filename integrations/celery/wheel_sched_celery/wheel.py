@@ -17,6 +17,8 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
+from kombu.exceptions import OperationalError
+
 from wheel_sched.errors import Rejected, StoreError, StoreUnavailable, WheelSchedError
 from wheel_sched.store.connect import open_store
 from wheel_sched.store.delay_store import DelayStore, values_of
@@ -315,12 +317,13 @@ class Wheel:
         if mine is None:
             return None
         try:
-            connection.ensure_connection(max_retries=1, timeout=self.settings.timeout / 1000)
+            hosts = len(connection.alt or ()) or 1
+            connection.ensure_connection(max_retries=hosts - 1, interval_start=0, timeout=self.settings.timeout / 1000)
             with connection.channel() as channel:
                 info = channel.client.info()
                 database = channel.client.connection_pool.connection_kwargs.get("db") or 0
-        except (*connection.connection_errors, *connection.channel_errors):
-            return None
+        except (OperationalError, *connection.connection_errors, *connection.channel_errors):
+            return None  # kombu wraps what its clients raise, or does not, by the way a connection is made
         return mine == (str(info.get("run_id")), int(database))
 
 
