@@ -220,7 +220,7 @@ class _Bulk:
             return None
 
     def _send_stock(self, tasks: list[HeldTask]) -> None:
-        line = BrokerLine(self._wheel.app)
+        line = BrokerLine(self._wheel.app, marks=False)  # as stock sends it: a worker may take it over
         try:
             failures = [failure for failure in line.send(tasks) if failure is not None]
         finally:

@@ -7,7 +7,7 @@ It lies in the store in one of two forms.
   kombu's own JSON (dates, decimals, bytes; nothing that is read is executed).
 
 Invariant: both forms lead to the same message, byte for byte that of stock Celery but for the broker's TTL, which is
-shortened by the time held. Nothing of ours is put into headers: a retry would carry it along.
+shortened by the time held, and for one header more, see `dispatch_mark`. A `HeldTask` is without it.
 Pure; any thread.
 """
 
@@ -24,6 +24,7 @@ from kombu.utils.json import dumps, loads
 from wheel_sched.errors import Rejected
 from wheel_sched.store.items import Item
 from wheel_sched.store.push_form import decode_push
+from wheel_sched_celery.dispatch_mark import unmarked
 from wheel_sched_celery.due import instant_ms, iso_of
 
 NEUTRAL = b"C1"
@@ -219,7 +220,7 @@ def _from_neutral(fields: dict[str, Any]) -> HeldTask:
 def _from_push(body: bytes) -> HeldTask:
     form = decode_push(body)
     message = loads(form.pieces[0])
-    headers, properties = message["headers"], dict(message["properties"])
+    headers, properties = unmarked(message["headers"]), dict(message["properties"])
     delivery = properties.pop("delivery_info")
     encoding = properties.pop("body_encoding", None)
     properties.pop("delivery_tag", None)

@@ -22,6 +22,7 @@ from kombu.utils.functional import maybe_list
 from wheel_sched.errors import Rejected, WheelSchedError
 from wheel_sched.store.items import Found, Outcome
 from wheel_sched_celery.due import iso_of
+from wheel_sched_celery.fleet import RELEASE, told
 from wheel_sched_celery.held_task import bounded, decode, ref_of
 from wheel_sched_celery.wheel import Wheel, wheel_of
 
@@ -116,7 +117,12 @@ def wheel_stats(state: Any, **_options: Any) -> dict[str, Any]:
     if wheel is None or wheel.settings.url is None:
         return {"installed": wheel is not None, "store": None}
     embedded = getattr(state.consumer.controller, "wheel_dispatcher", None)
-    answer: dict[str, Any] = {"installed": True, "dispatcher": None if embedded is None else embedded.info}
+    answer: dict[str, Any] = {
+        "installed": True,
+        "release": RELEASE,
+        "settings": told(wheel.settings),
+        "dispatcher": None if embedded is None else embedded.info,
+    }
     try:
         counts = wheel.store.counts()
     except WheelSchedError as error:

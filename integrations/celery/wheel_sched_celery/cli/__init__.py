@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from wheel_sched.cli.failing import code_of
+from wheel_sched.cli.failing import UNAVAILABLE, code_of
 from wheel_sched.cli.lazy import Lazy, LazyGroup
 from wheel_sched.errors import WheelSchedError
 
@@ -36,6 +36,12 @@ class WheelGroup(LazyGroup):
         except WheelSchedError as error:
             click.echo(f"celery wheel: {error}", err=True)
             ctx.exit(code_of(error))
+        except Exception as error:
+            kind = type(error)
+            if (kind.__module__, kind.__name__) != ("kombu.exceptions", "OperationalError"):  # kombu is not loaded here
+                raise
+            click.echo(f"celery wheel: the broker is away: {error}", err=True)
+            ctx.exit(UNAVAILABLE)
         ctx.exit(code if isinstance(code, int) else 0)
 
 

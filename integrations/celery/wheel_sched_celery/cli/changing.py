@@ -137,9 +137,10 @@ def purge(ctx: click.Context, selection: Selection, everything: bool, dry_run: b
 @json_option
 @click.pass_context
 def drain(ctx: click.Context, dry_run: bool, yes: bool, as_json: bool) -> int:
-    """Send all held tasks to their queues, ETA intact; stock workers then hold them in memory.
+    """Send all held tasks to their queues, ETA intact; workers then hold them in memory.
 
-    The way out: set `wheel_horizon = None` in producers and workers, restart them, drain, uninstall.
+    The way out: set `wheel_horizon = None` in producers and workers, restart them, drain, uninstall. Workers may be
+    up; where one does not say that it leaves the tasks alone, nothing is sent.
 
     \b
     Examples:
@@ -151,7 +152,7 @@ def drain(ctx: click.Context, dry_run: bool, yes: bool, as_json: bool) -> int:
         _tell_dry_run("send", tasks, list(tasks.select(Selection(states=("due",)))), as_json)
         return 0
     if tasks.wheel.settings.holds:
-        note("tasks are still put on hold, and workers would take back what is drained: set wheel_horizon = None first")
+        note("producers still put tasks on hold: set wheel_horizon = None first")
     waiting = tasks.counts().total("due")
     if waiting:
         confirm(f"Send {amount(waiting, 'task')} to the broker now?", yes)

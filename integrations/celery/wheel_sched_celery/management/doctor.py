@@ -6,7 +6,6 @@ comes from the store, so it works with no worker up and says what it could not s
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from wheel_sched.cli.doctor_finding import Finding, ok, problem, warn
 from wheel_sched.cli.output import amount, span
 from wheel_sched.store.items import MAX_DUE_MS, Counts
 from wheel_sched_celery.due import instant_ms
+from wheel_sched_celery.fleet import differing
 from wheel_sched_celery.held_task import TAKEN_OVER
 from wheel_sched_celery.management.held_tasks import HeldTasks
 
@@ -38,6 +38,7 @@ class Patient:
         counts: of the store.
         stats: what `inspect wheel_stats` said, by worker; None when the broker did not answer.
         pinged: names of the workers that are up.
+        broker_away: why it cannot be reached, "" when it can.
         scheduled: `inspect scheduled` by worker.
         senders: how many of the waiting tasks were taken over, by who sent them.
         longest_ms: the latest ETA that waits, None when nothing does.
@@ -48,6 +49,7 @@ class Patient:
     now_ms: int
     stats: Mapping[str, Any] | None = None
     pinged: frozenset[str] = frozenset()
+    broker_away: str = ""
     scheduled: Mapping[str, list[dict[str, Any]]] = field(default_factory=dict)
     senders: Counter[str] = field(default_factory=Counter)
     longest_ms: int | None = None
@@ -99,11 +101,13 @@ def _senders(tasks: HeldTasks) -> Counter[str]:
 
 def _ask_workers(app: Any, patient: Patient, timeout_s: float) -> None:
     inspect = app.control.inspect(timeout=timeout_s)
-    with contextlib.suppress(*app.connection_for_write().recoverable_connection_errors, OperationalError):
+    try:
         patient.pinged = frozenset(inspect.ping() or {})
         if patient.pinged:
             patient.stats = inspect._request("wheel_stats") or {}
             patient.scheduled = inspect.scheduled() or {}
+    except (OperationalError, *app.connection_for_write().recoverable_connection_errors) as error:
+        patient.broker_away = str(error) or repr(error)
 
 
 def settings(patient: Patient) -> Finding:
@@ -116,8 +120,20 @@ def settings(patient: Patient) -> Finding:
     return ok("horizon", f"{held}; handed over by {how}")
 
 
+def broker(patient: Patient) -> Finding:
+    """Whether due tasks can go anywhere."""
+    where = patient.tasks.wheel.app.connection_for_write().as_uri()
+    if patient.broker_away:
+        return problem(
+            "broker", f"{where} is away: {patient.broker_away}", "start it, or correct broker_url; tasks stay held"
+        )
+    return ok("broker", where)
+
+
 def workers(patient: Patient) -> Finding:
     """Who dispatches."""
+    if patient.broker_away:
+        return warn("workers", "they cannot be asked while the broker is away", "see broker")
     if not patient.pinged:
         return warn("workers", "no worker answered", "start one: held tasks are sent by workers that are up")
     installed = set(patient.stats or {})
@@ -129,6 +145,19 @@ def workers(patient: Patient) -> Finding:
             "install it there too: they keep ETA tasks in memory and send none of the held ones",
         )
     return ok("workers", f"{amount(len(installed), 'worker')} up, all installed")
+
+
+def agreement(patient: Patient) -> Finding:
+    """Whether all that share the store mean the same by "soon"."""
+    lines = differing(patient.tasks.wheel.settings, patient.stats or {})
+    if lines:
+        return warn(
+            "settings",
+            f"they differ in namespace {patient.tasks.wheel.settings.namespace}: {'. '.join(lines)}",
+            "set wheel_horizon and wheel_lead alike in producers and workers: nothing is lost, but a task sent long "
+            "before a worker's own lead waits in that worker's memory",
+        )
+    return ok("settings", "horizon and lead are the same wherever somebody answered")
 
 
 def late(patient: Patient) -> Finding:
@@ -222,4 +251,13 @@ def _away_ms(row: Mapping[str, Any], now_ms: int) -> int:
     return 0 if eta_ms is None else eta_ms - now_ms
 
 
-_CHECKS: Final[tuple[Callable[[Patient], Finding], ...]] = (settings, workers, late, visibility, producers, given_up)
+_CHECKS: Final[tuple[Callable[[Patient], Finding], ...]] = (
+    settings,
+    broker,
+    workers,
+    agreement,
+    late,
+    visibility,
+    producers,
+    given_up,
+)

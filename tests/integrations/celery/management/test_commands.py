@@ -144,6 +144,17 @@ def test_drain_sends_everything_with_its_eta(run: Run, ids: dict[str, str], task
     assert message.headers["eta"] is not None
 
 
+def test_drain_refuses_beside_a_worker_that_may_take_its_tasks_back(
+    run: Run, ids: dict[str, str], tasks: HeldTasks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of an older release, or one that does not answer."""
+    monkeypatch.setattr("wheel_sched_celery.draining.ask", lambda *_: (frozenset({"old@host"}), {}))
+    refused = run("drain", "--yes", code=2).stderr
+    assert "old@host did not say" in refused
+    assert "nothing was done" in refused
+    assert len(list(tasks.select())) == 4
+
+
 def test_what_is_in_flight_is_named_and_the_exit_code_is_1(run: Run, ids: dict[str, str], tasks: HeldTasks) -> None:
     """Left to `revoke`."""
     tasks.run_now(tasks.get(ids["one"]))
