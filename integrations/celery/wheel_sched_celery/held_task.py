@@ -25,6 +25,7 @@ from wheel_sched.errors import Rejected
 from wheel_sched.store.items import Item
 from wheel_sched.store.push_form import decode_push
 from wheel_sched_celery.due import instant_ms, iso_of
+from wheel_sched_celery.message_identity import MessageKind
 
 NEUTRAL = b"C1"
 TAKEN_OVER = "taken-over"  # what tasks can be found by that a worker found in a queue, sent the stock way
@@ -50,6 +51,7 @@ class HeldTask:
         ttl_until_ms: when the broker's own TTL (`expiration`) ends; None = it has none.
         taken_over: whether a worker found it in a queue; only on its way into the store, which remembers it.
         one_of_many: whether an exchange may have put copies of it into other queues; likewise.
+        sent_to: exchange and routing key that it was published with, where it goes back to a queue instead; likewise.
     """
 
     task_id: str
@@ -69,15 +71,24 @@ class HeldTask:
     ttl_until_ms: int | None = None
     taken_over: bool = False
     one_of_many: bool = False
+    sent_to: tuple[str, str] | None = None
 
     @property
     def item_id(self) -> str:
         """The same for each delivery of one message, another one for each retry, each other ETA and each copy.
 
-        A task that a producer held in doubt, and then sent the stock way, is one item too when it is taken over.
+        A task that a producer held in doubt, and then sent the stock way, is one item too when it is taken over; see
+        `message_identity`.
         """
-        copy = "@" + hashlib.sha256(self.queue.encode()).hexdigest()[:12] if self.one_of_many else ""
-        return f"{bounded(self.task_id)}:{self.retries}:{self.eta_ms}{copy}"
+        kind = MessageKind(
+            self.name,
+            self.sent_to or (self.exchange, self.routing_key),
+            self.priority,
+            self.headers.get("expires"),
+            self.queue if self.one_of_many else "",
+        )
+        digest = kind.digest(self.body, self.headers)
+        return item_id_of(bounded(self.task_id), self.retries, self.eta_ms, digest)
 
     def item(self, body: bytes, lead_ms: int) -> Item:
         """What goes into the store; it can be found by `ref_of(task_id)` and is counted under its queue."""
@@ -130,6 +141,16 @@ def release_ms(eta_ms: int, lead_ms: int) -> int:
     """
     grid_ms = max(1, lead_ms // 8)
     return max(0, -(-(eta_ms - lead_ms) // grid_ms) * grid_ms)
+
+
+def item_id_of(route: str, retries: int, eta_ms: int, digest: str) -> str:
+    """An item's id; `route` is what chooses its shard."""
+    return f"{route}:{retries}:{eta_ms}:{digest}"
+
+
+def route_of(item_id: str) -> str:
+    """The route in an item's id."""
+    return item_id.rsplit(":", 3)[0]
 
 
 def ref_of(task_id: str) -> str:

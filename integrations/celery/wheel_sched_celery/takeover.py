@@ -185,6 +185,7 @@ class Takeover:
         headers.pop("compression", None)  # kombu has decompressed the body
         properties = {name: value for name, value in message.properties.items() if name not in _TRANSPORT_PROPERTIES}
         ttl = properties.get("expiration")
+        delivery = message.delivery_info or {}
         return HeldTask(
             task_id=str(identity["id"]),
             name=str(identity["task"]),
@@ -202,7 +203,8 @@ class Takeover:
             declare=values_of([queue]),
             ttl_until_ms=None if ttl is None else now_ms + int(ttl),
             taken_over=True,
-            one_of_many=bool((message.delivery_info or {}).get("exchange")) and queue.exchange.type != "direct",
+            one_of_many=bool(delivery.get("exchange")) and queue.exchange.type != "direct",
+            sent_to=(delivery.get("exchange") or "", delivery.get("routing_key") or ""),
         )
 
     def _waits(self, task: HeldTask) -> bool:

@@ -17,15 +17,16 @@ from kombu.exceptions import OperationalError
 
 from wheel_sched.cli.doctor_finding import Finding, ok, problem, warn
 from wheel_sched.cli.output import amount, span
-from wheel_sched.store.items import MAX_DUE_MS, Counts
+from wheel_sched.store.items import MAX_BATCH, MAX_DUE_MS, Counts
 from wheel_sched_celery.due import instant_ms
-from wheel_sched_celery.held_task import TAKEN_OVER
+from wheel_sched_celery.held_task import TAKEN_OVER, route_of
 from wheel_sched_celery.management.held_tasks import HeldTasks
 
 VISIBILITY_S: Final = 3600  # kombu's default for Redis
 LATE_MS: Final = 5_000  # a due task that waits so long has nobody to send it
 SQS_VISIBILITY_S: Final = 1800
 _SENDERS: Final = 5  # producers named in a line
+_COLONS: Final = 3  # in the id of an item of ours
 _SAMPLE: Final = 200  # taken-over tasks whose senders are looked at
 
 
@@ -199,6 +200,21 @@ def producers(patient: Patient) -> Finding:
     )
 
 
+def task_ids(patient: Patient) -> Finding:
+    """Whether task ids were chosen twice for one time: Celery knows no more of a result than its id."""
+    page = patient.tasks.store.list_items("due", limit=MAX_BATCH)
+    sent = Counter(found.id.rpartition(":")[0] for found in page.found if found.id.count(":") >= _COLONS)
+    several = [key for key, count in sent.items() if count > 1]
+    if several:
+        named = ", ".join(route_of(f"{key}:") for key in several[:_SENDERS])
+        return warn(
+            "task ids",
+            f"{amount(len(several), 'task id')} sent more than once for one ETA: {named}",
+            "each runs, and they share one result: give tasks with other arguments or queues ids of their own",
+        )
+    return ok("task ids", "none was sent more than once for one ETA")
+
+
 def given_up(patient: Patient) -> Finding:
     """Tasks that could not be published."""
     dead = patient.counts.total("dead")
@@ -222,4 +238,12 @@ def _away_ms(row: Mapping[str, Any], now_ms: int) -> int:
     return 0 if eta_ms is None else eta_ms - now_ms
 
 
-_CHECKS: Final[tuple[Callable[[Patient], Finding], ...]] = (settings, workers, late, visibility, producers, given_up)
+_CHECKS: Final[tuple[Callable[[Patient], Finding], ...]] = (
+    settings,
+    workers,
+    late,
+    visibility,
+    producers,
+    task_ids,
+    given_up,
+)

@@ -23,7 +23,7 @@ from wheel_sched.store.delay_store import DelayStore
 from wheel_sched.store.items import MAX_BATCH, MAX_DUE_MS, Counts, Item, Outcome
 from wheel_sched.store.operations import Alteration
 from wheel_sched.store.plans import shard_of
-from wheel_sched_celery.held_task import bounded, ref_of
+from wheel_sched_celery.held_task import bounded, ref_of, route_of
 from wheel_sched_celery.management.waiting_task import Selection, WaitingTask, read
 from wheel_sched_celery.wheel import Wheel, wheel_of
 
@@ -96,8 +96,7 @@ class HeldTasks:
         )
 
     def _item(self, item_id: str) -> list[Any]:
-        task_id = item_id.rsplit(":", 2)[0]
-        return self.store.get([bounded(item_id)], route=task_id or None)
+        return self.store.get([bounded(item_id)], route=route_of(item_id) or None)
 
     def select(self, selection: Selection | None = None, limit: int | None = None) -> Iterator[WaitingTask]:
         """What is meant, state by state in order of due; at most `limit`. Read in pages while it is iterated."""

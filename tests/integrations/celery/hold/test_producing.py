@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from types import SimpleNamespace
@@ -77,6 +78,15 @@ def test_a_task_can_be_found_by_its_id_and_is_counted_under_its_queue(house: Hou
     (found,) = house.store.get(house.store.find(f"task:{result.id}"), route=result.id)
     assert found is not None
     assert (found.topic, found.id.split(":")[:2]) == ("slow", [result.id, "0"])
+
+
+def test_one_id_and_eta_with_other_arguments_or_for_another_queue_are_tasks_of_their_own(house: House) -> None:
+    """Stock runs all of them; the same message sent again, after a lost reply, is one."""
+    for number, queue in [(1, "a"), (2, "a"), (1, "b"), (1, "a"), (2, "a")]:
+        house.send("note", number, task_id="chosen", eta=FAR, queue=queue)
+    held = sorted((task.queue, json.loads(task.body)[0][0]) for task in house.held())
+    assert held == [("a", 1), ("a", 2), ("b", 1)]
+    assert len(house.store.find("task:chosen")) == 3
 
 
 def test_signals_are_sent_as_ever_and_what_they_change_is_held(house: House) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -172,6 +173,24 @@ def test_doctor_names_stock_senders_and_says_that_nobody_is_up(run: Run, ids: di
     assert "the longest ETA held is 23h" in findings["visibility"]["evidence"]
     assert len(findings) > 10  # the server's own checks are among them
     assert "0 problems" in run("doctor", "--timeout", "0.2").stdout
+
+
+def test_doctor_counts_task_ids_that_were_sent_more_than_once(run: Run, app: Celery, tasks: HeldTasks) -> None:
+    """Each of them waits, is found under the id and cancelled with it."""
+    eta = datetime.now(UTC) + timedelta(hours=1)
+    for number in (1, 2, 2, 3):
+        app.tasks["mail.send"].apply_async((number,), eta=eta, task_id="chosen")
+    (report,) = rows(run("doctor", "--json", "--timeout", "0.2"))
+    (finding,) = [finding for finding in report["findings"] if finding["check"] == "task ids"]
+    assert (finding["level"], "1 task id " in finding["evidence"], "chosen" in finding["evidence"]) == (
+        "warn",
+        True,
+        True,
+    )
+    assert len(tasks.get("chosen")) == 3
+    assert len(tasks.cancel(tasks.get("chosen")).done) == 3
+    (report,) = rows(run("doctor", "--json", "--timeout", "0.2"))
+    assert [each["level"] for each in report["findings"] if each["check"] == "task ids"] == ["ok"]
 
 
 @pytest.mark.parametrize("options", [{"visibility_timeout": 1}])
