@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from kombu.utils.functional import maybe_list
 from kombu.utils.json import dumps, loads
 
 from wheel_sched.errors import Rejected
@@ -91,15 +92,25 @@ class HeldTask:
         return item_id_of(bounded(self.task_id), self.retries, self.eta_ms, digest)
 
     def item(self, body: bytes, lead_ms: int) -> Item:
-        """What goes into the store; it can be found by `ref_of(task_id)` and is counted under its queue."""
+        """What goes into the store; it can be found by its id and stamps and is counted under its queue."""
         return Item(
             self.item_id,
             release_ms(self.eta_ms, lead_ms),
             body,
             topic_of(self.queue or self.routing_key),
-            (ref_of(self.task_id), *((TAKEN_OVER,) if self.taken_over else ())),
+            (ref_of(self.task_id), *map(stamp_ref, self.stamps), *((TAKEN_OVER,) if self.taken_over else ())),
             bounded(self.task_id),
         )
+
+    @property
+    def stamps(self) -> list[tuple[str, Any]]:
+        """Name and value of each of its stamps."""
+        values = self.headers.get("stamps") or {}
+        return [
+            (name, value)
+            for name in self.headers.get("stamped_headers") or ()
+            for value in maybe_list(values.get(name)) or ()
+        ]
 
     def with_eta(self, eta_ms: int) -> HeldTask:
         """The same task at another time.
@@ -156,6 +167,11 @@ def route_of(item_id: str) -> str:
 def ref_of(task_id: str) -> str:
     """What a task's items are found by, see `DelayStore.find`."""
     return "task:" + bounded(task_id, _LONGEST_NAME - 5)
+
+
+def stamp_ref(stamp: tuple[str, Any]) -> str:
+    """What tasks with a stamp are found by: `revoke_by_stamped_headers` names nothing else."""
+    return "stamp:" + bounded(f"{stamp[0]}={stamp[1]}", _LONGEST_NAME - 6)
 
 
 def topic_of(queue: str) -> str:

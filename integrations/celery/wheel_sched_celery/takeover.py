@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from celery import bootsteps
 from celery.worker import state as worker_state
 from kombu.asynchronous.timer import to_timestamp
+from kombu.utils.functional import maybe_list
 
 from wheel_sched.dispatcher.server_time import ServerTime
 from wheel_sched.errors import WheelSchedError
@@ -186,7 +187,7 @@ class Takeover:
         properties = {name: value for name, value in message.properties.items() if name not in _TRANSPORT_PROPERTIES}
         ttl = properties.get("expiration")
         delivery = message.delivery_info or {}
-        return HeldTask(
+        task = HeldTask(
             task_id=str(identity["id"]),
             name=str(identity["task"]),
             retries=int(identity.get("retries") or 0),
@@ -206,6 +207,8 @@ class Takeover:
             one_of_many=bool(delivery.get("exchange")) and queue.exchange.type != "direct",
             sent_to=(delivery.get("exchange") or "", delivery.get("routing_key") or ""),
         )
+        revoked: Any = worker_state.revoked_stamps
+        return None if any(value in (maybe_list(revoked.get(name)) or ()) for name, value in task.stamps) else task
 
     def _waits(self, task: HeldTask) -> bool:
         """Whether the store holds this very message: its taker was too slow, or died, before it acknowledged it."""

@@ -149,12 +149,16 @@ def test_revoked_and_undecodable_ones_stay_with_stock(house: House) -> None:
     """Stock drops the first and reports the second."""
     scene = Scene(house)
     worker_state.revoked.add("revoked")
+    worker_state.revoked_stamps["tenant"] = "gone"
     try:
         scene.receive("revoked", 60)
+        scene.receive("stamped", 60, stamped_headers=["tenant"], stamps={"tenant": ["gone"]})
+        scene.receive("other", 60, stamped_headers=["tenant"], stamps={"tenant": "here"})
         scene.receive("undecodable", 60, errors=[ValueError()])
     finally:
         worker_state.revoked.discard("revoked")
-    assert scene.left_to_stock == ["revoked", "undecodable"]
+        del worker_state.revoked_stamps["tenant"]
+    assert scene.left_to_stock == ["revoked", "stamped", "undecodable"]
 
 
 def test_with_the_store_away_they_stay_in_the_worker(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
