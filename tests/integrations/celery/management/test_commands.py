@@ -77,9 +77,24 @@ def test_show_tells_all_of_one_task(run: Run, ids: dict[str, str]) -> None:
     assert "see `celery wheel list`" in run("show", "unknown", code=1).stderr
 
 
+@pytest.mark.parametrize("command", ["cancel", "purge"])
+def test_one_task_named_by_its_id_is_removed_without_a_question(
+    run: Run, ids: dict[str, str], tasks: HeldTasks, app: Celery, command: str
+) -> None:
+    """Not so several that share an id, nor what a filter finds, be it one."""
+    run(command, ids["one"])
+    assert [each.id for each in tasks.select()] == [ids["two"], ids["three"], ids["bill"]]
+    assert "--yes" in run(command, "--task", "bill.*", code=2).stderr
+    assert "--yes" in run(command, ids["two"], ids["three"], code=2).stderr
+    for number in (1, 2):
+        app.tasks["mail.send"].apply_async((number,), eta=datetime(2100, 1, 1, tzinfo=UTC), task_id="shared")
+    assert "2 tasks" in run(command, "shared", code=2).stderr
+    assert len(list(tasks.select())) == 5
+
+
 def test_cancel_asks_where_somebody_can_answer(run: Run, ids: dict[str, str], tasks: HeldTasks) -> None:
     """And insists on --yes elsewhere; a dry run changes nothing."""
-    assert "--yes" in run("cancel", ids["one"], code=2).stderr
+    assert "--yes" in run("cancel", ids["one"], ids["two"], code=2).stderr
     assert "would cancel 3 tasks" in run("cancel", "--task", "mail.*", "--dry-run").stdout
     assert len(list(tasks.select())) == 4
     assert run("cancel", "--task", "mail.*", "--yes").stdout == "3 tasks cancelled\n"
