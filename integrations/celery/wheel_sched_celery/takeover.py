@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 from celery import bootsteps
 from celery.worker import state as worker_state
 from kombu.asynchronous.timer import to_timestamp
+from kombu.utils.functional import maybe_list
 
 from wheel_sched.dispatcher.server_time import ServerTime
 from wheel_sched.errors import WheelSchedError
@@ -188,7 +189,8 @@ class Takeover:
         headers.pop("compression", None)  # kombu has decompressed the body
         properties = {name: value for name, value in message.properties.items() if name not in _TRANSPORT_PROPERTIES}
         ttl = properties.get("expiration")
-        return HeldTask(
+        delivery = message.delivery_info or {}
+        task = HeldTask(
             task_id=str(identity["id"]),
             name=str(identity["task"]),
             retries=int(identity.get("retries") or 0),
@@ -205,8 +207,11 @@ class Takeover:
             declare=values_of([queue]),
             ttl_until_ms=None if ttl is None else now_ms + int(ttl),
             taken_over=True,
-            one_of_many=bool((message.delivery_info or {}).get("exchange")) and queue.exchange.type != "direct",
+            one_of_many=bool(delivery.get("exchange")) and queue.exchange.type != "direct",
+            sent_to=(delivery.get("exchange") or "", delivery.get("routing_key") or ""),
         )
+        revoked: Any = worker_state.revoked_stamps
+        return None if any(value in (maybe_list(revoked.get(name)) or ()) for name, value in task.stamps) else task
 
     def _waits(self, task: HeldTask) -> bool:
         """Whether this very message waits in the store: its taker was too slow, or died, before it acknowledged it."""

@@ -198,10 +198,15 @@ class Wheel:
             asked_s = time.monotonic()
             try:
                 values_of(begun.answers())
-            except StoreError:
+            except StoreError as first:
                 if took_s + time.monotonic() - asked_s > STALE_S:  # that is a timeout, and one is enough
                     raise
-                store.schedule(items, token="")
+                try:
+                    store.schedule(items, token="")
+                except StoreError as again:
+                    if first.in_doubt and not again.in_doubt:  # the first try may have been executed
+                        raise first from again
+                    raise
 
         return finish
 
@@ -263,7 +268,7 @@ class Wheel:
         """Hold one task; False: send it the stock way.
 
         Raises:
-            HoldRefused: the store is away and the app wants that said.
+            HoldRefused: the store is away and the app wants that said; the task was not sent, or is in doubt.
         """
         collected: list[HeldTask] | None = getattr(self._collected, "tasks", None)
         if collected is not None:
@@ -273,7 +278,7 @@ class Wheel:
             return self.hold([task])[0]
         except WheelSchedError as error:
             if self.settings.on_outage == "refuse" and isinstance(error, StoreError):
-                raise HoldRefused(f"task {task.task_id} was not sent: {error}") from error
+                raise HoldRefused.because(error, f"task {task.task_id}") from error
             return False
 
     # -- broker and store on one server

@@ -17,7 +17,7 @@ _HERE = "wheel_sched_celery.cli"
 COMMANDS = {
     "list": Lazy(f"{_HERE}.listing:list_tasks", "List held tasks in order of their ETA."),
     "show": Lazy(f"{_HERE}.listing:show", "All there is to know about one task."),
-    "cancel": Lazy(f"{_HERE}.changing:cancel", "Remove held tasks and mark them REVOKED."),
+    "cancel": Lazy(f"{_HERE}.changing:cancel", "Remove held tasks and announce that they are revoked."),
     "reschedule": Lazy(f"{_HERE}.changing:reschedule", "Give held tasks another ETA."),
     "run-now": Lazy(f"{_HERE}.changing:run_now", "Let held tasks run now."),
     "stats": Lazy(f"{_HERE}.stats:stats", "How many wait, by queue, and what is due next."),

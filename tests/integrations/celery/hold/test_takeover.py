@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from conftest import House
 
 HOUR_US = 3_600_000_000
+FAR = datetime(2100, 6, 1, 12, tzinfo=UTC)
 QUEUES = [
     Queue("celery", Exchange("celery"), routing_key="celery"),
     Queue("left", Exchange("wide", type="topic"), routing_key="a.*"),
@@ -160,12 +162,16 @@ def test_revoked_and_undecodable_ones_stay_with_stock(house: House) -> None:
     """Stock drops the first and reports the second."""
     scene = Scene(house)
     worker_state.revoked.add("revoked")
+    worker_state.revoked_stamps["tenant"] = "gone"
     try:
         scene.receive("revoked", 60)
+        scene.receive("stamped", 60, stamped_headers=["tenant"], stamps={"tenant": ["gone"]})
+        scene.receive("other", 60, stamped_headers=["tenant"], stamps={"tenant": "here"})
         scene.receive("undecodable", 60, errors=[ValueError()])
     finally:
         worker_state.revoked.discard("revoked")
-    assert scene.left_to_stock == ["revoked", "undecodable"]
+        del worker_state.revoked_stamps["tenant"]
+    assert scene.left_to_stock == ["revoked", "stamped", "undecodable"]
 
 
 def test_with_the_store_away_they_stay_in_the_worker(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,6 +199,43 @@ def test_a_copy_of_what_waits_is_dropped_however_late_the_broker_redelivers_it(h
     second.clock_ahead_s = 59
     second.receive("slow", 0, due=eta, again=True)
     assert (second.acked, second.stock) == (["slow", "slow"], [])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"compression": "zlib", "priority": 5, "expires": 7200},
+        {"exchange": "celery", "routing_key": "celery"},
+        {"task_protocol": 1},
+    ],
+    ids=["plain", "compressed", "exchange", "protocol 1"],
+)
+def test_a_task_held_in_doubt_and_sent_the_stock_way_becomes_one_again(
+    house_of: Callable[..., House], monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    """Its producer got no answer; the worker that finds it makes the same item of it. Other arguments make another."""
+    house = house_of(conf={"task_protocol": options.pop("task_protocol", 2), "task_queues": QUEUES})
+    begin = house.wheel._begin
+
+    def lost(items: Any) -> Any:
+        begin(items)()
+        raise StoreUnavailable("no answer")
+
+    monkeypatch.setattr(house.wheel, "_begin", lost)
+    with house.app.connection_for_write() as connection:
+        QUEUES[0](connection.default_channel).declare()
+    house.send("note", 1, task_id="doubt", eta=FAR, **options)
+    monkeypatch.setattr(house.wheel, "_begin", begin)
+    house.wheel._away_until_s = 0.0
+    (message,) = house.published()
+    scene = Scene(house)
+    body = None if "task" in message.headers else message.payload
+    scene.strategy(message, body, lambda *_: scene.acked.append("doubt"), None, [])
+    scene.consumer.turn()
+    assert (len(house.held()), scene.acked) == (1, ["doubt"])
+    house.send("note", 2, task_id="doubt", eta=FAR, **options)
+    assert len(house.held()) == 2
 
 
 def test_a_copy_of_what_has_left_the_store_runs(house: House) -> None:
