@@ -9,6 +9,7 @@ import click
 
 from retry_topic.cli.filters import Entry, Filter, filter_options
 from retry_topic.cli.opening import opened_home
+from retry_topic.cli.untaken import told
 from retry_topic.dead_letters import DeadLetterInfo, DeadLetters
 from retry_topic.home import Home
 from wheel_sched.cli.options import Session, json_option, pass_session
@@ -52,6 +53,8 @@ def ls(session: Session, chosen: Filter, dead: bool, parked: bool, group: bool, 
             _groups(home, chosen, now_ms, as_json)
         else:
             _entries(home, chosen, now_ms, as_json)
+        for line in () if as_json else told(home.broker, session.settings.retry_topic):
+            note(line)
 
 
 def _entries(home: Home, chosen: Filter, now_ms: int, as_json: bool) -> None:

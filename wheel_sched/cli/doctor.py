@@ -36,6 +36,7 @@ _SERVER: Sequence[Check] = (
 _NAMESPACE: Sequence[Check] = (
     doctor_namespace.frozen,
     doctor_namespace.backlog,
+    doctor_namespace.retries,
     doctor_namespace.leases,
     doctor_namespace.counters,
     doctor_namespace.clock_jumps,
