@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from retry_topic.brokers.protocol import BrokerConsumer, Delivery
 from retry_topic.cases import Case, Taken, counted
+from retry_topic.decision_log import log_decisions
 from retry_topic.fingerprint import fingerprint
 from retry_topic.flow import count_spread
 from retry_topic.headers import (
@@ -362,6 +363,7 @@ class Intake:
 
     def _tell(self, cases: Sequence[Tellable]) -> list[Taken]:
         done = [case.taken() for case in cases]
+        log_decisions(cases, done)
         if self._seen is not None:
             for taken in done:
                 try:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
-from retry_topic.brokers.protocol import Delivery, PublishFailure, joining
+from retry_topic.brokers.protocol import Backlog, Delivery, PublishFailure, joining
 from retry_topic.fields import from_fields
 from retry_topic.message import Message, Source
 from wheel_sched.errors import BrokerUnavailable, ConfigError
@@ -43,6 +43,7 @@ class _Lease:
 class _Group:
     position: int = 0
     leases: dict[int, _Lease] = field(default_factory=dict)  # by offset, least recently renewed first
+    asked: dict[int, int] = field(default_factory=dict)  # when each member last asked for records
 
     def lease(self, offset: int, member: int, now_ms: int) -> int:
         """Give `offset` to `member`; answers how often it has been handed out now."""
@@ -140,6 +141,17 @@ class MemoryBroker:
                 topic.groups.setdefault(group, _Group(topic.base))
             return MemoryConsumer(self, names, group, idle_ms, next(self._members))
 
+    def backlog(self, topic: str, group: str) -> Backlog:
+        """What `group` has before it in `topic`, see `BacklogBroker`."""
+        with self._changed:
+            held = self._topics.get(topic, _Topic())
+            of = held.groups.get(group, _Group(held.base))
+            fresh = held.end - of.position
+            first = of.position if fresh else min(of.leases, default=None)
+            silent = min((self._monotonic_ms() - at_ms for at_ms in of.asked.values()), default=None)
+            oldest = None if first is None else held.delivered(topic, first)
+            return Backlog(fresh + len(of.leases), oldest, silent)
+
     def create_topic(self, topic: str) -> None:
         """Create `topic` when it is absent."""
         if not topic:
@@ -216,6 +228,8 @@ class MemoryConsumer:
                 if self._closed:
                     raise BrokerUnavailable("this consumer was closed: nothing was read")
                 now_ms = self._broker._monotonic_ms()
+                for name in self._topics:
+                    self._broker._topics[name].groups[self._group].asked[self._member] = now_ms
                 taken = self._take(limit, now_ms)
                 left_seconds = until - time.monotonic()
                 if taken or left_seconds <= 0 or limit < 1:
@@ -261,6 +275,8 @@ class MemoryConsumer:
         """Leave the group; what is unsettled goes to others after `idle_ms`. Idempotent."""
         with self._broker._changed:
             self._closed = True
+            for name in self._topics:
+                self._broker._topics[name].groups[self._group].asked.pop(self._member, None)
             self._broker._changed.notify_all()
 
     def __repr__(self) -> str:

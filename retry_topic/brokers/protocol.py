@@ -113,6 +113,34 @@ class Broker(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Backlog:
+    """What a group has before it in a topic, for people.
+
+    Args:
+        waiting: records that it has not settled.
+        oldest: the first of those that no member was given, else the first that is unsettled; None: nothing waits.
+        silent_ms: how long no member has asked for records; None: the group has no members.
+    """
+
+    waiting: int
+    oldest: Message | None
+    silent_ms: int | None
+
+
+@runtime_checkable
+class BacklogBroker(Protocol):
+    """A broker that can say what waits in a topic without joining its group."""
+
+    def backlog(self, topic: str, group: str) -> Backlog:
+        """What `group` has before it in `topic`; all there is, when the group has never read it.
+
+        Raises:
+            BrokerError: the server refused or could not answer.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
 class Slice:
     """Records of one partition, in order, without a gap of its own.
 

@@ -1,6 +1,7 @@
 """`wheel-sched retry | reschedule | delete`: change messages by id or by filter.
 
-Every change is made in steps of at most 500; a run that is interrupted has changed some of them and none half.
+More than one message is changed only after a question, or with --yes. Every change is made in steps of at most 500; a
+run that is interrupted has changed some of them and none half.
 """
 
 from __future__ import annotations
@@ -10,7 +11,16 @@ from dataclasses import dataclass, replace
 
 import click
 
-from retry_topic.cli.choosing import Member, alter, choose, choosing_options, tell_dry_run, tell_outcomes
+from retry_topic.cli.choosing import (
+    Member,
+    agree,
+    alter,
+    choose,
+    choosing_options,
+    tell_dry_run,
+    tell_elsewhere,
+    tell_outcomes,
+)
 from retry_topic.cli.filters import Filter
 from retry_topic.cli.opening import opened_home, secrets_of
 from retry_topic.cli.replaying import check_secrets
@@ -19,7 +29,7 @@ from retry_topic.home import Home
 from wheel_sched.cli.instants import DURATION, INSTANT
 from wheel_sched.cli.options import Session, confirm, dry_run_option, json_option, pass_session, yes_option
 from wheel_sched.cli.output import amount, note
-from wheel_sched.store import Outcome
+from wheel_sched.store import Outcome, State
 from wheel_sched.store.operations import Alteration
 
 rate_option = click.option(
@@ -27,6 +37,7 @@ rate_option = click.option(
 )
 spread_option = click.option("--spread", "spread_ms", type=DURATION, metavar="DURATION", help="Evenly over this time.")
 
+_LIVING: tuple[State, ...] = ("due", "held")
 _DELETE = {"due": "c", "held": "c", "fly": "c", "dead": "x"}  # the verbs of change.lua: cancel, delete a dead one
 
 
@@ -59,6 +70,7 @@ class Pace:
 @rate_option
 @spread_option
 @dry_run_option
+@yes_option
 @json_option
 @pass_session
 def retry(
@@ -69,6 +81,7 @@ def retry(
     rate: float | None,
     spread_ms: int | None,
     dry_run: bool,
+    yes: bool,
     as_json: bool,
 ) -> int:
     """Try messages now instead of when they are due. Held ones wait again; dead ones are replayed.
@@ -76,15 +89,16 @@ def retry(
     \b
     Examples:
       wheel-sched retry 3f2a9c.2
-      wheel-sched retry --topic orders --error '*Timeout*' --rate 50
+      wheel-sched retry --topic orders --error '*Timeout*' --rate 50 --yes
       wheel-sched retry --state held --spread 5m --dry-run
 
-    A filter means what is due or held; dead letters take part with --state dead, or by id. What is parked behind a
+    A filter means what is due or held; dead letters take part with --dead, or by id. What is parked behind a
     failed message of its key is let out by id alone, and out of its order.
     """
     pace = Pace(rate, spread_ms)
     with opened_home(session.settings) as home:
-        meant = choose(home, ids, _in_order(chosen), everything, ("due", "held"))
+        meant = choose(home, ids, _in_order(chosen), everything, _LIVING)
+        tell_elsewhere(home, meant, _in_order(chosen), _LIVING)
         secrets = secrets_of(session.settings)
         check_secrets((entry.letter.state for entry in meant.samples if entry.found.state == "dead"), secrets)
         counts = home.store.counts()
@@ -92,6 +106,7 @@ def retry(
         if dry_run:
             tell_dry_run("try", meant, now_ms, as_json)
             return 0
+        agree("Try now", meant, yes)
         outcomes = _reschedule(home, meant.living(), now_ms, pace)
         outcomes += _replay(home, [member.id for member in meant.dead()], pace, secrets)
         paused = sum(member.topic in counts.paused for member in meant.living())
@@ -107,6 +122,7 @@ def retry(
 @click.option("--at", "at_ms", type=INSTANT, metavar="INSTANT", help="Then: RFC 3339, or +5m.")
 @spread_option
 @dry_run_option
+@yes_option
 @json_option
 @pass_session
 def reschedule(
@@ -118,6 +134,7 @@ def reschedule(
     at_ms: int | None,
     spread_ms: int | None,
     dry_run: bool,
+    yes: bool,
     as_json: bool,
 ) -> int:
     """Give messages another due.
@@ -125,16 +142,22 @@ def reschedule(
     \b
     Examples:
       wheel-sched reschedule 3f2a9c.2 --in 2h
-      wheel-sched reschedule --topic orders --at 2030-01-01T06:00:00Z --spread 10m
+      wheel-sched reschedule --topic orders --at 2030-01-01T06:00:00Z --spread 10m --yes
     """
-    if (delay_ms is None) == (at_ms is None):
+    if delay_ms is None and at_ms is None:
         raise click.UsageError("When? Give --in or --at.")
+    if delay_ms is not None and at_ms is not None:
+        raise click.UsageError("Give --in or --at, not both.")
+    if "dead" in chosen.states:
+        raise click.UsageError("Dead letters have no due; `wheel-sched replay` sends them through again.")
     with opened_home(session.settings) as home:
-        meant = choose(home, ids, _in_order(chosen), everything, ("due", "held"))
+        meant = choose(home, ids, _in_order(chosen), everything, _LIVING)
+        tell_elsewhere(home, meant, _in_order(chosen), _LIVING, "see `wheel-sched replay`")
         now_ms = home.store.windows(0, 0)[0].now_us // 1000
         if dry_run:
             tell_dry_run("reschedule", meant, now_ms, as_json)
             return 0
+        agree("Reschedule", meant, yes)
         start_ms = now_ms + delay_ms if delay_ms is not None else at_ms or 0
         outcomes = _reschedule(home, meant.members, start_ms, Pace(None, spread_ms))
     return tell_outcomes("rescheduled", outcomes, as_json, due_ms=start_ms)
@@ -160,13 +183,14 @@ def delete(
     \b
     Examples:
       wheel-sched delete 3f2a9c.2 --yes
-      wheel-sched delete --state dead --fingerprint 3f2a --dry-run
-      wheel-sched delete --state dead --until 30d --yes
+      wheel-sched delete --dead --fingerprint 3f2a --dry-run
+      wheel-sched delete --dead --until 30d --yes
 
-    A filter means what is due or held; dead letters take part with --state dead, or by id.
+    A filter means what is due or held; dead letters take part with --dead, or by id.
     """
     with opened_home(session.settings) as home:
-        meant = choose(home, ids, chosen, everything, ("due", "held"))
+        meant = choose(home, ids, chosen, everything, _LIVING)
+        tell_elsewhere(home, meant, chosen, _LIVING)
         if dry_run:
             tell_dry_run("delete", meant, home.store.windows(0, 0)[0].now_us // 1000, as_json)
             return 0

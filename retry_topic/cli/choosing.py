@@ -15,6 +15,7 @@ from retry_topic.cli.filters import Entry, Filter, entry_of, filter_options
 from retry_topic.cli.listing import as_dict
 from retry_topic.home import Home
 from wheel_sched.cli.failing import CommandFailed
+from wheel_sched.cli.options import confirm
 from wheel_sched.cli.output import Progress, amount, emit, note, one_line, relative, say
 from wheel_sched.store import MAX_BATCH, DelayStore, Outcome, State
 from wheel_sched.store.operations import Alteration, Plan
@@ -90,6 +91,24 @@ def _gathered(entries: Iterable[Entry]) -> Chosen:
         if len(chosen.samples) < SAMPLES:
             chosen.samples.append(entry)
     return chosen
+
+
+def tell_elsewhere(
+    home: Home, meant: Chosen, chosen: Filter, states: Sequence[State], dead: str = "add --dead"
+) -> None:
+    """When a filter meant nothing, say where something lies that matches."""
+    if not len(meant) and (words := chosen.elsewhere(home, states, dead)):
+        note(words)
+
+
+def agree(action: str, meant: Chosen, yes: bool) -> None:
+    """Ask before several messages are changed.
+
+    Raises:
+        UsageError, CommandFailed: see `confirm`.
+    """
+    if len(meant) > 1:
+        confirm(f"{action} {amount(len(meant), 'message')}?", yes)
 
 
 def tell_dry_run(action: str, chosen: Chosen, now_ms: int, as_json: bool) -> None:

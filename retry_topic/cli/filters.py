@@ -2,13 +2,14 @@
 
     --topic T  --state due|fly|held|dead  --error GLOB  --fingerprint HEX  --since I  --until I  --key K  --limit N
 
-All conditions must hold. Times are those of due; of death for dead letters. A fingerprint may be given by its start.
+All conditions must hold. `--dead` is `--state dead`. Times are those of due; of death for dead letters. A fingerprint
+may be given by its start.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import wraps
 from typing import Any, TypeVar
@@ -23,6 +24,8 @@ from wheel_sched.store.backup import claimed_due_ms
 from wheel_sched.store.items import MAX_DUE_MS, STATES
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+_COUNTED = 10_000  # of what matches elsewhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +98,31 @@ class Filter:
             and (self.key is None or (letter.message is not None and letter.message.key == self.key.encode()))
         )
 
+    def elsewhere(self, home: Home, states: Sequence[State], dead: str = "add --dead") -> str | None:
+        """Where what matches lies, when nothing in `states` does: a sentence for people, None when it is nowhere.
+
+        Args:
+            home: where to look.
+            states: that were looked at; where some were asked for there is nothing to say.
+            dead: what to do about dead letters. Defaults to the option that means them.
+        """
+        if self.states:
+            return None
+        found = []
+        wide = replace(self, limit=_COUNTED, parked=None)
+        places: tuple[tuple[State, str, str, str], ...] = (
+            ("dead", "dead letter does", "dead letters do", dead),
+            ("due", "that waits does", "that wait do", "see `wheel-sched retry`"),
+            ("held", "that is held does", "that are held do", "see `wheel-sched retry`"),
+            ("fly", "in flight does", "in flight do", "it is being tried right now"),
+        )
+        for state, one, several, advice in places:
+            count = 0 if state in states else len([*replace(wide, states=(state,)).entries(home, ())])
+            if count:
+                more = "+" if count == _COUNTED else ""
+                found.append(f"{count:,}{more} {one if count == 1 else several}: {advice}")
+        return f"nothing that is {' or '.join(states)} matches; {'; '.join(found)}" if found else None
+
     def selection(self, fingerprint: str | None = None) -> Selection:
         """The same for dead letters; without the number, and with a whole fingerprint or none."""
         key = None if self.key is None else self.key.encode()
@@ -138,6 +166,7 @@ def _fingerprint(_: click.Context, __: click.Parameter, value: str | None) -> st
 _OPTIONS = (
     click.option("--topic", metavar="TOPIC", help="Where they first failed, or are to go."),
     click.option("--state", "states", type=click.Choice(STATES), multiple=True, help="Where they are; repeatable."),
+    click.option("--dead", is_flag=True, help="The same as --state dead."),
     click.option("--error", metavar="GLOB", help="Over the error's class, its message or the reason."),
     click.option("--fingerprint", metavar="HEX", callback=_fingerprint, help="Of the error, or its start."),
     click.option("--since", "since_ms", type=INSTANT, metavar="INSTANT", help="Due (dead: died) then or later."),
@@ -157,6 +186,10 @@ def filter_options(command: F) -> F:
     @wraps(command)
     def bundled(*args: Any, **kwargs: Any) -> Any:
         chosen = Filter(**{name: kwargs.pop(name) for name in _NAMES})
+        if kwargs.pop("dead"):
+            if chosen.states not in ((), ("dead",)):
+                raise click.UsageError("--dead is --state dead; leave the other --state away, or give both as --state.")
+            chosen = replace(chosen, states=("dead",))
         return command(*args, chosen=chosen, **kwargs)
 
     wrapped: Any = bundled

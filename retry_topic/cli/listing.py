@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from dataclasses import replace
 from typing import Any
 
@@ -9,23 +10,25 @@ import click
 
 from retry_topic.cli.filters import Entry, Filter, filter_options
 from retry_topic.cli.opening import opened_home
+from retry_topic.cli.untaken import told
 from retry_topic.dead_letters import DeadLetterInfo, DeadLetters
 from retry_topic.home import Home
 from wheel_sched.cli.options import Session, json_option, pass_session
 from wheel_sched.cli.output import amount, emit, instant, note, one_line, relative, table
 from wheel_sched.store import State
 
+_PREVIEW = 80  # characters of a payload
 _SHOWN = 50  # lines of a listing unless --limit says otherwise
 
 
 @click.command()
 @filter_options
-@click.option("--dead", is_flag=True, help="The same as --state dead.")
 @click.option("--parked", is_flag=True, help="What stands in line behind a failed message of its key.")
 @click.option("--group", is_flag=True, help="Dead letters by error: count, first, last, a sample.")
+@click.option("--payload", is_flag=True, help="The payloads too: whole with --json, else their beginnings.")
 @json_option
 @pass_session
-def ls(session: Session, chosen: Filter, dead: bool, parked: bool, group: bool, as_json: bool) -> None:
+def ls(session: Session, chosen: Filter, parked: bool, group: bool, payload: bool, as_json: bool) -> None:
     """List messages: what waits, in order of due.
 
     \b
@@ -35,15 +38,18 @@ def ls(session: Session, chosen: Filter, dead: bool, parked: bool, group: bool, 
       wheel-sched ls --dead --group                      what failed, by kind of error
       wheel-sched ls --parked --key customer-7           what waits for its turn
       wheel-sched ls --dead --error '*Timeout*' --since 2h --json
+      wheel-sched ls --dead --json --payload > dead.jsonl
 
     INSTANT is `2h` (ago), `+5m` (from now), `now` or RFC 3339. Without --limit 50 lines are shown.
     """
-    if dead or group:
+    if group:
         if chosen.states not in ((), ("dead",)):
-            raise click.UsageError("--dead and --group are about dead letters; leave --state away.")
+            raise click.UsageError("--group is about dead letters; leave --state away.")
+        if payload:
+            raise click.UsageError("--group shows counts; leave --payload away.")
         chosen = replace(chosen, states=("dead",))
     if parked:
-        if dead or group or chosen.states not in ((), ("held",)):
+        if group or chosen.states not in ((), ("held",)):
             raise click.UsageError("--parked is about what is held; leave --state, --dead and --group away.")
         chosen = replace(chosen, states=("held",), parked=True)
     with opened_home(session.settings) as home:
@@ -51,10 +57,12 @@ def ls(session: Session, chosen: Filter, dead: bool, parked: bool, group: bool, 
         if group:
             _groups(home, chosen, now_ms, as_json)
         else:
-            _entries(home, chosen, now_ms, as_json)
+            _entries(home, chosen, now_ms, payload, as_json)
+        for line in () if as_json else told(home.broker, session.settings.retry_topic):
+            note(line)
 
 
-def _entries(home: Home, chosen: Filter, now_ms: int, as_json: bool) -> None:
+def _entries(home: Home, chosen: Filter, now_ms: int, payload: bool, as_json: bool) -> None:
     limit = chosen.limit or (None if as_json else _SHOWN)
     states: tuple[State, ...] = chosen.states or ("due",)
     rows = []
@@ -65,25 +73,49 @@ def _entries(home: Home, chosen: Filter, now_ms: int, as_json: bool) -> None:
             more = True
             break
         if as_json:
-            emit(as_dict(entry))
+            emit({**as_dict(entry), **(_payload(entry) if payload else {})})
         else:
-            rows.append(_parked_row(entry, now_ms) if chosen.parked else _row(entry, now_ms, len(states) > 1))
+            row = _parked_row(entry, now_ms) if chosen.parked else _row(entry, now_ms, len(states) > 1)
+            rows.append((*row, _preview(entry)) if payload else row)
     if as_json:
         return
     head: tuple[str, ...] = ("died" if states == ("dead",) else "due", "at", "attempt", "topic", "id", "error")
     if chosen.parked:
         head = ("parked", "at", "key", "topic", "id")
     if rows:
-        table((*(("state",) if len(states) > 1 else ()), *head), rows)
+        table((*(("state",) if len(states) > 1 else ()), *head, *(("payload",) if payload else ())), rows)
     else:
         what = "parked" if chosen.parked else " or ".join(states)
         note(f"nothing is {what}" + (" that matches" if chosen.narrow and not _only_state(chosen) else ""))
+        if chosen.narrow and (words := chosen.elsewhere(home, states)):
+            note(words)
     if more and chosen.limit is None:
         note(f"the first {limit} are shown; --limit N shows more")
 
 
 def _only_state(chosen: Filter) -> bool:
     return not replace(chosen, states=()).narrow
+
+
+def _payload(entry: Entry) -> dict[str, Any]:
+    """The payload for scripts: as text where it is some, else in base64; neither where the store does not have it."""
+    message = entry.letter.message
+    value = entry.found.body if message is None else message.value
+    if message is not None and message.reference is not None:
+        return {"payload": None, "payload_base64": None, "reference": str(message.reference)}
+    try:
+        return {"payload": value.decode(), "payload_base64": None}
+    except UnicodeDecodeError:
+        return {"payload": None, "payload_base64": base64.b64encode(value).decode()}
+
+
+def _preview(entry: Entry) -> str:
+    """The payload's beginning, for people."""
+    message = entry.letter.message
+    value = entry.found.body if message is None else message.value
+    if message is not None and message.reference is not None:
+        return f"in the record {message.reference}"
+    return one_line(value[: 4 * _PREVIEW].decode("utf-8", "backslashreplace"), _PREVIEW)
 
 
 def _parked_row(entry: Entry, now_ms: int) -> tuple[str, ...]:

@@ -54,7 +54,7 @@ def replay(
     pace = Pace(rate, spread_ms)
     if chosen.states not in ((), ("dead",)):
         raise click.UsageError("Only dead letters can be replayed; for others see `wheel-sched retry`.")
-    narrow = replace(chosen, states=()).narrow
+    narrow = chosen.narrow
     if ids and (narrow or everything):
         raise click.UsageError("Give ids, or a filter, not both.")
     if not ids and not narrow and not everything:
@@ -67,10 +67,15 @@ def replay(
         selection = Selection(ids=frozenset(ids)) if ids else _selection(home, chosen)
         plan = letters.replay(selection, dry_run=True, limit=chosen.limit, max_replays=max_replays, target=target)
         if ids and plan.matched < len(set(ids)):
+            dead = {letter.id for letter in letters.select(selection)}
+            others = [item_id for item_id in dict.fromkeys(ids) if item_id not in dead]
+            named = ", ".join(others[:5]) + (f" and {len(others) - 5:,} more" if len(others) > 5 else "")
             raise CommandFailed(
-                f"{len(set(ids)) - plan.matched} of the ids are no dead letters: nothing was replayed; see "
-                "`wheel-sched ls --dead`"
+                f"{named} {'is no dead letter' if len(others) == 1 else 'are no dead letters'}: nothing was replayed; "
+                "see `wheel-sched ls --dead`"
             )
+        if not ids and not plan.matched and (words := replace(chosen, states=()).elsewhere(home, ("dead",))):
+            note(words)
         check_secrets((letter.state for letter in plan.samples), secrets)
         if dry_run:
             _tell_plan(home, plan, pace, as_json)

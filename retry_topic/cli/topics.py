@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
+
 import click
 
 from retry_topic.cli.opening import opened_home
+from retry_topic.home import Home
+from wheel_sched.cli.failing import CommandFailed
 from wheel_sched.cli.instants import DURATION
 from wheel_sched.cli.options import Session, json_option, pass_session
 from wheel_sched.cli.output import amount, emit, note, relative, say, table
 from wheel_sched.store.items import STATES
+
+_NAMED = 10  # topics in an error
 
 
 @click.command()
@@ -42,11 +48,38 @@ def topics(session: Session, as_json: bool) -> None:
         note("no topics yet; `wheel-sched publish TOPIC VALUE --create` makes one")
 
 
+force_option = click.option("--force", is_flag=True, help="Also a topic that does not exist (yet).")
+
+
+def known_topic(home: Home, topic: str) -> None:
+    """Refuse a topic that neither the broker nor the store knows: it is a slip of the pen more often than a plan.
+
+    Raises:
+        CommandFailed: there is none; nothing was changed.
+    """
+    counts = home.store.counts()
+    known = {*counts.topics, *counts.paused} - {""}
+    if topic in known:
+        return
+    known |= {*home.broker.topics()}
+    if topic in known:
+        return
+    close = get_close_matches(topic, known, 1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    names = sorted(known)
+    some = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else "")
+    raise CommandFailed(
+        f"there is no topic {topic!r}: nothing was changed; {hint}known: {some or 'none'}; "
+        "--force takes it all the same"
+    )
+
+
 @click.command()
 @click.argument("topic")
+@force_option
 @json_option
 @pass_session
-def pause(session: Session, topic: str, as_json: bool) -> None:
+def pause(session: Session, topic: str, force: bool, as_json: bool) -> None:
     """Hold everything of TOPIC until `resume`, also what comes later. What is in flight ends.
 
     \b
@@ -54,6 +87,8 @@ def pause(session: Session, topic: str, as_json: bool) -> None:
       wheel-sched pause orders
     """
     with opened_home(session.settings) as home:
+        if not force:
+            known_topic(home, topic)
         moved = home.store.pause(topic)
     if as_json:
         emit({"topic": topic, "held": moved})
@@ -66,9 +101,10 @@ def pause(session: Session, topic: str, as_json: bool) -> None:
 @click.option(
     "--spread", "spread_ms", type=DURATION, default=0, metavar="DURATION", help="The overdue, over this time."
 )
+@force_option
 @json_option
 @pass_session
-def resume(session: Session, topic: str, spread_ms: int, as_json: bool) -> int:
+def resume(session: Session, topic: str, spread_ms: int, force: bool, as_json: bool) -> int:
     """Let TOPIC go on. What became due meanwhile comes at once, or spread over a time.
 
     \b
@@ -76,6 +112,8 @@ def resume(session: Session, topic: str, spread_ms: int, as_json: bool) -> int:
       wheel-sched resume orders --spread 5m
     """
     with opened_home(session.settings) as home:
+        if not force:
+            known_topic(home, topic)
         was_paused = topic in home.store.counts().paused
         moved = home.store.resume(topic, spread_ms=spread_ms)
     if as_json:

@@ -23,6 +23,7 @@ from retry_topic.consumer.failing import (
     parked_message,
     retry_state,
 )
+from retry_topic.consumer.failure_log import FailureLog
 from retry_topic.consumer.heads import Give
 from retry_topic.consumer.keeper import Keeper
 from retry_topic.consumer.settling import Outcome, Sink
@@ -69,6 +70,7 @@ class Lanes(Keeper):
         lost: set when the topic is another's, by us or by who renews the lease.
         topic_id: a name for ever of the topic, for the ids of its messages. Defaults to its name.
         topics: of the group. Defaults to those named after it.
+        failure_log: told of what cannot be parked. Defaults to one without a hook.
     """
 
     def __init__(
@@ -85,6 +87,7 @@ class Lanes(Keeper):
         lost: threading.Event,
         topic_id: str | None = None,
         topics: GroupTopics = NAMED_AFTER_GROUP,
+        failure_log: FailureLog | None = None,
     ) -> None:
         super().__init__(gates, sink)
         self._owner = owner
@@ -96,6 +99,7 @@ class Lanes(Keeper):
         self._lost = lost
         self._topic_id = topic_id
         self._topics = topics
+        self._failure_log = failure_log or FailureLog()
         self._lanes: dict[str, Lane] = {}
         self._dirty: dict[str, None] = {}
         self._failing: list[tuple[Lane, RetryState, Outcome]] = []
@@ -266,6 +270,7 @@ class Lanes(Keeper):
         forward = failed_message(
             self._group, delivery.message, state, failure, secrets=self._secrets, topics=self._topics
         )
+        self._failure_log.tell(delivery.message, forward, state.attempt + 1, failure)
         return Outcome(delivery, "dead", forward)
 
     def _lose(self) -> None:

@@ -37,6 +37,7 @@ from retry_topic.consumer.failing import (
     retry_state,
     too_late,
 )
+from retry_topic.consumer.failure_log import FailureLog, OnFailure
 from retry_topic.consumer.handler_loop import HandlerLoop
 from retry_topic.consumer.heads import Heads
 from retry_topic.consumer.ordered import OrderedTopic
@@ -73,9 +74,13 @@ class Consumer:
             redelivery `message.topic` is the topic it first failed on.
         group: the consumer group.
         config: see `ConsumerConfig`.
+        on_failure: called after each failed attempt with the message, the exception (None: the handler returned a
+            verdict, or was never called) and the attempt's number, in the handler's thread or loop; for collectors of
+            errors. What it raises is logged. Defaults to nothing.
 
     Raises:
-        ConfigError: `ordering` is not "none", and the broker's topics are logs whose partitions it does not give out.
+        ConfigError: `ordering` is not "none", and the broker's topics are logs whose partitions it does not give out;
+            or `on_failure` is async.
 
     Thread rules: a plain handler runs on up to `concurrency` threads; an async one on one loop of its own. `start`
     and `stop` from any thread but a handler's; a consumer that was stopped is not started again.
@@ -89,6 +94,7 @@ class Consumer:
         *,
         group: str,
         config: ConsumerConfig | None = None,
+        on_failure: OnFailure | None = None,
     ) -> None:
         self.home = home
         self.topics = [topics] if isinstance(topics, str) else list(topics)
@@ -102,6 +108,7 @@ class Consumer:
             )
         self.stats = ConsumerStats()
         self._handler = handler
+        self._failure_log = FailureLog(on_failure)
         self._asynchronous = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
             getattr(handler, "__call__", None)  # noqa: B004  # an object whose __call__ is async
         )
@@ -172,7 +179,9 @@ class Consumer:
     def _read_in_order(self, topic: str) -> OrderedReader:
         broker = self.home.broker
         broker.create_topic(topic)
-        reading = Reading(self.home, topic, self.group, self.config, self.stats, self._give, self._history)
+        reading = Reading(
+            self.home, topic, self.group, self.config, self.stats, self._give, self._history, self._failure_log
+        )
         if isinstance(broker, PartitionedBroker):
             reader: OrderedReader = OrderedPartitions(reading, broker)
         else:
@@ -350,7 +359,7 @@ class Consumer:
         if isinstance(error, Rejected):
             logger.error("consumer.bad_verdict: %s", error)
         failure, print_ = failure_in(error)
-        return self._failed(delivery, state, failure, print_, started_ms)
+        return self._failed(delivery, state, failure, print_, started_ms, error)
 
     def _failed(
         self,
@@ -359,6 +368,7 @@ class Consumer:
         failure: Failure,
         print_: str | None = None,
         started_ms: int | None = None,
+        error: BaseException | None = None,
     ) -> Outcome:
         forward = failed_message(
             self.group,
@@ -371,6 +381,8 @@ class Consumer:
             self.config.group_topics,
             None if self._topic_id_of is None else self._topic_id_of(delivery),
         )
+        seen = delivered_message(self.group, delivery.message, state, self.config.group_topics)
+        self._failure_log.tell(seen, forward, state.attempt + 1, failure, error)
         return Outcome(delivery, "dead" if failure.verdict == "dead" else "retried", forward)
 
     def _went_through(self, delivery: Delivery, state: RetryState, started_ms: int) -> Attempt | None:

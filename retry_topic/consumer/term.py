@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 from retry_topic.brokers.protocol import BrokerConsumer, Delivery
 from retry_topic.consumer.config import ConsumerConfig, ConsumerStats
+from retry_topic.consumer.failure_log import FailureLog
 from retry_topic.consumer.heads import Give
 from retry_topic.consumer.lanes import Lanes
 from retry_topic.consumer.settling import InFlight, Settler
@@ -44,6 +45,7 @@ class Reading:
         stats: where it counts.
         give: has a delivery handled.
         history: told of what went through after a failure. Defaults to none.
+        failure_log: told of what cannot be parked. Defaults to none.
     """
 
     home: Home
@@ -53,6 +55,7 @@ class Reading:
     stats: ConsumerStats
     give: Give
     history: HistoryWriter | None = None
+    failure_log: FailureLog | None = None
 
 
 def new_holder() -> str:
@@ -203,6 +206,7 @@ class Term:
             lost=self.lost,
             topic_id=self._topic_id,
             topics=reading.config.group_topics,
+            failure_log=reading.failure_log,
         )
         with self._lock:
             if self._over.is_set():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 
 from retry_topic import RetryPolicy, RetryService, ServiceConfig, connect
@@ -17,6 +18,7 @@ POLICY = RetryPolicy(
 
 
 def main() -> None:
+    logging.getLogger("retry_topic").setLevel(logging.ERROR)  # failures are what the demo shows; its report counts them
     with connect(sys.argv[1]) as home:
         # short leases: what a killed service had read is taken over within two seconds
         service = RetryService(home, GROUP, POLICY, config=ServiceConfig(idle_ms=2_000, history=HISTORY))

@@ -37,7 +37,7 @@ def waiting(wait_for: Any) -> int:
     return due
 
 
-@pytest.mark.parametrize("command", ["retry", "reschedule --in 1h", "delete --yes", "replay --yes"])
+@pytest.mark.parametrize("command", ["retry --yes", "reschedule --in 1h --yes", "delete --yes", "replay --yes"])
 def test_saying_nothing_means_nothing(cli: Any, home: Any, waiting: int, command: str) -> None:
     """Without ids, filter or --all a changing command is wrong usage and changes nothing."""
     before = dues(home)
@@ -68,14 +68,14 @@ def test_a_dry_run_counts_shows_five_and_changes_nothing(
 
 def test_retry_makes_due_now(cli: Any, home: Any, waiting: int) -> None:
     """By filter: the others keep their due."""
-    assert cli.json("retry", "--topic", "orders") == {"done": 2}
+    assert cli.json("retry", "--topic", "orders", "--yes") == {"done": 2}
     assert {name for name, due in dues(home).items() if due <= now_ms()} == {"o1", "o2"}
 
 
 @pytest.mark.parametrize(("pace", "step_ms"), [(["--rate", "2"], 500), (["--spread", "4s"], 1_000)])
 def test_retry_is_paced(cli: Any, home: Any, waiting: int, pace: list[str], step_ms: int) -> None:
     """Equal steps, the first one now."""
-    cli("retry", "--all", *pace)
+    cli("retry", "--all", "--yes", *pace)
     found = sorted(dues(home).values())
     assert [later - earlier for earlier, later in itertools.pairwise(found)] == [step_ms] * 3
 
@@ -96,7 +96,7 @@ def test_retry_of_a_dead_letter_by_id_replays_it(cli: Any, home: Any, bury: Any)
 def test_retry_of_held_messages_says_which_stay_held(cli: Any, home: Any, waiting: int) -> None:
     """A paused topic is stronger than a retry, and the command says so."""
     home.store.pause("orders")
-    done = cli("retry", "--all")
+    done = cli("retry", "--all", "--yes")
     assert "2 messages stay held, because their topic is paused" in done.stderr
     assert set(dues(home)) == {"m1", "m2"}
 
@@ -156,7 +156,7 @@ def test_items_with_a_route_of_their_own_are_changed_too(cli: Any, home: Any) ->
     with open_store(cli.url, namespace="routed", shards=5) as store:
         store.schedule([Item(f"i{n}", now_ms() + HOUR, b"x", "t", route=f"r{n}") for n in range(20)])
         store.bury([(Item(f"d{n}", now_ms(), b"x", "t", route=f"r{n}"), "why") for n in range(20)])
-        assert cli.json("--namespace", "routed", "retry", "--all", "--rate", "1000") == {"done": 20}
+        assert cli.json("--namespace", "routed", "retry", "--all", "--rate", "1000", "--yes") == {"done": 20}
         found = store.list_items("due").found
         assert max(item.score_ms for item in found) - min(item.score_ms for item in found) == 19
         both = ("--state", "due", "--state", "dead")
@@ -219,7 +219,7 @@ def test_replay_to_a_topic_that_is_not_there_replays_nothing(cli: Any, home: Any
 def test_replay_of_what_is_not_dead_replays_nothing(cli: Any, home: Any, waiting: int, bury: Any) -> None:
     """One wrong id among right ones stops the whole."""
     bury("d")
-    assert "1 of the ids are no dead letters" in cli("replay", "d", "o1", "--yes", code=1).stderr
+    assert "o1 is no dead letter: nothing was replayed" in cli("replay", "d", "o1", "--yes", code=1).stderr
     assert home.store.counts().total("dead") == 1
 
 

@@ -45,7 +45,8 @@ def test_a_healthy_namespace_is_all_well(cli: Any, home: Any, wait_for: Any) -> 
     found = findings(cli, 0)
     assert set(found) == {
         "python", "packages", "core", "server", "version", "eviction", "persistence", "scripts", "clock", "libraries",
-        "hand-over", "frozen", "backlog", "leases", "counters", "clock jumps", "dead letters", "records", "places",
+        "hand-over", "frozen", "backlog", "retries", "leases", "counters", "clock jumps", "dead letters",
+        "records", "places",
     }  # fmt: skip
     assert found["hand-over"]["evidence"].startswith("one script: exactly once")
     left = {key for key in set(home.store.backend.client.scan_iter()) - before if b":op:" not in key}
@@ -56,9 +57,9 @@ def test_the_text_names_the_mend_and_the_sum(cli: Any, home: Any, wait_for: Any)
     """People read a line a check, and a sum at the end."""
     wait_for("w", now_ms() - 10_000)
     text = cli("doctor", code=1).stdout
-    assert "PROBLEM  backlog      the head of due is 10s late" in text
-    assert "mend: is a dispatcher running?" in text
-    assert text.splitlines()[-1] == "1 problem, 0 warnings, 18 checks fine"
+    assert "PROBLEM  backlog      1 item is overdue, by 10s: no dispatcher releases them" in text
+    assert "mend: start `wheel-sched serve GROUP`" in text
+    assert text.splitlines()[-1] == "1 problem, 0 warnings, 19 checks fine"
 
 
 def test_an_absent_namespace_is_no_problem_and_stays_absent(cli: Any) -> None:

@@ -65,8 +65,8 @@ def test_without_click_it_says_what_to_install() -> None:
     """The entry point answers in a sentence when the extra is missing."""
     code = "import sys; sys.modules['click'] = None\nfrom wheel_sched.cli import main\nmain()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
-    assert done.returncode == 1
-    assert "wheel-sched[cli]" in done.stderr
+    assert done.returncode == 2
+    assert "wheel-sched[cli,embedded]" in done.stderr
     assert "Traceback" not in done.stderr
 
 

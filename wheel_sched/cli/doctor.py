@@ -16,6 +16,7 @@ import click
 
 from wheel_sched.cli import doctor_namespace, doctor_server
 from wheel_sched.cli.doctor_finding import Check, Finding, Patient, problem, warn
+from wheel_sched.cli.extras import install_line, package_of
 from wheel_sched.cli.failing import FAILED, OK, UNAVAILABLE
 from wheel_sched.cli.opening import created_as, embedded_folder, server_url
 from wheel_sched.cli.options import Session, json_option, pass_session
@@ -36,6 +37,7 @@ _SERVER: Sequence[Check] = (
 _NAMESPACE: Sequence[Check] = (
     doctor_namespace.frozen,
     doctor_namespace.backlog,
+    doctor_namespace.retries,
     doctor_namespace.leases,
     doctor_namespace.counters,
     doctor_namespace.clock_jumps,
@@ -80,6 +82,11 @@ def doctor(session: Session, as_json: bool) -> int:
         )
     except WheelSchedError as error:
         tell(problem("server", str(error), "correct it and run doctor again"))
+    except ImportError as error:
+        line = install_line(error, settings.store)
+        if line is None:
+            raise
+        tell(problem("server", f"cannot be asked: the package {package_of(error)} is not installed", line))
     levels = [finding.level for finding in findings]
     if as_json:
         emit({"healthy": "problem" not in levels, "findings": [asdict(finding) for finding in findings]})

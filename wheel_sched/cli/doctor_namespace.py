@@ -6,12 +6,13 @@ from importlib import import_module
 from typing import Any
 
 from wheel_sched.cli.doctor_finding import Finding, Patient, ok, problem, warn
+from wheel_sched.cli.forgotten import MEND, NOTICED_MS, overdue, untaken
 from wheel_sched.cli.output import instant, span
 from wheel_sched.errors import ConfigError
+from wheel_sched.store import DelayStore
 from wheel_sched.store.items import STATES, Counts
 
 DEAD_CAP = 100_000  # a dispatcher's own default
-_OVERDUE_MS = 5_000
 _SAMPLE = 100  # items a shard whose place is checked
 
 
@@ -31,12 +32,22 @@ def backlog(patient: Patient) -> Finding:
     late_ms = patient.now_ms - min(heads)
     if late_ms <= 0:
         return ok("backlog", f"next due in {span(-late_ms)}")
-    if late_ms < _OVERDUE_MS:
+    if late_ms < NOTICED_MS:
         return ok("backlog", f"the head is {span(late_ms)} late")
+    return problem("backlog", f"{overdue(_store(patient)).words}: no dispatcher releases them", MEND)
+
+
+def retries(patient: Patient) -> Finding:
+    """What failed is taken in by a retry service."""
+    if patient.settings.kafka is not None:
+        return ok("retries", "on Kafka: `wheel-sched kafka lag GROUP` tells how far the intake is")
+    found = untaken(patient.client, patient.settings)
+    if not found:
+        return ok("retries", "none wait that nobody takes in")
     return problem(
-        "backlog",
-        f"the head of due is {span(late_ms)} late",
-        "is a dispatcher running? `wheel-sched serve GROUP`; if one is, its log says what its broker answers",
+        "retries",
+        "; ".join(one.what(patient.now_ms) for one in found[:3]),
+        "start " + ", ".join(f"`{one.command}`" for one in found),
     )
 
 
@@ -45,7 +56,7 @@ def leases(patient: Patient) -> Finding:
     heads = [counts.fly_head_ms for counts in patient.counts if counts.fly_head_ms is not None]
     flying = sum(counts.sizes["fly"] for counts in patient.counts)
     late_ms = patient.now_ms - min(heads) if heads else 0
-    if late_ms > _OVERDUE_MS:
+    if late_ms > NOTICED_MS:
         return warn(
             "leases",
             f"{flying} in flight, the oldest lease ran out {span(late_ms)} ago",
@@ -117,15 +128,12 @@ def readable(patient: Patient) -> Finding:
 
 def places(patient: Patient) -> Finding:
     """Items lie in the shard that their route names: a process with an old shard count would put them elsewhere."""
-    from wheel_sched.store.delay_store import DelayStore
     from wheel_sched.store.operations import Call, Get, ListIds
     from wheel_sched.store.plans import EVER, shard_of
-    from wheel_sched.store.redis.backend import RedisBackend
-    from wheel_sched.store.redis.conversation import Dialect
 
     if patient.shards == 1:
         return ok("places", "one shard")
-    store = DelayStore(RedisBackend(patient.client, Dialect(patient.settings.namespace)), shards=patient.shards)
+    store = _store(patient)
     pages: list[Any] = store.execute([Call(s, ListIds("due", 0, EVER, None, _SAMPLE)) for s in range(patient.shards)])
     looked = astray = 0
     for shard, page in enumerate(pages):
@@ -143,6 +151,13 @@ def places(patient: Patient) -> Finding:
             "a process runs with an old --shards: restart it, stop all, and reshard to another number and back",
         )
     return ok("places", f"{looked} sampled items lie where they belong")
+
+
+def _store(patient: Patient) -> DelayStore:
+    from wheel_sched.store.redis.backend import RedisBackend
+    from wheel_sched.store.redis.conversation import Dialect
+
+    return DelayStore(RedisBackend(patient.client, Dialect(patient.settings.namespace)), shards=patient.shards)
 
 
 def hand_over(patient: Patient) -> Finding:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import click
 
+from wheel_sched.cli.extras import missing, store_named_by
 from wheel_sched.cli.failing import guarded
 
 
@@ -41,11 +42,10 @@ class LazyGroup(click.Group):
         try:
             command: click.Command = getattr(import_module(module), attribute)
         except ImportError as error:
-            if not lazy.extra:
+            told = missing(cmd_name, error, store=store_named_by(ctx.find_root().params), extra=lazy.extra)
+            if told is None:
                 raise
-            raise click.ClickException(
-                f"{cmd_name!r} needs {error.name}; pip install 'wheel-sched[{lazy.extra}]'"
-            ) from error
+            raise told from error
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -66,6 +66,15 @@ class LazyGroup(click.Group):
 
 class RootGroup(LazyGroup):
     """The outermost group: exit codes and errors in plain words, see `failing`."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ImportError as error:  # of what a command imports when it runs
+            told = missing(ctx.invoked_subcommand or "this", error, store=store_named_by(ctx.params))
+            if told is None:
+                raise
+            raise told from error
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         kwargs["standalone_mode"] = False

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from wheel_sched.cli.forgotten import MEND, NOTICED_MS, overdue, untaken
 from wheel_sched.cli.opening import opened
 from wheel_sched.cli.options import Session, json_option, pass_session
 from wheel_sched.cli.output import amount, emit, relative, say, table, when
@@ -34,6 +35,9 @@ def stats(session: Session, as_json: bool) -> None:
         shards = store.shards
         closed, parked = KeyGates(store).counts(counts.topics)
         flows = FlowControl(store).flows()
+        late = overdue(store)
+        client: Any = getattr(store.backend, "client")  # noqa: B009  # of the kind of backend that a URL gives
+        retries = untaken(client, session.settings)
     if as_json:
         ordered = {"closed_keys": closed, "parked": {topic: count for topic, count in parked.items() if count}}
         emit(
@@ -41,6 +45,8 @@ def stats(session: Session, as_json: bool) -> None:
                 **as_dict(counts, shards, session.settings.namespace),
                 "ordered": ordered,
                 "flows": [_flow(flow) for flow in flows],
+                "overdue": late.count,
+                "untaken": [one.as_dict() for one in retries],
             }
         )
         return
@@ -57,6 +63,10 @@ def stats(session: Session, as_json: bool) -> None:
     table(("topic", *STATES, ""), rows, right=(1, 2, 3, 4))
     say()
     say(f"next due   {'nothing waits' if counts.due_head_ms is None else when(counts.due_head_ms, now_ms)}")
+    if late.late_ms >= NOTICED_MS:
+        say(f"overdue    {late.words}: no dispatcher releases them; {MEND}")
+    for one in retries:
+        say(f"retries    {one.line(now_ms)}")
     ever = [f"{counts.happened(event):,} {event}" for event in _EVENTS if counts.happened(event)]
     say(f"ever       {', '.join(ever) or 'nothing happened yet'}")
     if closed:

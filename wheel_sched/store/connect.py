@@ -72,7 +72,7 @@ def _backend(
         from wheel_sched.store.redis.backend import RedisBackend, client_for
         from wheel_sched.store.redis.conversation import Dialect
     except ImportError as error:
-        raise ConfigError("a Redis store needs `pip install wheel-sched[redis]`; nothing was opened") from error
+        raise _client_missing(target) from error
     dialect = Dialect(namespace, durability, replicas, variant=variant, shards=shards)
     if not isinstance(target, str):
         return RedisBackend(target, dialect)
@@ -101,8 +101,11 @@ async def open_async_store(
     test_clock: Callable[[], int] | None = None,
 ) -> AsyncDelayStore:
     """The asyncio twin of `open_store`, for URLs of servers and `redis.asyncio` clients."""
-    from wheel_sched.store.redis.asyncio_backend import AsyncRedisBackend, async_client_for
-    from wheel_sched.store.redis.conversation import Dialect
+    try:
+        from wheel_sched.store.redis.asyncio_backend import AsyncRedisBackend, async_client_for
+        from wheel_sched.store.redis.conversation import Dialect
+    except ImportError as error:
+        raise _client_missing(target) from error
 
     _check(namespace, shards)
     dialect = Dialect(namespace, durability, replicas, shards=shards)
@@ -120,6 +123,12 @@ async def open_async_store(
     except BaseException:
         await store.close()
         raise
+
+
+def _client_missing(target: Any) -> ConfigError:
+    embedded = isinstance(target, str) and target.startswith("embedded:")
+    what, extra = ("an embedded store", "embedded") if embedded else ("a Redis store", "redis")
+    return ConfigError(f'{what} needs the package redis: pip install "wheel-sched[{extra}]"; nothing was opened')
 
 
 def _check(namespace: str, shards: int) -> None:

@@ -9,10 +9,10 @@ Pure after its making; any thread.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any, Final
 
-from kombu.transport import redis as kombu_redis
 from kombu.utils.json import JSONEncoder
 
 from wheel_sched.store.push_form import encode_push
@@ -42,9 +42,12 @@ class RedisQueue:
     def serves(connection: Any) -> bool:
         """Whether the broker's messages are elements of plain Redis lists."""
         channel_class = getattr(connection.get_transport_cls(), "Channel", None)
-        stock: Any = kombu_redis.Channel
+        # whoever has a class of that transport has imported it; users of other brokers may not be able to
+        transport: Any = sys.modules.get("kombu.transport.redis")
+        stock: Any = getattr(transport, "Channel", None)
         return (
-            isinstance(channel_class, type)
+            stock is not None
+            and isinstance(channel_class, type)
             and issubclass(channel_class, stock)
             and all(
                 getattr(channel_class, name) is getattr(stock, name)

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import ResponseError
 
-from retry_topic.brokers.protocol import PublishFailure, joining
+from retry_topic.brokers.protocol import Backlog, PublishFailure, joining
 from retry_topic.brokers.redis_streams import faults, scripts
+from retry_topic.brokers.redis_streams.backlog import backlog
 from retry_topic.brokers.redis_streams.connections import Connections
 from retry_topic.brokers.redis_streams.consumer import RedisStreamsConsumer
 from retry_topic.brokers.redis_streams.packing import topic_problem
@@ -115,6 +116,11 @@ class RedisStreamsBroker:
         members: Any = self._connections.repeatable(registry, lambda client: client.smembers(registry))
         lengths = {topic: self._length(topic) for topic in sorted(member.decode() for member in members)}
         return {topic: length for topic, length in lengths.items() if length is not None}
+
+    def backlog(self, topic: str, group: str) -> Backlog:
+        """What `group` has before it in `topic`, see `BacklogBroker`; five small commands."""
+        stream = self.stream_key(topic)
+        return self._connections.repeatable(stream, lambda client: backlog(client, stream, topic, group))
 
     def server_identity(self) -> tuple[str, int] | None:
         """(run id, database) of a standalone server; None for a Cluster or when the server does not tell.

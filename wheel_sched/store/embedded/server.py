@@ -69,6 +69,8 @@ class EmbeddedServer:
         """
         require_posix()
         settings = ServerSettings(fsync=fsync, port=port, extra=extra)
+        if not Path(folder).exists():
+            server_binary()  # a server that is not installed leaves no folder behind
         home = DataFolder.prepare(folder)
         deadline_s = time.monotonic() + timeout_s
         with home.opening(deadline_s):

@@ -1,0 +1,91 @@
+"""FailureLog: tells of each failed attempt, in one line of the log and to a hook of the application.
+
+A line names message, topic, attempt, error and what comes next, and never the payload. What comes next the retry
+service decides by its policy, and says in its own line (`retry_topic.intake`). The traceback is there at DEBUG, and
+when the attempt is known to be the last.
+
+Nothing that is told can fail the message or end a thread: neither the hook nor the error's own properties are ours to
+trust. Any thread; a line nobody reads costs one look at its logger.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable
+
+from retry_topic.message import Message
+from retry_topic.policy import Failure
+from wheel_sched.errors import ConfigError
+
+logger = logging.getLogger("retry_topic.consumer")
+
+OnFailure = Callable[[Message, BaseException | None, int], object]
+
+_TEXT_AT_MOST = 200
+
+
+class FailureLog:
+    """See the module.
+
+    Args:
+        hook: called with the message as the handler saw it, the error (None: the handler returned a verdict, or was
+            never called) and the attempt's number. Defaults to none.
+
+    Raises:
+        ConfigError: the hook is async, so nobody would await it.
+    """
+
+    def __init__(self, hook: OnFailure | None = None) -> None:
+        if hook is not None and (not callable(hook) or inspect.iscoroutinefunction(hook)):
+            raise ConfigError(f"expected on_failure to be a plain function, got: {hook!r:.200}: nothing was started")
+        self._hook = hook
+
+    def tell(
+        self, seen: Message, forward: Message, attempt: int, failure: Failure, error: BaseException | None = None
+    ) -> None:
+        """An attempt failed.
+
+        Args:
+            seen: the message as the handler saw it.
+            forward: the same as it goes to the retry topic; it carries the id.
+            attempt: number of the attempt.
+            failure: what happened.
+            error: that was raised. Defaults to none.
+        """
+        if logger.isEnabledFor(logging.WARNING):
+            line = _line(seen, forward, attempt, failure, error)
+            last = failure.verdict == "dead"
+            shown = error if last or logger.isEnabledFor(logging.DEBUG) else None
+            try:
+                logger.warning("consumer.failed: %s", line, exc_info=shown)
+            except BaseException:  # its properties end what reads them
+                logger.warning("consumer.failed: %s; its traceback cannot be shown", line)
+        if self._hook is not None:
+            try:
+                self._hook(seen, error, attempt)
+            except BaseException:  # an observer must not hold up what it observes
+                logger.exception("consumer.on_failure_failed: the hook raised; the message goes its way")
+
+
+def escaped(text: str, limit: int = _TEXT_AT_MOST) -> str:
+    """Foreign text in one printable line of at most about `limit` characters."""
+    text = text if len(text) <= limit else f"{text[: limit - 3]}..."
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def _line(seen: Message, forward: Message, attempt: int, failure: Failure, error: BaseException | None) -> str:
+    message_id = (forward.header("retry-id") or b"?").decode("utf-8", "replace")
+    if failure.error_class:
+        what = type(error).__qualname__ if error is not None else failure.error_class
+    else:
+        what = "the handler gives it up" if failure.verdict == "dead" else "the handler asks for a retry"
+    reason = f"{what}: {failure.message}" if failure.message else what
+    following = (
+        "it goes to the dead letters"
+        if failure.verdict == "dead"
+        else "the retry service decides when it is tried again"
+    )
+    return f"message {escaped(message_id)} of {escaped(seen.topic)}, attempt {attempt}: {escaped(reason)}; {following}"

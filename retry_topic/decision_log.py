@@ -1,0 +1,43 @@
+"""One line of the log for each decision of a retry service: when a failed message is tried again, or why it is dead.
+
+A line never has the payload. Retries are told at INFO, deaths as warnings; lines nobody reads are not made.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from retry_topic.cases import Case, Taken
+from retry_topic.consumer.failure_log import escaped
+from wheel_sched.duration import format_duration
+
+logger = logging.getLogger("retry_topic.intake")
+
+
+def log_decisions(cases: Sequence[object], done: Sequence[Taken]) -> None:
+    """Tell of each that was not known before."""
+    retries = logger.isEnabledFor(logging.INFO)
+    for case, taken in zip(cases, done, strict=True):
+        if taken.dead is not None:
+            if not taken.duplicate:
+                _log_death(case, taken)
+        elif retries and not taken.duplicate and taken.decision is not None:
+            logger.info(
+                "intake.retry: message %s of %s, attempt %d: next attempt in %s",
+                *_named(taken),
+                format_duration(getattr(taken.decision, "delay_ms", 0)),
+            )
+
+
+def _log_death(case: object, taken: Taken) -> None:
+    error = ""
+    if isinstance(case, Case):
+        state = case.state
+        error = f": {state.error_class or 'no error'}: {state.error_message or ''}".rstrip(": ")
+    reason = escaped(f"{taken.dead}{error}")
+    logger.warning("intake.dead: message %s of %s, attempt %d: %s; it is a dead letter", *_named(taken), reason)
+
+
+def _named(taken: Taken) -> tuple[str, str, int]:
+    return escaped(taken.id.rpartition(".")[0] or taken.id), escaped(taken.topic), taken.attempt

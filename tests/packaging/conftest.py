@@ -1,0 +1,119 @@
+"""What users install: the sdist and the wheel made from it, once for all tests, and empty environments to put it into.
+
+Environments are made with uv where that is on PATH, with venv and pip otherwise.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import venv
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+# where each import name lies in the tree
+FOLDERS = {
+    "retry_topic": ROOT / "retry_topic",
+    "wheel_sched": ROOT / "wheel_sched",
+    "wheel_sched_apscheduler": ROOT / "integrations" / "apscheduler" / "wheel_sched_apscheduler",
+    "wheel_sched_celery": ROOT / "integrations" / "celery" / "wheel_sched_celery",
+}
+SHIPPED = frozenset({".py", ".pyx", ".lua", ".typed", ".html", ".css", ".js"})
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """The build's results and what the tree held when it began."""
+
+    sdist: Path
+    wheel: Path
+    tree: frozenset[str]
+
+    def wheel_names(self) -> frozenset[str]:
+        with zipfile.ZipFile(self.wheel) as archive:
+            return frozenset(archive.namelist())
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """An environment with the wheel, what was asked for, and nothing else; commands run in an empty folder."""
+
+    bin: Path
+    elsewhere: Path
+
+    def run(self, *command: str | Path) -> subprocess.CompletedProcess[str]:
+        kept = {name: os.environ[name] for name in ("HOME", "LANG", "TMPDIR") if name in os.environ}
+        env = kept | {"PATH": f"{self.bin}{os.pathsep}/usr/bin{os.pathsep}/bin"}
+        return subprocess.run(
+            [str(part) for part in command], cwd=self.elsewhere, env=env, text=True, capture_output=True, timeout=120
+        )
+
+    def python(self, code: str) -> subprocess.CompletedProcess[str]:
+        return self.run(self.bin / "python", "-W", "error", "-c", code)
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """The sdist and the wheel made from it."""
+    out = tmp_path_factory.mktemp("dist")
+    tree = frozenset(
+        f"{name}/{path.relative_to(folder).as_posix()}"
+        for name, folder in FOLDERS.items()
+        for path in folder.rglob("*")
+        if path.suffix in SHIPPED or path.name == "py.typed"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "build", "--outdir", str(out), str(ROOT)], text=True, capture_output=True, timeout=240
+    )
+    assert done.returncode == 0, f"build failed (it needs the check group):\n{done.stdout}\n{done.stderr}"
+    return Built(sdist=next(out.glob("*.tar.gz")), wheel=next(out.glob("*.whl")), tree=tree)
+
+
+@pytest.fixture(scope="session")
+def installed(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """The wheel alone in a fresh environment, put there without a registry."""
+    made = _environment(tmp_path_factory.mktemp("environment"), with_pip=True)
+    _checked([made.bin / "python", "-m", "pip", "install", "--no-index", "--quiet", built.wheel])
+    return made
+
+
+@pytest.fixture(scope="session")
+def with_extras(
+    built: Built, installed: Installed, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Installed]:
+    """The wheel with extras (`"celery"`, `"kafka,cli"`) in an environment of its own, from the registry."""
+    made: dict[str, Installed] = {}
+    uv = shutil.which("uv")
+
+    def make(extras: str) -> Installed:
+        if extras not in made:
+            found = _environment(tmp_path_factory.mktemp(extras.replace(",", "-")))
+            python = found.bin / "python"
+            what = f"wheel-sched[{extras}] @ {built.wheel.as_uri()}"
+            if uv is not None:
+                _checked([uv, "pip", "install", "--quiet", "--python", python, what])
+            else:  # one pip for all: putting one into each environment takes longer than what it is put there for
+                _checked([installed.bin / "python", "-m", "pip", "--python", python, "install", "--quiet", what])
+            made[extras] = found
+        return made[extras]
+
+    return make
+
+
+def _environment(folder: Path, *, with_pip: bool = False) -> Installed:
+    venv.create(folder / "venv", with_pip=with_pip, symlinks=True)
+    elsewhere = folder / "elsewhere"
+    elsewhere.mkdir()
+    return Installed(bin=folder / "venv" / "bin", elsewhere=elsewhere)
+
+
+def _checked(command: list[str | Path]) -> None:
+    done = subprocess.run([str(part) for part in command], text=True, capture_output=True, timeout=240)
+    assert done.returncode == 0, done.stderr

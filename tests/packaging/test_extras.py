@@ -1,0 +1,169 @@
+"""Each extra, from the built wheel in an environment of its own: what its page shows first runs with what it installs.
+
+The tests' own environment has every package there is, and so hides one that an extra forgets.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from wheel_sched.testing.servers import TemporaryServer, temporary_server
+
+if TYPE_CHECKING:
+    from conftest import Installed
+
+ROOT = Path(__file__).resolve().parents[2]
+BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+TRACES = "## Traces"
+
+Make = Callable[[str], "Installed"]
+
+# environments come from the registry, or from its cache: the first one of a machine takes its time
+pytestmark = [pytest.mark.built, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[TemporaryServer]:
+    """What stands at redis://localhost:6379 on the pages."""
+    with temporary_server(tcp=True) as made:
+        yield made
+
+
+def snippet(page: str, heading: str, server: TemporaryServer) -> str:
+    """The first block of Python below a heading, on this server instead of the reader's."""
+    text = (ROOT / page).read_text("utf-8")
+    found = BLOCK.search(text, text.index(heading))
+    assert found is not None
+    return found[1].replace("redis://localhost:6379/", f"{server.tcp_url.removesuffix('0')}")
+
+
+@pytest.mark.parametrize(
+    ("extras", "page", "heading"),
+    [
+        ("embedded,cli", "README.md", "## A consumer"),
+        ("celery", "docs/celery.md", "## Install"),
+        ("apscheduler,embedded", "docs/apscheduler.md", "# APScheduler"),
+        ("kafka,cli", "docs/kafka.md", "# Retry topics"),
+        ("metrics", "docs/operating.md", "## Metrics"),
+        ("otel", "docs/operating.md", TRACES),
+    ],
+)
+def test_the_first_snippet_of_a_page_runs_after_its_install_line(
+    with_extras: Make, server: TemporaryServer, extras: str, page: str, heading: str
+) -> None:
+    """With the extras that the page names, in an environment that had nothing."""
+    assert f"[{extras}]" in (ROOT / page).read_text("utf-8"), "the page names other extras"
+    done = with_extras(extras).python(snippet(page, heading, server))
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("page", "heading"),
+    [
+        ("README.md", "## A consumer"),
+        ("README.md", "## Celery"),
+        ("README.md", "## APScheduler"),
+        ("docs/kafka.md", "# Retry topics"),
+        ("docs/operating.md", "## Metrics"),
+        ("docs/operating.md", TRACES),
+    ],
+)
+def test_all_is_enough_for_every_page(with_extras: Make, server: TemporaryServer, page: str, heading: str) -> None:
+    """`wheel-sched[all]` runs what each part shows first."""
+    done = with_extras("all").python(snippet(page, heading, server))
+    assert done.returncode == 0, done.stderr
+
+
+def test_redis_is_enough_beside_a_server(with_extras: Make, server: TemporaryServer) -> None:
+    """The README's consumer, over a server of one's own."""
+    code = snippet("README.md", "## A consumer", server).replace("embedded:./data", server.tcp_url)
+    done = with_extras("redis").python(code)
+    assert done.returncode == 0, done.stderr
+
+
+def test_demo_is_enough_to_see_it_work(with_extras: Make) -> None:
+    """The demo ends with every record accounted for."""
+    made = with_extras("demo")
+    done = made.run(made.bin / "wheel-sched", "demo", "--count", "5", "--json")
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_celery_task_is_held_and_listed(with_extras: Make, server: TemporaryServer) -> None:
+    """Not only the import: the first call with a countdown waits in the store, and the program shows it."""
+    made = with_extras("celery")
+    code = snippet("docs/celery.md", "## Install", server)
+    (made.elsewhere / "shop.py").write_text(code, "utf-8")
+    sent = made.python("import shop\nprint(shop.app.send_task('shop.ship', countdown=3600).id)")
+    assert sent.returncode == 0, sent.stderr
+    listed = made.run(made.bin / "celery", "-A", "shop", "wheel", "list", "--json")
+    assert sent.stdout.strip() in listed.stdout, listed.stderr
+
+
+def test_celery_over_rabbitmq_does_without_the_redis_transport(with_extras: Make, server: TemporaryServer) -> None:
+    """kombu's module for Redis brokers is not imported where the broker is none."""
+    done = with_extras("celery").python(
+        "import sys\n"
+        "from celery import Celery\n"
+        "from wheel_sched_celery import install\n"
+        "from wheel_sched_celery.redis_queue import RedisQueue\n"
+        "rabbit = Celery('shop', broker='amqp://localhost')\n"
+        f"install(rabbit, url={server.tcp_url!r})\n"
+        "assert not RedisQueue.serves(rabbit.connection())\n"
+        "assert 'kombu.transport.redis' not in sys.modules\n"
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "extra"),
+    [
+        ("ls", "embedded"),
+        ("--store redis://localhost stats", "redis"),
+        ("serve billing", "embedded"),
+        ("publish orders x --create", "embedded"),
+        ("--store redis://localhost backup file", "redis"),
+        ("--store redis://localhost ls", "redis"),
+        ("demo --count 1", "demo"),
+        ("aps jobs", "apscheduler"),
+        ("spark capacity", "spark"),
+    ],
+)
+def test_a_command_names_the_extra_it_needs(with_extras: Make, command: str, extra: str) -> None:
+    """With `cli` alone: one line, no traceback, exit code 2, nothing left in the folder."""
+    made = with_extras("cli")
+    done = made.run(made.bin / "wheel-sched", *command.split())
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert f"[{extra}]" in done.stderr
+    assert done.returncode == 2
+    assert list(made.elsewhere.iterdir()) == []
+
+
+def test_doctor_names_the_extra_that_the_store_needs(with_extras: Make) -> None:
+    """It tells what it can see without, and the install line as the mend of the rest."""
+    made = with_extras("cli")
+    done = made.run(made.bin / "wheel-sched", "doctor")
+    assert "Traceback" not in done.stderr
+    assert "ok       python" in done.stdout
+    assert 'mend: pip install "wheel-sched[embedded]"' in done.stdout
+    assert done.returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("extras", "url", "needed"),
+    [
+        ("cli", "embedded:data", "embedded"),
+        ("redis", "embedded:data", "embedded"),
+        ("cli", "redis://localhost", "redis"),
+    ],
+)
+def test_connect_names_the_extra_it_needs(with_extras: Make, extras: str, url: str, needed: str) -> None:
+    """The right one of the two, also where only the server's program is missing; no folder is made."""
+    made = with_extras(extras)
+    done = made.python(f"from retry_topic import connect\nconnect({url!r})")
+    assert f"wheel-sched[{needed}]" in done.stderr.splitlines()[-1]
+    assert not (made.elsewhere / "data").exists()

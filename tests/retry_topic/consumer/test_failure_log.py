@@ -1,0 +1,168 @@
+"""A failed attempt is never silent: a log line each, tracebacks, and a hook for collectors of errors."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from retry_topic import Consumer, ConsumerConfig, DeadLetter, Message, Retry, RetryPolicy
+from retry_topic.policy import Fixed
+from wheel_sched.errors import ConfigError
+
+if TYPE_CHECKING:
+    from conftest import Bench, Handler
+
+Handlers = Callable[..., "Handler"]
+CONSUMER, SERVICE = "retry_topic.consumer", "retry_topic.intake"
+
+
+def lines(caplog: pytest.LogCaptureFixture, event: str) -> list[logging.LogRecord]:
+    return [record for record in caplog.records if record.getMessage().startswith(f"{event}:")]
+
+
+def failing(memory: Bench, caplog: pytest.LogCaptureFixture, handler: Any, count: int = 1, **config: Any) -> list[str]:
+    """The consumer's lines about the failed attempts of one message."""
+    memory.publish(b"hunter2", key=b"k")
+    memory.consume(handler, **config)
+    memory.until(lambda: len(lines(caplog, "consumer.failed")) >= count)
+    return [record.getMessage() for record in lines(caplog, "consumer.failed")]
+
+
+def test_each_failed_attempt_is_one_line(memory: Bench, handler: Handlers, caplog: pytest.LogCaptureFixture) -> None:
+    """Two failures and a death: a warning for each attempt, which names message, topic, attempt and error; the service
+    says when the next one comes, and of the death why. No line has the payload."""
+    caplog.set_level(logging.INFO, SERVICE)
+    memory.serve(RetryPolicy(delay=Fixed(20), max_attempts=2))
+    told = failing(memory, caplog, handler(ValueError("no such customer")), count=2)
+    memory.dead()
+    assert [record.levelname for record in lines(caplog, "consumer.failed")] == ["WARNING"] * 2
+    for number, line in enumerate(told, 1):
+        assert f"of orders, attempt {number}: ValueError: no such customer; the retry service decides" in line
+    (decided,) = lines(caplog, "intake.retry")
+    assert "attempt 1: next attempt in 20ms" in decided.getMessage()
+    memory.until(lambda: bool(lines(caplog, "intake.dead")))
+    (died,) = lines(caplog, "intake.dead")
+    assert (died.levelname, died.name) == ("WARNING", SERVICE)
+    assert "attempt 2: max-attempts: builtins.ValueError: no such customer" in died.getMessage()
+    message_id = told[0].split("message ")[1].split()[0]
+    assert all(f"message {message_id} " in line for line in (*told, decided.getMessage(), died.getMessage()))
+    assert "hunter2" not in caplog.text
+
+
+@pytest.mark.parametrize("level", [logging.WARNING, logging.DEBUG])
+def test_a_traceback_comes_at_debug(
+    memory: Bench, handler: Handlers, caplog: pytest.LogCaptureFixture, level: int
+) -> None:
+    """Of a failure that is tried again the traceback is for those who ask."""
+    failing(memory, caplog, handler(ValueError("x")))
+    assert "Traceback" not in caplog.text
+    caplog.set_level(level, CONSUMER)
+    caplog.clear()
+    memory.publish(b"2")
+    memory.until(lambda: bool(lines(caplog, "consumer.failed")))
+    assert ("Traceback" in caplog.text) == (level == logging.DEBUG)
+
+
+async def _fails(message: Message) -> None:
+    raise ValueError("async")
+
+
+@pytest.mark.parametrize(
+    ("answer", "config", "expected"),
+    [
+        (_fails, {}, "attempt 1: ValueError: async; the retry service decides"),
+        (ValueError("x"), {"ordering": "key"}, "attempt 1: ValueError: x; the retry service decides"),
+        (Retry(after=3, reason="counting"), {}, "attempt 1: the handler asks for a retry: counting; the retry service"),
+        (DeadLetter("no use"), {}, "attempt 1: the handler gives it up: no use; it goes to the dead letters"),
+        (ValueError("red \x1b[31m\nforged \u202e" + "x" * 999), {}, r"ValueError: red \x1b[31m\nforged \u202e"),
+    ],
+    ids=["async", "ordered", "retry", "dead letter", "hostile text"],
+)
+def test_every_kind_of_failure_is_told(
+    memory: Bench, handler: Handlers, caplog: pytest.LogCaptureFixture, answer: Any, config: Any, expected: str
+) -> None:
+    """Async and ordered consumers, verdicts too; foreign text is escaped and bounded, so that it forges no line."""
+    (line,) = failing(memory, caplog, answer if callable(answer) else handler(answer), **config)
+    assert expected in line
+    assert line.isprintable()
+    assert len(line) < 600
+
+
+def test_what_never_reached_the_handler_is_told(
+    memory: Bench, handler: Handlers, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A message that came after its own end is given up, with a line."""
+    memory.publish(b"1", headers=(("expires-at", b"1"),))
+    memory.consume(handler())
+    memory.until(lambda: bool(lines(caplog, "consumer.failed")))
+    assert "expired: it came too late; it goes to the dead letters" in caplog.text
+
+
+def test_the_hook_gets_message_error_and_attempt(memory: Bench, handler: Handlers) -> None:
+    """As the handler saw them, once for each failed attempt; a verdict has no error."""
+    told: list[tuple[bytes, str, BaseException | None, int]] = []
+    error = ValueError("x")
+
+    def hook(message: Message, error: BaseException | None, attempt: int) -> None:
+        told.append((message.value, message.topic, error, attempt))
+
+    memory.serve(RetryPolicy(delay=Fixed(20), max_attempts=2))
+    memory.publish(b"1")
+    with Consumer(memory.home, "orders", handler(error, Retry()), group="billing", on_failure=hook):
+        memory.until(lambda: len(told) == 2)
+    assert told == [(b"1", "orders", error, 1), (b"1", "orders", None, 2)]
+
+
+def test_a_hook_that_raises_is_logged_and_ignored(
+    memory: Bench, handler: Handlers, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Even a SystemExit of it: the message goes its way."""
+
+    def hook(*_: object) -> None:
+        raise SystemExit(3)
+
+    memory.serve(RetryPolicy(delay=Fixed(20)))
+    memory.publish(b"1")
+    consumer = Consumer(memory.home, "orders", handler(ValueError("x"), None), group="billing", on_failure=hook)
+    with consumer:
+        memory.until(lambda: consumer.stats.acknowledged == 1)
+    assert len(lines(caplog, "consumer.on_failure_failed")) == 1
+
+
+def test_an_async_hook_is_refused(memory: Bench, handler: Handlers) -> None:
+    """It would never be awaited."""
+
+    async def hook(*_: object) -> None: ...
+
+    with pytest.raises(ConfigError, match="on_failure to be a plain function"):
+        Consumer(memory.home, "orders", handler(), group="billing", on_failure=hook)
+
+
+def test_an_error_that_cannot_be_told_fails_its_message_only(
+    memory: Bench, handler: Handlers, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An error whose properties end the process when they are read is still one line, and the message is retried."""
+
+    class Hostile(Exception):
+        @property
+        def __notes__(self) -> list[str]:
+            raise SystemExit(3)
+
+    caplog.set_level(logging.DEBUG, CONSUMER)
+    memory.serve(RetryPolicy(delay=Fixed(20)))
+    memory.publish(b"1")
+    consumer = memory.consume(handler(Hostile("x"), None))
+    memory.until(lambda: consumer.stats.acknowledged == 1)
+    assert "Hostile" in caplog.text
+
+
+def test_nothing_is_made_of_lines_nobody_reads(memory: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the logger switched off a failure costs no formatting."""
+    monkeypatch.setattr("retry_topic.consumer.failure_log._line", lambda *_: pytest.fail("it was formatted"))
+    monkeypatch.setattr(logging.getLogger(CONSUMER), "disabled", True)
+    memory.publish(b"1")
+    consumer = memory.consume(lambda message: Retry(), concurrency=1, idle_ms=ConsumerConfig().idle_ms)
+    memory.until(lambda: consumer.stats.retried == 1)
