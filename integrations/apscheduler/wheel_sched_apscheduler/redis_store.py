@@ -34,7 +34,7 @@ from wheel_sched_apscheduler.claimed_job import ClaimedJob, dress
 from wheel_sched_apscheduler.codec import JobCodec, Unreadable
 from wheel_sched_apscheduler.fire import Finish, Fire, bare_fire
 from wheel_sched_apscheduler.flights import Flights, Parcel, Ticket
-from wheel_sched_apscheduler.instants import floor_ms, from_ms, to_ms
+from wheel_sched_apscheduler.instants import floor_ms, from_ms, in_utc, to_ms, to_us
 from wheel_sched_apscheduler.keeper import Keeper
 from wheel_sched_apscheduler.lasting import LastingStore
 from wheel_sched_apscheduler.layout import OCCURRENCE, job_id_of, read_occurrence
@@ -224,7 +224,7 @@ class RedisWheelJobStore(Catalogue, BracketStore):
             wake_at = now if more else self._wake_at_of(answers, asked_ms)
             self._planned_ms = to_ms(wake_at)
             self._pass_until_s = time.monotonic() + (AT_ONCE_S if more else QUIET_S)
-        fires.sort(key=lambda fire: (fire.scheduled, fire.job_id))
+        fires.sort(key=lambda fire: (to_us(fire.scheduled), fire.job_id))
         return Batch(fires, wake_at, more)
 
     def _wake_at_of(self, claims: Sequence[Claim], asked_ms: int) -> datetime:
@@ -244,7 +244,7 @@ class RedisWheelJobStore(Catalogue, BracketStore):
             self._logger.warning("The store does not answer, jobs wait until it does: %s", error)
         wait_s = RETRY_S[min(self._failures, len(RETRY_S) - 1)]
         self._failures += 1
-        return Batch([], max(now, datetime.now(UTC)) + timedelta(seconds=wait_s))
+        return Batch([], max(in_utc(now), datetime.now(UTC)) + timedelta(seconds=wait_s))
 
     def _boarded(self, claim: Claim, shard: int, now: datetime) -> list[Fire]:
         """The fires of a claim; what cannot be loaded is quarantined."""

@@ -23,6 +23,7 @@ from apscheduler.events import (
 
 from wheel_sched_apscheduler.bracket import RETRY_REFUSED_MS
 from wheel_sched_apscheduler.fire import Finish, Fire
+from wheel_sched_apscheduler.instants import to_us
 from wheel_sched_apscheduler.missed import missed_runs
 from wheel_sched_apscheduler.schedulers.feeds import Batch
 from wheel_sched_apscheduler.schedulers.handover import Handover, in_grace, missed, without_grace
@@ -88,24 +89,26 @@ class BatchFeed:
         planned: list[Fire] = []
         crowded: list[Fire] = []
         late: list[Fire] = []
-        head = claimed.wake_at
+        now_us = to_us(now)
+        head_us = None if claimed.wake_at is None else to_us(claimed.wake_at)
         for fire in claimed.fires:
             job = fire.job
             if job.executor not in self._executors:
                 self.store._unknown_executor(fire)
-                head = now
+                head_us = now_us
                 continue
             if not self.loads.board(fire):
                 crowded.append(fire)
                 continue
             if not fire.planned and not self._plan(fire, now):
                 self.loads.landed(fire)
-                head = now
+                head_us = now_us
                 continue
             planned.append(fire)
             following = fire.next_run_time
-            if following is not None and (head is None or following < head):
-                head = following
+            if following is not None:
+                following_us = to_us(following)
+                head_us = following_us if head_us is None else min(head_us, following_us)
             last = following is None and not fire.redelivered
             if job.misfire_grace_time is None:
                 batch.handovers.append(Handover(job, self.alias, fire.run_times, self, fire, last))
@@ -114,7 +117,7 @@ class BatchFeed:
         self.store.hand_over(planned)
         for fire in late:
             self._finish(fire, Finish.MISSED, "")
-        batch.head_s = None if head is None else head.timestamp()
+        batch.head_s = None if head_us is None else head_us / 1e6
         if crowded:  # others, in this process or elsewhere, come first
             delay_s = self.loads.put_back(len(crowded))
             self.store.release(crowded, int(delay_s * 1000))

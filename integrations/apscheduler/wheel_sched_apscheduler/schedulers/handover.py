@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
 from apscheduler.events import (
@@ -19,6 +19,7 @@ from apscheduler.events import (
 )
 
 from wheel_sched_apscheduler.fire import Fire
+from wheel_sched_apscheduler.instants import to_us
 
 if TYPE_CHECKING:
     from apscheduler.events import SchedulerEvent
@@ -106,9 +107,9 @@ def in_grace(job: Job, run_times: list[datetime], now: datetime) -> tuple[list[d
     """Those of `run_times` that may still run at `now`, and those that came too late."""
     if job.misfire_grace_time is None:
         return run_times, []
-    oldest = now - timedelta(seconds=job.misfire_grace_time)
-    late = [run_time for run_time in run_times if run_time < oldest]
-    return [run_time for run_time in run_times if run_time >= oldest], late
+    oldest_us = to_us(now) - job.misfire_grace_time * 1_000_000
+    late = [run_time for run_time in run_times if to_us(run_time) < oldest_us]
+    return [run_time for run_time in run_times if to_us(run_time) >= oldest_us], late
 
 
 def without_grace(job: Job) -> Job:
