@@ -13,6 +13,8 @@ from datetime import UTC, datetime, timedelta
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _US = timedelta(microseconds=1)
+_FIRST_MS = (datetime.min.replace(tzinfo=UTC) - EPOCH) // timedelta(milliseconds=1)
+_LAST_MS = (datetime.max.replace(tzinfo=UTC) - EPOCH) // timedelta(milliseconds=1)
 
 
 def to_us(moment: datetime) -> int:
@@ -47,5 +49,5 @@ def from_us(us: int) -> datetime:
 
 
 def from_ms(ms: int) -> datetime:
-    """The moment in UTC."""
-    return EPOCH + timedelta(milliseconds=ms)
+    """The moment in UTC; beyond what a calendar has, its first or last."""
+    return EPOCH + timedelta(milliseconds=min(max(ms, _FIRST_MS), _LAST_MS))

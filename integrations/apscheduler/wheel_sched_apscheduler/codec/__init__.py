@@ -3,7 +3,7 @@
 from wheel_sched_apscheduler.codec.allowing import Allowed, Forbidden, NotHere, NotRegistered
 from wheel_sched_apscheduler.codec.jobs import JobCodec, JobHead, Stored, unsigned
 from wheel_sched_apscheduler.codec.signing import BadSignature, Signer
-from wheel_sched_apscheduler.codec.values import NotSerializable, Unreadable
+from wheel_sched_apscheduler.codec.zones import NotSerializable, Unreadable
 
 __all__ = [
     "Allowed",

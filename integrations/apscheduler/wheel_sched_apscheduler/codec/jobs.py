@@ -19,7 +19,8 @@ from apscheduler.job import Job
 from wheel_sched_apscheduler.codec.allowing import Allowed, Forbidden
 from wheel_sched_apscheduler.codec.signing import MARK, Secret, Signer
 from wheel_sched_apscheduler.codec.triggers import Triggers
-from wheel_sched_apscheduler.codec.values import NotSerializable, Unreadable, Values, moment_of, zone_name
+from wheel_sched_apscheduler.codec.values import Values
+from wheel_sched_apscheduler.codec.zones import NotSerializable, Unreadable, moment_of, zone_name
 from wheel_sched_apscheduler.instants import from_us, to_us
 
 _VERSION = b"1"
@@ -269,9 +270,14 @@ def _parts(body: bytes, *, whole: bool = True) -> tuple[int | None, bytes, bytes
         doc = _loads(rest.decode()) if whole else {}
         if type(doc) is not dict or (whole and not doc.keys() >= set("fntakegcm")):
             raise ValueError("fields are missing")
-        return (None if when == _NEVER else int(when)), zone, rest, doc
+        us = None if when == _NEVER else int(when)
+        if us is not None:
+            from_us(us)
+        return us, zone, rest, doc
     except Unreadable:
         raise
+    except OverflowError as error:
+        raise Unreadable(f"its time is {when[:24]!r} us after 1970, which no calendar has: {error}") from error
     except (ValueError, RecursionError, UnicodeDecodeError) as error:
         raise Unreadable(f"it is not a stored job ({len(body)} bytes, starts {body[:24]!r}): {error}") from error
 

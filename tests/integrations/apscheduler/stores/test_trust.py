@@ -8,7 +8,7 @@ import re
 import stat
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
@@ -199,7 +199,7 @@ def test_a_bound_method_is_stored_with_its_object(make_job: Any) -> None:
 
 
 @pytest.fixture
-def package(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+def package(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """A package that hands out a function of this module."""
     made = ModuleType("handing_out")
     made.send = send  # type: ignore[attr-defined]
