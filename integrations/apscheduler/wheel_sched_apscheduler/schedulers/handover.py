@@ -42,12 +42,12 @@ class Handover:
     Args:
         job: as it was taken from its store, without its misfire grace: that has been judged.
         alias: of its job store.
-        run_times: those that are to run, earliest first.
+        run_times: those that are to run, earliest first; none when all came too late.
         feed: told with the events of the end, EXECUTED, ERROR or MAX_INSTANCES; with none when the job was cut short
             and is to come again. Defaults to None: its store does not want to know, and gives nothing out twice.
         fire: what the store gave out. Defaults to None.
         last: whether the job leaves its store with these runs. Defaults to False.
-        late: whether other runs due with them came too late and were dropped. Defaults to False.
+        late: run times due with them that came too late and are dropped. Defaults to none.
     """
 
     job: Job
@@ -56,7 +56,7 @@ class Handover:
     feed: Ender | None = None
     fire: Fire | None = None
     last: bool = False
-    late: bool = False
+    late: Sequence[datetime] = ()
 
     def end(self, events: Sequence[SchedulerEvent]) -> None:
         """Tell the store how it ended."""
@@ -83,12 +83,17 @@ class Handover:
     def removed(self) -> SchedulerEvent:
         return JobEvent(EVENT_JOB_REMOVED, self.job.id, self.alias)
 
+    def missed(self) -> list[SchedulerEvent]:
+        """What came too late."""
+        return [JobExecutionEvent(EVENT_JOB_MISSED, self.job.id, self.alias, run_time) for run_time in self.late]
+
     def submitted(self) -> SchedulerEvent:
         return JobSubmissionEvent(EVENT_JOB_SUBMITTED, self.job.id, self.alias, self.run_times)
 
     def refused(self) -> SchedulerEvent:
         """It has as many running instances as it may have."""
-        return JobSubmissionEvent(EVENT_JOB_MAX_INSTANCES, self.job.id, self.alias, self.run_times)
+        run_times = [*self.late, *self.run_times]  # what came too late is refused as well, and not missed besides
+        return JobSubmissionEvent(EVENT_JOB_MAX_INSTANCES, self.job.id, self.alias, run_times)
 
     def failed(self, error: BaseException) -> list[SchedulerEvent]:
         """It could not be run at all: an executor that is gone or broken, arguments that cannot reach it."""
@@ -96,11 +101,6 @@ class Handover:
             JobExecutionEvent(EVENT_JOB_ERROR, self.job.id, self.alias, run_time, exception=error, traceback="")
             for run_time in self.run_times
         ]
-
-
-def missed(job: Job, alias: str, run_times: Sequence[datetime]) -> list[SchedulerEvent]:
-    """These runs came too late and are dropped."""
-    return [JobExecutionEvent(EVENT_JOB_MISSED, job.id, alias, run_time) for run_time in run_times]
 
 
 def in_grace(job: Job, run_times: list[datetime], now: datetime) -> tuple[list[datetime], list[datetime]]:
