@@ -25,6 +25,7 @@ from apscheduler.events import (
 from apscheduler.jobstores.base import BaseJobStore
 
 from wheel_sched_apscheduler.fire import Finish, Fire
+from wheel_sched_apscheduler.instants import earliest, to_us
 from wheel_sched_apscheduler.passes import Batch
 
 _ENDS = EVENT_JOB_EXECUTED | EVENT_JOB_ERROR | EVENT_JOB_MISSED | EVENT_JOB_MAX_INSTANCES
@@ -158,10 +159,7 @@ class BracketStore(BaseJobStore):
             self.release(left)
         if planned:
             self.hand_over(planned)
-            for fire in planned:
-                following = fire.next_run_time
-                if following is not None and (self._wake_at is None or following < self._wake_at):
-                    self._wake_at = following
+            self._wake_at = earliest([self._wake_at, *(fire.next_run_time for fire in planned)])
 
     def _plan_rest(self) -> None:
         """At a shutdown: a stock pass that finds its scheduler stopped breaks off, some jobs being with executors."""
@@ -198,7 +196,8 @@ class BracketStore(BaseJobStore):
             fires = self._running.get(job_id, ())
             if len(fires) == 1:
                 return fires[0]
-            return next((fire for fire in fires if run_time in fire.run_times), None)
+            run_us = to_us(run_time)  # of one zone, the two runs of a doubled hour are equal to Python
+            return next((fire for fire in fires if any(to_us(each) == run_us for each in fire.run_times)), None)
 
     def _on_event(self, event: Any) -> None:
         """Of a stock scheduler: SUBMITTED may come after the end, and the end while the pass still goes on."""

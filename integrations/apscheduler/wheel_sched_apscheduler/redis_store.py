@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
@@ -32,9 +32,11 @@ from wheel_sched_apscheduler.catalogue import Catalogue
 from wheel_sched_apscheduler.chronicle import Chronicle
 from wheel_sched_apscheduler.claimed_job import ClaimedJob, dress
 from wheel_sched_apscheduler.codec import JobCodec, Unreadable
+from wheel_sched_apscheduler.codec.secret import secret_for, warn_once
+from wheel_sched_apscheduler.codec.signing import Secret
 from wheel_sched_apscheduler.fire import Finish, Fire, bare_fire
 from wheel_sched_apscheduler.flights import Flights, Parcel, Ticket
-from wheel_sched_apscheduler.instants import floor_ms, from_ms, to_ms
+from wheel_sched_apscheduler.instants import floor_ms, from_ms, in_utc, to_ms, to_us
 from wheel_sched_apscheduler.keeper import Keeper
 from wheel_sched_apscheduler.lasting import LastingStore
 from wheel_sched_apscheduler.layout import OCCURRENCE, job_id_of, read_occurrence
@@ -61,7 +63,9 @@ class RedisWheelJobStore(Catalogue, BracketStore):
         shards: fixed when the namespace is created; more than one spreads it over a cluster. Defaults to 1.
         durability: what a write waits for, see docs/guarantees.md. Defaults to "everysec".
         codec: how jobs are written; instead of the next five. Defaults to None.
-        allow, triggers, aliases, secret, allow_pickle: see `JobCodec`.
+        allow, triggers, aliases, allow_pickle: see `JobCodec`.
+        secret: signs the jobs, see `JobCodec`. Defaults to None: the environment's WHEEL_SCHED_SECRET, over a folder
+            (`embedded:`) one that is kept in it, else jobs are not signed.
         lease_s: how long after a process died its jobs are handed out again. Defaults to 30.
         delivery: "at_most_once" settles an occurrence before it runs, so that a crash loses it. Defaults to
             "at_least_once".
@@ -86,10 +90,10 @@ class RedisWheelJobStore(Catalogue, BracketStore):
         shards: int = 1,
         durability: str = "everysec",
         codec: JobCodec | None = None,
-        allow: Iterable[str] | None = None,
+        allow: Iterable[str | Callable[..., Any]] | None = None,
         triggers: Iterable[type] = (),
         aliases: Mapping[str, str] | None = None,
-        secret: str | bytes | Sequence[str | bytes] | None = None,
+        secret: Secret | None = None,
         allow_pickle: bool = False,
         lease_s: float = 30.0,
         delivery: Delivery = "at_least_once",
@@ -117,10 +121,14 @@ class RedisWheelJobStore(Catalogue, BracketStore):
             problems.append(f"expected history to be a whole number from 0 up, got: {history!r}")
         if problems:
             raise ConfigError(problems)
-        self.codec = codec or JobCodec(
-            allow=allow, triggers=triggers, aliases=aliases, secret=secret, allow_pickle=allow_pickle
-        )
         self._target = client if client is not None else url or "redis://localhost:6379/0"
+        self.codec = codec or JobCodec(
+            allow=allow,
+            triggers=triggers,
+            aliases=aliases,
+            secret=secret if secret is not None else secret_for(self._target if store is None else store),
+            allow_pickle=allow_pickle,
+        )
         self._settings: dict[str, Any] = {"namespace": namespace, "shards": shards, "durability": durability}
         self._store = store
         self._owns_store = store is None
@@ -166,6 +174,8 @@ class RedisWheelJobStore(Catalogue, BracketStore):
             StoreError: see `store`; the scheduler does not start either.
         """
         super().start(scheduler, alias)
+        if not self.codec.signed and self._target != "memory:":
+            warn_once(self._logger, self.codec.allowed)
         self._chronicle.closing = False
         self._keeper = Keeper(
             self.store, self._flush_when_quiet, self.beat, self._nap_s, self._heard, self._lease_ms / 3000
@@ -224,7 +234,7 @@ class RedisWheelJobStore(Catalogue, BracketStore):
             wake_at = now if more else self._wake_at_of(answers, asked_ms)
             self._planned_ms = to_ms(wake_at)
             self._pass_until_s = time.monotonic() + (AT_ONCE_S if more else QUIET_S)
-        fires.sort(key=lambda fire: (fire.scheduled, fire.job_id))
+        fires.sort(key=lambda fire: (to_us(fire.scheduled), fire.job_id))
         return Batch(fires, wake_at, more)
 
     def _wake_at_of(self, claims: Sequence[Claim], asked_ms: int) -> datetime:
@@ -244,7 +254,7 @@ class RedisWheelJobStore(Catalogue, BracketStore):
             self._logger.warning("The store does not answer, jobs wait until it does: %s", error)
         wait_s = RETRY_S[min(self._failures, len(RETRY_S) - 1)]
         self._failures += 1
-        return Batch([], max(now, datetime.now(UTC)) + timedelta(seconds=wait_s))
+        return Batch([], max(in_utc(now), datetime.now(UTC)) + timedelta(seconds=wait_s))
 
     def _boarded(self, claim: Claim, shard: int, now: datetime) -> list[Fire]:
         """The fires of a claim; what cannot be loaded is quarantined."""

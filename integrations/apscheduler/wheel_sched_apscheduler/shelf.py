@@ -19,7 +19,7 @@ from wheel_sched.errors import StoreUnavailable
 from wheel_sched.store import Found, Item, Outcome, State
 from wheel_sched_apscheduler.fire import Fire
 from wheel_sched_apscheduler.flights import next_run_of
-from wheel_sched_apscheduler.instants import from_ms
+from wheel_sched_apscheduler.instants import earliest, from_ms, to_us
 from wheel_sched_apscheduler.layout import JOB, due_of
 
 if TYPE_CHECKING:
@@ -43,10 +43,10 @@ class Shelf:
         """The earliest next run time of all."""
         home = self._home
         heads = [window.due_head_ms for window in home.store.windows(0, 0)]
-        moments = [from_ms(head) for head in heads if head is not None]
+        moments: list[datetime | None] = [from_ms(head) for head in heads if head is not None]
         with home._io:
-            moments += [moment for fire in home._flights.flying.values() if (moment := next_run_of(fire))]
-        return min(moments, default=None)
+            moments += [next_run_of(fire) for fire in home._flights.flying.values()]
+        return earliest(moments)
 
     def lookup(self, job_id: str) -> Any:
         """The job, None when there is none or its last run is under way.
@@ -70,7 +70,7 @@ class Shelf:
                 continue
             if job is not None:
                 jobs.append(job)
-        jobs.sort(key=lambda job: (job.next_run_time is None, job.next_run_time or from_ms(0), job.id))
+        jobs.sort(key=_order)
         return jobs
 
     def pages(self, states: Sequence[State]) -> Iterator[Found]:
@@ -239,3 +239,8 @@ class Shelf:
             if page.found:
                 return page.found
         return []
+
+
+def _order(job: Any) -> tuple[bool, int, str]:
+    moment = job.next_run_time
+    return moment is None, 0 if moment is None else to_us(moment), job.id

@@ -120,7 +120,7 @@ def _ones(
     """Each call with its id and due time."""
     if countdown is not None:
         app.amqp._verify_seconds(countdown, "countdown")
-        eta = datetime.now(UTC).astimezone(app.timezone) + timedelta(seconds=countdown)
+        eta = (datetime.now(UTC) + timedelta(seconds=countdown)).astimezone(app.timezone)
     common = None if eta is None else (maybe_make_aware(eta, app.timezone))
     common_ms = None if common is None else instant_ms(common, None)
     ids = random_uuids()
