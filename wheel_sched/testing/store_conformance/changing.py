@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from wheel_sched.store.items import Done, Item, Next, Outcome
+from wheel_sched.store.items import Done, Item, Next, Outcome, Settlement
 from wheel_sched.store.operations import Alteration, Call, Change
 from wheel_sched.testing.store_conformance.bench import MINUTE_MS, Bench
 
@@ -216,7 +216,8 @@ class ChangingCases:
         ]
         assert [bench.one(i).body for i in "ab"] == [b"changed", b"changed"]
         assert bench.states("a", "b", "c") == ["fly", "fly", "due"]
-        again = [Next("a", then, b"both", version=bench.one("a").version), Done("b", bench.one("b").version)]
+        again: list[Settlement] = [Next("a", then, b"both", version=bench.one("a").version)]
+        again.append(Done("b", bench.one("b").version))
         assert bench.store.settle(claim, again).outcomes == [DONE, DONE]
         assert bench.one("a").body == b"both"
         assert bench.states("b") == [None]

@@ -3,7 +3,7 @@
 from wheel_sched_apscheduler.codec.allowing import Allowed, Forbidden
 from wheel_sched_apscheduler.codec.jobs import JobCodec, JobHead, Stored, unsigned
 from wheel_sched_apscheduler.codec.signing import BadSignature, Signer
-from wheel_sched_apscheduler.codec.values import NotSerializable, Unreadable
+from wheel_sched_apscheduler.codec.values import NotHere, NotSerializable, Unreadable
 
 __all__ = [
     "Allowed",
@@ -11,6 +11,7 @@ __all__ = [
     "Forbidden",
     "JobCodec",
     "JobHead",
+    "NotHere",
     "NotSerializable",
     "Signer",
     "Stored",

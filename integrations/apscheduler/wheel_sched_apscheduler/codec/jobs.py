@@ -19,7 +19,7 @@ from apscheduler.job import Job
 from wheel_sched_apscheduler.codec.allowing import Allowed, Forbidden
 from wheel_sched_apscheduler.codec.signing import MARK, Signer
 from wheel_sched_apscheduler.codec.triggers import Triggers
-from wheel_sched_apscheduler.codec.values import NotSerializable, Unreadable, Values, moment_of, zone_name
+from wheel_sched_apscheduler.codec.values import NotHere, NotSerializable, Unreadable, Values, moment_of, zone_name
 from wheel_sched_apscheduler.instants import from_us, to_us
 
 _VERSION = b"1"
@@ -259,7 +259,8 @@ def _parts(body: bytes, *, whole: bool = True) -> tuple[int | None, bytes, bytes
     try:
         version, when, zone, rest = body.split(b";", 3)
         if version != _VERSION:
-            raise Unreadable(f"it has the version {version[:20]!r}; this release reads {_VERSION!r}")
+            kind = NotHere if version.isdigit() else Unreadable  # a newer release may be at work beside this one
+            raise kind(f"it has the version {version[:20]!r}; this release reads {_VERSION!r}")
         doc = _loads(rest.decode()) if whole else {}
         if type(doc) is not dict or (whole and not doc.keys() >= set("fntakegcm")):
             raise ValueError("fields are missing")

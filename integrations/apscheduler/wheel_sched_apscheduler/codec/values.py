@@ -35,6 +35,10 @@ class Unreadable(StoreError):
     """Stored bytes that are no job of this release; they were left as they are."""
 
 
+class NotHere(Unreadable):
+    """The same, but another process may be able to read them: a newer one, or one set up in another way."""
+
+
 def zone_name(zone: tzinfo) -> str:
     """A zone as text: `zoneinfo:Europe/Berlin`, `pytz:Europe/Berlin` or `utc+3600` (seconds).
 
@@ -87,8 +91,8 @@ def zone_of(name: str) -> tzinfo:
             seconds = int(name[3:])
             return UTC if seconds == 0 else timezone(timedelta(seconds=seconds))
     except (ValueError, LookupError, OSError) as error:
-        raise Unreadable(f"the time zone {name!r} is not known here: {error}; install tzdata") from error
-    raise Unreadable(f"the time zone {name!r} is of a kind this release does not know")
+        raise NotHere(f"the time zone {name!r} is not known here: {error}; install tzdata") from error
+    raise NotHere(f"the time zone {name!r} is of a kind this release does not know")
 
 
 def moment_of(us: int, zone: str) -> datetime:
@@ -172,7 +176,7 @@ class Values:
             raise Unreadable(f"a stored {str(tag)[:40]!r} cannot be read: {error}") from error
         if tag == "pickle":
             if not self.allow_pickle:
-                raise Unreadable("it holds pickled data, and this store does not read pickle (allow_pickle=True does)")
+                raise NotHere("it holds pickled data, and this store does not read pickle (allow_pickle=True does)")
             return pickle.loads(base64.b64decode(data["v"]))  # noqa: S301 - opted in, see the class
         raise Unreadable(f"it holds a value of the unknown kind {str(tag)[:40]!r}")
 
