@@ -212,7 +212,12 @@ class Catalogue:
             JobLookupError: there is no such job.
         """
         refs = tuple(f"{TAG}{tag}" for tag in tags)
-        self._rewrite(job_id, lambda found: Item(job_id, None, found.body, JOB, refs), keep_due=True)
+
+        def tagged(found: Found) -> Item:
+            others = tuple(ref for ref in found.refs if not ref.startswith(TAG))
+            return Item(job_id, None, found.body, JOB, (*refs, *others))
+
+        self._rewrite(job_id, tagged, keep_due=True)
 
     def set_metadata(self, job_id: str, metadata: Mapping[str, Any]) -> None:
         """Replace what is stored beside a job: plain values.

@@ -38,7 +38,7 @@ from wheel_sched.store.plans import shard_of
 from wheel_sched_apscheduler.codec import JobCodec, Stored
 from wheel_sched_apscheduler.fire import Fire
 from wheel_sched_apscheduler.instants import to_ms, to_us
-from wheel_sched_apscheduler.layout import JOB, OCCURRENCE, due_of, occurrence_body, occurrence_id
+from wheel_sched_apscheduler.layout import JOB, OCCURRENCE, RUNNING, due_of, occurrence_body, occurrence_id
 
 SPLIT_AFTER_S = 0.05  # a job whose run is longer frees itself for its next run, and for whoever wants to change it
 ORPHANS_AT_MOST = 10_000  # ended fires whose settlement came too late, in case they come back
@@ -56,6 +56,7 @@ class Ticket:
         "item_id",
         "occurrence",
         "refs",
+        "running",
         "shard",
         "since",
         "split",
@@ -85,6 +86,7 @@ class Ticket:
         self.version = item.version  # of the record that what follows is made of
         self.occurrence = item.topic == OCCURRENCE  # the claimed item is one that was split off before
         self.split = False  # nothing is claimed any more; the occurrence waits for its lease's end
+        self.running = False  # others of the job's runs are under way
         self.stale = False  # its claim was not found under its id
         self.gone = False  # nothing of it is in the store: it is handed out at most once
         self.since = time.monotonic()
@@ -280,13 +282,14 @@ class Flights:
         once = type(ticket.stored.job.trigger) is DateTrigger
         return Done(ticket.item_id, None if once else ticket.version)
 
-    def _successor(self, fire: Fire) -> Next:
+    def _successor(self, fire: Fire, *, running: bool = False) -> Next:
         ticket: Ticket = fire.ticket
         moment = fire.next_run_time
         body = self._codec.advanced(ticket.stored, moment)
-        return Next(ticket.item_id, due_of(moment), body, JOB, ticket.refs, version=ticket.version)
+        refs = (*ticket.refs, RUNNING) if running or ticket.running else ticket.refs
+        return Next(ticket.item_id, due_of(moment), body, JOB, refs, version=ticket.version)
 
-    def _merged(self, fire: Fire, found: Found) -> Settlement:
+    def _merged(self, fire: Fire, found: Found, running: bool) -> Settlement:
         """What follows a job whose record was replaced: at its own run time if that was changed, else as planned."""
         ticket: Ticket = fire.ticket
         moment = self._codec.next_run_time(found.body)
@@ -297,7 +300,10 @@ class Flights:
                 return Done(found.id, found.version)
             body = self._codec.moved(found.id, found.body, moment)
         ticket.version = found.version
-        return Next(found.id, due_of(moment), body, JOB, found.refs, version=found.version)
+        refs = tuple(ref for ref in found.refs if ref != RUNNING)
+        if running or ticket.running:
+            refs += (RUNNING,)
+        return Next(found.id, due_of(moment), body, JOB, refs, version=found.version)
 
     def _gather_returned(
         self,
@@ -353,7 +359,9 @@ class Flights:
         for shard, pairs in chosen.items():
             for fire, item in pairs:
                 ticket = fire.ticket
-                self._tell(settlements, Told(shard, ticket.claim, self._successor(fire), fire, split=True))
+                self._tell(
+                    settlements, Told(shard, ticket.claim, self._successor(fire, running=True), fire, split=True)
+                )
                 self.flying.pop(ticket.item_id, None)
                 ticket.item_id, ticket.split = item.id, True
                 self.flying[item.id] = fire
@@ -439,7 +447,7 @@ class Flights:
         for told, found in zip(about, answer, strict=True):
             settlement = told.settlement  # of what is no longer ours: the store will say so
             if told.fire is not None and found is not None and found.state == "fly":
-                settlement = self._merged(told.fire, found)
+                settlement = self._merged(told.fire, found, told.split)
             self._again.append(told._replace(settlement=settlement))
 
     def _extended(self, answer: Any, about: Sequence[tuple[Fire, str]]) -> None:

@@ -28,7 +28,7 @@ from wheel_sched_apscheduler.entries import owner_name
 from wheel_sched_apscheduler.fire import Fire, bare_fire
 from wheel_sched_apscheduler.flights import Ticket
 from wheel_sched_apscheduler.instants import from_ms
-from wheel_sched_apscheduler.layout import OCCURRENCE, due_of, job_id_of, read_occurrence
+from wheel_sched_apscheduler.layout import OCCURRENCE, RUNNING, due_of, job_id_of, read_occurrence
 from wheel_sched_apscheduler.misfire import Misfire, grace_after_claim
 
 if TYPE_CHECKING:
@@ -146,7 +146,8 @@ class Loading:
             fire = bare_fire(job, claim, redelivered=redelivered, fixed=run_times)
         else:
             fire = dress(job, claim, redelivered=redelivered, fixed=run_times).fire
-        fire.ticket = Ticket(shard, claim, item, body=body, refs=unmarked(item.refs), stored=stored)
+        refs = tuple(ref for ref in unmarked(item.refs) if ref != RUNNING)
+        fire.ticket = Ticket(shard, claim, item, body=body, refs=refs, stored=stored)
         return fire
 
     def _refuse(

@@ -37,6 +37,7 @@ from wheel_sched_apscheduler.lasting import LastingStore
 from wheel_sched_apscheduler.loading import Loading
 from wheel_sched_apscheduler.misfire import MISFIRES, Misfire
 from wheel_sched_apscheduler.passes import Batch
+from wheel_sched_apscheduler.room import SCOPES, InstancesScope, keep_to_limits
 from wheel_sched_apscheduler.shelf import Shelf
 
 Delivery = Literal["at_least_once", "at_most_once"]
@@ -63,8 +64,8 @@ class RedisWheelJobStore(Catalogue, BracketStore):
         delivery: "at_most_once" settles an occurrence before it runs, so that a crash loses it. Defaults to
             "at_least_once".
         misfire: from when lateness counts, see `misfire`. Defaults to "lenient".
-        global_max_instances: count `max_instances` over all processes: an occurrence for which there is no room waits.
-            Defaults to False: per process, as stock.
+        max_instances_scope: over what `max_instances` is counted: "store", all processes; "process", each for itself,
+            as stock does. Defaults to "store".
         batch: how many jobs one pass hands over at most. Defaults to 200.
         max_sleep_s: how long a scheduler sleeps at most, should a wake-up be lost. Defaults to 10.
         history: how many items of ends are kept, of up to 50 ends each; 0 = none. Defaults to 1000.
@@ -94,7 +95,7 @@ class RedisWheelJobStore(Catalogue, BracketStore):
         lease_s: float = 30.0,
         delivery: Delivery = "at_least_once",
         misfire: Misfire = "lenient",
-        global_max_instances: bool = False,
+        max_instances_scope: InstancesScope = "store",
         batch: int = 200,
         max_sleep_s: float = 10.0,
         history: int = 1000,
@@ -109,6 +110,8 @@ class RedisWheelJobStore(Catalogue, BracketStore):
             problems.append(f"expected lease_s to be from 0.1 to 86400 (seconds), got: {lease_s!r}")
         if delivery not in ("at_least_once", "at_most_once"):
             problems.append(f"expected delivery to be at_least_once or at_most_once, got: {delivery!r}")
+        if max_instances_scope not in SCOPES:
+            problems.append(f"expected max_instances_scope to be store or process, got: {max_instances_scope!r}")
         if misfire not in MISFIRES:
             problems.append(f"expected misfire to be one of {', '.join(MISFIRES)}, got: {misfire!r}")
         if type(batch) is not int or not 1 <= batch <= 500:
@@ -132,7 +135,7 @@ class RedisWheelJobStore(Catalogue, BracketStore):
         self._owns_store = store is None
         self._lease_ms = int(lease_s * 1000)
         self._delivery: Delivery = delivery
-        self._global_max_instances = global_max_instances
+        self._counts_all = max_instances_scope == "store"
         self._batch = batch
         self._max_sleep_s = max_sleep_s
         self._shards = shards if store is None else store.shards
@@ -224,6 +227,12 @@ class RedisWheelJobStore(Catalogue, BracketStore):
             for shard, claim in enumerate(answers):
                 self._claim_tokens[shard] = new_token()
                 fires += self._loading.board(claim, shard, now)
+            if self._counts_all:
+                try:
+                    keep_to_limits(self.store, fires)
+                except Exception as error:  # as above
+                    self.release(fires)
+                    return self._failed(now, error)
             if self._delivery == "at_most_once" and fires:
                 fires = settled_first(self, fires, now)
             more = any(len(claim.items) == limit for claim in answers)

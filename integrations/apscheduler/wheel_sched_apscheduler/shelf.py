@@ -8,6 +8,7 @@ follows with the change; a job whose last run is under way is gone for everybody
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +17,11 @@ from apscheduler.jobstores.base import ConflictingIdError, JobLookupError
 
 from wheel_sched.errors import StoreUnavailable
 from wheel_sched.store import Found, Item, Outcome, State
-from wheel_sched.store.operations import Alteration
+from wheel_sched.store.delay_store import values_of
+from wheel_sched.store.operations import Alteration, Call, Find, Schedule
+from wheel_sched.store.plans import shard_of
 from wheel_sched_apscheduler.instants import from_ms, to_us
-from wheel_sched_apscheduler.layout import JOB, OCCURRENCE, due_of, occurrence_body, occurrence_id
+from wheel_sched_apscheduler.layout import JOB, OCCURRENCE, RUNNING, due_of, occurrence_body, occurrence_id
 from wheel_sched_apscheduler.loading import unmarked
 from wheel_sched_apscheduler.missed import missed_runs
 
@@ -151,9 +154,24 @@ class Shelf:
     ) -> list[str]:
         """Store new jobs; ids that exist are left alone. The answer: these ids."""
         items = [self.item(job, metadata, tags) for job in jobs]
-        outcomes = self._home.store.schedule(items).outcomes
+        if len(items) == 1 and self._home._counts_all:
+            outcomes = [self._store_one(items[0])]
+        else:
+            outcomes = self._home.store.schedule(items).outcomes
         taken = [item for item, outcome in zip(items, outcomes, strict=True) if outcome is Outcome.DUPLICATE]
         return [item.id for item in taken if not self._store_beside(item)]
+
+    def _store_one(self, item: Item) -> Outcome:
+        """Store a job, and see in the same round trip whether a run of an earlier one of its id is under way."""
+        store = self._home.store
+        item.check()
+        shard = shard_of(item.id, store.shards)
+        calls: list[Call[Any]] = [Call(shard, Schedule([item])), Call(shard, Find(f"run:{item.id}", 1))]
+        stored, runs = values_of(store.execute(calls))
+        outcome: Outcome = stored.outcomes[0]
+        if runs and outcome is not Outcome.DUPLICATE:
+            store.replace(replace(item, refs=(*item.refs, RUNNING)), keep_due=True, in_flight=True)
+        return outcome
 
     def _store_beside(self, item: Item) -> bool:
         """Store a job under an id that is there, but free: only a run of an earlier job is left of it."""
@@ -165,6 +183,7 @@ class Shelf:
                     return False
                 if store.change([self._aside(found)])[0] is Outcome.DUPLICATE:
                     return False  # the same run is there already: two of one run time are under way
+                item = replace(item, refs=(*(ref for ref in item.refs if ref != RUNNING), RUNNING))
             if store.schedule([item]).outcomes[0] is not Outcome.DUPLICATE:
                 return True
         return False
