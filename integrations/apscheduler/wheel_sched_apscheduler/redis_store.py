@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
-from wheel_sched.errors import ConfigError, StoreError
+from wheel_sched.errors import ConfigError, StoreError, StoreUnavailable
 from wheel_sched.store import Claim, DelayStore, open_store
 from wheel_sched.store.operations import Call, ClaimDue, new_token
 from wheel_sched_apscheduler.at_most_once import settled_first
@@ -39,6 +39,7 @@ from wheel_sched_apscheduler.misfire import MISFIRES, Misfire
 from wheel_sched_apscheduler.passes import Batch
 from wheel_sched_apscheduler.room import SCOPES, InstancesScope, keep_to_limits
 from wheel_sched_apscheduler.shelf import Shelf
+from wheel_sched_apscheduler.waiting_room import WaitingRoom
 
 Delivery = Literal["at_least_once", "at_most_once"]
 NAMESPACE = "apscheduler"
@@ -148,6 +149,7 @@ class RedisWheelJobStore(Catalogue, BracketStore):
         self._pass_until_s = 0.0  # so long a pass is expected to come, on the monotonic clock
         self._planned_ms: int | None = None  # when the scheduler will come without being woken
         self._keeper: Keeper | None = None
+        self._waiting_room: WaitingRoom | None = None
         self._shelf = Shelf(self)
         self._loading = Loading(self, misfire, quarantine_refusals, int(quarantine_after_s * 1000))
         self._chronicle = Chronicle(history, self._lease_ms)
@@ -169,23 +171,33 @@ class RedisWheelJobStore(Catalogue, BracketStore):
         return self._store
 
     def start(self, scheduler: Any, alias: str) -> None:
-        """Open the store and start the two threads.
+        """Open the store and start the two threads. A store that is away, or still loads, is waited for by one of them.
 
         Raises:
-            StoreError: see `store`; the scheduler does not start either.
+            StoreError: it is there, but cannot be used, see `store`; the scheduler does not start either.
         """
         super().start(scheduler, alias)
         self._chronicle.closing = False
-        self._keeper = Keeper(
-            self.store, self._flush_when_quiet, self.beat, self._nap_s, self._heard, self._lease_ms / 3000
+        self._waiting_room = WaitingRoom(self)
+        keeper = Keeper(
+            lambda: self.store,
+            self._flush_when_quiet,
+            self.beat,
+            self._nap_s,
+            self._heard,
+            self._waiting_room.let_in,
+            self._lease_ms / 3000,
         )
-        self._keeper.start()
+        keeper.start()
+        self._keeper = keeper
 
     def shutdown(self) -> None:
         """Tell the store what has ended. What still runs keeps its lease until it ends or the process does."""
         self._plan_rest()
         keeper, self._keeper = self._keeper, None
         self._chronicle.closing = True
+        if self._waiting_room is not None:
+            self._waiting_room.close()
         if keeper is not None:
             try:
                 self.flush()  # here and now: a process may end as soon as this returns
@@ -216,6 +228,8 @@ class RedisWheelJobStore(Catalogue, BracketStore):
         now_ms = floor_ms(now)
         with self._io:
             self._pass_until_s = time.monotonic() + AT_ONCE_S
+            if self._store is None and self._keeper is not None:  # a pass does not wait for a connection
+                return self._failed(now, StoreUnavailable("it was not there at the start"))
             try:
                 asked_ms = time.time_ns() // 1_000_000
                 parcels = self._flights.gather(self.store_now_ms(), split_due_ms=now_ms)
@@ -416,9 +430,11 @@ class RedisWheelJobStore(Catalogue, BracketStore):
         Raises:
             ConflictingIdError: there is a job of that id, here or from another process; nothing was changed.
             NotSerializable, Forbidden: the job cannot be stored; nothing was.
-            StoreError: the store does not answer.
+            StoreError: the store does not answer; nothing was stored. In a scheduler's `start`, which adds what was
+                given to it before, the job is kept instead, until the store answers.
         """
-        self._shelf.add([job])
+        if self._store is not None or self._waiting_room is None or not self._waiting_room.takes(job):
+            self._shelf.add([job])
 
     def remove_all_jobs(self) -> None:
         """Remove every job; one that runs finishes and does not come again."""
