@@ -233,7 +233,9 @@ class Plans:
         for alteration in alterations:
             check_id(alteration.id)
             due: Any = alteration.argument
-            if alteration.verb != "h" and due not in ("", "="):
+            if alteration.verb == "m":
+                check_id(due)
+            elif alteration.verb != "h" and due not in ("", "="):
                 check_due(due, alteration.id)
             if alteration.item is not None:
                 alteration.item.check()

@@ -69,7 +69,7 @@ class BracketStore(BaseJobStore):
         raise NotImplementedError
 
     def _update(self, job: Any) -> None:
-        """`update_job` of a job that no fire of this process holds."""
+        """`update_job` by anybody but a pass."""
         raise NotImplementedError
 
     def _remove(self, job_id: str) -> None:
@@ -111,18 +111,15 @@ class BracketStore(BaseJobStore):
         return [fire.job for fire in self._bracket.values()]
 
     def update_job(self, job: Any) -> None:
-        """Plan the next run of a claimed job; any other job is replaced in the store.
+        """Plan the next run of a claimed job; what its own code or anybody else changes is changed in the store.
 
         Raises:
             JobLookupError: there is no such job; never for a claimed one.
         """
         fire = self._held_here(job.id)
-        if fire is None:
+        if fire is None or job is not fire.job:
             self._update(job)
-        elif job is not fire.job:
-            fire.overriding = job
-            fire.plan(job.next_run_time)
-        elif fire.overriding is None and not fire.planned:
+        elif not fire.planned:
             fire.plan(job.next_run_time)
 
     def remove_job(self, job_id: str) -> None:
@@ -138,7 +135,7 @@ class BracketStore(BaseJobStore):
             del self._bracket[job_id]
             self._forget(fire)
             self._unknown_executor(fire)
-        elif fire.overriding is None:
+        else:
             fire.plan(None)
 
     def get_next_run_time(self) -> datetime | None:
@@ -210,7 +207,7 @@ class BracketStore(BaseJobStore):
                 return
             if code == EVENT_JOB_SUBMITTED:
                 fire.handed_over = True
-            elif fire.next_run_time is None and fire.overriding is None:
+            elif fire.next_run_time is None:
                 self._forget(fire)
                 self.release([fire], RETRY_REFUSED_MS)
             else:

@@ -160,7 +160,9 @@ class WheelJobStore(MemoryCatalogue, BracketStore):
             if slot is None:
                 raise JobLookupError(job.id)
             slot.job = job
-            slot.fire = None  # what a fire has planned meanwhile no longer holds
+            if slot.fire is not None and job.next_run_time == slot.fire.scheduled:
+                return  # under way, and to come again as its fire will plan it
+            slot.fire = None
             self._arm(slot)
 
     def _remove(self, job_id: str) -> None:
@@ -252,8 +254,8 @@ class WheelJobStore(MemoryCatalogue, BracketStore):
                 if slot.fire is not fire:
                     continue  # changed or removed meanwhile
                 slot.fire = None
-                if fire.overriding is not None:
-                    slot.job = fire.overriding
+                if slot.job.next_run_time != fire.scheduled:
+                    pass  # somebody is changing it, and will say so
                 elif fire.next_run_time is None:
                     if self._slots.get(fire.job_id) is slot:
                         del self._slots[fire.job_id]

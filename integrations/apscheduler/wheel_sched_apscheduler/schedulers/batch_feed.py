@@ -179,7 +179,7 @@ class BatchFeed:
         self._finish(fire, worst, error)
 
     def _refused(self, fire: Fire) -> None:
-        if fire.next_run_time is None and fire.overriding is None:  # the last of its runs must not be lost
+        if fire.next_run_time is None:  # the last of its runs must not be lost
             self._release(fire, RETRY_REFUSED_MS)
         else:
             self._finish(fire, Finish.REFUSED, "max_instances of it are running")

@@ -55,7 +55,7 @@ def aps(redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call
 @pytest.fixture
 def store(redis_url: str) -> Any:
     """The store the commands look at."""
-    made = RedisWheelJobStore(redis_url)
+    made = RedisWheelJobStore(redis_url, quarantine_refusals=1, quarantine_after_s=0)
     yield made
     made.shutdown()
 
