@@ -5,12 +5,13 @@
 Celery's own commands run first and unchanged; ours take their names in the worker's registry, which is made for that.
 For apps without the integration they do nothing more.
 
-Threads: the worker's main thread; a store that is away costs at most one timeout.
+Threads: the worker's main thread, which waits for the store a second at most, see `store_thread`.
 """
 
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Any
 
 from celery import states
@@ -20,6 +21,7 @@ from celery.worker.control import Panel
 from kombu.utils.functional import maybe_list
 
 from wheel_sched.errors import Rejected, WheelSchedError
+from wheel_sched.store.delay_store import DelayStore
 from wheel_sched.store.items import Found, Outcome
 from wheel_sched_celery.due import iso_of
 from wheel_sched_celery.fleet import RELEASE, told
@@ -45,11 +47,14 @@ def cancel_held(wheel: Wheel, task_id: str) -> int:
     """Remove every held message of a task; how many were removed. One on its way out is not stopped any more.
 
     Raises:
-        StoreError: the store is away.
+        StoreError: the store is away, or slow.
     """
-    store = wheel.store
-    ids = store.find(ref_of(task_id))
-    return store.cancel(ids, route=bounded(task_id)).count(Outcome.DONE) if ids else 0
+
+    def cancel(store: DelayStore) -> int:
+        ids = store.find(ref_of(task_id))
+        return store.cancel(ids, route=bounded(task_id)).count(Outcome.DONE) if ids else 0
+
+    return wheel.ask(cancel)
 
 
 def revoke(state: Any, task_id: Any, terminate: bool = False, signal: Any = None, **options: Any) -> Any:
@@ -83,7 +88,7 @@ def scheduled(state: Any, **options: Any) -> list[dict[str, Any]]:
     if wheel is None or wheel.settings.url is None or not _speaks_for_all(state):
         return rows
     try:
-        page = wheel.store.list_items("due", limit=LIMIT)
+        page = wheel.ask(lambda store: store.list_items("due", limit=LIMIT))
     except WheelSchedError as error:
         logger.warning("celery.held_not_listed: %s", error)
         return rows
@@ -100,7 +105,7 @@ def query_task(state: Any, ids: Any, **options: Any) -> dict[str, Any]:
         if task_id in rows:
             continue
         try:
-            found = wheel.store.get(wheel.store.find(ref_of(task_id)), route=bounded(task_id))
+            found = wheel.ask(partial(_found, task_id))
         except WheelSchedError as error:
             logger.warning("celery.held_not_listed: %s", error)
             break
@@ -109,6 +114,10 @@ def query_task(state: Any, ids: Any, **options: Any) -> dict[str, Any]:
             if (row := _row(each)) is not None:
                 rows[task_id] = ("scheduled", row["request"])
     return rows
+
+
+def _found(task_id: str, store: DelayStore) -> list[Found | None]:
+    return store.get(store.find(ref_of(task_id)), route=bounded(task_id))
 
 
 def wheel_stats(state: Any, **_options: Any) -> dict[str, Any]:
@@ -124,7 +133,7 @@ def wheel_stats(state: Any, **_options: Any) -> dict[str, Any]:
         "dispatcher": None if embedded is None else embedded.info,
     }
     try:
-        counts = wheel.store.counts()
+        counts = wheel.ask(DelayStore.counts)
     except WheelSchedError as error:
         return {**answer, "error": str(error)}
     return {
