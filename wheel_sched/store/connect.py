@@ -76,9 +76,7 @@ def _backend(
         from wheel_sched.store.redis.conversation import Dialect
     except ImportError as error:
         raise ConfigError("a Redis store needs `pip install wheel-sched[redis]`; nothing was opened") from error
-    dialect = Dialect(
-        namespace, durability, replicas, variant=variant, shards=shards, repeat_timeouts=repeat_timeouts
-    )
+    dialect = Dialect(namespace, durability, replicas, variant=variant, shards=shards, repeat_timeouts=repeat_timeouts)
     if not isinstance(target, str):
         return RedisBackend(target, dialect)
     if target.startswith("embedded:"):
