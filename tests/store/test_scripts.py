@@ -169,6 +169,20 @@ def test_what_was_lost_is_repeated_and_then_told() -> None:
     assert isinstance(lost, StoreUnavailable)
 
 
+def test_a_call_that_must_not_wait_longer_takes_one_timeout() -> None:
+    """What timed out is not repeated; a connection that broke costs no time, and the call is."""
+    import redis
+
+    calls: list[Call[Any]] = [Call(0, Find("r", 5))]
+    late, lost = redis.exceptions.TimeoutError("late"), redis.exceptions.ConnectionError("lost")
+    sent, (answer,) = converse(Dialect("n", repeat_timeouts=False), calls, lambda _step: [late])
+    assert sent == [1]
+    assert isinstance(answer, StoreUnavailable)
+    replies = iter([[lost]])
+    sent, (answer,) = converse(Dialect("n", repeat_timeouts=False), calls, lambda _step: next(replies, [[b"a"]]))
+    assert (sent, answer) == ([1, "sleep", 1], ["a"])
+
+
 @pytest.mark.parametrize(("shards", "clock"), [(2, "test"), (1, "server")])
 def test_a_namespace_made_otherwise_is_refused(client: Any, namespace: str, shards: int, clock: str) -> None:
     """Another shard count or clock: nothing is changed, and the message says what it found."""

@@ -26,6 +26,7 @@ def open_store(
     replicas: int = 1,
     test_clock: Callable[[], int] | None = None,
     variant: str = "",
+    repeat_timeouts: bool = True,
 ) -> DelayStore:
     """Open (and create when absent) a namespace, ready to use.
 
@@ -37,6 +38,7 @@ def open_store(
         replicas: how many replicas confirm under "replicated". Defaults to 1.
         test_clock: now in ms, for a namespace that runs on test time. Defaults to None: server time.
         variant: see `wheel_sched.store.redis.library`. Defaults to "".
+        repeat_timeouts: see `wheel_sched.store.redis.conversation.Dialect`. Defaults to True.
 
     Raises:
         ConfigError: an argument is wrong; nothing was opened.
@@ -44,7 +46,7 @@ def open_store(
     """
     _check(namespace, shards)
     store = DelayStore(
-        _backend(target, namespace, shards, durability, replicas, test_clock, variant),
+        _backend(target, namespace, shards, durability, replicas, test_clock, variant, repeat_timeouts),
         shards=shards,
         test_clock=test_clock,
     )
@@ -63,6 +65,7 @@ def _backend(
     replicas: int,
     test_clock: Callable[[], int] | None,
     variant: str,
+    repeat_timeouts: bool,
 ) -> Backend:
     if target == "memory:":
         from wheel_sched.store.memory import MemoryBackend
@@ -73,7 +76,7 @@ def _backend(
         from wheel_sched.store.redis.conversation import Dialect
     except ImportError as error:
         raise _client_missing(target) from error
-    dialect = Dialect(namespace, durability, replicas, variant=variant, shards=shards)
+    dialect = Dialect(namespace, durability, replicas, variant=variant, shards=shards, repeat_timeouts=repeat_timeouts)
     if not isinstance(target, str):
         return RedisBackend(target, dialect)
     if target.startswith("embedded:"):

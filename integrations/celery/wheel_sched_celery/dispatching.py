@@ -1,4 +1,4 @@
-"""The dispatcher inside a worker: started after the pool, so that no child is forked with its threads under way.
+"""The dispatcher inside a worker: started after the pool and beat, so that these are not forked beside its threads.
 
 Any number of workers run one over the same store; claims and leases keep them apart. It opens a store and a broker
 connection of its own, and waits for either to be there: a worker starts, runs and stops the same with the store away.
@@ -19,6 +19,7 @@ from kombu.exceptions import OperationalError
 from wheel_sched.dispatcher import Dispatcher, DispatcherConfig, PushTarget
 from wheel_sched.errors import StoreUnavailable, WheelSchedError
 from wheel_sched_celery.fleet import RELEASE
+from wheel_sched_celery.preloading import preload
 from wheel_sched_celery.publishing import TaskPublisher
 from wheel_sched_celery.wheel import Wheel, wheel_of
 
@@ -115,9 +116,12 @@ class EmbeddedDispatcher:
 
 
 class DispatcherStep(bootsteps.StartStopStep):
-    """Runs the dispatcher in a worker, after the pool's processes have been forked."""
+    """Runs the dispatcher in a worker, after the processes of the pool and of embedded beat have been forked.
 
-    requires = ("celery.worker.components:Pool",)
+    More are forked later, when a pool's process is replaced: its threads import nothing, see `preloading`.
+    """
+
+    requires = ("celery.worker.components:Pool", "celery.worker.components:Beat")
 
     def __init__(self, w: Any, **kwargs: Any) -> None:
         self._embedded: EmbeddedDispatcher | None = None
@@ -131,6 +135,9 @@ class DispatcherStep(bootsteps.StartStopStep):
         from wheel_sched_celery import remote  # the commands of workers; producers have no use for Celery's worker
 
         remote.announce(str(RELEASE))
+        wheel = wheel_of(w.app)
+        if wheel is not None:
+            preload(wheel)
         return self
 
     def start(self, w: Any) -> None:

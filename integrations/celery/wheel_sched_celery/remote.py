@@ -6,8 +6,8 @@ wheel_stats` is new.
 Celery's own commands run first and unchanged; ours take their names in the worker's registry, which is made for that.
 For apps without the integration they do nothing more.
 
-Threads: the worker's main thread. What is held is revoked by another one, since results, chords and store may take
-their time; `inspect` waits for the store.
+Threads: the worker's main thread, which waits for the store a second at most, see `store_thread`. What is held is
+revoked by another thread, since results, chords and store may take their time.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from celery.worker import control
@@ -23,6 +24,7 @@ from celery.worker.control import Panel
 from kombu.utils.functional import maybe_list
 
 from wheel_sched.errors import Rejected, WheelSchedError
+from wheel_sched.store.delay_store import DelayStore
 from wheel_sched.store.items import Found
 from wheel_sched_celery.due import iso_of
 from wheel_sched_celery.fleet import RELEASE, told
@@ -107,7 +109,7 @@ def scheduled(state: Any, **options: Any) -> list[dict[str, Any]]:
     if wheel is None or wheel.settings.url is None or not _speaks_for_all(state):
         return rows
     try:
-        page = wheel.store.list_items("due", limit=LIMIT)
+        page = wheel.ask(lambda store: store.list_items("due", limit=LIMIT))
     except WheelSchedError as error:
         logger.warning("celery.held_not_listed: %s", error)
         return rows
@@ -132,7 +134,7 @@ def query_task(state: Any, ids: Any, **options: Any) -> dict[str, Any]:
         if task_id in rows:
             continue
         try:
-            found = wheel.store.get(wheel.store.find(ref_of(task_id)), route=bounded(task_id))
+            found = wheel.ask(partial(_found, task_id))
         except WheelSchedError as error:
             logger.warning("celery.held_not_listed: %s", error)
             break
@@ -141,6 +143,10 @@ def query_task(state: Any, ids: Any, **options: Any) -> dict[str, Any]:
             if (row := _row(each, state)) is not None:
                 rows[task_id] = ("scheduled", row["request"])
     return rows
+
+
+def _found(task_id: str, store: DelayStore) -> list[Found | None]:
+    return store.get(store.find(ref_of(task_id)), route=bounded(task_id))
 
 
 def wheel_stats(state: Any, **_options: Any) -> dict[str, Any]:
@@ -156,7 +162,7 @@ def wheel_stats(state: Any, **_options: Any) -> dict[str, Any]:
         "dispatcher": None if embedded is None else embedded.info,
     }
     try:
-        counts = wheel.store.counts()
+        counts = wheel.ask(DelayStore.counts)
     except WheelSchedError as error:
         return {**answer, "error": str(error)}
     return {

@@ -9,16 +9,21 @@ Due times are judged by the store's clock, also for what is due soon and stays i
 clock is an hour behind or ahead neither runs tasks early or late nor takes a dispatched message over again. The time
 used never goes back, so that neither does the store's clock do that.
 
-Threads: the consumer's alone.
+The consumer's loop never waits for the store: the store's thread decides, the message stays unacknowledged meanwhile,
+and goes to the worker's own timer when that takes too long. If the store has it all the same by then, it runs twice.
+
+Threads: the consumer's, but for what is marked as the store's thread.
 """
 
 from __future__ import annotations
 
 import inspect
 import logging
+import threading
 import time
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from celery import bootsteps
 from celery.worker import state as worker_state
@@ -32,12 +37,16 @@ from wheel_sched_celery.due import instant_ms, iso_of
 from wheel_sched_celery.entities import values_of
 from wheel_sched_celery.held_task import HeldTask
 from wheel_sched_celery.own_queue import own_queue
+from wheel_sched_celery.preloading import preload
 from wheel_sched_celery.recording import eta_of
 from wheel_sched_celery.wheel import Wheel, wheel_of
 
 logger = logging.getLogger("wheel_sched.celery")
 
 ASK_AGAIN_S = 5.0  # clocks drift by up to 0.1 ms a second; and the quickest of several replies tells the time best
+LOOK_S = 0.02  # so often, while the store's thread is at it, a loop looks that no thread can wake (kombu before 5.7)
+LEAST_PATIENCE_S = 0.25  # with the store, for a task that is due now; others wait for half of the time that is left
+BLOCKING_S = 1.0  # with the store, where there is no event loop
 # of the transport, not of the message
 _TRANSPORT_PROPERTIES = frozenset(
     {"application_headers", "body_encoding", "content_encoding", "content_type", "delivery_info", "delivery_tag"}
@@ -46,12 +55,31 @@ _TRANSPORT_PROPERTIES = frozenset(
 Strategy = Callable[..., Any]
 
 
-class _Taken(NamedTuple):
-    """A message between its arrival and the end of the loop's turn."""
+@dataclass(slots=True, eq=False)
+class _Arrived:
+    """A message between its arrival and what becomes of it; until then it is the broker's."""
 
-    task: HeldTask
+    candidate: HeldTask | None  # None: the store is only asked for the time
+    eta_ms: int
+    ttl_ms: int | None
+    expires_ms: int | None
+    again: bool
     ack: Callable[..., Any]
-    stock: Callable[[], Any]
+    stock: Callable[[int | None], Any]
+    patience_s: float
+    taken: HeldTask | None = None  # it has been moved into the store
+    doubled: bool = False  # it waited there already
+    over: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class _Batch:
+    """What the store's thread decides about in one go."""
+
+    arrived: list[_Arrived]
+    since_s: float
+    now_us: int | None = None
+    decided: threading.Event = field(default_factory=threading.Event)
 
 
 class StoreClock:
@@ -74,6 +102,19 @@ class StoreClock:
         local_us = self._monotonic_ns() // 1000
         if not self._time.known or local_us - self._asked_us > ASK_AGAIN_S * 1e6:
             self._ask()
+        if not self._time.known:
+            return None
+        return self.estimate_us()
+
+    def fresh_us(self) -> int | None:
+        """The same without asking; None when it would have to."""
+        local_us = self._monotonic_ns() // 1000
+        if not self._time.known or local_us - self._asked_us > ASK_AGAIN_S * 1e6:
+            return None
+        return self.estimate_us()
+
+    def estimate_us(self) -> int | None:
+        """What is known without asking, however old; None when nothing is."""
         if not self._time.known:
             return None
         self._highest_us = max(self._highest_us, self._time.now_us(self._monotonic_ns() // 1000))
@@ -110,7 +151,7 @@ class Takeover:
         self._consumer = consumer
         self._clock = clock or StoreClock(wheel)
         self._wall_us = wall_us
-        self._taken: list[_Taken] = []
+        self._arrived: list[_Arrived] = []
         self._over = False
 
     def wrap(self, stock: Strategy) -> Strategy:
@@ -118,77 +159,151 @@ class Takeover:
         judges = "to_timestamp" in inspect.signature(stock).parameters
 
         def strategy(message: Any, body: Any, ack: Any, reject: Any, callbacks: Any, **options: Any) -> Any:
+            def leave_to_stock(now_us: int | None) -> Any:
+                if judges and now_us is not None:
+                    options.setdefault("to_timestamp", self._by_the_store(now_us))
+                return stock(message, body, ack, reject, callbacks, **options)
+
             eta_ms = eta_of(body, message.headers, lambda: self._wheel.app.timezone)
-            now_us = None if eta_ms is None else self._clock.now_us()
-            if eta_ms is None or now_us is None:
-                return stock(message, body, ack, reject, callbacks, **options)
-            if judges:
-                options.setdefault("to_timestamp", self._by_the_store(now_us))
-
-            def leave_to_stock() -> Any:
-                return stock(message, body, ack, reject, callbacks, **options)
-
-            horizon_ms = self._wheel.settings.horizon
-            later = horizon_ms is not None and eta_ms - now_us // 1000 > horizon_ms
+            if eta_ms is None:
+                return leave_to_stock(None)
+            now_us = self._clock.fresh_us()
             again = bool((message.delivery_info or {}).get("redelivered"))
-            ours = is_marked(message.headers, body)
-            task = self._task_of(message, body, eta_ms, now_us // 1000) if (later or again) and not ours else None
-            if task is None:
-                return leave_to_stock()
-            if later:
-                return self._take(_Taken(task, ack, leave_to_stock))
-            if not self._waits(task):
-                return leave_to_stock()
-            logger.info("celery.redelivered: task %s waits in the store already: this copy is dropped", task.task_id)
-            return ack(logger, self._consumer.connection_errors)
+            if now_us is not None and not (again or self._is_later(eta_ms, now_us)):
+                return leave_to_stock(now_us)
+            if not self._wheel.near:
+                return leave_to_stock(self._clock.estimate_us())
+            one = self._arrival(message, body, eta_ms, ack, leave_to_stock)
+            if now_us is not None and one.candidate is None:
+                return leave_to_stock(now_us)
+            return self._hand_over(one)
 
         return strategy
 
     def end(self) -> None:
         """The connection is gone: what was taken but not acknowledged comes again."""
         self._over = True
-        self._taken.clear()
+        self._arrived.clear()
 
-    def flush(self) -> None:
-        """Store what was taken, then acknowledge it."""
-        taken, self._taken = self._taken, []
-        if not taken or self._over:
-            return
-        try:
-            held = self._wheel.take([one.task for one in taken])
-        except WheelSchedError as error:
-            logger.warning("celery.takeover_failed: %d tasks stay in this worker: %s", len(taken), error)
-            held = [False] * len(taken)
-        for one, is_held in zip(taken, held, strict=True):
-            if is_held:
-                one.ack(logger, self._consumer.connection_errors)
-                self._tell(one.task)
-            else:
-                one.stock()
+    # -- in the consumer's loop
 
-    def _take(self, one: _Taken) -> None:
-        self._taken.append(one)
+    def _is_later(self, eta_ms: int, now_us: int) -> bool:
+        horizon_ms = self._wheel.settings.horizon
+        return horizon_ms is not None and eta_ms - now_us // 1000 > horizon_ms
+
+    def _hand_over(self, one: _Arrived) -> None:
+        """To the store's thread, with whatever else arrives in this turn of the loop."""
+        self._arrived.append(one)
         hub = self._consumer.hub
         if hub is None:  # without an event loop there is no end of a turn
             self.flush()
-        elif len(self._taken) == 1:
+        elif len(self._arrived) == 1:
             hub.call_soon(self.flush)
 
-    def _task_of(self, message: Any, body: Any, eta_ms: int, now_ms: int) -> HeldTask | None:
-        """What would be held of a message; None when it is not to be held."""
-        if message.errors:
-            return None
-        headers = dict(message.headers or {})
+    def flush(self) -> None:
+        """Have the store's thread decide about what has arrived."""
+        arrived, self._arrived = self._arrived, []
+        if not arrived or self._over:
+            return
+        batch = _Batch(arrived, time.monotonic())
+        self._wheel.thread.submit(lambda: self._decide(batch))
+        if self._consumer.hub is None:
+            batch.decided.wait(BLOCKING_S)
+            for each in arrived:
+                each.patience_s = 0
+        self._look(batch)
+
+    def _look(self, batch: _Batch) -> None:
+        """Carry out what was decided; what cannot wait for that any longer waits in the worker's own timer."""
+        if self._over:
+            return
+        if batch.decided.is_set():
+            for one in batch.arrived:
+                self._carry_out(one, batch.now_us)
+            return
+        waited_s = time.monotonic() - batch.since_s
+        overdue = [one for one in batch.arrived if not one.over and waited_s >= one.patience_s]
+        if overdue:
+            logger.warning("celery.takeover_failed: %d tasks stay in this worker: the store is slow", len(overdue))
+        for one in overdue:
+            one.over = True
+            one.stock(self._clock.estimate_us())
+        if any(not one.over for one in batch.arrived):
+            self._consumer.hub.call_later(LOOK_S, self._look, batch)  # where no thread can wake the loop
+
+    def _carry_out(self, one: _Arrived, now_us: int | None) -> None:
+        if one.over:
+            return
+        one.over = True
+        if one.taken is not None:
+            one.ack(logger, self._consumer.connection_errors)
+            self._tell(one.taken)
+        elif one.doubled:
+            one.ack(logger, self._consumer.connection_errors)
+        else:
+            one.stock(now_us)
+
+    # -- in the store's thread
+
+    def _decide(self, batch: _Batch) -> None:
+        try:
+            batch.now_us = self._clock.now_us()
+            if batch.now_us is not None and not self._over:
+                self._decide_at(batch.arrived, batch.now_us)
+        finally:
+            batch.decided.set()
+            hub = self._consumer.hub
+            if hub is not None:
+                hub.call_soon(self._look, batch)
+
+    def _decide_at(self, arrived: list[_Arrived], now_us: int) -> None:
+        far: list[tuple[_Arrived, HeldTask]] = []
+        for one in arrived:
+            if one.over or one.candidate is None or (one.expires_ms is not None and one.expires_ms <= now_us // 1000):
+                continue
+            if self._is_later(one.eta_ms, now_us):
+                ttl_until_ms = None if one.ttl_ms is None else now_us // 1000 + one.ttl_ms
+                far.append((one, replace(one.candidate, ttl_until_ms=ttl_until_ms)))
+            elif one.again and self._waits(one.candidate):
+                one.doubled = True
+        if not far:
+            return
+        try:
+            waits = self._wheel.take([task for _, task in far])
+        except WheelSchedError as error:
+            logger.warning("celery.takeover_failed: %d tasks stay in this worker: %s", len(far), error)
+            return
+        for (one, task), is_held in zip(far, waits, strict=True):
+            if is_held:
+                one.taken = task
+
+    def _arrival(self, message: Any, body: Any, eta_ms: int, ack: Any, stock: Callable[[int | None], Any]) -> _Arrived:
+        """A message as it is looked at here."""
+        headers = message.headers or {}
         identity = headers if "task" in headers else body
-        expires_ms = instant_ms(identity.get("expires"), self._wheel.app.timezone)
-        if identity["id"] in worker_state.revoked or (expires_ms is not None and expires_ms <= now_ms):
+        left_s = eta_ms / 1000 - (self._clock.estimate_us() or self._wall_us()) / 1e6
+        ttl = message.properties.get("expiration")
+        return _Arrived(
+            candidate=self._candidate(message, identity, eta_ms),
+            eta_ms=eta_ms,
+            ttl_ms=int(ttl) if str(ttl).isdigit() else None,
+            expires_ms=instant_ms(identity.get("expires"), self._wheel.app.timezone),
+            again=bool((message.delivery_info or {}).get("redelivered")),
+            ack=ack,
+            stock=stock,
+            patience_s=max(LEAST_PATIENCE_S, min(self._wheel.settings.timeout / 1000, left_s / 2)),
+        )
+
+    def _candidate(self, message: Any, identity: Mapping[str, Any], eta_ms: int) -> HeldTask | None:
+        """What would be held of a message; None when it is not to be held, whenever it is due."""
+        if message.errors or is_marked(message.headers, identity) or identity["id"] in worker_state.revoked:
             return None
         queue = own_queue(message, self._consumer.task_consumer)
         if queue is None:
             return None
+        headers = dict(message.headers or {})
         headers.pop("compression", None)  # kombu has decompressed the body
         properties = {name: value for name, value in message.properties.items() if name not in _TRANSPORT_PROPERTIES}
-        ttl = properties.get("expiration")
         delivery = message.delivery_info or {}
         task = HeldTask(
             task_id=str(identity["id"]),
@@ -205,7 +320,6 @@ class Takeover:
             priority=properties.pop("priority", None),
             properties=properties,
             declare=values_of([queue]),
-            ttl_until_ms=None if ttl is None else now_ms + int(ttl),
             taken_over=True,
             one_of_many=bool(delivery.get("exchange")) and queue.exchange.type != "direct",
             sent_to=(delivery.get("exchange") or "", delivery.get("routing_key") or ""),
@@ -216,10 +330,13 @@ class Takeover:
     def _waits(self, task: HeldTask) -> bool:
         """Whether this very message waits in the store: its taker was too slow, or died, before it acknowledged it."""
         try:
-            return self._wheel.waits(task)
+            waits = self._wheel.waits(task)
         except WheelSchedError as error:
             logger.warning("celery.not_asked: task %s may run twice: %s", task.task_id, error)
             return False
+        if waits:
+            logger.info("celery.redelivered: task %s waits in the store: this copy is dropped", task.task_id)
+        return waits
 
     def _by_the_store(self, now_us: int) -> Callable[..., float]:
         """`to_timestamp` as if this machine's clock were the store's."""
@@ -274,7 +391,9 @@ class TakeoverStep(bootsteps.StartStopStep):
         wheel = wheel_of(c.app)
         if wheel is None:
             return
-        self._clock = self._clock or StoreClock(wheel)
+        if self._clock is None:
+            preload(wheel)
+            self._clock = StoreClock(wheel)
         self._takeover = Takeover(wheel, c, self._clock)
         c.strategies = Strategies(self._takeover, c.strategies.items())
 

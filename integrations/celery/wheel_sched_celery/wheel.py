@@ -28,6 +28,7 @@ from wheel_sched_celery.errors import HoldRefused
 from wheel_sched_celery.held_task import HeldTask, bounded, encode_neutral
 from wheel_sched_celery.redis_queue import RedisQueue
 from wheel_sched_celery.settings import WheelSettings, load_settings
+from wheel_sched_celery.store_thread import StoreThread
 
 logger = logging.getLogger("wheel_sched.celery")
 
@@ -64,6 +65,7 @@ class Wheel:
         self._ask_again_s = 0.0
         self._away_until_s = 0.0
         self._collected = threading.local()
+        self.thread = StoreThread()
 
     @property
     def settings(self) -> WheelSettings:
@@ -103,7 +105,13 @@ class Wheel:
             joint = "&" if "?" in target else "?"
             connect = "" if target.startswith("unix:") else f"&socket_connect_timeout={seconds:g}"
             target = f"{target}{joint}socket_timeout={seconds:g}{connect}"
-        return open_store(target, namespace=settings.namespace, shards=settings.shards, durability=settings.durability)
+        return open_store(
+            target,
+            namespace=settings.namespace,
+            shards=settings.shards,
+            durability=settings.durability,
+            repeat_timeouts=timeout_ms is None,
+        )
 
     def store_now_us(self) -> int:
         """The store's time, in microseconds since 1970.
@@ -122,6 +130,19 @@ class Wheel:
         except StoreError as error:
             self._gone(error)
             raise
+
+    def ask(self, question: Callable[[DelayStore], T]) -> T:
+        """The store's answer, for whoever cannot wait: by the store's thread, and within its patience.
+
+        Raises:
+            StoreError: there is none, or none in time.
+        """
+        return self.thread.ask(lambda: self._asked(question))
+
+    @property
+    def near(self) -> bool:
+        """Whether asking the store now promises an answer: it was not away a moment ago, and no call hangs."""
+        return time.monotonic() >= self._away_until_s and not self.thread.stuck
 
     def _check_near(self) -> None:
         if time.monotonic() < self._away_until_s:

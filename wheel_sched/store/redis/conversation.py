@@ -58,6 +58,8 @@ class Dialect:
         variant: see `library`. Defaults to "".
         shards: how many shards the caller thinks there are; writes are refused when the namespace was resharded since.
             Defaults to 0: not checked.
+        repeat_timeouts: whether a call that timed out is repeated as one whose connection broke is; False: a call takes
+            one timeout at most. Defaults to True.
     """
 
     namespace: str
@@ -66,6 +68,7 @@ class Dialect:
     functions: bool = True
     variant: str = ""
     shards: int = 0
+    repeat_timeouts: bool = True
 
     def __post_init__(self) -> None:
         if self.durability not in DURABILITIES:
@@ -129,7 +132,7 @@ class Dialect:
                         self.functions = False
                         missing = True
                         again.append(i)
-                    elif faults.lost(reply) and (call.operation.token or not call.operation.writes):
+                    elif self._may_repeat(reply) and (call.operation.token or not call.operation.writes):
                         lost = True
                         again.append(i)
                 elif doubt is not None and call.operation.writes:
@@ -152,6 +155,9 @@ class Dialect:
                 yield Sleep(REPEAT_AFTER_S * repeats)
             open_ = again
         return answers
+
+    def _may_repeat(self, reply: Exception) -> bool:
+        return faults.lost(reply) and (self.repeat_timeouts or not isinstance(reply, redis.exceptions.TimeoutError))
 
     def _load(self, calls: Sequence[Call[Any]], key: bytes) -> Generator[Step, list[Any], Exception | None]:
         lib = library(self.variant)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -116,6 +118,29 @@ def test_a_worker_that_starts_before_the_store_finds_it_later(stages: Stages) ->
     stage.wait_until(lambda: "dispatcher_waits" in worker.log, "the worker said that it waits")
     store.restart()
     stage.assert_once(["held", "at once"])
+
+
+def test_a_store_that_hangs_delays_no_immediate_task(stages: Stages) -> None:
+    """ETA messages keep arriving while nothing is answered: the worker's loop goes on, and so do revoke and inspect."""
+    store = stages.server()
+    stage = stages.stage(store_url=store.tcp_url)
+    stage.worker().wait_ready()
+    stage.stock.send_task("note", ("taken over",), countdown=600)
+    stage.wait_held(1)
+    os.kill(store.pid, signal.SIGSTOP)
+    try:
+        began_s = time.time()
+        for i in range(10):
+            stage.stock.send_task("note", (f"far {i}",), countdown=600)
+            stage.stock.send_task("note", (i,))
+        stage.stock.control.revoke("no such task")
+        runs = stage.wait_runs(10)
+        asked_s = time.time()
+        assert stage.stock.control.inspect(timeout=10, limit=1).scheduled()
+        assert time.time() - asked_s < 4
+    finally:
+        os.kill(store.pid, signal.SIGCONT)
+    assert max(run.at_s for run in runs) - began_s < 4  # each call on the store took 15 s
 
 
 def test_a_store_of_another_schema_is_left_alone_and_said(stages: Stages) -> None:

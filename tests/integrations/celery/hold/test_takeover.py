@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from kombu.common import Broadcast
 from wheel_sched_celery import HeldTasks
 from wheel_sched_celery.due import iso_of
 from wheel_sched_celery.own_queue import own_queue
+from wheel_sched_celery.store_thread import StoreThread
 from wheel_sched_celery.takeover import StoreClock, Takeover
 
 from wheel_sched.errors import StoreUnavailable
@@ -37,25 +39,46 @@ class Consumer:
     """As much of Celery's consumer, and of kombu's, as takeover looks at."""
 
     def __init__(self, queues: list[Any] = QUEUES) -> None:
-        self.hub = SimpleNamespace(call_soon=self._call_soon)
+        self.hub: Any = SimpleNamespace(call_soon=self._call_soon, call_later=self._call_later)
         self.soon: list[Callable[[], None]] = []
+        self.later: list[Callable[[], None]] = []
         self.connection_errors = (OSError,)
         self.event_dispatcher = None
         self.task_consumer = self
         self.queues = queues
         self._active_tags = {queue.name: f"tag of {queue.name}" for queue in queues}
 
-    def _call_soon(self, call: Callable[[], None]) -> None:
-        self.soon.append(call)
+    def _call_soon(self, call: Callable[..., None], *arguments: Any) -> None:
+        self.soon.append(partial(call, *arguments))
+
+    def _call_later(self, _seconds: float, call: Callable[..., None], *arguments: Any) -> None:
+        self.later.append(partial(call, *arguments))
 
     def consuming_from(self, name: str) -> bool:
         return name in self._active_tags
 
     def turn(self) -> None:
-        """The end of the event loop's turn."""
-        soon, self.soon = self.soon, []
-        for call in soon:
-            call()
+        """The end of the event loop's turn, and of those that it leads to."""
+        while self.soon:
+            self.soon.pop(0)()
+
+
+class Inline(StoreThread):
+    """Does everything at once, or when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hangs = False
+        self.jobs: list[Callable[[], Any]] = []
+
+    def submit(self, job: Callable[[], Any]) -> None:
+        self.jobs.append(job)
+        if not self.hangs:
+            self.go_on()
+
+    def go_on(self) -> None:
+        while self.jobs:
+            self.jobs.pop(0)()
 
 
 class Scene:
@@ -64,10 +87,11 @@ class Scene:
     def __init__(self, house: House, wall_us: Callable[[], int] = lambda: time.time_ns() // 1000) -> None:
         self.house = house
         self.consumer = Consumer()
+        house.wheel.thread = self.thread = Inline()
         self.clock_ahead_s = 0
         clock = StoreClock(house.wheel)
-        real_us = clock.now_us
-        clock.now_us = lambda: (real_us() or 0) + self.clock_ahead_s * 1_000_000  # type: ignore[method-assign]
+        real_us = clock.estimate_us
+        clock.estimate_us = lambda: (real_us() or 0) + self.clock_ahead_s * 1_000_000  # type: ignore[method-assign]
         self.takeover = Takeover(house.wheel, self.consumer, clock, wall_us)
         self.stock: list[dict[str, Any]] = []
         self.acked: list[str] = []
@@ -168,6 +192,7 @@ def test_revoked_and_undecodable_ones_stay_with_stock(house: House) -> None:
         scene.receive("stamped", 60, stamped_headers=["tenant"], stamps={"tenant": ["gone"]})
         scene.receive("other", 60, stamped_headers=["tenant"], stamps={"tenant": "here"})
         scene.receive("undecodable", 60, errors=[ValueError()])
+        scene.consumer.turn()
     finally:
         worker_state.revoked.discard("revoked")
         del worker_state.revoked_stamps["tenant"]
@@ -198,6 +223,7 @@ def test_a_copy_of_what_waits_is_dropped_however_late_the_broker_redelivers_it(h
     assert (len(house.held()), second.acked) == (1, ["slow"])
     second.clock_ahead_s = 59
     second.receive("slow", 0, due=eta, again=True)
+    second.consumer.turn()
     assert (second.acked, second.stock) == (["slow", "slow"], [])
 
 
@@ -242,6 +268,7 @@ def test_a_copy_of_what_has_left_the_store_runs(house: House) -> None:
     """It may be the one that the store sent, whose worker died."""
     scene = Scene(house)
     scene.receive("sent", 1, again=True)
+    scene.consumer.turn()
     assert (scene.left_to_stock, scene.acked) == (["sent"], [])
 
 
@@ -256,6 +283,7 @@ def test_a_copy_runs_when_the_store_cannot_be_asked(house: House, monkeypatch: p
 
     monkeypatch.setattr(house.store, "get", away)
     scene.receive("near", 1, again=True)
+    scene.consumer.turn()
     assert scene.left_to_stock == ["near"]
 
 
@@ -318,6 +346,52 @@ def test_only_what_waits_in_the_store_is_acknowledged(house: House, state: str, 
     scene.consumer.turn()
     assert scene.acked == (["copy"] * 2 if state == "held" else ["copy"])
     assert scene.left_to_stock == ([] if state == "held" else ["copy"])
+
+
+def test_the_loop_never_waits_for_a_store_that_hangs(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message stays the broker's; when it has waited long enough it is the worker's own timer's, once."""
+    scene = Scene(house)
+    scene.thread.hangs = True
+    scene.receive("far", 60)
+    scene.consumer.turn()
+    assert (scene.acked, scene.stock, len(scene.consumer.later)) == ([], [], 1)
+    scene.consumer.later.pop()()
+    assert (scene.acked, scene.stock, len(scene.consumer.later)) == ([], [], 1)
+    monkeypatch.setattr(time, "monotonic", lambda now=time.monotonic: now() + 5.1)
+    scene.consumer.later.pop()()
+    assert (scene.acked, scene.left_to_stock, scene.consumer.later) == ([], ["far"], [])
+    scene.thread.go_on()  # in the end it answers
+    scene.consumer.turn()
+    assert (scene.acked, scene.left_to_stock, house.held()) == ([], ["far"], [])
+
+
+@pytest.mark.parametrize(("left_s", "patience_s"), [(60, 5.0), (4, 2.0), (0.1, 0.25), (-9, 0.25)])
+def test_a_message_waits_for_the_store_no_longer_than_it_can(house: House, left_s: float, patience_s: float) -> None:
+    """Half of the time that is left, a timeout at most."""
+    scene = Scene(house)
+    scene.thread.hangs = True
+    scene.receive("one", left_s)
+    (one,) = scene.takeover._arrived
+    assert one.patience_s == pytest.approx(patience_s, abs=0.05)
+
+
+def test_while_a_call_hangs_nothing_more_is_handed_over(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that it is not in doubt either whether the store has it."""
+    scene = Scene(house)
+    monkeypatch.setattr(Inline, "stuck", property(lambda _: True))
+    scene.receive("far", 60)
+    assert (scene.left_to_stock, scene.consumer.soon, scene.thread.jobs) == (["far"], [], [])
+
+
+def test_without_an_event_loop_the_wait_is_short(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """gevent, eventlet, transports that only block: stored before the strategy returns, or left to stock."""
+    monkeypatch.setattr("wheel_sched_celery.takeover.BLOCKING_S", 0.0)
+    scene = Scene(house)
+    scene.consumer.hub = None
+    scene.receive("held", 60)
+    scene.thread.hangs = True
+    scene.receive("left", 60)
+    assert (scene.acked, scene.left_to_stock) == (["held"], ["left"])
 
 
 def test_after_a_lost_connection_nothing_of_it_is_stored(house: House) -> None:

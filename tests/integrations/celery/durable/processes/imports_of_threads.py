@@ -1,0 +1,46 @@
+"""Runs a worker's dispatcher over BROKER and STORE and prints the modules that its threads import, and what went out.
+
+A process that is forked while a thread imports can never import that module: the lock is taken for good.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from types import SimpleNamespace
+from typing import Any
+
+imported: list[str] = []
+
+
+def hook(event: str, arguments: tuple[Any, ...]) -> None:
+    if event == "import" and threading.current_thread() is not threading.main_thread():
+        imported.append(str(arguments[0]))
+
+
+sys.addaudithook(hook)
+
+from celery import Celery  # noqa: E402  # after the hook
+from wheel_sched_celery import install  # noqa: E402
+from wheel_sched_celery.dispatching import DispatcherStep  # noqa: E402
+
+app = Celery("imports", broker=os.environ["BROKER"], set_as_current=False)
+install(app, os.environ["STORE"], horizon=0.2, lead=0.1)
+worker: Any = SimpleNamespace(app=app, wheel_dispatcher=None)
+step = DispatcherStep(worker)
+step.create(worker)
+step.start(worker)
+app.send_task("note", countdown=0.4)
+until_s = time.monotonic() + 20
+while time.monotonic() < until_s:
+    info = step.info(worker)["wheel_dispatcher"]
+    if info.get("published"):
+        break
+    time.sleep(0.02)  # other threads' doing; there is nothing to wait on
+step.stop(worker)
+sys.stdout.write(json.dumps({"imported": imported, "info": info}))
+sys.stdout.flush()
+os._exit(0)

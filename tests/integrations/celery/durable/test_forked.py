@@ -1,0 +1,56 @@
+"""Processes that a worker forks beside the dispatcher's threads: embedded beat, and what the threads import."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from celery.utils.imports import symbol_by_name
+from celery.worker.components import Beat, Pool
+from wheel_sched_celery.dispatching import DispatcherStep
+
+if TYPE_CHECKING:
+    from conftest import Stage, Stages
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(150)]
+
+PROGRAM = Path(__file__).parent / "processes" / "imports_of_threads.py"
+
+
+@pytest.mark.parametrize("apart", [True, False], ids=["store apart", "one server"])
+def test_a_dispatchers_threads_import_nothing(stages: Stages, apart: bool) -> None:
+    """From their start to the first task they have sent: a fork in between finds no module half imported."""
+    server = stages.server()
+    store = stages.server() if apart else server
+    done = subprocess.run(
+        [sys.executable, PROGRAM],
+        env={
+            **os.environ,
+            "BROKER": server.tcp_url.replace("127.0.0.1", "localhost"),  # a name has to be encoded and looked up
+            "STORE": store.tcp_url.replace("127.0.0.1", "localhost"),
+        },
+        capture_output=True,
+        text=True,
+        timeout=50,
+    )
+    said: dict[str, Any] = json.loads(done.stdout)
+    assert (said["imported"], said["info"]["published"]) == ([], 1), done.stderr
+
+
+def test_embedded_beat_is_forked_before_the_dispatcher_starts() -> None:
+    """Celery starts a step after those that it requires."""
+    assert {symbol_by_name(step) for step in DispatcherStep.requires} == {Pool, Beat}
+
+
+def test_embedded_beat_holds_its_tasks(stage: Stage, tmp_path: Path) -> None:
+    """`worker -B`: its first ETA entry used to wait for an import lock that nobody would release."""
+    entry = {"task": "note", "schedule": 0.5, "args": ["beat"], "options": {"countdown": 600}}
+    settings = {"beat_schedule": {"entry": entry}, "beat_max_loop_interval": 0.2}
+    worker = stage.worker("-B", "-s", str(tmp_path / "beat"), pool="prefork", SETTINGS=json.dumps(settings))
+    worker.wait_ready()
+    stage.wait_until(lambda: stage.held() >= 2, "beat's tasks were held", 20)

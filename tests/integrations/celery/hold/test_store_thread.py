@@ -1,0 +1,38 @@
+"""The thread that talks to the store for a worker's loop."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+from wheel_sched_celery.store_thread import StoreThread
+
+from wheel_sched.errors import StoreUnavailable
+
+
+def test_an_answer_and_an_error_are_the_askers() -> None:
+    """From another thread."""
+    thread = StoreThread()
+    assert thread.ask(threading.get_ident) != threading.get_ident()
+    with pytest.raises(KeyError, match="odd"):
+        thread.ask(lambda: {}["odd"])
+    thread.submit(lambda: {}["odd"])  # is logged, and the thread goes on
+    assert thread.ask(lambda: 1) == 1
+
+
+def test_an_asker_waits_no_longer_than_its_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has begun may still be done; what has not is not sent; and while the call hangs nobody waits at all."""
+    thread, over, later, done = StoreThread(), threading.Event(), threading.Event(), list[int]()
+    with pytest.raises(StoreUnavailable, match="may still be done"):
+        thread.ask(over.wait, 0.01)
+    with pytest.raises(StoreUnavailable, match="nothing was sent"):
+        thread.ask(lambda: done.append(1), 0.01)
+    monkeypatch.setattr(time, "monotonic", lambda now=time.monotonic: now() + 0.6)
+    assert thread.stuck
+    with pytest.raises(StoreUnavailable, match="nothing was sent"):
+        thread.ask(lambda: done.append(1), 60)
+    thread.submit(later.set)
+    over.set()
+    assert later.wait(10)
+    assert done == []
