@@ -212,5 +212,5 @@ def test_a_task_sent_event_that_cannot_be_sent_is_kept_as_in_stock(house: House)
     message = amqp.create_task_message("an-id", "note", (), countdown=60, create_sent_event=True)
     amqp.send_task_message(Broken(), "note", message)
     assert [task.task_id for task in house.held()] == ["an-id"]
-    ((event, routing_key, _),) = amqp._event_dispatcher._outbound_buffer
+    ((event, routing_key, *_),) = amqp._event_dispatcher._outbound_buffer
     assert (event["type"], event["uuid"], routing_key) == ("task-sent", "an-id", "task.sent")
