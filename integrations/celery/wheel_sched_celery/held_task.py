@@ -106,12 +106,10 @@ class HeldTask:
     @property
     def stamps(self) -> list[tuple[str, Any]]:
         """Name and value of each of its stamps."""
-        values = self.headers.get("stamps") or {}
-        return [
-            (name, value)
-            for name in self.headers.get("stamped_headers") or ()
-            for value in maybe_list(values.get(name)) or ()
-        ]
+        names, values = self.headers.get("stamped_headers"), self.headers.get("stamps")
+        if not isinstance(names, list | tuple) or not isinstance(values, Mapping):
+            return []
+        return [(name, value) for name in map(str, names) for value in maybe_list(values.get(name)) or ()]
 
     def with_eta(self, eta_ms: int) -> HeldTask:
         """The same task at another time.

@@ -12,6 +12,7 @@ Pure; any thread.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Mapping
 from typing import Any
@@ -35,14 +36,15 @@ class MessageKind:
     def __init__(
         self, name: str, sent_to: tuple[str, str], priority: int | None, expires: object, copy: str = ""
     ) -> None:
-        text = "\0".join((name, *sent_to, str(priority or 0), str(expires or ""), copy, ""))
+        text = "\0".join(map(str, (name, *sent_to, priority or 0, expires or "", copy, "")))
         self._hash = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=_DIGEST_BYTES)
 
     def digest(self, body: bytes | str, headers: Mapping[str, Any]) -> str:
         """Of the message of this kind with this body."""
         compression = headers.get("compression")
         if compression:
-            body = decompress(body, compression)
+            with contextlib.suppress(Exception):  # it only says so: no worker will read it, whatever it counts as
+                body = decompress(body, compression)
         digest = self._hash.copy()
-        digest.update(body.encode("utf-8", "surrogatepass") if isinstance(body, str) else body)
+        digest.update(body if isinstance(body, bytes) else str(body).encode("utf-8", "surrogatepass"))
         return digest.hexdigest()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import click
 
@@ -41,6 +42,7 @@ def cancel(ctx: click.Context, selection: Selection, everything: bool, dry_run: 
         return 0
     if meant and not _one_by_id(selection, meant):
         confirm(f"Cancel {amount(len(meant), 'task')}?", yes)
+    _import_tasks(ctx.obj.app)
     return _tell("cancelled", tasks.cancel(meant), as_json)
 
 
@@ -167,6 +169,14 @@ def drain(ctx: click.Context, dry_run: bool, yes: bool, as_json: bool) -> int:
         for reason, count in drained.kept.items():
             say(f"{amount(count, 'task')} still here: {reason}")
     return 1 if drained.kept else 0
+
+
+def _import_tasks(app: Any) -> None:
+    """Import what a worker imports: errbacks of chords and handlers of `task_revoked` lie there."""
+    try:
+        app.loader.import_default_modules()
+    except Exception as error:  # the app's own code
+        note(f"tasks could not be imported ({error!r}): handlers of task_revoked and errbacks may be missing here")
 
 
 def _one_by_id(selection: Selection, meant: Sequence[WaitingTask]) -> bool:

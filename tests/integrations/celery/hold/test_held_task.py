@@ -108,6 +108,24 @@ def test_an_id_tells_different_messages_apart() -> None:
     assert len({each.item_id for each in others}) == len(others)
 
 
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"compression": "rot13"},
+        {"compression": "zlib"},
+        {"stamped_headers": 5, "stamps": {}},
+        {"stamped_headers": ["tenant"], "stamps": "gone"},
+        {"stamped_headers": ["tenant", ["x"]], "stamps": {"tenant": [None, {}]}},
+        {"expires": 5},
+    ],
+    ids=str,
+)
+def test_odd_headers_of_foreign_producers_make_an_item_all_the_same(headers: dict[str, Any]) -> None:
+    """A worker that finds such a message must not die of it."""
+    odd = task(headers={**task().headers, **headers}, body="not compressed")
+    odd.item(b"", 50).check()
+
+
 def test_an_id_is_the_same_each_time_a_message_is_seen() -> None:
     """By its producer, compressed as text or bytes, and by the worker that finds it in a queue."""
     one = task()

@@ -77,6 +77,18 @@ def test_show_tells_all_of_one_task(run: Run, ids: dict[str, str]) -> None:
     assert "see `celery wheel list`" in run("show", "unknown", code=1).stderr
 
 
+@pytest.mark.parametrize(("module", "said"), [("colorsys", ""), ("no_such_module", "'no_such_module'")])
+def test_cancel_imports_what_a_worker_imports(
+    run: Run, ids: dict[str, str], app: Celery, module: str, said: str
+) -> None:
+    """Handlers of `task_revoked` and errbacks lie there; a module that is not there is named and stops nothing."""
+    app.conf.include = [module]
+    sys.modules.pop("colorsys", None)
+    result = run("cancel", ids["one"])
+    assert (result.stdout, said in result.stderr) == ("1 task cancelled\n", True)
+    assert ("colorsys" in sys.modules, bool(result.stderr)) == (not said, bool(said))
+
+
 @pytest.mark.parametrize("command", ["cancel", "purge"])
 def test_one_task_named_by_its_id_is_removed_without_a_question(
     run: Run, ids: dict[str, str], tasks: HeldTasks, app: Celery, command: str

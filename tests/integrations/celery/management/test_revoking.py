@@ -126,8 +126,9 @@ def test_a_task_that_this_process_does_not_know_is_revoked_all_the_same(app: Cel
     assert app.AsyncResult(result.id).state == "REVOKED"
 
 
-def test_an_ignored_result_stays_ignored(app: Celery) -> None:
+def test_an_ignored_result_stays_ignored(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
     """As when a worker drops a revoked task."""
-    tasks, result = HeldTasks(app), app.tasks["mail.send"].apply_async((1,), ignore_result=True, **FAR)
+    monkeypatch.setattr(app.tasks["mail.send"], "ignore_result", True)
+    tasks, result = HeldTasks(app), app.tasks["mail.send"].apply_async((1,), **FAR)
     assert len(tasks.cancel(tasks.get(result.id)).done) == 1
     assert app.AsyncResult(result.id).state == "PENDING"
