@@ -11,9 +11,7 @@ from wheel_sched.cli.lazy import Lazy, RootGroup
 from wheel_sched.cli.options import Session
 
 COMMANDS = {
-    "demo": Lazy(
-        "retry_topic.cli.demo:demo", "See it work: an embedded server, failing messages, retries.", "demo"
-    ),
+    "demo": Lazy("retry_topic.cli.demo:demo", "See it work: an embedded server, failing messages, retries.", "demo"),
     "doctor": Lazy("wheel_sched.cli.doctor:doctor", "Check everything that a promise depends on."),
     "serve": Lazy("retry_topic.cli.serve:serve", "Run the retry service of consumer groups."),
     "publish": Lazy("retry_topic.cli.publish:publish", "Publish messages, now or later."),
@@ -35,9 +33,7 @@ COMMANDS = {
     "policy": Lazy("retry_topic.cli.policy:policy", "Explain and simulate retry policies."),
     "kafka": Lazy("retry_topic.cli.kafka:kafka", "Topics, lag, replay and a check-up on a Kafka cluster.", "kafka"),
     "aps": Lazy("wheel_sched_apscheduler.cli:aps", "APScheduler jobs in a shared store.", "apscheduler"),
-    "spark": Lazy(
-        "retry_topic.spark.cli:spark", "Jobs on Spark: dead letters, history, the store in bulk.", "spark"
-    ),
+    "spark": Lazy("retry_topic.spark.cli:spark", "Jobs on Spark: dead letters, history, the store in bulk.", "spark"),
     "config": Lazy("wheel_sched.cli.settings:config", "Show the settings and where they are from."),
 }
 
