@@ -4,7 +4,7 @@
 
 The parent opens the folder (and so owns its server) and adds jobs without running a scheduler. Each child runs an
 ordinary BackgroundScheduler. One child is killed half-way; what it had in its hands comes to the other when its lease
-has ended.
+has ended. Jobs are signed with a secret that all processes share, so whoever else writes to the store chooses nothing.
 """
 
 # ruff: noqa: T201 - an example shows what it does
@@ -12,6 +12,7 @@ has ended.
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -38,7 +39,7 @@ def send_report(number: int) -> None:
 def run_scheduler(url: str) -> None:
     """The child: nothing but the store is unusual. Ends when its stdin does."""
     scheduler = BackgroundScheduler(timezone="UTC")
-    scheduler.add_jobstore("wheel-redis", url=url, allow=["__main__"], lease_s=2)
+    scheduler.add_jobstore("wheel-redis", url=url, lease_s=2)
     scheduler.start()
     os.write(1, b"ready\n")
     sys.stdin.read()
@@ -82,5 +83,6 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["run"]:
         run_scheduler(sys.argv[2])
     else:
+        os.environ.setdefault("WHEEL_SCHED_SECRET", secrets.token_hex())  # the children have it from here
         with tempfile.TemporaryDirectory() as own_folder:
             main(*(sys.argv[1:] or [own_folder]))

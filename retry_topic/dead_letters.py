@@ -144,7 +144,7 @@ class DeadLetters:
                         yield letter
             return
         cursor = None
-        bounds: dict[str, Any] = {"least_ms": selection.since_ms}
+        bounds: dict[str, Any] = {"least_ms": selection.since_ms, "topic": selection.topic}
         if selection.until_ms is not None:
             bounds["greatest_ms"] = selection.until_ms - 1
         while True:

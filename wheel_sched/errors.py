@@ -32,11 +32,24 @@ class Rejected(WheelSchedError, ValueError):
 class StoreError(WheelSchedError):
     """The delay store refused or could not answer."""
 
+    @property
+    def in_doubt(self) -> bool:
+        """Whether what was asked for may have been executed."""
+        return False
+
 
 class StoreUnavailable(StoreError):
-    """The server is away or the reply was lost: the outcome is unknown, so repeat under the same token or id."""
+    """The server is away or the reply was lost: the outcome is unknown, so repeat under the same token or id.
+
+    Where it is known that nothing was done, the text says so: "nothing was sent", "nothing was executed".
+    """
 
     transient = True
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether what was asked for may have been executed."""
+        return "nothing was" not in str(self)
 
 
 class InDoubt(StoreUnavailable):

@@ -18,8 +18,7 @@ from wheel_sched.cli.failing import CommandFailed
 from wheel_sched.cli.options import confirm
 from wheel_sched.cli.output import Progress, amount, emit, note, one_line, relative, say
 from wheel_sched.store import MAX_BATCH, DelayStore, Outcome, State
-from wheel_sched.store.operations import Alteration
-from wheel_sched.store.plans import Plan
+from wheel_sched.store.operations import Alteration, Plan
 
 F = TypeVar("F", bound=Callable[..., Any])
 

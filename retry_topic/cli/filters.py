@@ -89,7 +89,7 @@ class Filter:
         texts = (state.error_class or "", state.error_message or "", entry.found.reason)
         at_ms = entry.at_ms
         return (
-            (self.topic is None or letter.topic == self.topic)
+            (self.topic is None or entry.found.topic == self.topic)
             and (self.error is None or any(fnmatchcase(text, self.error) for text in texts))
             and (self.fingerprint is None or (state.error_fingerprint or "").startswith(self.fingerprint))
             and (self.since_ms is None or (at_ms is not None and at_ms >= self.since_ms))
@@ -139,7 +139,12 @@ class Filter:
             cursor = None
             while True:
                 page = home.store.list_items(
-                    state, cursor=cursor, limit=MAX_BATCH, least_ms=least_ms, greatest_ms=max(greatest_ms, 0)
+                    state,
+                    topic=self.topic,
+                    cursor=cursor,
+                    limit=MAX_BATCH,
+                    least_ms=least_ms,
+                    greatest_ms=max(greatest_ms, 0),
                 )
                 for entry in map(entry_of, page.found):
                     if self.matches(entry):

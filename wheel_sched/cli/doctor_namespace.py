@@ -139,7 +139,7 @@ def places(patient: Patient) -> Finding:
     for shard, page in enumerate(pages):
         if isinstance(page, Exception):
             raise page
-        (items,) = store.execute([Call(shard, Get([item_id for item_id, _ in page]))]) if page else ([],)
+        (items,) = store.execute([Call(shard, Get([item_id for item_id, _ in page.found]))]) if page.found else ([],)
         for item in items:
             if item is not None:
                 looked += 1

@@ -28,8 +28,8 @@ from wheel_sched.store.items import (
     Tries,
     Window,
 )
-from wheel_sched.store.operations import Alteration, Call, ClaimDue, Logged, PushDue, ReportJump, new_token
-from wheel_sched.store.plans import Plan, Plans
+from wheel_sched.store.operations import Alteration, Call, ClaimDue, Logged, Plan, PushDue, ReportJump, new_token
+from wheel_sched.store.plans import Plans
 
 T = TypeVar("T")
 
@@ -157,9 +157,11 @@ class AsyncDelayStore:
         keep_due: bool = False,
         if_version: int | None = None,
         create: bool = False,
+        in_flight: bool = False,
         token: str | None = None,
     ) -> Outcome:
-        return (await self._run(self.plans.change(replacement_of(item, keep_due, if_version, create), None, token)))[0]
+        change = replacement_of(item, keep_due, if_version, create, in_flight)
+        return (await self._run(self.plans.change(change, None, token)))[0]
 
     async def cancel(self, ids: Sequence[str], *, route: str | None = None, token: str | None = None) -> list[Outcome]:
         return await self._run(self.plans.change([Alteration(i, "c") for i in ids], route, token))

@@ -92,10 +92,12 @@ def release_of(ids: Sequence[str], due_ms: int | None) -> list[Alteration]:
     return [Alteration(item_id, "u", "=" if due_ms is None else due_ms) for item_id in ids]
 
 
-def replacement_of(item: Item, keep_due: bool, version: int | None, create: bool) -> list[Alteration]:
+def replacement_of(
+    item: Item, keep_due: bool, version: int | None, create: bool, in_flight: bool = False
+) -> list[Alteration]:
     """The change that gives an item a new body."""
     due: int | str = "=" if keep_due else "" if item.due_ms is None else item.due_ms
-    return [Alteration(item.id, "P" if create else "p", due, version, item)]
+    return [Alteration(item.id, "P" if create else "i" if in_flight else "p", due, version, item)]
 
 
 class DelayStore:
@@ -293,10 +295,16 @@ class DelayStore:
         keep_due: bool = False,
         if_version: int | None = None,
         create: bool = False,
+        in_flight: bool = False,
         token: str | None = None,
     ) -> Outcome:
-        """Give an item a new body (and due, unless `keep_due`), only at `if_version` when given."""
-        return self._run(self.plans.change(replacement_of(item, keep_due, if_version, create), None, token))[0]
+        """Give an item a new body (and due, unless `keep_due`), only at `if_version` when given.
+
+        With `in_flight` also one that is claimed: it stays claimed, and a settlement that names the version of the
+        claim is refused with OTHER_VERSION. One that was cancelled is ABSENT then. Not together with `create`.
+        """
+        change = replacement_of(item, keep_due, if_version, create, in_flight)
+        return self._run(self.plans.change(change, None, token))[0]
 
     def cancel(self, ids: Sequence[str], *, route: str | None = None, token: str | None = None) -> list[Outcome]:
         """Remove waiting or held items (DONE); for one in flight its `Next` is dropped (CANCELLED)."""

@@ -287,14 +287,18 @@ class Pushed:
 
 @dataclass(slots=True)
 class Done:
-    """Settle: the item is finished and removed."""
+    """Settle: the item is finished and removed; with a `version` only while its record is that one."""
 
     id: str
+    version: int | None = None
 
 
 @dataclass(slots=True)
 class Next:
-    """Settle: the same id waits again, with a new body when one is given; `due_ms` None parks it."""
+    """Settle: the same id waits again, with a new body when one is given; `due_ms` None parks it.
+
+    With a `version` only while its record is that one: see `DelayStore.replace` with `in_flight`.
+    """
 
     id: str
     due_ms: int | None
@@ -302,6 +306,7 @@ class Next:
     topic: str = ""
     refs: tuple[str, ...] = ()
     route: str | None = None
+    version: int | None = None
 
 
 @dataclass(slots=True)
@@ -337,7 +342,10 @@ def check_settlement(settlement: Settlement) -> None:
 
 @dataclass(slots=True)
 class Settled:
-    """Outcomes in the order of the settlements (DONE, STALE or CANCELLED), and what comes next in the shard."""
+    """Outcomes in the order of the settlements, and what comes next in the shard.
+
+    DONE, STALE, CANCELLED, or OTHER_VERSION: its record was replaced meanwhile; it is still claimed.
+    """
 
     outcomes: list[Outcome]
     now_us: int

@@ -6,9 +6,8 @@ the asyncio store run the same plans, so routing to shards, batching and paging 
 
 from __future__ import annotations
 
-import json
 import zlib
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from wheel_sched.errors import NamespaceMismatch, Rejected, StaleCount, StalePosition
@@ -37,6 +36,7 @@ from wheel_sched.store.items import (
     check_name,
     check_settlement,
 )
+from wheel_sched.store.listing import list_items
 from wheel_sched.store.operations import (
     SCHEMA,
     Alteration,
@@ -54,6 +54,7 @@ from wheel_sched.store.operations import (
     Open,
     Operation,
     Pause,
+    Plan,
     Positions,
     ReadLog,
     Remember,
@@ -66,9 +67,6 @@ from wheel_sched.store.operations import (
 from wheel_sched.store.record import encode_text
 
 T = TypeVar("T")
-Plan = Generator[list[Call[Any]], list[Any], T]
-
-_SCAN_PAGES = 40  # how many pages of 500 a filtered listing reads before it hands back a cursor
 
 
 def shard_of(route: str, shards: int) -> int:
@@ -235,7 +233,9 @@ class Plans:
         for alteration in alterations:
             check_id(alteration.id)
             due: Any = alteration.argument
-            if alteration.verb != "h" and due not in ("", "="):
+            if alteration.verb == "m":
+                check_id(due)
+            elif alteration.verb != "h" and due not in ("", "="):
                 check_due(due, alteration.id)
             if alteration.item is not None:
                 alteration.item.check()
@@ -337,58 +337,7 @@ class Plans:
         limit: int,
         matches: Callable[[Found], bool] | None,
     ) -> Plan[Page]:
-        """One page in order of score over all shards; a filtered page may be short and still have a cursor."""
-        if limit < 1:
-            raise Rejected(f"expected limit to be at least 1, got: {limit!r}; nothing was changed")
-        behind = read_cursor(cursor, self.shards)
-        found: list[Found] = []
-        for _ in range(_SCAN_PAGES):
-            page, behind = yield from self._page(state, least_ms, greatest_ms, behind, min(limit, MAX_BATCH))
-            for index, item in enumerate(page):
-                if (topic is None or item.topic == topic) and (matches is None or matches(item)):
-                    found.append(item)
-                    if len(found) == limit:
-                        rest = page[index + 1 :]
-                        if rest:
-                            behind = _rewind(page[: index + 1], read_cursor(cursor, self.shards))
-                        return Page(found, json.dumps(behind) if rest or behind is not None else None)
-            if behind is None:
-                return Page(found)
-            cursor = json.dumps(behind)
-        return Page(found, json.dumps(behind))
-
-    def _page(
-        self, state: State, least_ms: int, greatest_ms: int, behind: dict[str, tuple[str, int]] | None, limit: int
-    ) -> Plan[tuple[list[Found], dict[str, tuple[str, int]] | None]]:
-        behind = behind or {}
-        shards = range(self.shards)
-        calls: list[Call[Any]] = [
-            Call(shard, ListIds(state, least_ms, greatest_ms, behind.get(str(shard)), limit)) for shard in shards
-        ]
-        replies: list[list[tuple[str, int]]] = yield calls
-        heads = [(score, encode_text(item_id), item_id, shard) for shard in shards for item_id, score in replies[shard]]
-        heads.sort()
-        chosen = heads[:limit]
-        if not chosen:
-            return [], None
-        wanted: dict[int, list[str]] = {}
-        for _, _, item_id, shard in chosen:
-            wanted.setdefault(shard, []).append(item_id)
-        answers = yield [Call(shard, Get(ids)) for shard, ids in wanted.items()]
-        bodies: dict[str, Found] = {
-            item.id: item for part in answers for item in part if item is not None and item.state == state
-        }
-        going_on = dict(behind)
-        for score, _, item_id, shard in chosen:
-            going_on[str(shard)] = (item_id, score)
-        page = []
-        for score, _, item_id, shard in chosen:
-            item = bodies.get(item_id)
-            if item is not None:
-                item.score_ms, item.shard = score, shard
-                page.append(item)
-        full = len(heads) > limit or any(len(reply) == limit for reply in replies)
-        return page, going_on if full else None
+        return list_items(self.shards, ListIds(state, least_ms, greatest_ms, None, limit, topic), cursor, matches)
 
     def remember(
         self, tries: Sequence[tuple[str, int, int]], logged: Sequence[tuple[str, bytes]], keep: int
@@ -433,31 +382,6 @@ class Plans:
     def restore(self, found: Sequence[Found]) -> Plan[int]:
         calls, _ = self._batched(found, lambda item: item.route or item.id, lambda part, _: Restore(part), "")
         return sum((yield calls) if calls else [])
-
-
-def _rewind(taken: Iterable[Found], before: dict[str, tuple[str, int]] | None) -> dict[str, tuple[str, int]]:
-    """The cursor behind the items taken from a page that was not used up."""
-    behind = dict(before or {})
-    for item in taken:
-        behind[str(item.shard)] = (item.id, item.score_ms)
-    return behind
-
-
-def read_cursor(cursor: str | None, shards: int) -> dict[str, tuple[str, int]] | None:
-    """A cursor as it was handed out.
-
-    Raises:
-        Rejected: it was not handed out by this namespace.
-    """
-    if cursor is None:
-        return None
-    try:
-        places = {str(int(shard)): (str(item_id), int(score)) for shard, (item_id, score) in json.loads(cursor).items()}
-        if any(not 0 <= int(shard) < shards for shard in places):
-            raise ValueError(cursor)
-    except (ValueError, TypeError, AttributeError) as error:
-        raise Rejected(f"expected a cursor from an earlier page, got: {cursor[:80]!r}; nothing was changed") from error
-    return places
 
 
 def add_up(parts: Sequence[Counts]) -> Counts:

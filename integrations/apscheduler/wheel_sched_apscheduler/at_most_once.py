@@ -17,6 +17,7 @@ from wheel_sched_apscheduler.missed import missed_runs
 if TYPE_CHECKING:
     from wheel_sched_apscheduler.redis_store import RedisWheelJobStore
 
+ROUNDS = 4  # one; more when a job was changed between its claim and this
 TRIGGER_AGAIN_S = 2.0  # how soon a job comes again whose trigger failed
 
 
@@ -45,10 +46,13 @@ def settled_first(home: RedisWheelJobStore, fires: Sequence[Fire], now: datetime
         flights.end(fire)
         leaving.append(fire)
     try:
-        home._send(flights.gather(home.store_now_ms()), [])
+        for _ in range(ROUNDS):
+            home._send(flights.gather(home.store_now_ms()), [])
+            if not flights.waiting:
+                break
     except StoreError as error:
         home._failed(now, error)
-    left = [fire for fire in leaving if fire.ticket.item_id not in flights.flying]
+    left = [fire for fire in leaving if flights.flying.get(fire.ticket.item_id) is not fire]
     for fire in left:
         fire.ticket.gone = True
     return staying + left

@@ -25,6 +25,7 @@ from apscheduler.events import (
 from apscheduler.jobstores.base import BaseJobStore
 
 from wheel_sched_apscheduler.fire import Finish, Fire
+from wheel_sched_apscheduler.instants import earliest, to_us
 from wheel_sched_apscheduler.passes import Batch
 
 _ENDS = EVENT_JOB_EXECUTED | EVENT_JOB_ERROR | EVENT_JOB_MISSED | EVENT_JOB_MAX_INSTANCES
@@ -68,7 +69,7 @@ class BracketStore(BaseJobStore):
         raise NotImplementedError
 
     def _update(self, job: Any) -> None:
-        """`update_job` of a job that no fire of this process holds."""
+        """`update_job` by anybody but a pass."""
         raise NotImplementedError
 
     def _remove(self, job_id: str) -> None:
@@ -110,18 +111,15 @@ class BracketStore(BaseJobStore):
         return [fire.job for fire in self._bracket.values()]
 
     def update_job(self, job: Any) -> None:
-        """Plan the next run of a claimed job; any other job is replaced in the store.
+        """Plan the next run of a claimed job; what its own code or anybody else changes is changed in the store.
 
         Raises:
             JobLookupError: there is no such job; never for a claimed one.
         """
         fire = self._held_here(job.id)
-        if fire is None:
+        if fire is None or job is not fire.job:
             self._update(job)
-        elif job is not fire.job:
-            fire.overriding = job
-            fire.plan(job.next_run_time)
-        elif fire.overriding is None and not fire.planned:
+        elif not fire.planned:
             fire.plan(job.next_run_time)
 
     def remove_job(self, job_id: str) -> None:
@@ -137,7 +135,7 @@ class BracketStore(BaseJobStore):
             del self._bracket[job_id]
             self._forget(fire)
             self._unknown_executor(fire)
-        elif fire.overriding is None:
+        else:
             fire.plan(None)
 
     def get_next_run_time(self) -> datetime | None:
@@ -158,10 +156,7 @@ class BracketStore(BaseJobStore):
             self.release(left)
         if planned:
             self.hand_over(planned)
-            for fire in planned:
-                following = fire.next_run_time
-                if following is not None and (self._wake_at is None or following < self._wake_at):
-                    self._wake_at = following
+            self._wake_at = earliest([self._wake_at, *(fire.next_run_time for fire in planned)])
 
     def _plan_rest(self) -> None:
         """At a shutdown: a stock pass that finds its scheduler stopped breaks off, some jobs being with executors."""
@@ -198,7 +193,8 @@ class BracketStore(BaseJobStore):
             fires = self._running.get(job_id, ())
             if len(fires) == 1:
                 return fires[0]
-            return next((fire for fire in fires if run_time in fire.run_times), None)
+            run_us = to_us(run_time)  # of one zone, the two runs of a doubled hour are equal to Python
+            return next((fire for fire in fires if any(to_us(each) == run_us for each in fire.run_times)), None)
 
     def _on_event(self, event: Any) -> None:
         """Of a stock scheduler: SUBMITTED may come after the end, and the end while the pass still goes on."""
@@ -211,7 +207,7 @@ class BracketStore(BaseJobStore):
                 return
             if code == EVENT_JOB_SUBMITTED:
                 fire.handed_over = True
-            elif fire.next_run_time is None and fire.overriding is None:
+            elif fire.next_run_time is None:
                 self._forget(fire)
                 self.release([fire], RETRY_REFUSED_MS)
             else:

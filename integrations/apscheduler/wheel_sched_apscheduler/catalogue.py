@@ -29,6 +29,7 @@ from wheel_sched_apscheduler.entries import (
 )
 from wheel_sched_apscheduler.instants import floor_ms, from_ms, to_ms
 from wheel_sched_apscheduler.layout import HISTORY, JOB, OCCURRENCE, TAG, WORKERS, due_of, job_id_of, read_occurrence
+from wheel_sched_apscheduler.loading import refusal_of
 from wheel_sched_apscheduler.shelf import Shelf
 
 QUARANTINE = "quarantine"
@@ -120,6 +121,10 @@ class Catalogue:
         else:
             state = "scheduled" if found.state == "due" else "in_flight"
         reason = found.reason.removeprefix(f"{QUARANTINE}: ") if state == "quarantined" else ""
+        refusal = refusal_of(found.refs) if state == "scheduled" else None
+        if refusal is not None:
+            times = f"{refusal.times} time{'' if refusal.times == 1 else 's'}"
+            reason = f"given back {times} since {from_ms(refusal.since_ms)}, last by {refusal.last}"
         tags = tuple(ref.removeprefix(TAG) for ref in found.refs if ref.startswith(TAG))
         try:
             head = self.codec.head(found.id, found.body)
@@ -207,7 +212,12 @@ class Catalogue:
             JobLookupError: there is no such job.
         """
         refs = tuple(f"{TAG}{tag}" for tag in tags)
-        self._rewrite(job_id, lambda found: Item(job_id, None, found.body, JOB, refs), keep_due=True)
+
+        def tagged(found: Found) -> Item:
+            others = tuple(ref for ref in found.refs if not ref.startswith(TAG))
+            return Item(job_id, None, found.body, JOB, (*refs, *others))
+
+        self._rewrite(job_id, tagged, keep_due=True)
 
     def set_metadata(self, job_id: str, metadata: Mapping[str, Any]) -> None:
         """Replace what is stored beside a job: plain values.
@@ -271,8 +281,7 @@ class Catalogue:
         Raises:
             NotSerializable, Forbidden: one of them cannot be stored; nothing was.
         """
-        outcomes = self.store.schedule([self._shelf.item(job, metadata, tags) for job in jobs]).outcomes
-        return [job.id for job, outcome in zip(jobs, outcomes, strict=True) if outcome is Outcome.DUPLICATE]
+        return self._shelf.add_new(jobs, metadata, tags)
 
     def remove_jobs(self, job_ids: Sequence[str]) -> int:
         """Remove jobs in as few round trips as can be; how many were there."""
@@ -287,10 +296,7 @@ class Catalogue:
         self._rewrite(job_id, rewritten, keep_due=False)
 
     def _rewrite(self, job_id: str, make: Any, *, keep_due: bool) -> None:
-        def replace(found: Found) -> Outcome:
-            return self.store.replace(make(found), keep_due=keep_due, if_version=found.version)
-
-        if not self._shelf.change(job_id, replace, lambda _: None):
+        if not self._shelf.change(job_id, make, keep_due=keep_due):
             raise JobLookupError(job_id)
 
     # Quarantine.

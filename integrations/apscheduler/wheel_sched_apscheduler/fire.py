@@ -54,7 +54,6 @@ class Fire:
         "job_id",
         "left",
         "next_run_time",
-        "overriding",
         "planned",
         "redelivered",
         "run_times",
@@ -77,7 +76,6 @@ class Fire:
         self.left = 0  # run times that have not ended
         self.planned = False
         self.next_run_time: datetime | None = None
-        self.overriding: Any = None  # the job as somebody changed it while this fire had it
         self.handed_over = False
         self.unseen = 0  # heartbeats at which its executor did not know it
         self.finish: Finish | None = None

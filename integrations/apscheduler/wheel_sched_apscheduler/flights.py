@@ -8,7 +8,11 @@ together with the next claim where there is one:
     still running, runs again *split*: an occurrence `<run time>\\0<job id>` is stored, due when its lease would end,
                               and the job settles Next; when the run ends the occurrence is cancelled
     put back                  settle Next at its old due, or later
-    cannot be loaded          settle Held: quarantined
+    cannot be run here        settle Next after a while, or Held: see `loading`
+
+Others may change a job meanwhile. One whose record was replaced is refused by the store (OTHER_VERSION): it is read
+again, and what follows is made of the new record, at the planned run time unless that was changed. One whose id was
+taken by a new job goes on as the occurrence `<due>\\0<job id>` under the same claim (STALE): it is settled there.
 
 So an occurrence is in the store until it has ended: in the job itself while it is short, as an item of its own when it
 takes longer than `SPLIT_AFTER_S` or the next run is due. A process that dies lets the lease end, and the job or the
@@ -24,16 +28,17 @@ from __future__ import annotations
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
-from wheel_sched.store import MAX_BATCH, Done, Held, Item, Next, Outcome, Settlement
-from wheel_sched.store.operations import Alteration, Call, Change, Extend, Schedule, Settle, new_token
+from apscheduler.triggers.date import DateTrigger
+
+from wheel_sched.store import MAX_BATCH, Claimed, Done, Found, Item, Next, Outcome, Settlement
+from wheel_sched.store.operations import Alteration, Call, Change, Extend, Get, Schedule, Settle, new_token
 from wheel_sched.store.plans import shard_of
 from wheel_sched_apscheduler.codec import JobCodec, Stored
 from wheel_sched_apscheduler.fire import Fire
-from wheel_sched_apscheduler.instants import to_ms
-from wheel_sched_apscheduler.layout import JOB, OCCURRENCE, due_of, occurrence_body, occurrence_id
+from wheel_sched_apscheduler.instants import to_ms, to_us
+from wheel_sched_apscheduler.layout import JOB, OCCURRENCE, RUNNING, due_of, occurrence_body, occurrence_id
 
 SPLIT_AFTER_S = 0.05  # a job whose run is longer frees itself for its next run, and for whoever wants to change it
 ORPHANS_AT_MOST = 10_000  # ended fires whose settlement came too late, in case they come back
@@ -47,49 +52,68 @@ class Ticket:
         "claim",
         "due_ms",
         "gone",
+        "item",
         "item_id",
         "occurrence",
         "refs",
+        "running",
         "shard",
         "since",
         "split",
+        "stale",
         "stored",
+        "version",
     )
 
     def __init__(
         self,
         shard: int,
         claim: int,
-        item_id: str,
-        due_ms: int,
+        item: Claimed,
         *,
         body: bytes,
         refs: tuple[str, ...],
         stored: Stored,
-        occurrence: bool,
     ) -> None:
         self.shard = shard
         self.claim = claim
-        self.item_id = item_id  # of what is claimed; after a split, of the occurrence
-        self.due_ms = due_ms
-        self.body = body
+        self.item = item  # as it was claimed
+        self.item_id = item.id  # of what is claimed; after a split, of the occurrence
+        self.due_ms = item.due_ms
+        self.body = body  # the job's
         self.refs = refs
         self.stored = stored
-        self.occurrence = occurrence  # the claimed item is one that was split off before
+        self.version = item.version  # of the record that what follows is made of
+        self.occurrence = item.topic == OCCURRENCE  # the claimed item is one that was split off before
         self.split = False  # nothing is claimed any more; the occurrence waits for its lease's end
+        self.running = False  # others of the job's runs are under way
+        self.stale = False  # its claim was not found under its id
         self.gone = False  # nothing of it is in the store: it is handed out at most once
         self.since = time.monotonic()
 
 
+class Told(NamedTuple):
+    """What the store is told of what was claimed: of a fire, of the job of one that was split, of what is none."""
+
+    shard: int
+    claim: int
+    settlement: Settlement
+    fire: Fire | None = None
+    split: bool = False
+
+
 class Parcel:
-    """One call, the fires it settles, and what to do with the answer."""
+    """One call, what it is about (fires, what was told of them), and what to do with the answer."""
 
-    __slots__ = ("answered", "call", "fires")
+    __slots__ = ("about", "answered", "call")
 
-    def __init__(self, call: Call[Any], fires: Sequence[Fire], answered: Callable[[Any, Sequence[Fire]], None]) -> None:
+    def __init__(self, call: Call[Any], about: Sequence[Any], answered: Callable[[Any, Sequence[Any]], None]) -> None:
         self.call = call
-        self.fires = fires
+        self.about = about
         self.answered = answered
+
+
+Settlements = dict[tuple[int, int], list[Told]]
 
 
 class Flights:
@@ -99,7 +123,6 @@ class Flights:
         codec: writes the next occurrence of a job.
         shards: of the namespace.
         lease_ms: how long a claim holds without being extended.
-        may_split: whether a running job may be freed for its next run, given the fire.
         lost: called with a fire that never reached its executor, or was lost by it, and is to be handed out again.
     """
 
@@ -108,21 +131,20 @@ class Flights:
         codec: JobCodec,
         shards: int,
         lease_ms: int,
-        may_split: Callable[[Fire], bool],
         lost: Callable[[Fire], Any],
     ) -> None:
         self._codec = codec
         self._shards = shards
         self._lease_ms = lease_ms
-        self._may_split = may_split
         self._lost = lost
         self.flying: dict[str, Fire] = {}
         self._ended: deque[Fire] = deque()
         self._returned: deque[tuple[Fire, int | None]] = deque()
-        self._quarantined: deque[tuple[int, int, str, str]] = deque()
         self._young: deque[Fire] = deque()  # handed over and run again: candidates for a split, oldest first
         self._unsent: list[Parcel] = []
-        self._orphans: OrderedDict[tuple[str, int], Fire] = OrderedDict()
+        self._replaced: deque[Told] = deque()  # to be read again
+        self._again: deque[Told] = deque()  # to be told as it is
+        self._orphans: OrderedDict[tuple[str, int, int], Fire] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self.flying)
@@ -130,7 +152,7 @@ class Flights:
     @property
     def waiting(self) -> bool:
         """Whether there is something to tell the store at once."""
-        return bool(self._ended or self._returned or self._quarantined or self._unsent)
+        return bool(self._ended or self._returned or self._unsent or self._replaced or self._again)
 
     def next_split_s(self, now_s: float) -> float | None:
         """In how many seconds a running job is to be split; None = none is."""
@@ -142,32 +164,42 @@ class Flights:
         """A fire was claimed."""
         self.flying[fire.ticket.item_id] = fire
 
-    def take_back(self, item_id: str, due_ms: int, claim: int) -> bool:
+    def take_back(self, item_id: str, due_ms: int, claim: int, version: int) -> bool:
         """Whether what was claimed is a fire of this process whose lease had ended: it goes on under the new claim."""
         fire = self.flying.get(item_id)
         if fire is not None and fire.ticket.claim != claim:
             ticket = fire.ticket
-            if not fire.alive and fire.finish is None:
+            if not ticket.occurrence and not ticket.split and ticket.version != version:
+                self._set_aside(fire)  # another job of the same id
+            elif not fire.alive and fire.finish is None:
                 del self.flying[item_id]
                 self._lost(fire)
                 return False
-            if ticket.split or ticket.due_ms == due_ms:
-                ticket.claim, ticket.due_ms = claim, due_ms
+            elif ticket.split or ticket.due_ms == due_ms:
+                ticket.claim, ticket.due_ms, ticket.stale = claim, due_ms, False
                 ticket.occurrence, ticket.split = ticket.occurrence or ticket.split, False
                 return True
-        orphan = self._orphans.pop((item_id, due_ms), None)
+        orphan = self._orphans.pop((item_id, due_ms, version), None)
         if orphan is None:
             return False
-        orphan.ticket.claim = claim
+        ticket = orphan.ticket
+        ticket.claim, ticket.item_id, ticket.occurrence = claim, item_id, item_id != orphan.job_id
         self.board(orphan)
         self._ended.append(orphan)
         return True
 
+    def _set_aside(self, fire: Fire) -> None:
+        """Its id may have been taken by another job: if so, its claim has gone on under this one."""
+        ticket: Ticket = fire.ticket
+        if self.flying.get(ticket.item_id) is fire:
+            del self.flying[ticket.item_id]
+        ticket.item_id, ticket.occurrence = occurrence_id(fire.job_id, ticket.due_ms), True
+        self.flying[ticket.item_id] = fire
+
     def handed_over(self, fires: Iterable[Fire]) -> None:
         """These run, and are planned."""
         for fire in fires:
-            runs_again = fire.next_run_time is not None or fire.overriding is not None
-            if runs_again and not fire.ticket.occurrence and not fire.ticket.split:
+            if fire.next_run_time is not None and not fire.ticket.occurrence and not fire.ticket.split:
                 self._young.append(fire)
 
     def end(self, fire: Fire) -> None:
@@ -178,9 +210,9 @@ class Flights:
         """A fire is not to run now; None = at its old due. Any thread."""
         self._returned.append((fire, due_ms))
 
-    def quarantine(self, shard: int, claim: int, item_id: str, reason: str) -> None:
-        """A claimed item cannot be run here."""
-        self._quarantined.append((shard, claim, item_id, f"quarantine: {reason}"))
+    def settle(self, shard: int, claim: int, settlement: Settlement) -> None:
+        """What was claimed and is no fire. Any thread."""
+        self._again.append(Told(shard, claim, settlement))
 
     # What the store is to be told.
 
@@ -192,20 +224,21 @@ class Flights:
             split_due_ms: split also what runs again up to then. Defaults to None: only what has run for a while.
         """
         parcels, self._unsent = self._unsent, []
-        settlements: dict[tuple[int, int], list[tuple[Fire | None, Settlement]]] = {}
+        settlements: Settlements = {}
         changes: dict[int, list[tuple[Fire, Alteration]]] = {}
+        while self._again:
+            self._tell(settlements, self._again.popleft())
+        while self._replaced:
+            told = self._replaced.popleft()
+            parcels.append(Parcel(Call(told.shard, Get([told.settlement.id])), [told], self._read))
         self._gather_ended(settlements, changes)
         parcels += self._scheduled(self._gather_returned(settlements, changes))
-        while self._quarantined:
-            shard, claim, item_id, reason = self._quarantined.popleft()
-            settlements.setdefault((shard, claim), []).append((None, Held(item_id, reason)))
         parcels += self._gather_splits(settlements, server_now_ms, split_due_ms)
         for (shard, claim), settled in settlements.items():
             for at in range(0, len(settled), MAX_BATCH):
                 chosen = settled[at : at + MAX_BATCH]
-                fires = [fire for fire, _ in chosen]
-                call: Call[Any] = Call(shard, Settle(claim, [what for _, what in chosen]))
-                parcels.append(Parcel(call, fires, self._settled))  # type: ignore[arg-type]  # None = quarantined
+                call: Call[Any] = Call(shard, Settle(claim, [told.settlement for told in chosen]))
+                parcels.append(Parcel(call, chosen, self._settled))
         for shard, changed in changes.items():
             for at in range(0, len(changed), MAX_BATCH):
                 part = changed[at : at + MAX_BATCH]
@@ -213,13 +246,17 @@ class Flights:
                 parcels.append(Parcel(call, [fire for fire, _ in part], self._changed))
         return parcels
 
+    @staticmethod
+    def _tell(settlements: Settlements, told: Told) -> None:
+        settlements.setdefault((told.shard, told.claim), []).append(told)
+
     def keep(self, parcels: Iterable[Parcel]) -> None:
         """Their answers were lost: repeat them as they are."""
         self._unsent.extend(parcels)
 
     def _gather_ended(
         self,
-        settlements: dict[tuple[int, int], list[tuple[Fire | None, Settlement]]],
+        settlements: Settlements,
         changes: dict[int, list[tuple[Fire, Alteration]]],
     ) -> None:
         early = []
@@ -231,29 +268,46 @@ class Flights:
             elif ticket.split:
                 changes.setdefault(ticket.shard, []).append((fire, Alteration(ticket.item_id, "c")))
             else:
-                settlements.setdefault((ticket.shard, ticket.claim), []).append((fire, self._after(fire)))
+                self._tell(settlements, Told(ticket.shard, ticket.claim, self._after(fire), fire))
         self._ended.extend(early)
 
     def _after(self, fire: Fire) -> Settlement:
         """What follows an unsplit fire that has ended."""
         ticket: Ticket = fire.ticket
-        if ticket.occurrence or (fire.next_run_time is None and fire.overriding is None):
+        if ticket.occurrence:
             return Done(ticket.item_id)
-        return self._successor(fire)
+        if fire.next_run_time is not None:
+            return self._successor(fire)
+        # of one that runs once everybody knows that this is its end: no need to look whether it was changed
+        once = type(ticket.stored.job.trigger) is DateTrigger
+        return Done(ticket.item_id, None if once else ticket.version)
 
-    def _successor(self, fire: Fire) -> Next:
+    def _successor(self, fire: Fire, *, running: bool = False) -> Next:
         ticket: Ticket = fire.ticket
-        if fire.overriding is not None:
-            body = self._codec.encode(fire.overriding, ticket.stored.metadata)
-            moment = fire.overriding.next_run_time
-        else:
+        moment = fire.next_run_time
+        body = self._codec.advanced(ticket.stored, moment)
+        refs = (*ticket.refs, RUNNING) if running or ticket.running else ticket.refs
+        return Next(ticket.item_id, due_of(moment), body, JOB, refs, version=ticket.version)
+
+    def _merged(self, fire: Fire, found: Found, running: bool) -> Settlement:
+        """What follows a job whose record was replaced: at its own run time if that was changed, else as planned."""
+        ticket: Ticket = fire.ticket
+        moment = self._codec.next_run_time(found.body)
+        body = found.body
+        if moment is not None and to_us(moment) == to_us(fire.scheduled):
             moment = fire.next_run_time
-            body = self._codec.advanced(ticket.stored, moment)
-        return Next(ticket.item_id, due_of(moment), body, JOB, ticket.refs)
+            if moment is None:
+                return Done(found.id, found.version)
+            body = self._codec.moved(found.id, found.body, moment)
+        ticket.version = found.version
+        refs = tuple(ref for ref in found.refs if ref != RUNNING)
+        if running or ticket.running:
+            refs += (RUNNING,)
+        return Next(found.id, due_of(moment), body, JOB, refs, version=found.version)
 
     def _gather_returned(
         self,
-        settlements: dict[tuple[int, int], list[tuple[Fire | None, Settlement]]],
+        settlements: Settlements,
         changes: dict[int, list[tuple[Fire, Alteration]]],
     ) -> dict[int, list[Item]]:
         """The answer: what has left the store already, and is to be put into it again."""
@@ -267,7 +321,7 @@ class Flights:
             elif ticket.split:
                 changes.setdefault(ticket.shard, []).append((fire, Alteration(ticket.item_id, "r", due)))
             else:
-                settlements.setdefault((ticket.shard, ticket.claim), []).append((fire, Next(ticket.item_id, due)))
+                self._tell(settlements, Told(ticket.shard, ticket.claim, Next(ticket.item_id, due), fire))
         return again
 
     def _scheduled(self, items: dict[int, list[Item]]) -> list[Parcel]:
@@ -281,7 +335,7 @@ class Flights:
 
     def _gather_splits(
         self,
-        settlements: dict[tuple[int, int], list[tuple[Fire | None, Settlement]]],
+        settlements: Settlements,
         server_now_ms: int,
         split_due_ms: int | None,
     ) -> list[Parcel]:
@@ -290,13 +344,13 @@ class Flights:
         chosen: dict[int, list[tuple[Fire, Item]]] = {}
         for fire in young:
             ticket: Ticket = fire.ticket
-            if fire.finish is not None or ticket.split or self.flying.get(ticket.item_id) is not fire:
+            if fire.finish is not None or ticket.split or ticket.occurrence or fire.next_run_time is None:
                 continue
-            if fire.next_run_time is None and fire.overriding is None:
-                continue  # removed meanwhile
+            if self.flying.get(ticket.item_id) is not fire:
+                continue
             next_due = due_of(fire.next_run_time)
             due = split_due_ms is not None and next_due is not None and next_due <= split_due_ms
-            if not (ticket.since <= oldest or due or fire.overriding is not None) or not self._may_split(fire):
+            if ticket.since > oldest and not due:
                 self._young.append(fire)
                 continue
             item = self._occurrence(fire, server_now_ms + self._lease_ms)
@@ -305,7 +359,9 @@ class Flights:
         for shard, pairs in chosen.items():
             for fire, item in pairs:
                 ticket = fire.ticket
-                settlements.setdefault((shard, ticket.claim), []).append((None, self._successor(fire)))
+                self._tell(
+                    settlements, Told(shard, ticket.claim, self._successor(fire, running=True), fire, split=True)
+                )
                 self.flying.pop(ticket.item_id, None)
                 ticket.item_id, ticket.split = item.id, True
                 self.flying[item.id] = fire
@@ -322,7 +378,7 @@ class Flights:
 
     def heartbeats(self, server_now_ms: int, alive: Callable[[Fire], bool]) -> list[Parcel]:
         """Calls that extend the leases of what is still running here."""
-        held: dict[tuple[int, int], list[str]] = {}
+        held: dict[tuple[int, int], list[tuple[Fire, str]]] = {}
         split: dict[int, list[Alteration]] = {}
         for fire in list(self.flying.values()):
             ticket: Ticket = fire.ticket
@@ -332,12 +388,16 @@ class Flights:
                 beat = Alteration(ticket.item_id, "r", server_now_ms + self._lease_ms)
                 split.setdefault(ticket.shard, []).append(beat)
             else:
-                held.setdefault((ticket.shard, ticket.claim), []).append(ticket.item_id)
+                place = held.setdefault((ticket.shard, ticket.claim), [])
+                place.append((fire, ticket.item_id))
+                if ticket.stale and not ticket.occurrence:
+                    place.append((fire, occurrence_id(fire.job_id, ticket.due_ms)))
         parcels = []
-        for (shard, claim), ids in held.items():
-            for at in range(0, len(ids), MAX_BATCH):
-                call: Call[Any] = Call(shard, Extend(claim, ids[at : at + MAX_BATCH], self._lease_ms))
-                parcels.append(Parcel(call, [], self._ignored))
+        for (shard, claim), pairs in held.items():
+            for at in range(0, len(pairs), MAX_BATCH):
+                part = pairs[at : at + MAX_BATCH]
+                call: Call[Any] = Call(shard, Extend(claim, [item_id for _, item_id in part], self._lease_ms))
+                parcels.append(Parcel(call, part, self._extended))
         for shard, beats in split.items():
             for at in range(0, len(beats), MAX_BATCH):
                 call = Call(shard, Change(beats[at : at + MAX_BATCH], ""))
@@ -346,18 +406,56 @@ class Flights:
 
     # Answers.
 
-    def _settled(self, answer: Any, fires: Sequence[Fire | None]) -> None:
-        for fire, outcome in zip(fires, answer.outcomes, strict=True):
+    def _settled(self, answer: Any, about: Sequence[Told]) -> None:
+        for told, outcome in zip(about, answer.outcomes, strict=True):
+            fire = told.fire
             if fire is None:
+                if outcome is Outcome.OTHER_VERSION:  # perhaps it is no longer what could not be run
+                    self.settle(told.shard, told.claim, Next(told.settlement.id, 0))
                 continue
             ticket: Ticket = fire.ticket
-            if self.flying.get(ticket.item_id) is fire:
-                del self.flying[ticket.item_id]
-            if outcome is Outcome.STALE and fire.finish is not None:
-                # its lease had ended: should it come back to this process, it has run already
-                self._orphans[ticket.item_id, ticket.due_ms] = fire
-                while len(self._orphans) > ORPHANS_AT_MOST:
-                    self._orphans.popitem(last=False)
+            if outcome is Outcome.OTHER_VERSION:
+                self._replaced.append(told)
+            elif told.split:
+                if outcome is Outcome.STALE and told.settlement.id == fire.job_id:
+                    # if its id was taken, the run lies twice beside it: as it was set aside, and as it was split
+                    aside = occurrence_id(fire.job_id, ticket.due_ms)
+                    self._again.append(told._replace(settlement=Done(aside)))
+            elif outcome is Outcome.STALE and not ticket.occurrence:
+                self._set_aside(fire)
+                before = told.settlement
+                settlement: Settlement = Done(ticket.item_id)
+                if isinstance(before, Next) and before.body is None:  # it was put back
+                    settlement = Next(ticket.item_id, before.due_ms)
+                self._again.append(told._replace(settlement=settlement))
+            else:
+                self._landed(fire, outcome)
+
+    def _landed(self, fire: Fire, outcome: Outcome) -> None:
+        ticket: Ticket = fire.ticket
+        if self.flying.get(ticket.item_id) is fire:
+            del self.flying[ticket.item_id]
+        if outcome is Outcome.STALE and fire.finish is not None:
+            # its lease had ended: should it come back to this process, it has run already
+            for item_id in {ticket.item_id, ticket.item.id}:
+                self._orphans[item_id, ticket.due_ms, ticket.version] = fire
+            while len(self._orphans) > ORPHANS_AT_MOST:
+                self._orphans.popitem(last=False)
+
+    def _read(self, answer: Any, about: Sequence[Told]) -> None:
+        """A job that was changed while it was in flight, as it is now."""
+        for told, found in zip(about, answer, strict=True):
+            settlement = told.settlement  # of what is no longer ours: the store will say so
+            if told.fire is not None and found is not None and found.state == "fly":
+                settlement = self._merged(told.fire, found, told.split)
+            self._again.append(told._replace(settlement=settlement))
+
+    def _extended(self, answer: Any, about: Sequence[tuple[Fire, str]]) -> None:
+        for (fire, item_id), outcome in zip(about, answer.outcomes, strict=True):
+            if item_id == fire.ticket.item_id:
+                fire.ticket.stale = outcome is Outcome.STALE
+            elif outcome is not Outcome.STALE and not fire.ticket.split:
+                self._set_aside(fire)
 
     def _changed(self, _: Any, fires: Sequence[Fire]) -> None:
         for fire in fires:
@@ -372,8 +470,3 @@ class Flights:
 def shard_for(job_id: str, shards: int) -> int:
     """The shard a job lies in."""
     return shard_of(job_id, shards)
-
-
-def next_run_of(fire: Fire) -> datetime | None:
-    """When a fire's job runs again, as far as this process knows."""
-    return fire.overriding.next_run_time if fire.overriding is not None else fire.next_run_time

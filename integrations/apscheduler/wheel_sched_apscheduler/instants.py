@@ -1,17 +1,36 @@
-"""Aware datetimes and whole milliseconds: due times round up, now rounds down, so nothing is ever due early."""
+"""Aware datetimes as instants: integers count, wall clocks do not.
+
+Python compares and subtracts two datetimes of one time zone by what the clock on the wall shows. In autumn that clock
+goes back: 02:35 of summer time is earlier than 02:30 of winter time, and Python says later. So datetimes that come from
+jobs are compared by `to_us` or after `in_utc`, everywhere in this package. In milliseconds due times round up and now
+rounds down, so nothing is ever due early.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _US = timedelta(microseconds=1)
+_FIRST_MS = (datetime.min.replace(tzinfo=UTC) - EPOCH) // timedelta(milliseconds=1)
+_LAST_MS = (datetime.max.replace(tzinfo=UTC) - EPOCH) // timedelta(milliseconds=1)
 
 
 def to_us(moment: datetime) -> int:
     """Microseconds since 1970, exact also before it and for every time zone."""
     delta = moment - EPOCH
     return (delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds
+
+
+def in_utc(moment: datetime) -> datetime:
+    """The same instant on a clock that never goes back."""
+    return moment.astimezone(UTC)
+
+
+def earliest(moments: Iterable[datetime | None]) -> datetime | None:
+    """The earliest instant of those that are one, in UTC."""
+    return min((in_utc(moment) for moment in moments if moment is not None), default=None)
 
 
 def to_ms(moment: datetime) -> int:
@@ -30,5 +49,5 @@ def from_us(us: int) -> datetime:
 
 
 def from_ms(ms: int) -> datetime:
-    """The moment in UTC."""
-    return EPOCH + timedelta(milliseconds=ms)
+    """The moment in UTC; beyond what a calendar has, its first or last."""
+    return EPOCH + timedelta(milliseconds=min(max(ms, _FIRST_MS), _LAST_MS))

@@ -1,7 +1,8 @@
 """The keeper: the thread that tells the store how fires ended, extends leases, and the one that hears of earlier jobs.
 
 A pass of the scheduler carries ends along with its claim; the keeper is for the time when there is no pass. It lingers
-for a moment, so that many ends make one round trip.
+for a moment, so that many ends make one round trip. It is also who waits for a store that is away when the scheduler
+starts, and opens it when it answers.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from wheel_sched.store import DelayStore
 LINGER_S = 0.01  # what has ended waits so long for company, or for the scheduler's next pass
 BLOCK_MS = 20_000  # of a read on the markers; it comes back at once when there is something
 RETRY_S = 0.5
+OPEN_AGAIN_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)  # between two tries to open the store
 TRIES_AT_END = 3
 PATIENCE_S = 5.0  # how long `stop` waits for the last words
 
@@ -28,30 +30,53 @@ class Keeper:
     """See the module.
 
     Args:
-        store: whose markers are heard.
+        store: the store whose markers are heard, opened if need be.
         flush: tells the store what there is to tell.
         beat: extends leases.
         nap_s: how long nothing is to be told; None = until `look`.
         heard: called with the due of an earlier job, from the listener's thread.
+        opened: called when a store that was away at the start is there, from the keeper's thread; again if it raises.
         beat_every_s: between two heartbeats.
     """
 
     def __init__(
         self,
-        store: DelayStore,
+        store: Callable[[], DelayStore],
         flush: Callable[[], None],
         beat: Callable[[], None],
         nap_s: Callable[[], float | None],
         heard: Callable[[int], None],
+        opened: Callable[[], None],
         beat_every_s: float,
     ) -> None:
+        self._store, self._heard, self._opened = store, heard, opened
         self._flush, self._beat, self._nap_s = flush, beat, nap_s
         self._beat_every_s = beat_every_s
         self._looked = threading.Event()
         self._stopping = threading.Event()
         self._may_end: Callable[[], bool] = lambda: True
         self._then: Callable[[], None] = lambda: None
+        self._listener: Listener | None = None
+        self._thread = threading.Thread(target=self._keep, name="wheel-sched-keeper", daemon=True)
+
+    def start(self) -> None:
+        """Start both threads; that of the listener later, if the store is away.
+
+        Raises:
+            StoreError: the store is there and cannot be used.
+        """
+        try:
+            self._listen()
+        except StoreError as error:
+            if not error.transient:
+                raise
+            logger.warning("The store does not answer yet; jobs run when it does: %s", error)
+        self._thread.start()
+
+    def _listen(self) -> None:
+        store = self._store()
         marks = {window.shard: window.mark for window in store.windows(0, 0)}
+        heard = self._heard
         self._listener = Listener(
             store.backend,
             marks,
@@ -59,12 +84,26 @@ class Keeper:
             lambda _: heard(0),  # the connection was lost: look whether something was missed
             BLOCK_MS,
         )
-        self._thread = threading.Thread(target=self._keep, name="wheel-sched-keeper", daemon=True)
-
-    def start(self) -> None:
-        """Start both threads."""
         self._listener.start()
-        self._thread.start()
+
+    def _wait_for_store(self) -> None:
+        """Until it is open, or we are to stop."""
+        failures = 0
+        while not self._stopping.is_set():
+            try:
+                if self._listener is None:
+                    self._listen()
+                self._opened()
+            except Exception as error:  # what is wrong may be mended meanwhile, whatever it is
+                transient = isinstance(error, StoreError) and error.transient
+                logger.log(logging.DEBUG if transient else logging.ERROR, "The store cannot be opened yet: %s", error)
+                self._stopping.wait(OPEN_AGAIN_S[min(failures, len(OPEN_AGAIN_S) - 1)])
+                failures += 1
+                continue
+            logger.info("The store is there; jobs run")
+            break
+        if self._stopping.is_set() and self._listener is not None:
+            self._listener.stop()
 
     def look(self) -> None:
         """There may be something to tell. Any thread, never blocks."""
@@ -74,13 +113,16 @@ class Keeper:
     def stop(self, *, until: Callable[[], bool], then: Callable[[], None]) -> None:
         """End when `until` holds and everything is told, then call `then`; waits for it unless something still runs."""
         self._may_end, self._then = until, then
-        self._listener.stop()
         self._stopping.set()
+        if self._listener is not None:
+            self._listener.stop()
         self._looked.set()
         if until() and self._thread is not threading.current_thread():
             self._thread.join(PATIENCE_S)
 
     def _keep(self) -> None:
+        if self._listener is None:
+            self._wait_for_store()
         beat_at = time.monotonic() + self._beat_every_s
         failures = 0
         while True:

@@ -5,7 +5,8 @@
                                                                under its own id where jobs are signed
     topic worker        a process with long runs under way, parked: its host, pid and fires
     topic history       ends, some fifty an item, among the dead and capped like these
-    refs                tag:<tag> of a job, run:<job id> of an occurrence, workers of a worker
+    refs                tag:<tag> of a job, run:<job id> of an occurrence, workers of a worker; running of a job of
+                        which a run lies beside it, or did when it was written; those of `loading`
 
 A paused job is parked (`held` without due), a quarantined one held with its reason. Run times before 1970 are due at
 once: scores of a store start there.
@@ -26,6 +27,7 @@ HISTORY = "history"
 WORKER = "worker"
 TAG = "tag:"
 WORKERS = "workers"
+RUNNING = "running"
 
 
 def due_of(moment: datetime | None) -> int | None:

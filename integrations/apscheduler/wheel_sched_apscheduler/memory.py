@@ -28,7 +28,7 @@ from wheel_sched_apscheduler.bracket import BracketStore
 from wheel_sched_apscheduler.claimed_job import claimed
 from wheel_sched_apscheduler.entries import JobState
 from wheel_sched_apscheduler.fire import Finish, Fire, bare_fire
-from wheel_sched_apscheduler.instants import floor_ms, from_ms, from_us, to_us
+from wheel_sched_apscheduler.instants import earliest, floor_ms, from_ms, from_us, to_us
 from wheel_sched_apscheduler.memory_catalogue import MemoryCatalogue
 from wheel_sched_apscheduler.misfire import MISFIRES, Misfire, grace_after_claim
 from wheel_sched_apscheduler.overdue import Overdue
@@ -110,8 +110,7 @@ class WheelJobStore(MemoryCatalogue, BracketStore):
 
     def get_next_run_time(self) -> datetime | None:
         """When to come again; within a pass also what was put back in it counts."""
-        moments = [moment for moment in (super().get_next_run_time(), self._head()) if moment is not None]
-        return min(moments, default=None)
+        return earliest([super().get_next_run_time(), self._head()])
 
     def _ordered(self) -> list[tuple[Any, JobState]]:
         with self._lock:
@@ -161,7 +160,9 @@ class WheelJobStore(MemoryCatalogue, BracketStore):
             if slot is None:
                 raise JobLookupError(job.id)
             slot.job = job
-            slot.fire = None  # what a fire has planned meanwhile no longer holds
+            if slot.fire is not None and job.next_run_time == slot.fire.scheduled:
+                return  # under way, and to come again as its fire will plan it
+            slot.fire = None
             self._arm(slot)
 
     def _remove(self, job_id: str) -> None:
@@ -253,8 +254,8 @@ class WheelJobStore(MemoryCatalogue, BracketStore):
                 if slot.fire is not fire:
                     continue  # changed or removed meanwhile
                 slot.fire = None
-                if fire.overriding is not None:
-                    slot.job = fire.overriding
+                if slot.job.next_run_time != fire.scheduled:
+                    pass  # somebody is changing it, and will say so
                 elif fire.next_run_time is None:
                     if self._slots.get(fire.job_id) is slot:
                         del self._slots[fire.job_id]

@@ -25,6 +25,7 @@ from wheel_sched_apscheduler.entries import (
     record_of,
 )
 from wheel_sched_apscheduler.fire import Fire
+from wheel_sched_apscheduler.instants import to_us
 
 
 class MemoryCatalogue:
@@ -111,12 +112,7 @@ class MemoryCatalogue:
             start = int(cursor or 0)
         except ValueError as error:
             raise Rejected(f"expected a cursor from an earlier page, got: {cursor!r}; nothing was changed") from error
-        chosen = [
-            entry
-            for entry in self.entries(state)
-            if (since is None or (entry.next_run_time is not None and entry.next_run_time >= since))
-            and (until is None or (entry.next_run_time is not None and entry.next_run_time <= until))
-        ]
+        chosen = [entry for entry in self.entries(state) if _between(entry.next_run_time, since, until)]
         end = start + limit
         return JobPage(chosen[start:end], str(end) if end < len(chosen) else None)
 
@@ -195,3 +191,11 @@ class MemoryCatalogue:
         """The last ends, newest first; in whatever order the events came."""
         owner = owner_name()
         return newest((record_of(fire, owner) for fire in list(self._past) if job_id in (None, fire.job_id)), limit)
+
+
+def _between(moment: datetime | None, since: datetime | None, until: datetime | None) -> bool:
+    """Whether it lies in the span, both ends included; None only in the one without ends."""
+    if moment is None:
+        return since is None and until is None
+    at_us = to_us(moment)
+    return (since is None or at_us >= to_us(since)) and (until is None or at_us <= to_us(until))

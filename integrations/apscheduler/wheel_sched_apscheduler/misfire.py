@@ -6,8 +6,10 @@ second drops most of a burst. Here the clock is read once, when the job is claim
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Literal
+
+from wheel_sched_apscheduler.instants import to_us
 
 Misfire = Literal["lenient", "claim", "stock"]
 MISFIRES: tuple[Misfire, ...] = ("lenient", "claim", "stock")
@@ -29,4 +31,4 @@ def grace_after_claim(job: Any, now: datetime, misfire: Misfire) -> int | None:
         return grace_s
     if misfire == "lenient" and grace_s == STOCK_GRACE_S:
         return None
-    return None if now - job.next_run_time <= timedelta(seconds=grace_s) else grace_s
+    return None if to_us(now) - to_us(job.next_run_time) <= grace_s * 1_000_000 else grace_s

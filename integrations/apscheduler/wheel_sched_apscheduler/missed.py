@@ -8,12 +8,14 @@ and is the job's next run time: it need not be asked for that again.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from math import floor
 from typing import Any
 
 from apscheduler.triggers.cron import CronTrigger
 from apscheduler.triggers.interval import IntervalTrigger
+
+from wheel_sched_apscheduler.instants import in_utc, to_us
 
 _NEAR = timedelta(seconds=2)  # fewer missed runs than a search would cost
 
@@ -21,7 +23,7 @@ _NEAR = timedelta(seconds=2)  # fewer missed runs than a search would cost
 def missed_runs(job: Any, now: datetime) -> tuple[list[datetime], datetime | None]:
     """The run times of `job` from its next one up to `now`, in order, of a coalesced job the last one alone; and the
     first run time after `now`, None when there is none."""
-    now = now.astimezone(UTC)  # of one zone, Python compares wall clocks, which run twice through a fold
+    now = in_utc(now)
     moment: datetime | None = job.next_run_time
     if moment is None or moment > now:
         return [], moment
@@ -56,6 +58,6 @@ def _late_start(trigger: Any, first: datetime, now: datetime) -> datetime:
         while now - back > first:
             moment = trigger.get_next_fire_time(None, now - back)
             if moment is not None and moment <= now:
-                return moment if moment > first else first
+                return moment if to_us(moment) > to_us(first) else first
             back *= 2
     return first

@@ -17,30 +17,31 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
-from apscheduler.job import Job
-
-from wheel_sched.errors import ConfigError, StoreError
-from wheel_sched.store import Claim, Claimed, DelayStore, open_store
+from wheel_sched.errors import ConfigError, StoreError, StoreUnavailable
+from wheel_sched.store import Claim, DelayStore, open_store
 from wheel_sched.store.operations import Call, ClaimDue, new_token
 from wheel_sched_apscheduler.at_most_once import settled_first
 from wheel_sched_apscheduler.bracket import BracketStore
 from wheel_sched_apscheduler.catalogue import Catalogue
 from wheel_sched_apscheduler.chronicle import Chronicle
-from wheel_sched_apscheduler.claimed_job import ClaimedJob, dress
-from wheel_sched_apscheduler.codec import JobCodec, Unreadable
-from wheel_sched_apscheduler.fire import Finish, Fire, bare_fire
-from wheel_sched_apscheduler.flights import Flights, Parcel, Ticket
-from wheel_sched_apscheduler.instants import floor_ms, from_ms, to_ms
+from wheel_sched_apscheduler.codec import JobCodec
+from wheel_sched_apscheduler.codec.secret import secret_for, warn_once
+from wheel_sched_apscheduler.codec.signing import Secret
+from wheel_sched_apscheduler.fire import Finish, Fire
+from wheel_sched_apscheduler.flights import Flights, Parcel
+from wheel_sched_apscheduler.instants import floor_ms, from_ms, in_utc, to_ms, to_us
 from wheel_sched_apscheduler.keeper import Keeper
 from wheel_sched_apscheduler.lasting import LastingStore
-from wheel_sched_apscheduler.layout import OCCURRENCE, job_id_of, read_occurrence
-from wheel_sched_apscheduler.misfire import MISFIRES, Misfire, grace_after_claim
+from wheel_sched_apscheduler.loading import Loading
+from wheel_sched_apscheduler.misfire import MISFIRES, Misfire
 from wheel_sched_apscheduler.passes import Batch
+from wheel_sched_apscheduler.room import SCOPES, InstancesScope, keep_to_limits
 from wheel_sched_apscheduler.shelf import Shelf
+from wheel_sched_apscheduler.waiting_room import WaitingRoom
 
 Delivery = Literal["at_least_once", "at_most_once"]
 NAMESPACE = "apscheduler"
@@ -61,16 +62,21 @@ class RedisWheelJobStore(Catalogue, BracketStore):
         shards: fixed when the namespace is created; more than one spreads it over a cluster. Defaults to 1.
         durability: what a write waits for, see docs/guarantees.md. Defaults to "everysec".
         codec: how jobs are written; instead of the next five. Defaults to None.
-        allow, triggers, aliases, secret, allow_pickle: see `JobCodec`.
+        allow, triggers, aliases, allow_pickle: see `JobCodec`.
+        secret: signs the jobs, see `JobCodec`. Defaults to None: the environment's WHEEL_SCHED_SECRET, over a folder
+            (`embedded:`) one that is kept in it, else jobs are not signed.
         lease_s: how long after a process died its jobs are handed out again. Defaults to 30.
         delivery: "at_most_once" settles an occurrence before it runs, so that a crash loses it. Defaults to
             "at_least_once".
         misfire: from when lateness counts, see `misfire`. Defaults to "lenient".
-        global_max_instances: count `max_instances` over all processes: an occurrence for which there is no room waits.
-            Defaults to False: per process, as stock.
+        max_instances_scope: over what `max_instances` is counted: "store", all processes; "process", each for itself,
+            as stock does. Defaults to "store".
         batch: how many jobs one pass hands over at most. Defaults to 200.
         max_sleep_s: how long a scheduler sleeps at most, should a wake-up be lost. Defaults to 10.
         history: how many items of ends are kept, of up to 50 ends each; 0 = none. Defaults to 1000.
+        quarantine_refusals, quarantine_after_s: what a process cannot run (a function, an executor or a secret it
+            does not have) it gives back for others; so many times at least, and for so long, until the job is
+            quarantined. Defaults to 10 and 600.
 
     Raises:
         ConfigError: with all that is wrong; nothing was opened.
@@ -86,18 +92,20 @@ class RedisWheelJobStore(Catalogue, BracketStore):
         shards: int = 1,
         durability: str = "everysec",
         codec: JobCodec | None = None,
-        allow: Iterable[str] | None = None,
+        allow: Iterable[str | Callable[..., Any]] | None = None,
         triggers: Iterable[type] = (),
         aliases: Mapping[str, str] | None = None,
-        secret: str | bytes | Sequence[str | bytes] | None = None,
+        secret: Secret | None = None,
         allow_pickle: bool = False,
         lease_s: float = 30.0,
         delivery: Delivery = "at_least_once",
         misfire: Misfire = "lenient",
-        global_max_instances: bool = False,
+        max_instances_scope: InstancesScope = "store",
         batch: int = 200,
         max_sleep_s: float = 10.0,
         history: int = 1000,
+        quarantine_refusals: int = 10,
+        quarantine_after_s: float = 600.0,
     ) -> None:
         super().__init__()
         problems = []
@@ -107,6 +115,8 @@ class RedisWheelJobStore(Catalogue, BracketStore):
             problems.append(f"expected lease_s to be from 0.1 to 86400 (seconds), got: {lease_s!r}")
         if delivery not in ("at_least_once", "at_most_once"):
             problems.append(f"expected delivery to be at_least_once or at_most_once, got: {delivery!r}")
+        if max_instances_scope not in SCOPES:
+            problems.append(f"expected max_instances_scope to be store or process, got: {max_instances_scope!r}")
         if misfire not in MISFIRES:
             problems.append(f"expected misfire to be one of {', '.join(MISFIRES)}, got: {misfire!r}")
         if type(batch) is not int or not 1 <= batch <= 500:
@@ -115,23 +125,30 @@ class RedisWheelJobStore(Catalogue, BracketStore):
             problems.append(f"expected max_sleep_s to be from 0.01 to 3600 (seconds), got: {max_sleep_s!r}")
         if type(history) is not int or history < 0:
             problems.append(f"expected history to be a whole number from 0 up, got: {history!r}")
+        if type(quarantine_refusals) is not int or quarantine_refusals < 1:
+            problems.append(f"expected quarantine_refusals to be a whole number from 1, got: {quarantine_refusals!r}")
+        if not 0 <= quarantine_after_s <= 86_400 * 365:
+            problems.append(f"expected quarantine_after_s to be from 0 to a year, got: {quarantine_after_s!r}")
         if problems:
             raise ConfigError(problems)
-        self.codec = codec or JobCodec(
-            allow=allow, triggers=triggers, aliases=aliases, secret=secret, allow_pickle=allow_pickle
-        )
         self._target = client if client is not None else url or "redis://localhost:6379/0"
+        self.codec = codec or JobCodec(
+            allow=allow,
+            triggers=triggers,
+            aliases=aliases,
+            secret=secret if secret is not None else secret_for(self._target if store is None else store),
+            allow_pickle=allow_pickle,
+        )
         self._settings: dict[str, Any] = {"namespace": namespace, "shards": shards, "durability": durability}
         self._store = store
         self._owns_store = store is None
         self._lease_ms = int(lease_s * 1000)
         self._delivery: Delivery = delivery
-        self._misfire: Misfire = misfire
-        self._global_max_instances = global_max_instances
+        self._counts_all = max_instances_scope == "store"
         self._batch = batch
         self._max_sleep_s = max_sleep_s
         self._shards = shards if store is None else store.shards
-        self._flights = Flights(self.codec, self._shards, self._lease_ms, self._may_split, self._forget)
+        self._flights = Flights(self.codec, self._shards, self._lease_ms, self._forget)
         self._io = threading.RLock()  # one conversation about claims at a time
         self._opening = threading.Lock()
         self._claim_tokens = [new_token() for _ in range(self._shards)]
@@ -140,7 +157,9 @@ class RedisWheelJobStore(Catalogue, BracketStore):
         self._pass_until_s = 0.0  # so long a pass is expected to come, on the monotonic clock
         self._planned_ms: int | None = None  # when the scheduler will come without being woken
         self._keeper: Keeper | None = None
+        self._waiting_room: WaitingRoom | None = None
         self._shelf = Shelf(self)
+        self._loading = Loading(self, misfire, quarantine_refusals, int(quarantine_after_s * 1000))
         self._chronicle = Chronicle(history, self._lease_ms)
 
     # Life.
@@ -160,23 +179,35 @@ class RedisWheelJobStore(Catalogue, BracketStore):
         return self._store
 
     def start(self, scheduler: Any, alias: str) -> None:
-        """Open the store and start the two threads.
+        """Open the store and start the two threads. A store that is away, or still loads, is waited for by one of them.
 
         Raises:
-            StoreError: see `store`; the scheduler does not start either.
+            StoreError: it is there, but cannot be used, see `store`; the scheduler does not start either.
         """
         super().start(scheduler, alias)
+        if not self.codec.signed and self._target != "memory:":
+            warn_once(self._logger, self.codec.allowed)
         self._chronicle.closing = False
-        self._keeper = Keeper(
-            self.store, self._flush_when_quiet, self.beat, self._nap_s, self._heard, self._lease_ms / 3000
+        self._waiting_room = WaitingRoom(self)
+        keeper = Keeper(
+            lambda: self.store,
+            self._flush_when_quiet,
+            self.beat,
+            self._nap_s,
+            self._heard,
+            self._waiting_room.let_in,
+            self._lease_ms / 3000,
         )
-        self._keeper.start()
+        keeper.start()
+        self._keeper = keeper
 
     def shutdown(self) -> None:
         """Tell the store what has ended. What still runs keeps its lease until it ends or the process does."""
         self._plan_rest()
         keeper, self._keeper = self._keeper, None
         self._chronicle.closing = True
+        if self._waiting_room is not None:
+            self._waiting_room.close()
         if keeper is not None:
             try:
                 self.flush()  # here and now: a process may end as soon as this returns
@@ -207,6 +238,8 @@ class RedisWheelJobStore(Catalogue, BracketStore):
         now_ms = floor_ms(now)
         with self._io:
             self._pass_until_s = time.monotonic() + AT_ONCE_S
+            if self._store is None and self._keeper is not None:  # a pass does not wait for a connection
+                return self._failed(now, StoreUnavailable("it was not there at the start"))
             try:
                 asked_ms = time.time_ns() // 1_000_000
                 parcels = self._flights.gather(self.store_now_ms(), split_due_ms=now_ms)
@@ -217,14 +250,20 @@ class RedisWheelJobStore(Catalogue, BracketStore):
             self._failures = 0
             for shard, claim in enumerate(answers):
                 self._claim_tokens[shard] = new_token()
-                fires += self._boarded(claim, shard, now)
+                fires += self._loading.board(claim, shard, now)
+            if self._counts_all:
+                try:
+                    keep_to_limits(self.store, fires)
+                except Exception as error:  # as above
+                    self.release(fires)
+                    return self._failed(now, error)
             if self._delivery == "at_most_once" and fires:
                 fires = settled_first(self, fires, now)
             more = any(len(claim.items) == limit for claim in answers)
             wake_at = now if more else self._wake_at_of(answers, asked_ms)
             self._planned_ms = to_ms(wake_at)
             self._pass_until_s = time.monotonic() + (AT_ONCE_S if more else QUIET_S)
-        fires.sort(key=lambda fire: (fire.scheduled, fire.job_id))
+        fires.sort(key=lambda fire: (to_us(fire.scheduled), fire.job_id))
         return Batch(fires, wake_at, more)
 
     def _wake_at_of(self, claims: Sequence[Claim], asked_ms: int) -> datetime:
@@ -244,55 +283,7 @@ class RedisWheelJobStore(Catalogue, BracketStore):
             self._logger.warning("The store does not answer, jobs wait until it does: %s", error)
         wait_s = RETRY_S[min(self._failures, len(RETRY_S) - 1)]
         self._failures += 1
-        return Batch([], max(now, datetime.now(UTC)) + timedelta(seconds=wait_s))
-
-    def _boarded(self, claim: Claim, shard: int, now: datetime) -> list[Fire]:
-        """The fires of a claim; what cannot be loaded is quarantined."""
-        fires = []
-        for item in claim.items:
-            if self._flights.take_back(item.id, item.due_ms, claim.number):
-                continue
-            try:
-                fires.append(self._fire_of_item(item, claim.number, shard, now))
-            except Exception as error:  # stored data may be of any shape, and so may a module that is imported
-                reason = str(error) if isinstance(error, StoreError) else f"{type(error).__name__}: {error}"
-                self._logger.error(
-                    "Job %r cannot be loaded and is quarantined: %s", job_id_of(item.id), reason, exc_info=error
-                )
-                self._flights.quarantine(shard, claim.number, item.id, reason)
-        return fires
-
-    def _fire_of_item(self, item: Claimed, claim: int, shard: int, now: datetime) -> Fire:
-        job_id = job_id_of(item.id)
-        run_times, body = None, item.body
-        occurrence = item.topic == OCCURRENCE
-        if occurrence:
-            run_times, body = read_occurrence(self.codec.unseal(item.id, item.body))
-        stored = self.codec.decode(job_id, body, Job if self.driven else ClaimedJob)
-        job = stored.job
-        if job.next_run_time is None:
-            raise Unreadable("it has no next run time, yet it was due")
-        job._scheduler, job._jobstore_alias = self._scheduler, self._alias
-        if run_times is not None:
-            run_times = [moment.astimezone(job.next_run_time.tzinfo) for moment in run_times]
-            job.next_run_time = run_times[0]
-            job.trigger = _once(run_times[-1])
-            job.misfire_grace_time = None  # it was claimed in time by whoever was lost
-        elif item.lapses:
-            job.misfire_grace_time = None  # the same
-        else:
-            job.misfire_grace_time = grace_after_claim(job, now, self._misfire)
-        redelivered = occurrence or item.lapses > 0
-        fire: Fire
-        if self.driven:
-            fire = bare_fire(job, claim, redelivered=redelivered, fixed=run_times)
-        else:
-            fire = dress(job, claim, redelivered=redelivered, fixed=run_times).fire
-        fire.ticket = Ticket(
-            shard, claim, item.id, item.due_ms, body=body, refs=item.refs, stored=stored, occurrence=occurrence
-        )
-        self._flights.board(fire)
-        return fire
+        return Batch([], max(in_utc(now), datetime.now(UTC)) + timedelta(seconds=wait_s))
 
     def hand_over(self, fires: Sequence[Fire]) -> None:
         """See `passes`."""
@@ -326,18 +317,7 @@ class RedisWheelJobStore(Catalogue, BracketStore):
             self._keeper.look()
 
     def _unknown_executor(self, fire: Fire) -> None:
-        reason = f"the scheduler has no executor {fire.job.executor!r}"
-        self._logger.error("Job %r is quarantined: %s", fire.job_id, reason)
-        self._flights.quarantine(fire.ticket.shard, fire.ticket.claim, fire.ticket.item_id, reason)
-        self._flights.flying.pop(fire.ticket.item_id, None)
-
-    def _may_split(self, fire: Fire) -> bool:
-        if not self._global_max_instances:
-            return True
-        if fire.job.max_instances == 1:
-            return False
-        most: int = fire.job.max_instances
-        return len(self.store.find(f"run:{fire.job_id}", limit=most)) + 1 < most
+        self._loading.refuse_fire(fire, f"the scheduler has no executor {fire.job.executor!r}")
 
     # What the keeper does.
 
@@ -414,7 +394,7 @@ class RedisWheelJobStore(Catalogue, BracketStore):
                 if keep:
                     self._flights.keep([parcel])
                 continue
-            parcel.answered(answer, parcel.fires)
+            parcel.answered(answer, parcel.about)
             head_ms = getattr(answer, "due_head_ms", None)
             if head_ms is not None:
                 earliest_ms = head_ms if earliest_ms is None else min(earliest_ms, head_ms)
@@ -460,18 +440,12 @@ class RedisWheelJobStore(Catalogue, BracketStore):
         Raises:
             ConflictingIdError: there is a job of that id, here or from another process; nothing was changed.
             NotSerializable, Forbidden: the job cannot be stored; nothing was.
-            StoreError: the store does not answer.
+            StoreError: the store does not answer; nothing was stored. In a scheduler's `start`, which adds what was
+                given to it before, the job is kept instead, until the store answers.
         """
-        self._shelf.add([job])
+        if self._store is not None or self._waiting_room is None or not self._waiting_room.takes(job):
+            self._shelf.add([job])
 
     def remove_all_jobs(self) -> None:
         """Remove every job; one that runs finishes and does not come again."""
         self._shelf.remove_all()
-
-
-def _once(moment: datetime) -> Any:
-    from apscheduler.triggers.date import DateTrigger
-
-    trigger = DateTrigger.__new__(DateTrigger)
-    trigger.run_date = moment
-    return trigger

@@ -19,6 +19,7 @@ from kombu.common import maybe_declare
 from kombu.exceptions import OperationalError
 
 from wheel_sched.dispatcher import Failed
+from wheel_sched_celery.dispatch_mark import marked
 from wheel_sched_celery.entities import entity_of
 from wheel_sched_celery.held_task import HeldTask
 
@@ -33,10 +34,12 @@ class BrokerLine:
 
     Args:
         app: whose broker.
+        marks: whether they come out of the store, which their messages then say. Defaults to True.
     """
 
-    def __init__(self, app: Any) -> None:
+    def __init__(self, app: Any, *, marks: bool = True) -> None:
         self._app = app
+        self._marks = marks
         self._connection: Any = None
         self._channel: Any = None
         self._tag = 0  # of the message sent last on this channel
@@ -149,7 +152,7 @@ class BrokerLine:
             task.priority,
             task.content_type,
             task.content_encoding,
-            dict(task.headers),
+            marked(task.headers, task.task_id, task.retries) if self._marks else dict(task.headers),
             task.properties_at(time.time_ns() // 1_000_000),
         )
         if self.confirms:

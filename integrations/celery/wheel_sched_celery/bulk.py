@@ -90,7 +90,8 @@ def apply_many(
     Raises:
         TypeError: arguments do not fit the task; the calls of earlier batches of 500 were sent.
         ValueError: neither `countdown` nor `eta` nor a call's own `eta`.
-        HoldRefused: the store is away and the app wants that said; it says how many calls were sent before.
+        HoldRefused: the store is away and the app wants that said; it says how many calls were sent before, and whether
+            a batch is in doubt. `Call`s with a task_id and an eta of their own can be sent again then.
         OperationalError: the store and the broker are away; what was not held was not sent.
     """
     app = task._get_app()
@@ -119,7 +120,7 @@ def _ones(
     """Each call with its id and due time."""
     if countdown is not None:
         app.amqp._verify_seconds(countdown, "countdown")
-        eta = datetime.now(UTC).astimezone(app.timezone) + timedelta(seconds=countdown)
+        eta = (datetime.now(UTC) + timedelta(seconds=countdown)).astimezone(app.timezone)
     common = None if eta is None else (maybe_make_aware(eta, app.timezone))
     common_ms = None if common is None else instant_ms(common, None)
     ids = random_uuids()
@@ -170,7 +171,8 @@ class _Bulk:
 
     def _not_held(self, items: list[Item], before: int, error: WheelSchedError) -> None:
         if self._wheel.settings.on_outage == "refuse" and isinstance(error, StoreError):
-            raise HoldRefused(f"{before} tasks were sent, the others were not: {error}") from error
+            what = f"{before} tasks were sent, none after the next {len(items)}; these {len(items)}"
+            raise HoldRefused.because(error, what) from error
         self._send_stock([decode(item.body) for item in items])
 
     def _prepare(self, producer: Any, batch: list[_One]) -> tuple[list[Item], list[HeldTask]]:
@@ -220,7 +222,7 @@ class _Bulk:
             return None
 
     def _send_stock(self, tasks: list[HeldTask]) -> None:
-        line = BrokerLine(self._wheel.app)
+        line = BrokerLine(self._wheel.app, marks=False)  # as stock sends it: a worker may take it over
         try:
             failures = [failure for failure in line.send(tasks) if failure is not None]
         finally:

@@ -14,16 +14,16 @@ import threading
 from typing import Any
 
 from celery import bootsteps
+from kombu.exceptions import OperationalError
 
 from wheel_sched.dispatcher import Dispatcher, DispatcherConfig, PushTarget
-from wheel_sched.errors import ConfigError, WheelSchedError
-from wheel_sched.store.delay_store import DelayStore
+from wheel_sched.errors import StoreUnavailable, WheelSchedError
+from wheel_sched_celery.fleet import RELEASE
 from wheel_sched_celery.publishing import TaskPublisher
 from wheel_sched_celery.wheel import Wheel, wheel_of
 
 logger = logging.getLogger("wheel_sched.celery")
 
-RELEASE = "1"  # of what workers tell each other
 RETRY_S = (0.2, 0.5, 1.0, 2.0)
 LEASE_MS = 5_000  # so late is what a worker was publishing when it died
 PUSH_BATCH = 15  # the workers ask the same server three times a task, and wait while it pushes: for half a millisecond
@@ -41,6 +41,7 @@ class EmbeddedDispatcher:
         self._wheel = wheel
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="wheel-sched-celery", daemon=True)
+        self._problem = "it has just been started"
         self.dispatcher: Dispatcher | None = None
 
     def start(self) -> None:
@@ -57,7 +58,7 @@ class EmbeddedDispatcher:
         """How it stands, for `inspect stats` and `inspect wheel_stats`."""
         dispatcher = self.dispatcher
         if dispatcher is None:
-            return {"state": "waiting for store and broker"}
+            return {"state": f"waiting: {self._problem}"}
         stats = dispatcher.stats
         return {
             "state": "running",
@@ -70,47 +71,47 @@ class EmbeddedDispatcher:
         }
 
     def _run(self) -> None:
-        store = self._open()
-        if store is None:
-            return
-        queue = self._wheel.redis_queue
-        publisher = TaskPublisher(self._wheel.app, queue)
-        try:
-            dispatcher = Dispatcher(
-                store,
-                publisher,
-                push=None if queue is None else PushTarget(),
-                config=DispatcherConfig(push_batch=PUSH_BATCH, backoff_max_ms=BACKOFF_MAX_MS, lease_ms=LEASE_MS),
-            )
-            dispatcher.start()
-            self.dispatcher = dispatcher
-            self._stopping.wait()
-            dispatcher.stop(self._wheel.settings.drain_timeout / 1000)
-        finally:
-            publisher.close()
-            store.close()
-
-    def _open(self) -> DelayStore | None:
-        """The store, once it is there and it is known whether the broker is the same server."""
-        store: DelayStore | None = None
+        """Run a dispatcher until the end; whatever keeps it from running now is tried again."""
         failures = 0
         while not self._stopping.is_set():
-            problem = "the broker is away"
             try:
-                store = store or self._wheel.open_store()
-                if self._wheel.knows_server():
-                    return store
-            except ConfigError:
-                raise
-            except (WheelSchedError, OSError) as error:
-                problem = str(error)
-            if failures == 0:
-                logger.warning("celery.dispatcher_waits: %s", problem)
-            self._stopping.wait(RETRY_S[min(failures, len(RETRY_S) - 1)])
+                self._serve()
+                return
+            except (WheelSchedError, OSError, OperationalError) as error:
+                self._wait(str(error), failures)
+            except Exception as error:  # of a client library: without this thread nothing is released any more
+                if failures == 0:
+                    logger.exception("celery.dispatcher_failed: it is tried again")
+                self._wait(repr(error), failures)
             failures += 1
-        if store is not None:
-            store.close()
-        return None
+
+    def _wait(self, problem: str, failures: int) -> None:
+        if problem != self._problem or failures == 0:
+            logger.warning("celery.dispatcher_waits: %s", problem)
+        self._problem = problem
+        self._stopping.wait(RETRY_S[min(failures, len(RETRY_S) - 1)])
+
+    def _serve(self) -> None:
+        """Dispatch until the end.
+
+        Raises:
+            Exception: store or broker is away, or anything else is wrong with them.
+        """
+        with contextlib.closing(self._wheel.open_store()) as store:
+            if not self._wheel.knows_server():
+                raise StoreUnavailable("the broker is away")
+            queue = self._wheel.redis_queue
+            with contextlib.closing(TaskPublisher(self._wheel.app, queue)) as publisher:
+                dispatcher = Dispatcher(
+                    store,
+                    publisher,
+                    push=None if queue is None else PushTarget(),
+                    config=DispatcherConfig(push_batch=PUSH_BATCH, backoff_max_ms=BACKOFF_MAX_MS, lease_ms=LEASE_MS),
+                )
+                dispatcher.start()
+                self.dispatcher = dispatcher
+                self._stopping.wait()
+                dispatcher.stop(self._wheel.settings.drain_timeout / 1000)
 
 
 class DispatcherStep(bootsteps.StartStopStep):
@@ -129,7 +130,7 @@ class DispatcherStep(bootsteps.StartStopStep):
     def create(self, w: Any) -> DispatcherStep:
         from wheel_sched_celery import remote  # the commands of workers; producers have no use for Celery's worker
 
-        remote.announce(RELEASE)
+        remote.announce(str(RELEASE))
         return self
 
     def start(self, w: Any) -> None:

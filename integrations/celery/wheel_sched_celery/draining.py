@@ -1,7 +1,8 @@
 """Emptying the store, for an uninstallation: every held task goes to the broker as stock would have sent it.
 
-`eta` stays in the message, so Celery's own workers take over the waiting. Items are claimed under a lease, published,
-confirmed and settled like any due one: a drain that dies half-way loses nothing, and is repeated.
+`eta` stays in the message, so workers take over the waiting, in memory as Celery's own do. Items are claimed under a
+lease, published, confirmed and settled like any due one: a drain that dies half-way loses nothing, and is repeated.
+What is sent carries the mark of all that the store sends, so that running workers leave it alone.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ from wheel_sched.errors import ConfigError, Rejected
 from wheel_sched.store.items import Claimed, Done, Found, Held, Next, Settlement
 from wheel_sched.store.operations import Alteration, Call, Change
 from wheel_sched_celery.broker_line import BrokerLine
+from wheel_sched_celery.fleet import ask, takers_back
 from wheel_sched_celery.held_task import HeldTask, decode
 from wheel_sched_celery.wheel import Wheel, wheel_of
 
 BATCH = 100
 LEASE_MS = 60_000
+ANSWER_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,23 +37,31 @@ class Drained:
     kept: dict[str, int]
 
 
-def drain(app: Any, *, progress: Callable[[int], None] = lambda _count: None) -> Drained:
+def drain(app: Any, *, progress: Callable[[int], None] = lambda _count: None, timeout_s: float = ANSWER_S) -> Drained:
     """Publish everything that waits, each to its queue with its `eta`.
 
     Stop the app's installed producers first, or take `install` out of them: what they hold meanwhile is drained too,
-    for as long as this runs. Workers with the integration must be stopped, or they take the tasks over again.
+    for as long as this runs. Workers may be up.
 
     Args:
         app: the Celery app, with the integration.
         progress: called with the number published so far, after each batch. Defaults to nothing.
+        timeout_s: how long workers have to say that they will not take the tasks over again. Defaults to 1.
 
     Raises:
-        ConfigError: the app has no store.
+        ConfigError: the app has no store, or a worker may take the tasks over again.
         StoreError: it is away; what was published is settled or comes back when its lease ends.
+        OperationalError: the broker is away; nothing was done.
     """
     wheel = wheel_of(app)
     if wheel is None or wheel.settings.url is None:
         raise ConfigError("drain: the app has no delay store; nothing was done")
+    up, answers = ask(app, timeout_s)
+    if takers := takers_back(up, answers):
+        raise ConfigError(
+            f"drain: {', '.join(takers)} did not say that they leave drained tasks alone (another release, or too "
+            "busy to answer): they may take them over again; stop these workers, or repeat; nothing was done"
+        )
     line = BrokerLine(app)
     drained = _Draining(wheel, line, progress)
     try:

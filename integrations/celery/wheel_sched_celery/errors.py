@@ -4,13 +4,35 @@ from __future__ import annotations
 
 from kombu.exceptions import OperationalError
 
-from wheel_sched.errors import WheelSchedError
+from wheel_sched.errors import StoreError, WheelSchedError
 
 
 class HoldRefused(WheelSchedError, OperationalError):
-    """The delay store is away and the app refuses instead of sending the stock way: nothing was sent.
+    """The delay store is away and the app refuses instead of sending the stock way.
+
+    Either nothing was sent, or the store gave no answer: then the task is in doubt, it may be held and run when it is
+    due. The text says which, and so does `in_doubt`.
 
     It is kombu's `OperationalError` too, which callers of `apply_async` catch for a broker that is away.
+
+    Args:
+        text: what happened.
+        in_doubt: whether the task may be held. Defaults to False.
     """
 
     transient = True
+
+    def __init__(self, text: str, in_doubt: bool = False) -> None:
+        super().__init__(text)
+        self.in_doubt = in_doubt
+
+    @classmethod
+    def because(cls, error: StoreError, what: str) -> HoldRefused:
+        """The error to raise after one of the store, over `what` was to be sent."""
+        if not error.in_doubt:
+            return cls(f"{what}: not sent: {error}")
+        return cls(
+            f"{what}: in doubt, the delay store gave no answer and may hold what it was sent; sent again with the same "
+            f"task_id and eta it stays one task: {error}",
+            in_doubt=True,
+        )

@@ -7,7 +7,7 @@ It lies in the store in one of two forms.
   kombu's own JSON (dates, decimals, bytes; nothing that is read is executed).
 
 Invariant: both forms lead to the same message, byte for byte that of stock Celery but for the broker's TTL, which is
-shortened by the time held. Nothing of ours is put into headers: a retry would carry it along.
+shortened by the time held, and for one header more, see `dispatch_mark`. A `HeldTask` is without it.
 Pure; any thread.
 """
 
@@ -19,12 +19,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from kombu.utils.functional import maybe_list
 from kombu.utils.json import dumps, loads
 
 from wheel_sched.errors import Rejected
 from wheel_sched.store.items import Item
 from wheel_sched.store.push_form import decode_push
+from wheel_sched_celery.dispatch_mark import unmarked
 from wheel_sched_celery.due import instant_ms, iso_of
+from wheel_sched_celery.message_identity import MessageKind
 
 NEUTRAL = b"C1"
 TAKEN_OVER = "taken-over"  # what tasks can be found by that a worker found in a queue, sent the stock way
@@ -50,6 +53,7 @@ class HeldTask:
         ttl_until_ms: when the broker's own TTL (`expiration`) ends; None = it has none.
         taken_over: whether a worker found it in a queue; only on its way into the store, which remembers it.
         one_of_many: whether an exchange may have put copies of it into other queues; likewise.
+        sent_to: exchange and routing key that it was published with, where it goes back to a queue instead; likewise.
     """
 
     task_id: str
@@ -69,26 +73,45 @@ class HeldTask:
     ttl_until_ms: int | None = None
     taken_over: bool = False
     one_of_many: bool = False
+    sent_to: tuple[str, str] | None = None
 
     @property
     def item_id(self) -> str:
         """The same for each delivery of one message, another one for each retry, each other ETA and each copy.
 
-        A task that a producer held in doubt, and then sent the stock way, is one item too when it is taken over.
+        A task that a producer held in doubt, and then sent the stock way, is one item too when it is taken over; see
+        `message_identity`.
         """
-        copy = "@" + hashlib.sha256(self.queue.encode()).hexdigest()[:12] if self.one_of_many else ""
-        return f"{bounded(self.task_id)}:{self.retries}:{self.eta_ms}{copy}"
+        kind = MessageKind(
+            self.name,
+            self.sent_to or (self.exchange, self.routing_key),
+            self.priority,
+            self.headers.get("expires"),
+            self.queue if self.one_of_many else "",
+        )
+        digest = kind.digest(self.body, self.headers)
+        return item_id_of(bounded(self.task_id), self.retries, self.eta_ms, digest)
 
     def item(self, body: bytes, lead_ms: int) -> Item:
-        """What goes into the store; it can be found by `ref_of(task_id)` and is counted under its queue."""
+        """What goes into the store; it can be found by its id and stamps and is counted under its queue."""
         return Item(
             self.item_id,
             release_ms(self.eta_ms, lead_ms),
             body,
             topic_of(self.queue or self.routing_key),
-            (ref_of(self.task_id), *((TAKEN_OVER,) if self.taken_over else ())),
+            (ref_of(self.task_id), *map(stamp_ref, self.stamps), *((TAKEN_OVER,) if self.taken_over else ())),
             bounded(self.task_id),
         )
+
+    @property
+    def stamps(self) -> list[tuple[str, Any]]:
+        """Name and value of each of its stamps."""
+        values = self.headers.get("stamps") or {}
+        return [
+            (name, value)
+            for name in self.headers.get("stamped_headers") or ()
+            for value in maybe_list(values.get(name)) or ()
+        ]
 
     def with_eta(self, eta_ms: int) -> HeldTask:
         """The same task at another time.
@@ -132,9 +155,24 @@ def release_ms(eta_ms: int, lead_ms: int) -> int:
     return max(0, -(-(eta_ms - lead_ms) // grid_ms) * grid_ms)
 
 
+def item_id_of(route: str, retries: int, eta_ms: int, digest: str) -> str:
+    """An item's id; `route` is what chooses its shard."""
+    return f"{route}:{retries}:{eta_ms}:{digest}"
+
+
+def route_of(item_id: str) -> str:
+    """The route in an item's id."""
+    return item_id.rsplit(":", 3)[0]
+
+
 def ref_of(task_id: str) -> str:
     """What a task's items are found by, see `DelayStore.find`."""
     return "task:" + bounded(task_id, _LONGEST_NAME - 5)
+
+
+def stamp_ref(stamp: tuple[str, Any]) -> str:
+    """What tasks with a stamp are found by: `revoke_by_stamped_headers` names nothing else."""
+    return "stamp:" + bounded(f"{stamp[0]}={stamp[1]}", _LONGEST_NAME - 6)
 
 
 def topic_of(queue: str) -> str:
@@ -219,7 +257,7 @@ def _from_neutral(fields: dict[str, Any]) -> HeldTask:
 def _from_push(body: bytes) -> HeldTask:
     form = decode_push(body)
     message = loads(form.pieces[0])
-    headers, properties = message["headers"], dict(message["properties"])
+    headers, properties = unmarked(message["headers"]), dict(message["properties"])
     delivery = properties.pop("delivery_info")
     encoding = properties.pop("body_encoding", None)
     properties.pop("delivery_tag", None)

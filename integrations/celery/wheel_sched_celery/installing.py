@@ -8,6 +8,7 @@ from typing import Any
 from celery.utils.imports import symbol_by_name
 
 from wheel_sched.errors import ConfigError
+from wheel_sched_celery import remote  # noqa: F401  # the `celery` program knows a command once it is registered
 from wheel_sched_celery.dispatching import DispatcherStep
 from wheel_sched_celery.producing import HoldingAMQP, holding
 from wheel_sched_celery.settings import NAMES, UNSET

@@ -28,7 +28,8 @@ from wheel_sched.store.items import Item
 from wheel_sched.store.push_form import decode_push, encode_push
 from wheel_sched_celery.argument_text import plain_repr
 from wheel_sched_celery.due import iso_of
-from wheel_sched_celery.held_task import HeldTask, bounded, ref_of, release_ms
+from wheel_sched_celery.held_task import HeldTask, bounded, item_id_of, ref_of, release_ms
+from wheel_sched_celery.message_identity import MessageKind
 
 _YEAR_9998_MS: Final = 253_339_228_800_000  # no real task is due then, so its text stands nowhere by chance
 _VARIANT: Final = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
@@ -89,6 +90,9 @@ class MessageTemplate:
         if item is None:
             raise ValueError("the store cannot take it")
         self._topic, self._lead_ms = item.topic, lead_ms
+        self._kind = MessageKind(
+            pattern.name, (pattern.exchange, pattern.routing_key), pattern.priority, headers.get("expires")
+        )
         self._eta_ms = self._release_ms = 0
         self._tags = random_uuids()
         self._target: str | None = None
@@ -144,7 +148,7 @@ class MessageTemplate:
             self._eta_ms, self._release_ms = eta_ms, release_ms(eta_ms, self._lead_ms)
         route = bounded(task_id)
         return Item(
-            f"{route}:0:{eta_ms}",
+            item_id_of(route, 0, eta_ms, self._kind.digest(body, {})),
             self._release_ms,
             text if self._target is None else encode_push("L", self._target, [text]),
             self._topic,

@@ -7,7 +7,6 @@ follow as in stock.
 
 from __future__ import annotations
 
-import logging
 import re
 import time
 from collections.abc import Callable
@@ -15,13 +14,10 @@ from typing import Any
 
 from celery.app.amqp import AMQP
 from kombu import Exchange
-from kombu.exceptions import OperationalError
 
 from wheel_sched_celery.argument_text import plain_repr
 from wheel_sched_celery.recording import eta_of, record
 from wheel_sched_celery.wheel import Wheel, wheel_of
-
-logger = logging.getLogger("wheel_sched.celery")
 
 # Celery 5.5 and later send ETA tasks for quorum queues through 28 exchanges of RabbitMQ, named so, with the delay as
 # bits in front of the routing key.
@@ -47,12 +43,8 @@ class HoldingProducer:
 
     def publish(self, body: Any, **options: Any) -> Any:
         """Hold the task, or publish it as the real producer does."""
-        if self._held:  # the task-sent event of a task that is safe already
-            try:
-                return self._producer.publish(body, **options)
-            except (OperationalError, *self._producer.connection.recoverable_connection_errors) as error:
-                logger.warning("celery.event_not_sent: the broker is away: %s", error)
-                return None
+        if self._held:  # the task-sent event; should it fail, Celery's event dispatcher keeps it, as after any publish
+            return self._producer.publish(body, **options)
         eta_ms = eta_of(body, options.get("headers"), lambda: self._wheel.app.timezone)
         if eta_ms is not None and self._hold(body, options, eta_ms):
             self._held = True

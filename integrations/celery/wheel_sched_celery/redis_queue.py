@@ -16,6 +16,7 @@ from typing import Any, Final
 from kombu.utils.json import JSONEncoder
 
 from wheel_sched.store.push_form import encode_push
+from wheel_sched_celery.dispatch_mark import marked
 from wheel_sched_celery.due import instant_ms
 from wheel_sched_celery.held_task import HeldTask
 
@@ -68,7 +69,7 @@ class RedisQueue:
             task.priority,
             task.content_type,
             task.content_encoding,
-            dict(task.headers),
+            marked(task.headers, task.task_id, task.retries),
             task.properties_at(now_ms),
         )
         channel._inplace_augment_message(message, "", task.routing_key)

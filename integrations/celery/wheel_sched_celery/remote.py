@@ -1,36 +1,50 @@
 """Remote control of workers with held tasks.
 
-`revoke`, `inspect scheduled` and `inspect query_task` see them; `inspect wheel_stats` is new.
+`revoke`, `terminate`, `revoke_by_stamped_headers`, `inspect scheduled` and `inspect query_task` see them; `inspect
+wheel_stats` is new.
 
 Celery's own commands run first and unchanged; ours take their names in the worker's registry, which is made for that.
 For apps without the integration they do nothing more.
 
-Threads: the worker's main thread; a store that is away costs at most one timeout.
+Threads: the worker's main thread. What is held is revoked by another one, since results, chords and store may take
+their time; `inspect` waits for the store.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from celery import states
 from celery.worker import control
 from celery.worker import state as worker_state
 from celery.worker.control import Panel
 from kombu.utils.functional import maybe_list
 
 from wheel_sched.errors import Rejected, WheelSchedError
-from wheel_sched.store.items import Found, Outcome
+from wheel_sched.store.items import Found
 from wheel_sched_celery.due import iso_of
+from wheel_sched_celery.fleet import RELEASE, told
 from wheel_sched_celery.held_task import bounded, decode, ref_of
-from wheel_sched_celery.wheel import Wheel, wheel_of
+from wheel_sched_celery.management import HeldTasks, WaitingTask
+from wheel_sched_celery.management.waiting_task import REVOKED
+from wheel_sched_celery.revoking import Announcer
+from wheel_sched_celery.stock_request import Unreadable, request_of
+from wheel_sched_celery.wheel import wheel_of
 
 logger = logging.getLogger("wheel_sched.celery")
 
 LIMIT = 1_000  # rows of held tasks in one reply; `celery wheel list` pages through all of them
+LIMIT_BYTES = 8 * 1024 * 1024  # of their messages
 ETA_PRIORITY = 6  # what Celery's strategy gives its timer entries
 
+# The worker's loop waits for neither store nor result backend. One thread, kept, as result backends belong to a thread;
+# a worker that stops first finishes what it was asked for.
+off_the_loop = ThreadPoolExecutor(1, "wheel-sched-control")
+
 _stock_revoke: Any = control.revoke
+_stock_revoke_by_stamped_headers: Any = control.revoke_by_stamped_headers
 _stock_scheduled: Any = control.scheduled
 _stock_query_task: Any = control.query_task
 
@@ -40,39 +54,50 @@ def announce(version: str) -> None:
     worker_state.SOFTWARE_INFO["sw_wheel"] = version
 
 
-def cancel_held(wheel: Wheel, task_id: str) -> int:
-    """Remove every held message of a task; how many were removed. One on its way out is not stopped any more.
-
-    Raises:
-        StoreError: the store is away.
-    """
-    store = wheel.store
-    ids = store.find(ref_of(task_id))
-    return store.cancel(ids, route=bounded(task_id)).count(Outcome.DONE) if ids else 0
-
-
 def revoke(state: Any, task_id: Any, terminate: bool = False, signal: Any = None, **options: Any) -> Any:
     """Revoke task by task id (or list of ids)."""
     task_ids = list(maybe_list(task_id) or [])
     reply = _stock_revoke(state, task_id, terminate, signal, **options)
-    wheel = wheel_of(state.app)
-    if wheel is not None and wheel.settings.url is not None:
-        for each in task_ids:
-            try:
-                if cancel_held(wheel, str(each)):
-                    _mark_revoked(state.app, str(each))
-            except WheelSchedError as error:
-                logger.warning("celery.not_cancelled: task %s: %s; workers drop it when it is due", each, error)
+    _revoke_held(state, lambda tasks: (waiting for each in task_ids for waiting in tasks.get(str(each))))
     return reply
 
 
-def _mark_revoked(app: Any, task_id: str) -> None:
-    """Celery 5.5 marks a revoked task when a worker receives it, which never happens to a held one."""
-    try:
-        if app.backend.get_state(task_id) not in states.READY_STATES:
-            app.backend.mark_as_revoked(task_id, reason="revoked", store_result=True)
-    except Exception as error:  # any backend may sit here; the task is removed all the same
-        logger.warning("celery.not_marked: task %s is removed, but its result says nothing: %s", task_id, error)
+def terminate(state: Any, signal: Any, task_id: Any, **options: Any) -> Any:
+    """Terminate task by task id (or list of ids)."""
+    return revoke(state, task_id, terminate=True, signal=signal, **options)
+
+
+def revoke_by_stamped_headers(
+    state: Any, headers: Any, terminate: bool = False, signal: Any = None, **options: Any
+) -> Any:
+    """Revoke task by header (or list of headers)."""
+    reply = _stock_revoke_by_stamped_headers(state, headers, terminate, signal, **options)
+    if isinstance(headers, list):
+        headers = dict(each.split("=")[:2] for each in headers)
+    stamps = {str(name): list(maybe_list(values) or []) for name, values in headers.items()}
+    _revoke_held(state, lambda tasks: tasks.stamped(stamps))
+    return reply
+
+
+def _revoke_held(state: Any, chosen: Callable[[HeldTasks], Iterable[WaitingTask]]) -> None:
+    """Revoke what is held; one of the workers that hear of it announces it. What is on its way out is not stopped."""
+    wheel = wheel_of(state.app)
+    if wheel is None or wheel.settings.url is None:
+        return
+    tasks, eventer = HeldTasks(wheel), state.consumer.event_dispatcher
+    announcer = Announcer(state.app, state.hostname, bool(eventer and eventer.enabled))
+
+    def revoke_now() -> None:
+        try:
+            meant = [waiting for waiting in chosen(tasks) if waiting.found.state != "dead" and not waiting.revoked]
+            with announcer:
+                tasks.revoke(meant, announcer)
+        except WheelSchedError as error:
+            logger.warning("celery.not_cancelled: %s; workers drop the tasks when they are due", error)
+        except Exception:
+            logger.exception("celery.not_cancelled: workers drop the tasks when they are due")
+
+    off_the_loop.submit(revoke_now)
 
 
 def scheduled(state: Any, **options: Any) -> list[dict[str, Any]]:
@@ -86,7 +111,15 @@ def scheduled(state: Any, **options: Any) -> list[dict[str, Any]]:
     except WheelSchedError as error:
         logger.warning("celery.held_not_listed: %s", error)
         return rows
-    return rows + [row for found in page.found if (row := _row(found)) is not None]
+    left_bytes = LIMIT_BYTES  # arguments are whole, as Celery shows its own
+    for found in page.found:
+        left_bytes -= len(found.body)
+        if left_bytes < 0:
+            logger.warning("celery.held_not_listed: all after the first %d bytes; see `celery wheel list`", LIMIT_BYTES)
+            break
+        if (row := _row(found, state)) is not None:
+            rows.append(row)
+    return rows
 
 
 def query_task(state: Any, ids: Any, **options: Any) -> dict[str, Any]:
@@ -103,9 +136,9 @@ def query_task(state: Any, ids: Any, **options: Any) -> dict[str, Any]:
         except WheelSchedError as error:
             logger.warning("celery.held_not_listed: %s", error)
             break
-        waiting = [each for each in found if each is not None and each.state != "dead"]
+        waiting = [each for each in found if each is not None and each.state != "dead" and each.reason != REVOKED]
         for each in sorted(waiting, key=lambda each: each.score_ms)[:1]:
-            if (row := _row(each)) is not None:
+            if (row := _row(each, state)) is not None:
                 rows[task_id] = ("scheduled", row["request"])
     return rows
 
@@ -116,7 +149,12 @@ def wheel_stats(state: Any, **_options: Any) -> dict[str, Any]:
     if wheel is None or wheel.settings.url is None:
         return {"installed": wheel is not None, "store": None}
     embedded = getattr(state.consumer.controller, "wheel_dispatcher", None)
-    answer: dict[str, Any] = {"installed": True, "dispatcher": None if embedded is None else embedded.info}
+    answer: dict[str, Any] = {
+        "installed": True,
+        "release": RELEASE,
+        "settings": told(wheel.settings),
+        "dispatcher": None if embedded is None else embedded.info,
+    }
     try:
         counts = wheel.store.counts()
     except WheelSchedError as error:
@@ -141,36 +179,32 @@ def _speaks_for_all(state: Any) -> bool:
     return all(state.hostname <= name for name in others)
 
 
-def _row(found: Found) -> dict[str, Any] | None:
-    """A held task as stock shows a scheduled one."""
+def _row(found: Found, state: Any) -> dict[str, Any] | None:
+    """A held task as stock shows a scheduled one, of this worker."""
     try:
-        task = decode(found.body)
-    except Rejected:
+        request = request_of(state.app, decode(found.body), hostname=state.hostname)
+    except (Rejected, Unreadable) as error:
+        logger.warning("celery.held_not_listed: %s", error)
         return None
-    return {
-        "eta": iso_of(task.eta_ms),
-        "priority": ETA_PRIORITY,
-        "request": {
-            "id": task.task_id,
-            "name": task.headers.get("shadow") or task.name,
-            "args": task.headers.get("argsrepr", ""),
-            "kwargs": task.headers.get("kwargsrepr", ""),
-            "type": task.name,
-            "hostname": None,
-            "time_start": None,
-            "acknowledged": True,
-            "delivery_info": {
-                "exchange": task.exchange,
-                "routing_key": task.routing_key,
-                "priority": task.priority,
-                "redelivered": None,
-            },
-            "worker_pid": None,
-        },
-    }
+    return {"eta": request.eta.isoformat(), "priority": ETA_PRIORITY, "request": request.info()}
 
 
 Panel.register(revoke, type="control", name="revoke", variadic="task_id", signature="[id1 [id2 [... [idN]]]]")
+Panel.register(
+    terminate,
+    type="control",
+    name="terminate",
+    variadic="task_id",
+    args=[("signal", str)],
+    signature="<signal> [id1 [id2 [... [idN]]]]",
+)
+Panel.register(
+    revoke_by_stamped_headers,
+    type="control",
+    name="revoke_by_stamped_headers",
+    variadic="headers",
+    signature="[key1=value1 [key2=value2 [... [keyN=valueN]]]]",
+)
 Panel.register(scheduled, type="inspect", name="scheduled", alias="dump_schedule")
 Panel.register(query_task, type="inspect", name="query_task", variadic="ids", signature="[id1 [id2 [... [idN]]]]")
 Panel.register(wheel_stats, type="inspect", name="wheel_stats")

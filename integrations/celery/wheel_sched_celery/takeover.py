@@ -2,7 +2,8 @@
 
 They come from producers without the integration, in other languages, or from before its installation. Those of one turn
 of the event loop go into the store in one call. Whatever cannot be held stays with stock Celery: broadcasts, messages
-whose own queue is not known, too large ones, and all of them while the store is away.
+whose own queue is not known, too large ones, and all of them while the store is away. So does what the store has sent,
+see `dispatch_mark`, and what is on its way out of the store: only what waits there is acknowledged here.
 
 Due times are judged by the store's clock, also for what is due soon and stays in the worker's timer: a worker whose
 clock is an hour behind or ahead neither runs tasks early or late nor takes a dispatched message over again. The time
@@ -22,9 +23,11 @@ from typing import Any, NamedTuple
 from celery import bootsteps
 from celery.worker import state as worker_state
 from kombu.asynchronous.timer import to_timestamp
+from kombu.utils.functional import maybe_list
 
 from wheel_sched.dispatcher.server_time import ServerTime
 from wheel_sched.errors import WheelSchedError
+from wheel_sched_celery.dispatch_mark import is_marked
 from wheel_sched_celery.due import instant_ms, iso_of
 from wheel_sched_celery.entities import values_of
 from wheel_sched_celery.held_task import HeldTask
@@ -128,7 +131,8 @@ class Takeover:
             horizon_ms = self._wheel.settings.horizon
             later = horizon_ms is not None and eta_ms - now_us // 1000 > horizon_ms
             again = bool((message.delivery_info or {}).get("redelivered"))
-            task = self._task_of(message, body, eta_ms, now_us // 1000) if later or again else None
+            ours = is_marked(message.headers, body)
+            task = self._task_of(message, body, eta_ms, now_us // 1000) if (later or again) and not ours else None
             if task is None:
                 return leave_to_stock()
             if later:
@@ -151,7 +155,7 @@ class Takeover:
         if not taken or self._over:
             return
         try:
-            held = self._wheel.hold([one.task for one in taken])
+            held = self._wheel.take([one.task for one in taken])
         except WheelSchedError as error:
             logger.warning("celery.takeover_failed: %d tasks stay in this worker: %s", len(taken), error)
             held = [False] * len(taken)
@@ -185,7 +189,8 @@ class Takeover:
         headers.pop("compression", None)  # kombu has decompressed the body
         properties = {name: value for name, value in message.properties.items() if name not in _TRANSPORT_PROPERTIES}
         ttl = properties.get("expiration")
-        return HeldTask(
+        delivery = message.delivery_info or {}
+        task = HeldTask(
             task_id=str(identity["id"]),
             name=str(identity["task"]),
             retries=int(identity.get("retries") or 0),
@@ -202,13 +207,16 @@ class Takeover:
             declare=values_of([queue]),
             ttl_until_ms=None if ttl is None else now_ms + int(ttl),
             taken_over=True,
-            one_of_many=bool((message.delivery_info or {}).get("exchange")) and queue.exchange.type != "direct",
+            one_of_many=bool(delivery.get("exchange")) and queue.exchange.type != "direct",
+            sent_to=(delivery.get("exchange") or "", delivery.get("routing_key") or ""),
         )
+        revoked: Any = worker_state.revoked_stamps
+        return None if any(value in (maybe_list(revoked.get(name)) or ()) for name, value in task.stamps) else task
 
     def _waits(self, task: HeldTask) -> bool:
-        """Whether the store holds this very message: its taker was too slow, or died, before it acknowledged it."""
+        """Whether this very message waits in the store: its taker was too slow, or died, before it acknowledged it."""
         try:
-            return self._wheel.holds(task)
+            return self._wheel.waits(task)
         except WheelSchedError as error:
             logger.warning("celery.not_asked: task %s may run twice: %s", task.task_id, error)
             return False

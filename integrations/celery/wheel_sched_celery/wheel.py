@@ -15,12 +15,14 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
+
+from kombu.exceptions import OperationalError
 
 from wheel_sched.errors import Rejected, StoreError, StoreUnavailable, WheelSchedError
 from wheel_sched.store.connect import open_store
 from wheel_sched.store.delay_store import DelayStore, values_of
-from wheel_sched.store.items import Item
+from wheel_sched.store.items import Item, Outcome
 from wheel_sched.store.operations import Call, Look
 from wheel_sched_celery.errors import HoldRefused
 from wheel_sched_celery.held_task import HeldTask, bounded, encode_neutral
@@ -28,6 +30,8 @@ from wheel_sched_celery.redis_queue import RedisQueue
 from wheel_sched_celery.settings import WheelSettings, load_settings
 
 logger = logging.getLogger("wheel_sched.celery")
+
+T = TypeVar("T")
 
 AWAY_S = 2.0  # after a failure callers go the stock way at once for so long, instead of each waiting for a timeout
 STALE_S = 1.0  # a connection that has died says so at once
@@ -107,13 +111,17 @@ class Wheel:
         Raises:
             StoreError: it is away, or was a moment ago.
         """
+        (window,) = self._asked(lambda store: values_of(store.execute([Call(0, Look(0, 0))])))
+        return int(window.now_us)
+
+    def _asked(self, question: Callable[[DelayStore], T]) -> T:
+        """The store's answer; a failure is remembered, so that the next callers need not wait for theirs."""
         self._check_near()
         try:
-            (window,) = values_of(self.store.execute([Call(0, Look(0, 0))]))
+            return question(self.store)
         except StoreError as error:
             self._gone(error)
             raise
-        return int(window.now_us)
 
     def _check_near(self) -> None:
         if time.monotonic() < self._away_until_s:
@@ -190,26 +198,48 @@ class Wheel:
             asked_s = time.monotonic()
             try:
                 values_of(begun.answers())
-            except StoreError:
+            except StoreError as first:
                 if took_s + time.monotonic() - asked_s > STALE_S:  # that is a timeout, and one is enough
                     raise
-                store.schedule(items, token="")
+                try:
+                    store.schedule(items, token="")
+                except StoreError as again:
+                    if first.in_doubt and not again.in_doubt:  # the first try may have been executed
+                        raise first from again
+                    raise
 
         return finish
 
-    def holds(self, task: HeldTask) -> bool:
-        """Whether this very message waits in the store, or is on its way out of it.
+    def take(self, tasks: Sequence[HeldTask]) -> list[bool]:
+        """Put messages that are in a worker's hands into the store in one call.
+
+        Returns:
+            For each whether it waits in the store now, so that the worker's may be acknowledged. An id that is there
+            already is not enough: one in flight leaves the store when it is settled, a dead one is never sent.
+
+        Raises:
+            StoreError: as of `hold`.
+        """
+        items = [self.item_of(task) for task in tasks]
+        wanted = [item for item in items if item is not None]
+        stored = self._asked(lambda store: store.schedule(wanted, token="")) if wanted else None
+        outcomes = iter(stored.outcomes if stored is not None else ())
+        waits = [item is not None and next(outcomes) is not Outcome.DUPLICATE for item in items]
+        for place, item in enumerate(items):
+            if item is not None and not waits[place]:
+                with contextlib.suppress(StoreError):
+                    waits[place] = self.waits(tasks[place])
+        return waits
+
+    def waits(self, task: HeldTask) -> bool:
+        """Whether this very message waits in the store: not yet on its way out of it, and not given up.
 
         Raises:
             StoreError: the store is away, or was a moment ago.
         """
-        self._check_near()
-        try:
-            (found,) = self.store.get([task.item_id], route=bounded(task.task_id))
-        except StoreError as error:
-            self._gone(error)
-            raise
-        return found is not None and found.state in ("due", "fly")
+        route = bounded(task.task_id)
+        (found,) = self._asked(lambda store: store.get([task.item_id], route=route))
+        return found is not None and found.state in ("due", "held")
 
     @contextlib.contextmanager
     def collecting(self) -> Iterator[list[HeldTask]]:
@@ -238,7 +268,7 @@ class Wheel:
         """Hold one task; False: send it the stock way.
 
         Raises:
-            HoldRefused: the store is away and the app wants that said.
+            HoldRefused: the store is away and the app wants that said; the task was not sent, or is in doubt.
         """
         collected: list[HeldTask] | None = getattr(self._collected, "tasks", None)
         if collected is not None:
@@ -248,7 +278,7 @@ class Wheel:
             return self.hold([task])[0]
         except WheelSchedError as error:
             if self.settings.on_outage == "refuse" and isinstance(error, StoreError):
-                raise HoldRefused(f"task {task.task_id} was not sent: {error}") from error
+                raise HoldRefused.because(error, f"task {task.task_id}") from error
             return False
 
     # -- broker and store on one server
@@ -292,12 +322,13 @@ class Wheel:
         if mine is None:
             return None
         try:
-            connection.ensure_connection(max_retries=1, timeout=self.settings.timeout / 1000)
+            hosts = len(connection.alt or ()) or 1
+            connection.ensure_connection(max_retries=hosts - 1, interval_start=0, timeout=self.settings.timeout / 1000)
             with connection.channel() as channel:
                 info = channel.client.info()
                 database = channel.client.connection_pool.connection_kwargs.get("db") or 0
-        except (*connection.connection_errors, *connection.channel_errors):
-            return None
+        except (OperationalError, *connection.connection_errors, *connection.channel_errors):
+            return None  # kombu wraps what its clients raise, or does not, by the way a connection is made
         return mine == (str(info.get("run_id")), int(database))
 
 

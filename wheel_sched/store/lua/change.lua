@@ -1,14 +1,17 @@
--- Changes waiting, held and dead items one by one; an id in flight is never touched, only marked.
+-- Changes waiting, held and dead items one by one; an id in flight is only marked, but for i and m.
 -- ARGV[3..] -> quintuples: id, verb, argument, version ("" = any), tail ("" = keep the record):
 --   r <due ms>           reschedule a waiting or held id
 --   p <due ms, "" = parked, "=" = keep>  replace the record; P: also create it when it is absent
+--   i <due ms, "" = parked, "=" = keep>  as p; of an id in flight the record alone, it stays claimed (settle.lua: v)
+--   m <other id>         an id in flight goes on as this one, with this record, under the same claim: its own id is free
 --   c                    cancel: remove a waiting or held id; mark one in flight
 --   h <reason>           hold a waiting id
 --   u <due ms, "=" = keep>  release a held id
 --   q <due ms>           requeue a dead id
 --   x                    delete a dead id
 -- Answers {codes, now (us)}; a code per item:
---   o done, a absent, f in flight (c: marked, its next is dropped), v other version, w wrong state for this verb.
+--   o done, a absent (i: or cancelled in flight), f in flight (c: marked, its next is dropped), v other version,
+--   w wrong state for this verb, d the other id exists.
 local s = begin(KEYS, ARGV)
 if s.err then return s end
 local said = recall(s)
@@ -36,6 +39,34 @@ local function flush_places()  -- one id may be named twice: its place must be r
     write(s)
     s.due, s.least, s.held, s.tally = {}, nil, {}, {}
   end
+end
+-- The record of an id in flight is replaced, or goes on under another id; claim, lease and cancel mark stay.
+local function change_claimed(id, claim, verb, other, topic, refs, tail)
+  local cut, number = string.match(claim, '^(!?)(%d+:%d+:)')
+  if verb == 'i' then
+    if cut == '!' then return 'a' end
+    other = id
+  else
+    if redis.call('HEXISTS', KEYS[BODY], other) == 1 or redis.call('ZSCORE', KEYS[DEAD], other) then return 'd' end
+    redis.call('ZADD', KEYS[FLY], redis.call('ZSCORE', KEYS[FLY], id), other)
+    redis.call('ZREM', KEYS[FLY], id)
+    redis.call('HDEL', KEYS[BODY], id)
+    redis.call('HDEL', KEYS[CLAIM], id)
+    local lapses = redis.call('HGET', KEYS[LAPSED], id)
+    if lapses then
+      redis.call('HDEL', KEYS[LAPSED], id)
+      redis.call('HSET', KEYS[LAPSED], other, lapses)
+    end
+  end
+  if refs then refs_of(s, refs, id, 'SREM') end
+  moves(s, topic, 'fly', nil)
+  local rec = record(tail)
+  topic, refs = parse(rec)
+  if refs then refs_of(s, refs, other, 'SADD') end
+  moves(s, topic, nil, 'fly')
+  redis.call('HSET', KEYS[BODY], other, rec)
+  redis.call('HSET', KEYS[CLAIM], other, cut .. number .. (refs and 'r' or '-') .. ':' .. topic)
+  return 'o'
 end
 local function change(id, verb, argument, version, tail)
   flush_places()
@@ -84,6 +115,7 @@ local function change(id, verb, argument, version, tail)
   if version ~= '' and version ~= found then return 'v' end
   local claim = redis.call('HGET', KEYS[CLAIM], id)
   if claim then
+    if verb == 'i' or verb == 'm' then return change_claimed(id, claim, verb, argument, topic, refs, tail) end
     if verb ~= 'c' then return 'f' end
     if string.sub(claim, 1, 1) ~= '!' then redis.call('HSET', KEYS[CLAIM], id, '!' .. claim) end
     return 'c'
@@ -106,7 +138,7 @@ local function change(id, verb, argument, version, tail)
     moves(s, topic, 'due', 'held')
     return 'o'
   end
-  if verb == 'u' and state ~= 'held' then return 'w' end
+  if verb == 'm' or (verb == 'u' and state ~= 'held') then return 'w' end
   local reason
   local kept = due or redis.call('ZSCORE', KEYS[HELD], id)
   if state == 'due' then
@@ -115,7 +147,7 @@ local function change(id, verb, argument, version, tail)
     reason = drop_held(s, id)
   end
   moves(s, topic, state, nil)
-  if verb == 'p' or verb == 'P' then
+  if verb == 'p' or verb == 'P' or verb == 'i' then
     if refs then refs_of(s, refs, id, 'SREM') end
     rec = record(tail)
     topic, refs = parse(rec)

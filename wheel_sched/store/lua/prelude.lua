@@ -2,7 +2,8 @@
 --
 -- Every script gets the same KEYS, all with one hash tag {ns:shard}:
 --   KEYS[1]  meta   HASH    clock, last (ms), epoch, seq, claims, frozen, owner, owned (until, ms),
---                           paused (number of topics), p:<topic>, n:<state>:<topic> (how many are there now), t:<event>:<topic> (how many ever)
+--                           paused (number of topics), turn (see overdue_of_others), p:<topic>,
+--                           n:<state>:<topic> (how many are there now), t:<event>:<topic> (how many ever)
 --   KEYS[2]  due    ZSET    id -> due (ms)
 --   KEYS[3]  fly    ZSET    id -> lease deadline (ms)
 --   KEYS[4]  body   HASH    id -> record, of waiting, held and in-flight ids
@@ -120,6 +121,16 @@ local function glance(s, rec)
   local topic, refs, _, at = parse(rec)
   if topic and not refs then s.known, s.known_topic = string.sub(rec, 1, at - 1), topic end
   return topic, refs, at
+end
+
+-- The topic of a record as it lies in a state's hash, nil of one that cannot be read.
+local function topic_of(state, rec)
+  if state == 'dead' then
+    local length, at = string.match(rec, '^(%d+):()')
+    rec = length and string.sub(rec, at + tonumber(length)) or ''
+  end
+  local tl, at = string.match(rec, '^1:%d+:(%d+):%d+:%d+:()')
+  return tl and string.sub(rec, at, at + tonumber(tl) - 1)
 end
 
 local function refs_of(s, refs, id, command)
@@ -366,20 +377,146 @@ local function recover(s, limit, cap)
   return #ids
 end
 
+local function behind(a, b)            -- by bytes: Lua's own < goes by the server's locale
+  for i = 1, math.min(#a, #b) do
+    local x, y = string.byte(a, i), string.byte(b, i)
+    if x ~= y then return x > y end
+  end
+  return #a > #b
+end
+
+-- The rank of the first id that sorts behind `last`, which has or had this score. When it has left, its place is found by
+-- halves: a million may have one score.
+local function rank_behind(key, last, score)
+  local rank = redis.call('ZRANK', key, last)
+  if rank and tonumber(redis.call('ZSCORE', key, last)) == tonumber(score) then return rank + 1 end
+  local low = redis.call('ZCOUNT', key, '-inf', '(' .. score)
+  local high = redis.call('ZCOUNT', key, '-inf', score)
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    if behind(redis.call('ZRANGE', key, middle, middle)[1], last) then high = middle else low = middle + 1 end
+  end
+  return low
+end
+
+-- Topics take turns while more is overdue than two calls take: up to half of a full batch is left for topics that the batch
+-- has nothing of, be they behind a million of another one. Each call looks at the NEWEST ids that are overdue, where a
+-- topic that goes on as usual is found at once, and at TURN_LOOK ids from where the call before it stopped (field `turn` of
+-- meta), where any other is found in time. One that came to the end goes on with what has become due since, or from the
+-- front again when it had to leave something of a topic behind.
+local TURN_LOOK, NEWEST, TURN_BYTES, TURN_PART, TURN_LEAST = 150, 50, 65536, 50, 8
+
+-- Shares `places` out among topics one by one until each has what it wants or nothing is left. `wants`: topic -> number.
+local function shares_of(order, wants, places)
+  local shares, left = {}, places
+  for _, topic in ipairs(order) do shares[topic] = 0 end
+  while left > 0 do
+    local before = left
+    for _, topic in ipairs(order) do
+      if left > 0 and shares[topic] < wants[topic] then
+        shares[topic] = shares[topic] + 1
+        left = left - 1
+      end
+    end
+    if left == before then break end
+  end
+  return shares
+end
+
+-- What is overdue of topics that the first `n` ids (`bodies` are their records) have nothing of, at most n / 2: ids, scores
+-- and records, in order.
+local function overdue_of_others(s, bodies, n, until_ms)
+  local due, ids, scores, recs = s.K[DUE], {}, {}, {}
+  local overdue = redis.call('ZCOUNT', due, '-inf', until_ms)
+  if overdue <= 2 * n then return ids, scores, recs end
+  local present = {}
+  for _, rec in ipairs(bodies) do
+    local topic = rec and glance(s, rec)
+    if topic then present[topic] = true end
+  end
+  local others = redis.call('ZCARD', due)
+  for topic in pairs(present) do
+    local field = 'n:due:' .. topic
+    others = others - tonumber(redis.call('HGET', s.K[META], field) or '0') - (s.tally[field] or 0)
+  end
+  if others <= 0 then return ids, scores, recs end
+  local left, score, last = string.match(redis.call('HGET', s.K[META], 'turn') or '', '^([01]):([^:]+):(.*)$')
+  local rank = n
+  if left then rank = math.max(n, rank_behind(due, last, score)) end
+  if rank >= overdue then
+    if left ~= '1' then return ids, scores, recs end
+    left, rank = '0', n
+  end
+  local stop = math.min(rank + TURN_LOOK, overdue)
+  local found = redis.call('ZRANGE', due, rank, stop - 1, 'WITHSCORES')
+  local within = #found / 2            -- so many of the look that goes on, the rest are the newest
+  if stop < overdue then
+    for _, value in ipairs(redis.call('ZRANGE', due, math.max(stop, overdue - NEWEST), overdue - 1, 'WITHSCORES')) do
+      found[#found + 1] = value
+    end
+  end
+  local topics, bodies, order, wants = {}, {}, {}, {}
+  local function look(from, to)
+    local bytes = 0
+    while from < to and bytes < TURN_BYTES do
+      local part, first = {}, from
+      for i = first + 1, math.min(first + TURN_PART, to) do part[#part + 1] = found[2 * i - 1] end
+      for i, rec in ipairs(redis.call('HMGET', s.K[BODY], unpack(part))) do
+        from = first + i
+        local topic, _, at
+        if rec then topic, _, at = glance(s, rec) end
+        if topic then bytes = bytes + #rec - at + 1 end
+        if topic and not present[topic] and not is_paused(s, topic) then
+          topics[from], bodies[from] = topic, rec
+          if not wants[topic] then
+            order[#order + 1], wants[topic] = topic, 0
+          end
+          wants[topic] = wants[topic] + 1
+        end
+      end
+    end
+    return from
+  end
+  local looked = look(0, within)
+  look(within, #found / 2)
+  local shares = shares_of(order, wants, math.floor(n / 2))
+  for i = 1, #found / 2 do
+    local topic = topics[i]
+    if topic and shares[topic] > 0 then
+      shares[topic] = shares[topic] - 1
+      local k = #ids + 1
+      ids[k], scores[k], recs[k] = found[2 * i - 1], found[2 * i], bodies[i]
+    elseif topic and i <= looked then
+      left = '1'
+    end
+  end
+  set(s, 'turn', (left or '0') .. ':' .. found[2 * looked] .. ':' .. found[2 * looked - 1])
+  return ids, scores, recs
+end
+
 -- Takes up to `n` ids due at `until_ms` or before out of `due`: lists of ids, dues (text), records, topics, refs and
 -- body starts. Ids of paused topics move to held on the way, ids without a readable record to the dead.
 local function take(s, n, until_ms)
   local ids, dues, recs, topics, refs, starts = {}, {}, {}, {}, {}, {}
   local found = redis.call('ZRANGEBYSCORE', s.K[DUE], '-inf', until_ms, 'WITHSCORES', 'LIMIT', 0, n)
   if #found == 0 then return ids, dues, recs, topics, refs, starts end
-  local all = {}
-  for i = 1, #found, 2 do all[(i + 1) / 2] = found[i] end
+  local all, scores = {}, {}
+  for i = 1, #found, 2 do all[(i + 1) / 2], scores[(i + 1) / 2] = found[i], found[i + 1] end
   local bodies = redis.call('HMGET', s.K[BODY], unpack(all))
+  local first = #all                   -- so many from the front, the others from further back
+  if n >= TURN_LEAST and first == n then
+    local others, their_scores, their_recs = overdue_of_others(s, bodies, n, until_ms)
+    first = n - #others
+    for i, id in ipairs(others) do
+      all[first + i], scores[first + i], bodies[first + i] = id, their_scores[i], their_recs[i]
+    end
+    if #others > 0 then redis.call('ZREM', s.K[DUE], unpack(others)) end
+  end
   local k, score, due = 0, nil, nil
   for i, id in ipairs(all) do
     local rec = bodies[i]
-    if found[2 * i] ~= score then
-      score = found[2 * i]
+    if scores[i] ~= score then
+      score = scores[i]
       due = ms_of(score)
     end
     local topic, ref, at
@@ -397,8 +534,8 @@ local function take(s, n, until_ms)
       ids[k], dues[k], recs[k], topics[k], refs[k], starts[k] = id, due, rec, topic, ref or false, at
     end
   end
-  -- by rank: the due ones are the head of the set, so no member is looked up
-  redis.call('ZREMRANGEBYRANK', s.K[DUE], 0, #all - 1)
+  -- by rank: these are the head of the set, so no member is looked up
+  if first > 0 then redis.call('ZREMRANGEBYRANK', s.K[DUE], 0, first - 1) end
   return ids, dues, recs, topics, refs, starts
 end
 
@@ -409,32 +546,20 @@ local function tally_of(list)
   return counts
 end
 
-local function behind(a, b)            -- by bytes: Lua's own < goes by the server's locale
-  for i = 1, math.min(#a, #b) do
-    local x, y = string.byte(a, i), string.byte(b, i)
-    if x ~= y then return x > y end
-  end
-  return #a > #b
-end
-
--- Up to `limit` ids with their scores, in order, behind the id `last` ("" = from the start) that had `last_score`.
+-- Up to `limit` ids with their scores, in order, behind the id `last` ("" = from the start) that had `last_score`. By
+-- rank: to skip equals by an offset, the server would walk over each of them.
 local function page_behind(key, least, greatest, last, last_score, limit)
-  local offset = 0
-  if last ~= '' then
-    -- everything above its score, and of its equals those that sort behind it
-    least = last_score
-    local rank = redis.call('ZRANK', key, last)
-    if rank and tonumber(redis.call('ZSCORE', key, last)) == tonumber(least) then
-      offset = rank - redis.call('ZCOUNT', key, '-inf', '(' .. least) + 1
-    else
-      while true do                    -- it has left: skip its equals that sort before it, a page at a time
-        local equals = redis.call('ZRANGEBYSCORE', key, least, least, 'LIMIT', offset, MAX_BATCH)
-        local skipped = 0
-        for _, id in ipairs(equals) do if not behind(id, last) then skipped = skipped + 1 end end
-        offset = offset + skipped
-        if skipped < MAX_BATCH then break end
-      end
-    end
+  limit = math.min(limit, MAX_BATCH)
+  if limit < 1 then return {} end
+  if last == '' then
+    return redis.call('ZRANGEBYSCORE', key, least, greatest, 'WITHSCORES', 'LIMIT', 0, limit)
   end
-  return redis.call('ZRANGEBYSCORE', key, least, greatest, 'WITHSCORES', 'LIMIT', offset, math.min(limit, MAX_BATCH))
+  local from = rank_behind(key, last, last_score)
+  local found = redis.call('ZRANGE', key, from, from + limit - 1, 'WITHSCORES')
+  local n, most = #found, tonumber(greatest)
+  while n > 0 and tonumber(found[n]) > most do
+    found[n], found[n - 1] = nil, nil
+    n = n - 2
+  end
+  return found
 end

@@ -5,7 +5,10 @@
 --   n <due ms, "" = parked>   the same id with its next due (a successor, or a release)
 --   h <reason>                held
 --   d <reason>                dead
--- Answers {codes, now (us), head of due, head of fly}; a code per id: o settled, t stale, c dropped: was cancelled.
+--   o                         done
+-- a verb may end with a version (n17): where the record has another, nothing becomes of the id, it stays claimed
+-- Answers {codes, now (us), head of due, head of fly}; a code per id: o settled, t stale, c dropped: was cancelled,
+-- v other version.
 local s = begin(KEYS, ARGV, LATER)
 if s.err then return s end
 local said = recall(s)
@@ -34,15 +37,20 @@ if #ids > 0 then
         alike, alike_topic = string.sub(value, mine + 14), topic
       end
     end
+    local at = first + 4 * (i - plain - 1)
+    local verb, wanted, rec = i > plain and ARGV[at + 1] or 'o', nil, nil
+    if #verb > 1 then
+      verb, wanted = string.sub(verb, 1, 1), string.sub(verb, 2)
+      rec = holder == number and redis.call('HGET', KEYS[BODY], id) or ''
+    end
     if holder ~= number or settled[id] then  -- the same id twice in one call settles once
       codes[i] = 't'
+    elseif wanted and cut ~= '!' and string.match(rec, '^1:(%d+):') ~= wanted then
+      codes[i] = 'v'
     else
       settled[id] = true
       landed[#landed + 1] = id
-      local at = first + 4 * (i - plain - 1)
-      local verb = i > plain and ARGV[at + 1] or 'o'
-      local rec
-      if refs == 'r' or verb ~= 'o' then rec = redis.call('HGET', KEYS[BODY], id) or '' end
+      if not rec and (refs == 'r' or verb ~= 'o') then rec = redis.call('HGET', KEYS[BODY], id) or '' end
       codes[i] = 'o'
       if cut == '!' and (verb == 'n' or verb == 'h') then
         verb, codes[i] = 'c', 'c'

@@ -33,6 +33,8 @@ def _change(shard: MemoryShard, change: Alteration, versions: Iterator[int]) -> 
     if change.version is not None and change.version != item.version:
         return Outcome.OTHER_VERSION
     if item.state == "fly":
+        if change.verb in ("i", "m"):
+            return _change_claimed(shard, item, change, versions)
         if change.verb != "c":
             return Outcome.IN_FLIGHT
         item.cancelled = True
@@ -46,20 +48,43 @@ def _change_waiting(shard: MemoryShard, item: Stored, change: Alteration, versio
         _take_out(shard, item)
         shard.remove(item, state, "cancelled")
         return Outcome.DONE
-    if (verb == "h" and state != "due") or (verb == "u" and state != "held"):
+    if verb == "m" or (verb == "h" and state != "due") or (verb == "u" and state != "held"):
         return Outcome.WRONG_STATE
     kept_ms = shard.places[state].score(item.key)
     reason = _take_out(shard, item)
     shard.moves(item.topic, state, None)
-    if verb in ("p", "P"):
+    if verb in ("p", "P", "i"):
         _rewrite(shard, item, change.item, versions)
     if verb == "h":
         state = shard.put_held(item, kept_ms or 0, bounded_reason(str(argument)))
-    elif verb in ("p", "P") and argument == "=" and state == "held":  # held stays held, with its reason
+    elif verb in ("p", "P", "i") and argument == "=" and state == "held":  # held stays held, with its reason
         state = shard.put_held(item, kept_ms or 0, reason)
     else:
         state = _place(shard, item, kept_ms if argument == "=" else argument)
     shard.moves(item.topic, None, state)
+    return Outcome.DONE
+
+
+def _change_claimed(shard: MemoryShard, item: Stored, change: Alteration, versions: Iterator[int]) -> Outcome:
+    """The record of an id in flight is replaced, or goes on under another id; claim, lease and cancel mark stay."""
+    if change.verb == "i":
+        if item.cancelled:
+            return Outcome.ABSENT
+    else:
+        other = str(change.argument)
+        key = encode_text(other)
+        if key in shard.items:
+            return Outcome.DUPLICATE
+        deadline_ms = shard.fly.score(item.key)
+        shard.fly.discard(item.key)
+        shard.drop_refs(item)
+        del shard.items[item.key]
+        item.key, item.id, item.refs = key, plain(other), ()
+        shard.items[key] = item
+        shard.fly.add(key, deadline_ms or 0)
+    shard.moves(item.topic, "fly", None)
+    _rewrite(shard, item, change.item, versions)
+    shard.moves(item.topic, None, "fly")
     return Outcome.DONE
 
 

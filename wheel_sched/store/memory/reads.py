@@ -7,7 +7,7 @@ from itertools import islice
 from wheel_sched.store.freezing import ListTries, Tried
 from wheel_sched.store.items import MAX_BATCH, Counts, Found, Window
 from wheel_sched.store.memory.shard import MemoryShard, Stored
-from wheel_sched.store.operations import Count, Find, Get, ListIds, Logged, Look, ReadLog, Scan, Scanned
+from wheel_sched.store.operations import Count, Find, Get, Listed, ListIds, Logged, Look, ReadLog, Scan, Scanned
 from wheel_sched.store.record import Record, decode_text, encode_text
 
 
@@ -41,9 +41,28 @@ def _reason(item: Stored) -> str:
     return item.reason.decode("utf-8", "replace")
 
 
-def list_ids(shard: MemoryShard, call: ListIds | Scan) -> list[tuple[str, int]]:
+def list_ids(shard: MemoryShard, call: ListIds) -> Listed:
+    if call.topic is None:
+        page = _page(shard, call, call.limit)
+        more = bool(page) and len(page) == min(call.limit, MAX_BATCH)
+        return Listed(page, page[-1] if page else None, more)
+    if (call.state, call.topic) not in shard.now:
+        return Listed([], None, False)
+    page = _page(shard, call, MAX_BATCH)
+    found: list[tuple[str, int]] = []
+    looked = 0
+    while looked < len(page) and len(found) < call.limit:
+        item_id, _ = page[looked]
+        if shard.items[encode_text(item_id)].topic == call.topic:
+            found.append(page[looked])
+        looked += 1
+    more = looked < len(page) or len(page) == MAX_BATCH
+    return Listed(found, page[looked - 1] if looked else None, more)
+
+
+def _page(shard: MemoryShard, call: ListIds | Scan, limit: int) -> list[tuple[str, int]]:
     place = shard.places[call.state]
-    limit = min(call.limit, MAX_BATCH)
+    limit = min(limit, MAX_BATCH)
     if call.last is None or not call.last[0]:
         page = place.between(call.least_ms, call.greatest_ms, limit)
     else:
@@ -53,7 +72,7 @@ def list_ids(shard: MemoryShard, call: ListIds | Scan) -> list[tuple[str, int]]:
 
 
 def scan(shard: MemoryShard, call: Scan) -> list[Scanned]:
-    page = list_ids(shard, call)
+    page = _page(shard, call, call.limit)
     if not call.records:
         return [Scanned(item_id, score_ms, None, "") for item_id, score_ms in page]
     scanned = []

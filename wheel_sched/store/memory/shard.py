@@ -18,6 +18,7 @@ from wheel_sched.store.items import Item, Mark, State
 from wheel_sched.store.memory.flows import Flows
 from wheel_sched.store.memory.ordering import Gates
 from wheel_sched.store.memory.sorted_set import SortedSet
+from wheel_sched.store.memory.turns import Turns
 from wheel_sched.store.record import decode_text, encode_text
 
 CLAMP_MS = 5_000  # a backward step up to this is taken for jitter and clamped
@@ -93,6 +94,7 @@ class MemoryShard:
         self.frozen: str | None = None
         self.mark = Mark(b"0-0", -1)
         self.now_ms = self.now_us = 0
+        self.turns = Turns(self.due, self.items, self.now, self.paused)
         self._wall_us = wall_us
         self._last_ms = 0
         self._marks = 0
@@ -329,9 +331,13 @@ class MemoryShard:
     def take(self, limit: int, until_ms: int) -> list[tuple[int, Stored]]:
         """Up to `limit` items due at `until_ms` or before, out of `due`; those of paused topics move to held."""
         found = self.due.up_to(until_ms, limit)
+        others = self.turns.overdue_of_others(found, limit, until_ms) if len(found) == limit else []
+        found = found[: len(found) - len(others)]
         self.due.pop_first(len(found))
+        for _, key in others:
+            self.due.discard(key)
         taken = []
-        for due_ms, key in found:
+        for due_ms, key in found + others:
             item = self.items[key]
             if self.paused and item.topic in self.paused:
                 self.moves(item.topic, "due", self.put_held(item, due_ms, b"paused"))

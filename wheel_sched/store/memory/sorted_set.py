@@ -114,6 +114,13 @@ class SortedSet:
             rank = max(0, rank - len(block))
         return page
 
+    def rank_behind(self, score: int, member: bytes) -> int:
+        """How many entries sort before (score, member) or are it."""
+        entry = (score, member + b"\0")
+        at = bisect_left(self._lasts, entry)
+        before = sum(map(len, self._blocks[:at]))
+        return before + (bisect_left(self._blocks[at], entry) if at < len(self._blocks) else 0)
+
     def _at_or_after(self, entry: Entry) -> Iterator[Entry]:
         at = bisect_left(self._lasts, entry)
         return self._entries(at, bisect_left(self._blocks[at], entry) if at < len(self._blocks) else 0)

@@ -193,6 +193,10 @@ def settle(shard: MemoryShard, call: Settle) -> Settled:
         item = shard.items.get(encode_text(settlement.id))
         if item is None or item.state != "fly" or item.claim != call.claim:
             continue
+        wanted = settlement.version if isinstance(settlement, Done | Next) else None
+        if wanted is not None and wanted != item.version and not item.cancelled:
+            outcomes[i] = Outcome.OTHER_VERSION
+            continue
         shard.fly.discard(item.key)
         item.lapses = 0
         outcomes[i] = Outcome.DONE

@@ -11,7 +11,7 @@ description of each call, and a test can look at it without any I/O.
     logging     a bounded log of what happened: log, logged
 """
 
-from wheel_sched.store.operations.call import Argument, Call, Operation, bounded_reason, new_token
+from wheel_sched.store.operations.call import Argument, Call, Operation, Plan, bounded_reason, new_token
 from wheel_sched.store.operations.keeping import (
     SCHEMA,
     Alteration,
@@ -36,6 +36,7 @@ from wheel_sched.store.operations.reading import (
     Find,
     Get,
     Inspect,
+    Listed,
     ListIds,
     Look,
     Scan,
@@ -61,6 +62,7 @@ __all__ = [
     "Get",
     "Inspect",
     "ListIds",
+    "Listed",
     "Log",
     "Logged",
     "Look",
@@ -69,6 +71,7 @@ __all__ = [
     "Operation",
     "Own",
     "Pause",
+    "Plan",
     "Positions",
     "PushDue",
     "ReadLog",

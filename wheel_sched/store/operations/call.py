@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
@@ -50,6 +51,10 @@ class Call(Generic[R]):
 
     shard: int
     operation: Operation[R]
+
+
+Plan = Generator[list[Call[Any]], list[Any], R]
+"""A method of the store: it yields calls, is sent their replies, and returns what the method answers."""
 
 
 def outcomes_of(codes: bytes) -> list[Outcome]:

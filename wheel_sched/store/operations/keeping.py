@@ -120,7 +120,8 @@ class Alteration:
 
 @dataclass(slots=True)
 class Change:
-    """Reschedule, replace, cancel, hold, release, requeue or delete items that are not in flight."""
+    """Reschedule, replace, cancel, hold, release, requeue or delete items that are not in flight; `i` and `m` are for
+    those that are."""
 
     script: ClassVar[str] = "change"
     writes: ClassVar[bool] = True
@@ -135,6 +136,8 @@ class Change:
             argument: Argument = change.argument
             if change.verb == "h":
                 argument = bounded_reason(str(argument))
+            elif change.verb == "m":
+                argument = encode_text(str(argument))
             version = "" if change.version is None else change.version
             args += [encode_text(change.id), change.verb, argument, version, tail]
         return args

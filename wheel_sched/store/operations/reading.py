@@ -61,9 +61,20 @@ def _found(item_id: str, raw_state: bytes, score_ms: int, raw: bytes, raw_reason
     return Found(item_id, state, score_ms, record.version, record.topic, record.body, reason, record.refs, record.route)
 
 
+class Listed(NamedTuple):
+    """A page of (id, score): `last` is the last one looked at, None of none; `more` is False when that was all."""
+
+    found: list[tuple[str, int]]
+    last: tuple[str, int] | None
+    more: bool
+
+
 @dataclass(slots=True)
 class ListIds:
-    """One page of (id, score) of a state in order of score, behind `last`."""
+    """One page of ids of a state in order of score, behind `last`; of one topic if asked.
+
+    A page of one topic looks at a bounded number of items, so it may be short or empty and have more behind it.
+    """
 
     script: ClassVar[str] = "list"
     writes: ClassVar[bool] = False
@@ -72,14 +83,19 @@ class ListIds:
     greatest_ms: int
     last: tuple[str, int] | None
     limit: int
+    topic: str | None = None
     token: str = ""
 
     def argv(self) -> list[Argument]:
         last_id, last_score = self.last or ("", 0)
-        return [self.state, self.least_ms, self.greatest_ms, encode_text(last_id), last_score, self.limit]
+        place: list[Argument] = [self.state, self.least_ms, self.greatest_ms, encode_text(last_id), last_score]
+        return [*place, self.limit, b"" if self.topic is None else b"=" + encode_text(self.topic)]
 
-    def parse(self, reply: Any, shard: int) -> list[tuple[str, int]]:
-        return [(decode_text(reply[at]), reply[at + 1]) for at in range(1, len(reply), 2)]
+    def parse(self, reply: Any, shard: int) -> Listed:
+        _, more, last_id, last_score, *rest = reply
+        found = [(decode_text(rest[at]), int(float(rest[at + 1]))) for at in range(0, len(rest), 2)]
+        last = (decode_text(last_id), int(float(last_score))) if last_id else None
+        return Listed(found, last, more == b"1")
 
 
 class Scanned(NamedTuple):

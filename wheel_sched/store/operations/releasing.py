@@ -126,7 +126,10 @@ class PushDue:
 
 @dataclass(slots=True)
 class Settle:
-    """End items of a claim: done, next, held or dead. What is not under this claim any more is STALE."""
+    """End items of a claim: done, next, held or dead. What is not under this claim any more is STALE.
+
+    What names a version and finds another is OTHER_VERSION, and stays claimed.
+    """
 
     script: ClassVar[str] = "settle"
     writes: ClassVar[bool] = True
@@ -137,10 +140,10 @@ class Settle:
 
     def order(self) -> tuple[list[int], list[int]]:
         """Indices of the settlements in the order the script works: the plain `Done` first."""
-        rest = [i for i, s in enumerate(self.settlements) if type(s) is not Done]
+        rest = [i for i, s in enumerate(self.settlements) if type(s) is not Done or s.version is not None]
         if not rest:
             return list(range(len(self.settlements))), rest
-        return [i for i, s in enumerate(self.settlements) if type(s) is Done], rest
+        return [i for i, s in enumerate(self.settlements) if type(s) is Done and s.version is None], rest
 
     def argv(self) -> list[Argument]:
         done, rest = self.order()
@@ -154,8 +157,11 @@ class Settle:
     def _quadruple(settlement: Settlement) -> tuple[Argument, ...]:
         raw_id = encode_text(settlement.id)
         match settlement:
-            case Next(due_ms=due_ms):
-                return raw_id, "n", "" if due_ms is None else due_ms, _tail_of(settlement)
+            case Done(version=version):
+                return raw_id, f"o{version}", "", b""
+            case Next(due_ms=due_ms, version=version):
+                verb = "n" if version is None else f"n{version}"
+                return raw_id, verb, "" if due_ms is None else due_ms, _tail_of(settlement)
             case Held(reason=reason):
                 return raw_id, "h", bounded_reason(reason), b""
             case Dead(reason=reason):

@@ -32,6 +32,8 @@ CLIENT_SETTINGS: dict[str, Any] = {
     "socket_keepalive": True,
 }
 
+IMITATION_BLOCK_MS = 100  # of a read in fakeredis, which nothing interrupts
+
 
 def client_for(url: str, **settings: Any) -> redis.Redis:
     """A client without retries of its own: a retried pop or claim under a lost reply is how messages get lost."""
@@ -186,6 +188,8 @@ class RedisBackend:
         """Block until a shard's marker is newer than `marks[shard]`; the newer ones by shard, {} at the timeout."""
         keys = {shard_keys(self.dialect.namespace, shard)[9]: shard for shard in marks}
         streams: dict[Any, Any] = {key: marks[shard] for key, shard in keys.items()}
+        if _is_imitation(waiter):
+            timeout_ms = min(timeout_ms, IMITATION_BLOCK_MS)
         try:
             reply: Any = waiter.xread(streams, block=timeout_ms)
         except (redis.RedisError, OSError) as error:
@@ -203,7 +207,8 @@ class RedisBackend:
         for connection in [*pool._available_connections, *pool._in_use_connections]:
             sock = getattr(connection, "_sock", None)
             if sock is not None:
-                with contextlib.suppress(OSError):
+                # ValueError: an imitation of Redis that is in the middle of an answer; the read then ends by itself
+                with contextlib.suppress(OSError, ValueError):
                     sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
@@ -211,6 +216,12 @@ class RedisBackend:
             self._lines.pop().close()
         if self._owns_client:
             self.client.close()
+
+
+def _is_imitation(client: redis.Redis) -> bool:
+    """Whether there is no socket that `interrupt` could shut down."""
+    kind: Any = client.connection_pool.connection_class
+    return str(kind.__module__).partition(".")[0] == "fakeredis"
 
 
 class _Talking(NamedTuple):

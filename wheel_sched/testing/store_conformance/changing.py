@@ -4,9 +4,9 @@
 
 from __future__ import annotations
 
-from wheel_sched.store.items import Done, Item, Next, Outcome
+from wheel_sched.store.items import Done, Item, Next, Outcome, Settlement
 from wheel_sched.store.operations import Alteration, Call, Change
-from wheel_sched.testing.store_conformance.bench import Bench
+from wheel_sched.testing.store_conformance.bench import MINUTE_MS, Bench
 
 ABSENT, DONE, IN_FLIGHT = Outcome.ABSENT, Outcome.DONE, Outcome.IN_FLIGHT
 OTHER_VERSION, WRONG_STATE = Outcome.OTHER_VERSION, Outcome.WRONG_STATE
@@ -182,3 +182,71 @@ class ChangingCases:
         assert bench.store.windows(0)[0].mark == mark
         bench.store.reschedule(["b"], bench.now_ms + 500)
         assert bench.store.windows(0)[0].mark != mark
+
+    def test_an_item_in_flight_is_replaced_where_that_is_asked_for(self, bench: Bench) -> None:
+        """It stays with its claim; when the lease ends, what waits at the old due is the new record."""
+        bench.put("a", "b", in_ms=0, refs=("r",))
+        bench.put("c", in_ms=None)
+        due_ms = bench.now_ms
+        claim = bench.claim()
+        new = [Item(i, None, b"new", "t", ("s",)) for i in "abc"]
+        assert [bench.store.replace(item, in_flight=True) for item in new] == [DONE, DONE, DONE]
+        assert bench.states("a", "b", "c") == ["fly", "fly", "held"]
+        assert (sorted(bench.store.find("r")), sorted(bench.store.find("s"))) == ([], ["a", "b", "c"])
+        assert bench.store.settle(claim, [Done("a")]).outcomes == [DONE]
+        bench.clock.advance(MINUTE_MS)
+        (again,) = bench.claim().items
+        assert (again.id, again.body, again.topic, again.refs, again.due_ms) == ("b", b"new", "t", ("s",), due_ms)
+        bench.store.cancel(["b"])
+        assert bench.store.replace(new[1], in_flight=True) == ABSENT
+
+    def test_a_settlement_of_an_older_record_changes_nothing(self, bench: Bench) -> None:
+        """Whoever made it from the record of the claim is told of the change, and settles again with it in mind."""
+        bench.put("a", "b", "c")
+        claim = bench.claim()
+        claimed = {item.id: item.version for item in claim.items}
+        for i in "ab":
+            assert bench.store.replace(Item(i, None, b"changed"), in_flight=True) == DONE
+        then = bench.now_ms + 5
+        made = [Next(i, then, b"old", version=claimed[i]) for i in "ac"]
+        assert bench.store.settle(claim, [*made, Done("b", claimed["b"])]).outcomes == [
+            OTHER_VERSION,
+            DONE,
+            OTHER_VERSION,
+        ]
+        assert [bench.one(i).body for i in "ab"] == [b"changed", b"changed"]
+        assert bench.states("a", "b", "c") == ["fly", "fly", "due"]
+        again: list[Settlement] = [Next("a", then, b"both", version=bench.one("a").version)]
+        again.append(Done("b", bench.one("b").version))
+        assert bench.store.settle(claim, again).outcomes == [DONE, DONE]
+        assert bench.one("a").body == b"both"
+        assert bench.states("b") == [None]
+
+    def test_an_item_in_flight_goes_on_under_another_id(self, bench: Bench) -> None:
+        """Its own id is free at once; the claim, its lease and its cancel mark go along."""
+        bench.put("a", "b", "c", refs=("r",))
+        bench.put("d", in_ms=1000)
+        claim = bench.claim()
+        bench.store.cancel(["b"])
+        moved = [Alteration(i, "m", f"{i}2", None, Item(f"{i}2", None, b"moved", "t", ("s",))) for i in "abd"]
+        assert bench.store.change(moved) == [DONE, DONE, WRONG_STATE]
+        taken = Alteration("c", "m", "a2", None, Item("a2", None, b"", "t"))
+        stale = Alteration("c", "m", "c2", bench.one("c").version + 9, Item("c2", None, b"", "t"))
+        assert bench.store.change([taken, stale]) == [Outcome.DUPLICATE, OTHER_VERSION]
+        assert bench.states("a", "b", "a2", "b2", "c") == [None, None, "fly", "fly", "fly"]
+        assert bench.put("a", "b") == [Outcome.STORED, Outcome.STORED]
+        assert (sorted(bench.store.find("r")), sorted(bench.store.find("s"))) == (["c"], ["a2", "b2"])
+        outcomes = bench.store.settle(claim, [Done("a"), Done("a2"), Next("b2", bench.now_ms)]).outcomes
+        assert outcomes == [Outcome.STALE, DONE, Outcome.CANCELLED]
+        assert bench.states("a", "b") == ["due", "due"]
+
+    def test_an_item_under_another_id_comes_back_when_its_lease_ends(self, bench: Bench) -> None:
+        """At its old due; one that was cancelled is gone."""
+        bench.put("a", "b")
+        due_ms = bench.now_ms
+        bench.claim()
+        bench.store.cancel(["b"])
+        bench.store.change([Alteration(i, "m", f"{i}2", None, Item(f"{i}2", None, b"moved")) for i in "ab"])
+        bench.clock.advance(MINUTE_MS)
+        assert [(item.id, item.due_ms, item.lapses) for item in bench.claim().items] == [("a2", due_ms, 1)]
+        assert bench.states("b2") == [None]

@@ -30,6 +30,52 @@ class ClaimingCases:
         assert [i.id for i in bench.claim(4).items] == ["later", "Z", "a", "aa"]
         assert [i.id for i in bench.claim(4).items] == ["b", "é", "\udcff"]
 
+    def test_a_topic_behind_a_burst_gets_its_turn(self, bench: Bench) -> None:
+        """Three messages behind 2,000 of another topic go out long before the burst is through, in their order."""
+        bench.put(*(f"b{n:04d}" for n in range(2000)), topic="burst")
+        bench.put("c", "d", "e", in_ms=1, topic="other")
+        bench.clock.advance(1)
+        claims = [[item.id for item in bench.claim(80).items] for _ in range(12)]
+        assert [i for ids in claims for i in ids if i in "cde"] == ["c", "d", "e"]
+        rest = bench.store.counts().now["due", "burst"]
+        assert rest == 2000 - (12 * 80 - 3)
+        assert all(len(ids) == 80 for ids in claims)
+        burst = [i for ids in claims for i in ids if i not in "cde"]
+        assert burst == [f"b{n:04d}" for n in range(len(burst))]
+
+    def test_topics_behind_a_burst_share_its_turns(self, bench: Bench) -> None:
+        """One of them with many messages leaves room for one with a single message behind it."""
+        bench.put(*(f"b{n:03d}" for n in range(500)), topic="burst")
+        bench.put(*(f"m{n:03d}" for n in range(150)), in_ms=1, topic="many")
+        bench.put("single", in_ms=2, topic="one")
+        bench.clock.advance(2)
+        ids: list[str] = []
+        while "single" not in ids:
+            assert len(ids) < 320, ids
+            ids += [item.id for item in bench.claim(40).items]
+        many = [i for i in ids if i[0] == "m"]
+        assert many == sorted(many)
+        assert 0 < len(many) < 150
+
+    def test_what_a_turn_left_behind_comes_in_a_later_one(self, bench: Bench) -> None:
+        """A look that came to the end goes on from the front, and with what has become due since."""
+        bench.put(*(f"b{n:04d}" for n in range(3000)), topic="burst")
+        bench.put(*(f"m{n:03d}" for n in range(60)), in_ms=1, topic="many")
+        bench.clock.advance(1)
+        ids = [item.id for _ in range(60) for item in bench.claim(40).items]
+        assert sum(i[0] == "m" for i in ids) == 60
+        assert bench.store.counts().now["due", "burst"] == 3060 - 2400
+        bench.put("late", in_ms=1, topic="many")
+        bench.clock.advance(1)
+        assert "late" in [item.id for item in bench.claim(40).items]
+
+    def test_a_topic_that_is_paused_has_no_turn(self, bench: Bench) -> None:
+        """Its messages wait where they are, and the batch is full of the burst."""
+        bench.put(*(f"b{n:03d}" for n in range(200)), topic="burst")
+        bench.store.pause("other")
+        bench.put("c", topic="other")
+        assert [item.id[0] for item in bench.claim(40).items] == ["b"] * 40
+
     def test_a_claim_tells_what_comes_next(self, bench: Bench) -> None:
         """Heads of due and fly are answered by claim, settle, window and sweep alike."""
         bench.put("a")

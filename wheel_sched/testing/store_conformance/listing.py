@@ -91,6 +91,20 @@ class ListingCases:
         chosen = wide.store.list_items("due", matches=lambda f: f.id.endswith("9"), limit=2)
         assert [f.id for f in chosen.found] == ["i09", "i19"]
 
+    def test_a_listing_of_one_topic_finds_the_few_among_the_many(self, wide: Bench) -> None:
+        """In every state, in order over the shards, though whole pages hold nothing of the topic."""
+        for n in range(4):
+            wide.put(*(f"u{n}-{k:03d}" for k in range(450)), in_ms=n * 10, topic="u")
+            wide.put(f"t{n}", in_ms=n * 10 + 1, topic="t")
+        wide.put("parked", in_ms=None, topic="t")
+        found = [wide.store.list_items("due", topic="t", limit=limit) for limit in (1, 2, 500)]
+        assert [[f.id for f in page.found] for page in found] == [["t0"], ["t0", "t1"], ["t0", "t1", "t2", "t3"]]
+        rest = wide.store.list_items("due", topic="t", cursor=found[1].cursor)
+        assert [f.id for f in rest.found] == ["t2", "t3"]
+        assert [f.id for f in wide.store.list_items("held", topic="t").found] == ["parked"]
+        nothing = wide.store.list_items("due", topic="nosuch")
+        assert (nothing.found, nothing.cursor) == ([], None)
+
     @pytest.mark.parametrize(
         "cursor", ["", "x", "[]", "{}x", '{"9": ["a", 1]}', '{"0": 1}', "null", '{"-1": ["a", 1]}']
     )

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator
 from dataclasses import replace
 
 from wheel_sched.cli.opening import opened
 from wheel_sched.cli.options import Session
+from wheel_sched_apscheduler.codec.secret import secret_for
 from wheel_sched_apscheduler.redis_store import NAMESPACE, RedisWheelJobStore
-
-SECRET = "WHEEL_SCHED_APS_SECRET"  # noqa: S105 - the name of a variable
 
 
 @contextlib.contextmanager
@@ -21,4 +19,4 @@ def opened_jobs(session: Session, *, create: bool = False) -> Iterator[RedisWhee
     if session.loaded.origins["namespace"] == "default":
         settings = replace(settings, namespace=NAMESPACE)
     with opened(settings, create=create) as store:
-        yield RedisWheelJobStore(store=store, namespace=settings.namespace, secret=os.environ.get(SECRET))
+        yield RedisWheelJobStore(store=store, namespace=settings.namespace, secret=secret_for(settings.store))

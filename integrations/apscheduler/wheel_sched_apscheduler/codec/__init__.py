@@ -1,9 +1,9 @@
 """How a job lies in a durable store: JSON, an allow-list of what it may name, and a signature if you want one."""
 
-from wheel_sched_apscheduler.codec.allowing import Allowed, Forbidden
+from wheel_sched_apscheduler.codec.allowing import Allowed, Forbidden, NotRegistered
 from wheel_sched_apscheduler.codec.jobs import JobCodec, JobHead, Stored, unsigned
 from wheel_sched_apscheduler.codec.signing import BadSignature, Signer
-from wheel_sched_apscheduler.codec.values import NotSerializable, Unreadable
+from wheel_sched_apscheduler.codec.zones import NotHere, NotSerializable, Unreadable
 
 __all__ = [
     "Allowed",
@@ -11,6 +11,8 @@ __all__ = [
     "Forbidden",
     "JobCodec",
     "JobHead",
+    "NotHere",
+    "NotRegistered",
     "NotSerializable",
     "Signer",
     "Stored",

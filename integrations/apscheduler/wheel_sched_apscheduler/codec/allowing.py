@@ -1,112 +1,262 @@
-"""What stored data may name: functions by module prefix, triggers by a table of classes.
+"""What stored data may name: functions that the application registered, and own functions of the modules it lists.
 
-A reference is checked before anything is imported, and the object found must itself come from an allowed module, so
-that `myapp.jobs:os.system` does not lead out of an allowed one.
+A stored reference is `module:name` or `module:Class.method`. It leads to a plain Python function, class or method that
+the module itself has defined: its `__module__` is that module and its `__qualname__` that name. So what a module has
+merely imported is out of reach, and so are built-ins, special methods, and whatever hangs on an object. A reference is
+checked before anything is imported.
+
+Which modules: those of `allow`. Without a list, of a job that is signed any module but the standard library's and our
+own, because a process that knows the secret has stored it; of one that is not, `__main__` and the very functions that
+this process has registered by adding a job of them.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
+from inspect import ismethod
+from types import FunctionType
 from typing import Any
 
-from apscheduler.util import ref_to_obj
+from apscheduler.util import obj_to_ref
 
 from wheel_sched.errors import ConfigError, StoreError
+from wheel_sched_apscheduler.codec.zones import NotHere
 
 _OURS = frozenset({"apscheduler", "redis", "wheel_sched", "wheel_sched_apscheduler", "pip", "setuptools", "pytest"})
+_SHOWN = 200
+
+_registered: dict[str, Callable[..., Any]] = {}  # what this process has added jobs of
 
 
 class Forbidden(StoreError):
-    """A reference outside of the allow-list; it was not imported."""
+    """A reference outside of the allow-list; nothing was called, and nothing imported that is not in the list."""
+
+
+class NotRegistered(Forbidden, LookupError):
+    """A reference that this process has not registered; another process, or this one later, may have."""
 
 
 class Allowed:
     """The allow-list of function references.
 
     Args:
-        prefixes: modules (`myapp` also means `myapp.jobs`) or single functions (`myapp.jobs:send`). Defaults to None:
-            everything but the standard library, APScheduler and this project. A list of your own is the safe setting.
-        aliases: old reference -> new one, for functions that have moved. Defaults to none.
+        allow: modules (`myapp` also means `myapp.jobs`), single functions by name (`myapp.jobs:send`, of any kind), or
+            functions themselves. Defaults to None, see the module.
+        aliases: old reference -> new one, for functions that have moved; the new ones are allowed. Defaults to none.
+        signed: whether only jobs get here that somebody who knows the secret has stored. Defaults to False.
 
     Raises:
-        ConfigError: a prefix is no text.
+        ConfigError: an entry is neither text nor a function.
     """
 
-    def __init__(self, prefixes: Iterable[str] | None = None, aliases: Mapping[str, str] | None = None) -> None:
-        if isinstance(prefixes, str):
-            prefixes = [prefixes]
-        self.prefixes = None if prefixes is None else tuple(prefix.rstrip(".*") for prefix in _texts(prefixes))
+    def __init__(
+        self,
+        allow: Iterable[str | Callable[..., Any]] | None = None,
+        aliases: Mapping[str, str] | None = None,
+        *,
+        signed: bool = False,
+    ) -> None:
         self.aliases = dict(aliases or {})
+        self._signed = signed
+        self._listed = allow is not None
+        self._modules: tuple[str, ...] = ()
+        self._exact = set(self.aliases.values())
         self._found: dict[str, Callable[..., Any]] = {}
+        for entry in allow.split(",") if isinstance(allow, str) else allow or ():
+            if not isinstance(entry, str):
+                self._found[_reference_of(entry)] = entry
+            elif ":" in entry:
+                self._exact.add(entry.strip())
+            elif entry.strip(".* "):
+                self._modules += (entry.strip().rstrip(".*"),)
+            else:
+                raise _wrong(entry)
+        self._exact |= self._found.keys()
 
     def __repr__(self) -> str:
-        return f"<Allowed {'all but the standard library' if self.prefixes is None else ', '.join(self.prefixes)}>"
+        return f"<Allowed {self}>"
+
+    def __str__(self) -> str:
+        """What may be named, for people."""
+        if self._listed:
+            return f"the functions of {', '.join([*self._modules, *sorted(self._exact)]) or 'nothing'}"
+        return "the functions of any application" if self._signed else "the functions this process has added jobs of"
 
     def permits(self, ref: str) -> bool:
-        """Whether a reference `module:name` may be imported."""
-        module, colon, name = ref.partition(":")
-        if not colon or not name or not all(part.isidentifier() for part in (*module.split("."), *name.split("."))):
+        """Whether a stored reference may be looked up in this process."""
+        if ref in self._exact:
+            return True
+        if not self._storable(ref):
             return False
-        if self.prefixes is None:
-            return not _reserved(module)
-        return any(ref == p or module == p or module.startswith(f"{p}.") for p in self.prefixes)
+        return self._listed or self._signed or ref in _registered or ref.startswith("__main__:")
+
+    def _storable(self, ref: str) -> bool:
+        """Whether some process with these settings would look it up."""
+        if ref in self._exact:
+            return True
+        module, colon, name = ref.partition(":")
+        if not colon or not (module == "__main__" or _plain(module)) or not _plain(name):
+            return False
+        if self._listed:
+            return any(module == listed or module.startswith(f"{listed}.") for listed in self._modules)
+        return not _reserved(module)
 
     def check(self, ref: str) -> None:
-        """Refuse a reference that the list does not hold.
+        """Refuse to store a reference that no process with these settings would look up.
 
         Raises:
             Forbidden: with what to change.
         """
-        if not self.permits(ref):
-            listed = "the standard library and APScheduler are not" if self.prefixes is None else "it is not"
+        if not self._storable(ref):
+            raise self._forbidden(ref)
+
+    def accept(self, func: Any, ref: str) -> str:
+        """The reference to store for a function that the application adds a job of; from now on it is registered.
+
+        Args:
+            func: the function; None = only its reference is known.
+            ref: as APScheduler names it.
+
+        Raises:
+            Forbidden: no process with these settings would look it up.
+            ValueError: it has no name that can be imported.
+        """
+        if func is None or ref in self._exact:
+            self.check(ref)
+            return ref
+        plain = func.__func__ if ismethod(func) else func
+        if type(plain) is FunctionType or isinstance(plain, type):
+            if not _is_own(func, *_parts_of(ref)):
+                ref = obj_to_ref(func)  # a text may name it by a module that has only imported it
+        else:
             raise Forbidden(
-                f"the function {ref[:200]!r} may not be named by a stored job: {listed} in the allow-list; nothing was "
-                "imported; open the store with allow=[...] naming its module"
+                f"{ref[:_SHOWN]!r} is no plain function, class or method, but {type(func).__name__}: such an object is "
+                "named by a stored job only in so many words; nothing was stored; wrap it in a function, or open "
+                f"the store with allow=[..., {ref[:_SHOWN]!r}]"
             )
+        if ref not in self._exact:
+            self.check(ref)
+        if not self._listed:
+            # the object of a bound method is among the arguments, as APScheduler stores it
+            _registered[ref] = plain if ismethod(func) and not isinstance(func.__self__, type) else func
+        return ref
 
     def resolve(self, ref: str) -> Callable[..., Any]:
-        """The function behind a reference, imported if need be.
+        """The function behind a stored reference, imported if need be.
 
         Raises:
             Forbidden: it is not in the list, or leads out of it; nothing was imported for the former.
-            LookupError: there is no such module or function.
+            NotRegistered: there is no list, the job is not signed, and this process has not registered it.
+            NotHere: there is no such module or function in this process.
         """
         func = self._found.get(ref)
         if func is not None:
             return func
-        self.check(ref)
+        if not self.permits(ref):
+            raise self._not_registered(ref) if self._storable(ref) else self._forbidden(ref)
+        func = None if self._listed else _registered.get(ref)
+        if func is None:
+            func = self._looked_up(ref)
+            self._found[ref] = func
+        return func
+
+    def _looked_up(self, ref: str) -> Callable[..., Any]:
+        module_name, _, name = ref.partition(":")
         try:
-            found = ref_to_obj(ref)
-        except LookupError:
-            raise
+            module = import_module(module_name)
         except Exception as error:  # a module may fail in any way while it is imported
-            raise LookupError(f"the module of {ref!r} cannot be imported: {error!r}") from error
-        home = getattr(found, "__module__", None)
-        if not callable(found) or (isinstance(home, str) and not self._at_home(ref, home)):
-            raise Forbidden(f"{ref!r} leads to {home}, which the allow-list does not hold; it was not called")
-        self._found[ref] = found
+            raise NotHere(f"the module of {ref!r} cannot be imported here: {error!r}") from error
+        found: Any = module
+        owner_ref = ref
+        for depth, part in enumerate(name.split(".")):
+            if depth:
+                walked = ".".join(name.split(".")[:depth])
+                if not _is_own(found, module_name, walked):
+                    raise self._leads_out(ref, found)
+            try:
+                owner, entry = _entry(found, part)
+            except KeyError:
+                raise NotHere(f"there is no {name!r} in the module {module_name!r} here") from None
+            if depth:
+                owner_ref = f"{owner.__module__}:{owner.__qualname__}.{part}"
+            found = getattr(found, part) if depth else entry
+        if ref in self._exact:
+            if not callable(found):
+                raise self._leads_out(ref, found)
+        elif not self.permits(owner_ref) or not _is_own(found, *_parts_of(owner_ref)):
+            raise self._leads_out(ref, found)
         return found  # type: ignore[no-any-return]
 
-    def _at_home(self, ref: str, home: str) -> bool:
-        module, _, name = ref.partition(":")
-        if home == module or (self.prefixes is not None and ref in self.prefixes):
-            return True
-        if self.prefixes is None:
-            return not _reserved(home)
-        # a name that a package hands out for a module of its own lies under the same top
-        return self.permits(f"{home}:{name}") or (
-            "." not in name and home.partition(".")[0] == module.partition(".")[0]
+    def _leads_out(self, ref: str, found: Any) -> Forbidden:
+        kind, home = type(found).__name__, getattr(found, "__module__", None)
+        return Forbidden(
+            f"{ref[:_SHOWN]!r} leads to a {kind} of {str(home)[:_SHOWN]!r}, not to a function, class or method that "
+            "this module has defined; it was not called"
         )
+
+    def _forbidden(self, ref: str) -> Forbidden:
+        listed = "it is not" if self._listed else "the standard library and APScheduler are not"
+        return Forbidden(
+            f"the function {ref[:_SHOWN]!r} may not be named by a stored job: {listed} in the allow-list; nothing was "
+            f"imported; open the store with allow=[...] naming its module or itself"
+        )
+
+    def _not_registered(self, ref: str) -> NotRegistered:
+        return NotRegistered(
+            f"the function {ref[:_SHOWN]!r} may not be named by a job that is not signed: this process has added no "
+            "job of it; nothing was imported; open the store with secret=... (or WHEEL_SCHED_SECRET) wherever jobs are "
+            "added and run, or with allow=[...] naming its module"
+        )
+
+
+def _reference_of(entry: Any) -> str:
+    try:
+        if callable(entry):
+            return str(obj_to_ref(entry))
+    except (ValueError, TypeError, AttributeError):
+        pass
+    raise _wrong(entry)
+
+
+def _wrong(entry: Any) -> ConfigError:
+    return ConfigError(
+        f"expected allow to be a list of modules and functions, got in it: {entry!r}; nothing was opened"
+    )
+
+
+def _plain(dotted: str) -> bool:
+    """Names and dots, and no special name."""
+    return all(part.isidentifier() and not part.startswith("__") for part in dotted.split("."))
 
 
 def _reserved(module: str) -> bool:
     top = module.partition(".")[0]
-    return (top in sys.stdlib_module_names and top != "__main__") or top in _OURS
+    return (top in sys.stdlib_module_names and module != "__main__") or top in _OURS
 
 
-def _texts(prefixes: Iterable[Any]) -> list[str]:
-    given = list(prefixes)
-    if any(not isinstance(prefix, str) or not prefix for prefix in given):
-        raise ConfigError(f"expected allow to be a list of module names, got: {given!r}; nothing was opened")
-    return given
+def _parts_of(ref: str) -> tuple[str, str]:
+    module, _, name = ref.partition(":")
+    return module, name
+
+
+def _entry(holder: Any, name: str) -> tuple[Any, Any]:
+    """Who defines a name of a module or a class, and what it is there, without asking either.
+
+    Raises:
+        KeyError: nobody does.
+    """
+    for owner in holder.__mro__ if isinstance(holder, type) else [holder]:
+        if name in vars(owner):
+            return owner, vars(owner)[name]
+    raise KeyError(name)
+
+
+def _is_own(found: Any, module: str, name: str) -> bool:
+    """Whether it is a plain function, class or method that this module has defined under this name."""
+    if ismethod(found) and isinstance(found.__self__, type):
+        found = found.__func__
+    if type(found) is not FunctionType and not isinstance(found, type):
+        return False
+    return bool(found.__module__ == module and found.__qualname__ == name)

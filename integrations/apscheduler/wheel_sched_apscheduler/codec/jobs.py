@@ -9,7 +9,7 @@ again. Metadata lie in the JSON too; tags are refs of the store, so that they ca
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -17,9 +17,10 @@ from typing import Any
 from apscheduler.job import Job
 
 from wheel_sched_apscheduler.codec.allowing import Allowed, Forbidden
-from wheel_sched_apscheduler.codec.signing import MARK, Signer
+from wheel_sched_apscheduler.codec.signing import MARK, Secret, Signer
 from wheel_sched_apscheduler.codec.triggers import Triggers
-from wheel_sched_apscheduler.codec.values import NotSerializable, Unreadable, Values, moment_of, zone_name
+from wheel_sched_apscheduler.codec.values import Values
+from wheel_sched_apscheduler.codec.zones import NotHere, NotSerializable, Unreadable, moment_of, zone_name
 from wheel_sched_apscheduler.instants import from_us, to_us
 
 _VERSION = b"1"
@@ -70,10 +71,12 @@ class JobCodec:
     """Jobs to bytes and back. Any thread.
 
     Args:
-        allow: modules or functions that stored jobs may name, see `Allowed`. Defaults to None.
+        allow: modules or functions that stored jobs may name, see `Allowed`. Defaults to None: of signed jobs own
+            functions of any application, else those that this process has registered by adding a job of them.
         triggers: trigger classes of your own. Defaults to none.
         aliases: old function reference -> new one. Defaults to none.
-        secret: signs what is written; what is read must be signed. Several: the first signs. Defaults to None.
+        secret: signs what is written; what is read must be signed. Several: the first signs. Defaults to None: jobs
+            are not signed.
         allow_pickle: see `Values`. Defaults to False.
 
     Raises:
@@ -83,13 +86,13 @@ class JobCodec:
     def __init__(
         self,
         *,
-        allow: Iterable[str] | None = None,
+        allow: Iterable[str | Callable[..., Any]] | None = None,
         triggers: Iterable[type] = (),
         aliases: Mapping[str, str] | None = None,
-        secret: str | bytes | Sequence[str | bytes] | None = None,
+        secret: Secret | None = None,
         allow_pickle: bool = False,
     ) -> None:
-        self.allowed = Allowed(allow, aliases)
+        self.allowed = Allowed(allow, aliases, signed=secret is not None)
         self._values = Values(allow_pickle=allow_pickle)
         self._triggers = Triggers(self._values, triggers)
         self._signer = None if secret is None else Signer(secret)
@@ -106,12 +109,11 @@ class JobCodec:
         """
         try:
             state = job.__getstate__()
+            ref = self.allowed.accept(getattr(job, "plain_func", job.func), state["func"])
         except ValueError as error:
             raise NotSerializable(
                 f"job {job.id!r}: {error} Nothing was stored; move the function to the top level of a module."
             ) from error
-        ref = state["func"]
-        self.allowed.check(ref)
         what = f"of job {job.id!r}"
         values = self._values
         doc: dict[str, Any] = {
@@ -148,6 +150,11 @@ class JobCodec:
         when = _NEVER if moment is None else b"%d" % to_us(moment)
         return self.seal(job_id, b"1;%s;%s;%s" % (when, zone, rest))
 
+    @property
+    def signed(self) -> bool:
+        """Whether jobs are signed."""
+        return self._signer is not None
+
     def seal(self, item_id: str, body: bytes) -> bytes:
         """The body, signed for this id where there is a secret."""
         return body if self._signer is None else self._signer.sign(item_id, body)
@@ -165,7 +172,7 @@ class JobCodec:
 
         Raises:
             BadSignature, Forbidden, Unreadable: it may not or cannot be read; nothing was imported.
-            LookupError: its function is gone.
+            NotRegistered, NotHere: another process may run it.
         """
         when, zone, rest, doc = _parts(self.unseal(job_id, raw))
         ref = doc["f"]
@@ -259,13 +266,19 @@ def _parts(body: bytes, *, whole: bool = True) -> tuple[int | None, bytes, bytes
     try:
         version, when, zone, rest = body.split(b";", 3)
         if version != _VERSION:
-            raise Unreadable(f"it has the version {version[:20]!r}; this release reads {_VERSION!r}")
+            kind = NotHere if version.isdigit() else Unreadable  # a newer release may be at work beside this one
+            raise kind(f"it has the version {version[:20]!r}; this release reads {_VERSION!r}")
         doc = _loads(rest.decode()) if whole else {}
         if type(doc) is not dict or (whole and not doc.keys() >= set("fntakegcm")):
             raise ValueError("fields are missing")
-        return (None if when == _NEVER else int(when)), zone, rest, doc
+        us = None if when == _NEVER else int(when)
+        if us is not None:
+            from_us(us)
+        return us, zone, rest, doc
     except Unreadable:
         raise
+    except OverflowError as error:
+        raise Unreadable(f"its time is {when[:24]!r} us after 1970, which no calendar has: {error}") from error
     except (ValueError, RecursionError, UnicodeDecodeError) as error:
         raise Unreadable(f"it is not a stored job ({len(body)} bytes, starts {body[:24]!r}): {error}") from error
 

@@ -19,15 +19,8 @@ from apscheduler.triggers.interval import IntervalTrigger
 
 from wheel_sched.errors import ConfigError
 from wheel_sched_apscheduler.codec.allowing import Forbidden
-from wheel_sched_apscheduler.codec.values import (
-    MAX_DEPTH,
-    NotSerializable,
-    Unreadable,
-    Values,
-    moment_of,
-    zone_name,
-    zone_of,
-)
+from wheel_sched_apscheduler.codec.values import MAX_DEPTH, Values
+from wheel_sched_apscheduler.codec.zones import NotSerializable, Unreadable, moment_of, zone_name, zone_of
 from wheel_sched_apscheduler.instants import to_us
 
 # CalendarIntervalTrigger keeps its time of day in a private slot; its own state names the parts.

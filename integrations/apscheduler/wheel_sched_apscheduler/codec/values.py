@@ -5,7 +5,6 @@
     {"$": "pickle", "v": "gASV..."}  only where pickle was allowed in so many words, on both sides
 
 Nothing that is read names code: a tag chooses among the constructors of this module and nothing else.
-Time zones keep their library (zoneinfo or pytz), because the two count a wall-clock hour differently.
 """
 
 from __future__ import annotations
@@ -14,86 +13,15 @@ import base64
 import math
 import pickle  # only behind `allow_pickle`, see Values
 from collections.abc import Callable
-from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
+from datetime import date, datetime, time, timedelta, tzinfo
 from decimal import Decimal
-from functools import lru_cache
 from typing import Any
 from uuid import UUID
-from zoneinfo import ZoneInfo
 
-from wheel_sched.errors import Rejected, StoreError
-from wheel_sched_apscheduler.instants import from_us, to_us
+from wheel_sched_apscheduler.codec.zones import NotHere, NotSerializable, Unreadable, moment_of, zone_name, zone_of
+from wheel_sched_apscheduler.instants import to_us
 
 MAX_DEPTH = 64
-
-
-class NotSerializable(Rejected):
-    """A job that cannot be stored as it is; nothing was stored."""
-
-
-class Unreadable(StoreError):
-    """Stored bytes that are no job of this release; they were left as they are."""
-
-
-def zone_name(zone: tzinfo) -> str:
-    """A zone as text: `zoneinfo:Europe/Berlin`, `pytz:Europe/Berlin` or `utc+3600` (seconds).
-
-    Raises:
-        NotSerializable: it has no name and no fixed offset.
-    """
-    if zone is UTC:
-        return "utc+0"
-    if isinstance(zone, ZoneInfo):
-        if zone.key:
-            return f"zoneinfo:{zone.key}"
-        raise NotSerializable("expected a time zone with a name, got a ZoneInfo made from a file; nothing was stored")
-    if isinstance(zone, timezone):
-        offset = zone.utcoffset(None)
-        if offset.microseconds:
-            raise NotSerializable(f"expected an offset of whole seconds, got: {offset}; nothing was stored")
-        return f"utc{offset.days * 86_400 + offset.seconds:+d}"
-    name = getattr(zone, "zone", None)
-    if type(zone).__module__.partition(".")[0] == "pytz":
-        if name:
-            return f"pytz:{name}"
-        fixed = zone.utcoffset(None)
-        if fixed is not None:
-            return f"utc{fixed.days * 86_400 + fixed.seconds:+d}"
-    raise NotSerializable(
-        f"expected a time zone of zoneinfo, pytz or a fixed offset, got: {zone!r}; nothing was stored; use "
-        "zoneinfo.ZoneInfo('Area/City')"
-    )
-
-
-@lru_cache(maxsize=256)
-def zone_of(name: str) -> tzinfo:
-    """The zone behind `zone_name`.
-
-    Raises:
-        Unreadable: this machine does not have it.
-    """
-    kind, _, key = name.partition(":")
-    try:
-        if kind == "zoneinfo":
-            return ZoneInfo(key)
-        if kind == "pytz":
-            try:
-                import pytz
-            except ImportError:
-                return ZoneInfo(key)
-            zone: tzinfo = pytz.timezone(key)
-            return zone
-        if name.startswith("utc"):
-            seconds = int(name[3:])
-            return UTC if seconds == 0 else timezone(timedelta(seconds=seconds))
-    except (ValueError, LookupError, OSError) as error:
-        raise Unreadable(f"the time zone {name!r} is not known here: {error}; install tzdata") from error
-    raise Unreadable(f"the time zone {name!r} is of a kind this release does not know")
-
-
-def moment_of(us: int, zone: str) -> datetime:
-    """An aware datetime."""
-    return from_us(us).astimezone(zone_of(zone))
 
 
 class Values:
@@ -172,7 +100,7 @@ class Values:
             raise Unreadable(f"a stored {str(tag)[:40]!r} cannot be read: {error}") from error
         if tag == "pickle":
             if not self.allow_pickle:
-                raise Unreadable("it holds pickled data, and this store does not read pickle (allow_pickle=True does)")
+                raise NotHere("it holds pickled data, and this store does not read pickle (allow_pickle=True does)")
             return pickle.loads(base64.b64decode(data["v"]))  # noqa: S301 - opted in, see the class
         raise Unreadable(f"it holds a value of the unknown kind {str(tag)[:40]!r}")
 

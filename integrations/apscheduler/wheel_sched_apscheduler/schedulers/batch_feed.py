@@ -17,15 +17,14 @@ from apscheduler.events import (
     EVENT_JOB_ERROR,
     EVENT_JOB_EXECUTED,
     EVENT_JOB_MAX_INSTANCES,
-    EVENT_JOB_REMOVED,
-    JobEvent,
 )
 
 from wheel_sched_apscheduler.bracket import RETRY_REFUSED_MS
 from wheel_sched_apscheduler.fire import Finish, Fire
+from wheel_sched_apscheduler.instants import to_us
 from wheel_sched_apscheduler.missed import missed_runs
 from wheel_sched_apscheduler.schedulers.feeds import Batch
-from wheel_sched_apscheduler.schedulers.handover import Handover, in_grace, missed, without_grace
+from wheel_sched_apscheduler.schedulers.handover import Handover, in_grace, without_grace
 from wheel_sched_apscheduler.schedulers.loads import PACE_S, Loads
 
 if TYPE_CHECKING:
@@ -87,34 +86,33 @@ class BatchFeed:
             return batch
         planned: list[Fire] = []
         crowded: list[Fire] = []
-        late: list[Fire] = []
-        head = claimed.wake_at
+        now_us = to_us(now)
+        head_us = None if claimed.wake_at is None else to_us(claimed.wake_at)
         for fire in claimed.fires:
             job = fire.job
             if job.executor not in self._executors:
                 self.store._unknown_executor(fire)
-                head = now
+                head_us = now_us
                 continue
             if not self.loads.board(fire):
                 crowded.append(fire)
                 continue
             if not fire.planned and not self._plan(fire, now):
                 self.loads.landed(fire)
-                head = now
+                head_us = now_us
                 continue
             planned.append(fire)
             following = fire.next_run_time
-            if following is not None and (head is None or following < head):
-                head = following
+            if following is not None:
+                following_us = to_us(following)
+                head_us = following_us if head_us is None else min(head_us, following_us)
             last = following is None and not fire.redelivered
             if job.misfire_grace_time is None:
                 batch.handovers.append(Handover(job, self.alias, fire.run_times, self, fire, last))
-            elif not self._judged(fire, now, last, batch):
-                late.append(fire)
+            else:
+                batch.handovers.append(self._judged(fire, now, last))
         self.store.hand_over(planned)
-        for fire in late:
-            self._finish(fire, Finish.MISSED, "")
-        batch.head_s = None if head is None else head.timestamp()
+        batch.head_s = None if head_us is None else head_us / 1e6
         if crowded:  # others, in this process or elsewhere, come first
             delay_s = self.loads.put_back(len(crowded))
             self.store.release(crowded, int(delay_s * 1000))
@@ -149,19 +147,13 @@ class BatchFeed:
         fire.plan(following)
         return True
 
-    def _judged(self, fire: Fire, now: datetime, last: bool, batch: Batch) -> bool:
-        """Hand over what is within its grace; False: all of its runs came too late."""
+    def _judged(self, fire: Fire, now: datetime, last: bool) -> Handover:
+        """What of it is within its grace, and what came too late."""
         job = fire.job
         run_times, late = in_grace(job, fire.run_times, now)
         if late:
             self._logger.warning('%d run times of job "%s" came too late and are dropped', len(late), job)
-            batch.events += missed(job, self.alias, late)
-            if not run_times:
-                if last:
-                    batch.events.append(JobEvent(EVENT_JOB_REMOVED, job.id, self.alias))
-                return False
-        batch.handovers.append(Handover(without_grace(job), self.alias, run_times, self, fire, last, bool(late)))
-        return True
+        return Handover(without_grace(job), self.alias, run_times, self, fire, last, late)
 
     def ended(self, handover: Handover, events: Sequence[SchedulerEvent]) -> None:
         """From any thread: what became of a hand-over."""
@@ -187,7 +179,7 @@ class BatchFeed:
         self._finish(fire, worst, error)
 
     def _refused(self, fire: Fire) -> None:
-        if fire.next_run_time is None and fire.overriding is None:  # the last of its runs must not be lost
+        if fire.next_run_time is None:  # the last of its runs must not be lost
             self._release(fire, RETRY_REFUSED_MS)
         else:
             self._finish(fire, Finish.REFUSED, "max_instances of it are running")

@@ -15,16 +15,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from apscheduler.events import EVENT_JOB_REMOVED, JobEvent
 from apscheduler.jobstores.base import JobLookupError
 
 from wheel_sched_apscheduler.missed import missed_runs
-from wheel_sched_apscheduler.schedulers.handover import Handover, in_grace, missed, without_grace
+from wheel_sched_apscheduler.schedulers.handover import Handover, in_grace, without_grace
 
 if TYPE_CHECKING:
     from logging import Logger
 
-    from apscheduler.events import SchedulerEvent
     from apscheduler.job import Job
     from apscheduler.jobstores.base import BaseJobStore
 
@@ -35,12 +33,10 @@ class Batch:
 
     Args:
         handovers: to be handed over.
-        events: to be announced before that.
         head_s: when the store wants to be visited again, in seconds since 1970; None: when a job is added.
     """
 
     handovers: list[Handover] = field(default_factory=list)
-    events: list[SchedulerEvent] = field(default_factory=list)
     head_s: float | None = None
 
 
@@ -139,11 +135,8 @@ class StockFeed:
             run_times, late = in_grace(job, run_times, now)
             if late:
                 self._logger.warning('%d run times of job "%s" came too late and are dropped', len(late), job)
-                batch.events += missed(job, self.alias, late)
-            if run_times:
-                batch.handovers.append(Handover(without_grace(job), self.alias, run_times, last=following is None))
-            elif following is None:
-                batch.events.append(JobEvent(EVENT_JOB_REMOVED, job.id, self.alias))
+            last = following is None
+            batch.handovers.append(Handover(without_grace(job), self.alias, run_times, last=last, late=late))
         return taken
 
     def _move_on(self, job: Job, following: datetime | None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
 from apscheduler.events import (
@@ -19,6 +19,7 @@ from apscheduler.events import (
 )
 
 from wheel_sched_apscheduler.fire import Fire
+from wheel_sched_apscheduler.instants import to_us
 
 if TYPE_CHECKING:
     from apscheduler.events import SchedulerEvent
@@ -41,12 +42,12 @@ class Handover:
     Args:
         job: as it was taken from its store, without its misfire grace: that has been judged.
         alias: of its job store.
-        run_times: those that are to run, earliest first.
+        run_times: those that are to run, earliest first; none when all came too late.
         feed: told with the events of the end, EXECUTED, ERROR or MAX_INSTANCES; with none when the job was cut short
             and is to come again. Defaults to None: its store does not want to know, and gives nothing out twice.
         fire: what the store gave out. Defaults to None.
         last: whether the job leaves its store with these runs. Defaults to False.
-        late: whether other runs due with them came too late and were dropped. Defaults to False.
+        late: run times due with them that came too late and are dropped. Defaults to none.
     """
 
     job: Job
@@ -55,7 +56,7 @@ class Handover:
     feed: Ender | None = None
     fire: Fire | None = None
     last: bool = False
-    late: bool = False
+    late: Sequence[datetime] = ()
 
     def end(self, events: Sequence[SchedulerEvent]) -> None:
         """Tell the store how it ended."""
@@ -82,12 +83,17 @@ class Handover:
     def removed(self) -> SchedulerEvent:
         return JobEvent(EVENT_JOB_REMOVED, self.job.id, self.alias)
 
+    def missed(self) -> list[SchedulerEvent]:
+        """What came too late."""
+        return [JobExecutionEvent(EVENT_JOB_MISSED, self.job.id, self.alias, run_time) for run_time in self.late]
+
     def submitted(self) -> SchedulerEvent:
         return JobSubmissionEvent(EVENT_JOB_SUBMITTED, self.job.id, self.alias, self.run_times)
 
     def refused(self) -> SchedulerEvent:
         """It has as many running instances as it may have."""
-        return JobSubmissionEvent(EVENT_JOB_MAX_INSTANCES, self.job.id, self.alias, self.run_times)
+        run_times = [*self.late, *self.run_times]  # what came too late is refused as well, and not missed besides
+        return JobSubmissionEvent(EVENT_JOB_MAX_INSTANCES, self.job.id, self.alias, run_times)
 
     def failed(self, error: BaseException) -> list[SchedulerEvent]:
         """It could not be run at all: an executor that is gone or broken, arguments that cannot reach it."""
@@ -97,18 +103,13 @@ class Handover:
         ]
 
 
-def missed(job: Job, alias: str, run_times: Sequence[datetime]) -> list[SchedulerEvent]:
-    """These runs came too late and are dropped."""
-    return [JobExecutionEvent(EVENT_JOB_MISSED, job.id, alias, run_time) for run_time in run_times]
-
-
 def in_grace(job: Job, run_times: list[datetime], now: datetime) -> tuple[list[datetime], list[datetime]]:
     """Those of `run_times` that may still run at `now`, and those that came too late."""
     if job.misfire_grace_time is None:
         return run_times, []
-    oldest = now - timedelta(seconds=job.misfire_grace_time)
-    late = [run_time for run_time in run_times if run_time < oldest]
-    return [run_time for run_time in run_times if run_time >= oldest], late
+    oldest_us = to_us(now) - job.misfire_grace_time * 1_000_000
+    late = [run_time for run_time in run_times if to_us(run_time) < oldest_us]
+    return [run_time for run_time in run_times if to_us(run_time) >= oldest_us], late
 
 
 def without_grace(job: Job) -> Job:

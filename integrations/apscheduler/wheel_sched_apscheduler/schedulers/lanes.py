@@ -25,6 +25,7 @@ from apscheduler.events import EVENT_JOB_SUBMITTED
 from apscheduler.executors.base import MaxInstancesReachedError
 
 from wheel_sched_apscheduler.claimed_job import claimed
+from wheel_sched_apscheduler.instants import to_us
 from wheel_sched_apscheduler.schedulers.handover import Handover
 
 if TYPE_CHECKING:
@@ -54,6 +55,9 @@ class Reports(Protocol):
     def announce(self, events: list[SchedulerEvent]) -> None:
         """Hand events to the listeners, in order."""
 
+    def parted(self, handover: Handover, gone: bool = True) -> None:
+        """A job's last run has ended, as its events have told; unless it is `gone`, it comes again."""
+
     def finished(self) -> None:
         """One hand-over has ended, whichever way."""
 
@@ -76,7 +80,7 @@ class Lane(ABC):
 
     def put(self, handovers: list[Handover]) -> None:
         """Hand these over. What has too many instances running is refused, by event; the rest runs."""
-        accepted, refused = [], []
+        accepted, refused, passed_over = [], [], []
         instances = self.executor._instances
         with self.executor._lock:
             for handover in handovers:
@@ -84,10 +88,17 @@ class Lane(ABC):
                 running = instances.get(job.id, 0)
                 if running >= job.max_instances:
                     refused.append(handover)
+                elif not handover.run_times:
+                    passed_over.append(handover)
                 else:
                     instances[job.id] = running + 1
                     accepted.append(handover)
         self._tell(accepted, refused)
+        for handover in accepted:
+            if handover.late:
+                self._reports.announce(handover.missed())
+        for handover in passed_over:
+            self._passed_over(handover)
         if accepted:
             self._run(accepted)
 
@@ -122,10 +133,23 @@ class Lane(ABC):
             handover.end((event,))
         if events:
             self._reports.announce(events)
+        for handover in refused:
+            if handover.last:
+                self._reports.parted(handover, gone=not handover.comes_again)
+
+    def _passed_over(self, handover: Handover) -> None:
+        """All of its run times came too late."""
+        events = handover.missed()
+        handover.end(events)
+        self._reports.announce(events)
+        if handover.last:
+            self._reports.parted(handover)
 
     def _succeeded(self, handover: Handover, events: list[SchedulerEvent]) -> None:
         handover.end(events)
         self.executor._run_job_success(handover.job.id, events)
+        if handover.last:
+            self._reports.parted(handover, gone=bool(events))
         self._reports.finished()
 
     def _failed(self, handover: Handover, error: BaseException) -> None:
@@ -133,6 +157,8 @@ class Lane(ABC):
         handover.end(events)
         self.executor._run_job_error(handover.job.id, error, error.__traceback__)
         self._reports.announce(events)
+        if handover.last:
+            self._reports.parted(handover)
         self._reports.finished()
 
     def _dropped(self, handover: Handover) -> None:
@@ -160,6 +186,12 @@ class AnyLane(Lane):
     def put(self, handovers: list[Handover]) -> None:
         for handover in handovers:
             job_id = handover.job.id
+            if not handover.run_times:
+                if self.executor._instances.get(job_id, 0) >= handover.job.max_instances:
+                    self._tell([], [handover])
+                else:
+                    self._passed_over(handover)
+                continue
             with self._out_lock:  # before it is submitted: some executors run it inside that call
                 self._out.setdefault(job_id, []).append(handover)
             try:
@@ -173,9 +205,13 @@ class AnyLane(Lane):
                 events = handover.failed(error)
                 handover.end(events)
                 self._reports.announce(events)
+                if handover.last:
+                    self._reports.parted(handover)
             else:
                 self._drop_count_of_none(job_id)
                 self._tell([handover], [])
+                if handover.late:
+                    self._reports.announce(handover.missed())
 
     def _drop_count_of_none(self, job_id: str) -> None:
         """An executor that runs the job inside of `submit_job` counts it down before it is counted up, and APScheduler
@@ -202,7 +238,8 @@ class AnyLane(Lane):
         with self._out_lock:
             out = self._out.get(job_id, [])
             if handover is None and event is not None:
-                handover = next((each for each in out if event.scheduled_run_time in each.run_times), None)
+                at_us = to_us(event.scheduled_run_time)
+                handover = next((each for each in out if any(to_us(run) == at_us for run in each.run_times)), None)
             if handover is None and out:
                 handover = out[0]
             if handover in out:
@@ -216,6 +253,8 @@ class AnyLane(Lane):
         if handover is not None:
             handover.end(events)
         report(job_id, events)
+        if handover is not None and handover.last:
+            self._reports.parted(handover, gone=bool(events))
         self._reports.finished()
 
     def _reported_error(
@@ -227,4 +266,6 @@ class AnyLane(Lane):
             events = handover.failed(error)
             handover.end(events)
             self._reports.announce(events)
+            if handover.last:
+                self._reports.parted(handover)
         self._reports.finished()

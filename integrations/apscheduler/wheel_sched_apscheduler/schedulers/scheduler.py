@@ -63,6 +63,7 @@ class WheelScheduler(BaseScheduler):
         self._alarm = Alarm()
         self._feeds: dict[str, StockFeed | BatchFeed] = {}
         self._lanes: dict[str, Lane] = {}
+        self._leaving: dict[tuple[str, str], Handover] = {}  # jobs in their last run
         self._hushed = threading.local()
         self._passing = threading.Lock()
         self._waiter: threading.Event | None = None
@@ -119,6 +120,9 @@ class WheelScheduler(BaseScheduler):
             self._alarm.ring_by(run_time.timestamp())
 
     def _real_add_job(self, job: Job, jobstore_alias: str, replace_existing: bool) -> None:
+        before = self._leaving.pop((jobstore_alias, job.id), None)
+        if before is not None:  # the new job must not seem to be the one that is gone
+            self.announce([before.removed()])
         with self._hush():
             super()._real_add_job(job, jobstore_alias, replace_existing)
         self._forget(jobstore_alias, job.id)
@@ -157,6 +161,7 @@ class WheelScheduler(BaseScheduler):
         self._owner = None
         self.closing = False
         self._feeds.clear()
+        self._leaving.clear()
         self._lanes.clear()
 
     def _main_loop(self) -> None:
@@ -197,8 +202,6 @@ class WheelScheduler(BaseScheduler):
                 handovers = batch.handovers
                 if self.closing or self.state != STATE_RUNNING:
                     handovers = feed.put_back(handovers)
-                if batch.events:
-                    self.announce(batch.events)
                 if handovers:
                     self._hand_over(handovers)
                 if batch.head_s is not None:
@@ -228,19 +231,20 @@ class WheelScheduler(BaseScheduler):
         return feed
 
     def _hand_over(self, handovers: list[Handover]) -> None:
-        if self.wants(EVENT_JOB_REMOVED):
-            self.announce([handover.removed() for handover in handovers if handover.last])
         by_executor: dict[str, list[Handover]] = {}
         for handover in handovers:
+            if handover.last:
+                self._leaving[handover.alias, handover.job.id] = handover
             by_executor.setdefault(handover.job.executor, []).append(handover)
         for name, group in by_executor.items():
             executor = self._executors.get(name)
             if executor is None:  # removed since the batch was taken
                 error = LookupError(f"executor {name!r} was removed before the job reached it")
                 for handover in group:
-                    events = handover.failed(error)
+                    events = [*handover.missed(), *handover.failed(error)]
                     handover.end(events)
                     self.announce(events)
+                    self.parted(handover)
                 continue
             self._lane(name, executor).put(group)
 
@@ -263,6 +267,12 @@ class WheelScheduler(BaseScheduler):
         """Hand events to the listeners, in order."""
         for event in events:
             self._dispatch_event(event)
+
+    def parted(self, handover: Handover, gone: bool = True) -> None:
+        """A job's last run has ended, as its events have told; unless it is `gone`, it comes again."""
+        known = self._leaving.pop((handover.alias, handover.job.id), None)
+        if known is not None and gone and self.wants(EVENT_JOB_REMOVED):
+            self.announce([known.removed()])
 
     def finished(self) -> None:
         """A hand-over has ended."""

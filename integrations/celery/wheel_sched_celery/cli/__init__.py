@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from wheel_sched.cli.failing import code_of
+from wheel_sched.cli.failing import UNAVAILABLE, code_of
 from wheel_sched.cli.lazy import Lazy, LazyGroup
 from wheel_sched.errors import WheelSchedError
 
@@ -17,7 +17,7 @@ _HERE = "wheel_sched_celery.cli"
 COMMANDS = {
     "list": Lazy(f"{_HERE}.listing:list_tasks", "List held tasks in order of their ETA."),
     "show": Lazy(f"{_HERE}.listing:show", "All there is to know about one task."),
-    "cancel": Lazy(f"{_HERE}.changing:cancel", "Remove held tasks and mark them REVOKED."),
+    "cancel": Lazy(f"{_HERE}.changing:cancel", "Remove held tasks and announce that they are revoked."),
     "reschedule": Lazy(f"{_HERE}.changing:reschedule", "Give held tasks another ETA."),
     "run-now": Lazy(f"{_HERE}.changing:run_now", "Let held tasks run now."),
     "stats": Lazy(f"{_HERE}.stats:stats", "How many wait, by queue, and what is due next."),
@@ -36,6 +36,12 @@ class WheelGroup(LazyGroup):
         except WheelSchedError as error:
             click.echo(f"celery wheel: {error}", err=True)
             ctx.exit(code_of(error))
+        except Exception as error:
+            kind = type(error)
+            if (kind.__module__, kind.__name__) != ("kombu.exceptions", "OperationalError"):  # kombu is not loaded here
+                raise
+            click.echo(f"celery wheel: the broker is away: {error}", err=True)
+            ctx.exit(UNAVAILABLE)
         ctx.exit(code if isinstance(code, int) else 0)
 
 

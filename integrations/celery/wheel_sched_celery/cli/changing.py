@@ -25,11 +25,13 @@ all_option = click.option("--all", "everything", is_flag=True, help="All of them
 @json_option
 @click.pass_context
 def cancel(ctx: click.Context, selection: Selection, everything: bool, dry_run: bool, yes: bool, as_json: bool) -> int:
-    """Remove held tasks and mark their results REVOKED. What is on its way to its queue is left to `revoke`.
+    """Remove held tasks and announce that they are revoked: results, chords, events.
+
+    One task named by its id is not asked about. What is on its way to its queue is left to `revoke`.
 
     \b
     Examples:
-      celery -A proj wheel cancel 7f3c2a9e-6d0e-4f0a-8a55-0a1b2c3d4e5f --yes
+      celery -A proj wheel cancel 7f3c2a9e-6d0e-4f0a-8a55-0a1b2c3d4e5f
       celery -A proj wheel cancel --task 'proj.remind*' --since +1d --dry-run
     """
     tasks = held_tasks(ctx)
@@ -37,7 +39,7 @@ def cancel(ctx: click.Context, selection: Selection, everything: bool, dry_run: 
     if dry_run:
         _tell_dry_run("cancel", tasks, meant, as_json)
         return 0
-    if meant:
+    if meant and not _one_by_id(selection, meant):
         confirm(f"Cancel {amount(len(meant), 'task')}?", yes)
     return _tell("cancelled", tasks.cancel(meant), as_json)
 
@@ -126,7 +128,7 @@ def purge(ctx: click.Context, selection: Selection, everything: bool, dry_run: b
     if dry_run:
         _tell_dry_run("purge", tasks, meant, as_json)
         return 0
-    if meant:
+    if meant and not _one_by_id(selection, meant):
         confirm(f"Remove {amount(len(meant), 'task')} for good?", yes)
     return _tell("removed", tasks.purge(meant), as_json)
 
@@ -137,9 +139,10 @@ def purge(ctx: click.Context, selection: Selection, everything: bool, dry_run: b
 @json_option
 @click.pass_context
 def drain(ctx: click.Context, dry_run: bool, yes: bool, as_json: bool) -> int:
-    """Send all held tasks to their queues, ETA intact; stock workers then hold them in memory.
+    """Send all held tasks to their queues, ETA intact; workers then hold them in memory.
 
-    The way out: set `wheel_horizon = None` in producers and workers, restart them, drain, uninstall.
+    The way out: set `wheel_horizon = None` in producers and workers, restart them, drain, uninstall. Workers may be
+    up; where one does not say that it leaves the tasks alone, nothing is sent.
 
     \b
     Examples:
@@ -151,7 +154,7 @@ def drain(ctx: click.Context, dry_run: bool, yes: bool, as_json: bool) -> int:
         _tell_dry_run("send", tasks, list(tasks.select(Selection(states=("due",)))), as_json)
         return 0
     if tasks.wheel.settings.holds:
-        note("tasks are still put on hold, and workers would take back what is drained: set wheel_horizon = None first")
+        note("producers still put tasks on hold: set wheel_horizon = None first")
     waiting = tasks.counts().total("due")
     if waiting:
         confirm(f"Send {amount(waiting, 'task')} to the broker now?", yes)
@@ -164,6 +167,11 @@ def drain(ctx: click.Context, dry_run: bool, yes: bool, as_json: bool) -> int:
         for reason, count in drained.kept.items():
             say(f"{amount(count, 'task')} still here: {reason}")
     return 1 if drained.kept else 0
+
+
+def _one_by_id(selection: Selection, meant: Sequence[WaitingTask]) -> bool:
+    """Whether it is certain that this one task is meant, so that nobody has to be asked."""
+    return len(selection.ids) == len(meant) == 1
 
 
 def _tell_dry_run(action: str, tasks: HeldTasks, meant: Sequence[WaitingTask], as_json: bool) -> None:

@@ -6,9 +6,8 @@ comes from the store, so it works with no worker up and says what it could not s
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC
 from typing import Any, Final
@@ -17,15 +16,19 @@ from kombu.exceptions import OperationalError
 
 from wheel_sched.cli.doctor_finding import Finding, ok, problem, warn
 from wheel_sched.cli.output import amount, span
-from wheel_sched.store.items import MAX_DUE_MS, Counts
+from wheel_sched.store.items import MAX_BATCH, MAX_DUE_MS, Counts
 from wheel_sched_celery.due import instant_ms
-from wheel_sched_celery.held_task import TAKEN_OVER
+from wheel_sched_celery.fleet import differing
+from wheel_sched_celery.held_task import TAKEN_OVER, route_of
 from wheel_sched_celery.management.held_tasks import HeldTasks
+from wheel_sched_celery.management.waiting_task import read
 
 VISIBILITY_S: Final = 3600  # kombu's default for Redis
 LATE_MS: Final = 5_000  # a due task that waits so long has nobody to send it
 SQS_VISIBILITY_S: Final = 1800
+LISTED: Final = 1_000  # held tasks at most that `inspect scheduled` shows
 _SENDERS: Final = 5  # producers named in a line
+_COLONS: Final = 3  # in the id of an item of ours
 _SAMPLE: Final = 200  # taken-over tasks whose senders are looked at
 
 
@@ -36,9 +39,10 @@ class Patient:
     Args:
         tasks: the app's store.
         counts: of the store.
-        stats: what `inspect wheel_stats` said, by worker; None when the broker did not answer.
+        stats: what workers with the integration said to `inspect wheel_stats`; None when the broker did not answer.
         pinged: names of the workers that are up.
-        scheduled: `inspect scheduled` by worker.
+        broker_away: why it cannot be reached, "" when it can.
+        in_memory: rows of `inspect scheduled` that lie in workers, not in the store.
         senders: how many of the waiting tasks were taken over, by who sent them.
         longest_ms: the latest ETA that waits, None when nothing does.
     """
@@ -48,7 +52,8 @@ class Patient:
     now_ms: int
     stats: Mapping[str, Any] | None = None
     pinged: frozenset[str] = frozenset()
-    scheduled: Mapping[str, list[dict[str, Any]]] = field(default_factory=dict)
+    broker_away: str = ""
+    in_memory: Sequence[dict[str, Any]] = ()
     senders: Counter[str] = field(default_factory=Counter)
     longest_ms: int | None = None
 
@@ -99,11 +104,22 @@ def _senders(tasks: HeldTasks) -> Counter[str]:
 
 def _ask_workers(app: Any, patient: Patient, timeout_s: float) -> None:
     inspect = app.control.inspect(timeout=timeout_s)
-    with contextlib.suppress(*app.connection_for_write().recoverable_connection_errors, OperationalError):
+    try:
         patient.pinged = frozenset(inspect.ping() or {})
         if patient.pinged:
-            patient.stats = inspect._request("wheel_stats") or {}
-            patient.scheduled = inspect.scheduled() or {}
+            patient.stats = _answers(inspect._request("wheel_stats"), dict)
+            patient.in_memory = _in_memory(patient, _answers(inspect.scheduled(), list))
+    except (OperationalError, *app.connection_for_write().recoverable_connection_errors) as error:
+        patient.broker_away = str(error) or repr(error)
+
+
+def _answers(replies: Mapping[str, Any] | None, kind: type) -> dict[str, Any]:
+    """What workers answered; to what it does not know or cannot do, a worker answers with an error."""
+    return {
+        name: reply
+        for name, reply in (replies or {}).items()
+        if isinstance(reply, kind) and not (isinstance(reply, dict) and "installed" not in reply)
+    }
 
 
 def settings(patient: Patient) -> Finding:
@@ -116,19 +132,45 @@ def settings(patient: Patient) -> Finding:
     return ok("horizon", f"{held}; handed over by {how}")
 
 
+def broker(patient: Patient) -> Finding:
+    """Whether due tasks can go anywhere."""
+    where = patient.tasks.wheel.app.connection_for_write().as_uri()
+    if patient.broker_away:
+        return problem(
+            "broker", f"{where} is away: {patient.broker_away}", "start it, or correct broker_url; tasks stay held"
+        )
+    return ok("broker", where)
+
+
 def workers(patient: Patient) -> Finding:
     """Who dispatches."""
+    if patient.broker_away:
+        return warn("workers", "they cannot be asked while the broker is away", "see broker")
     if not patient.pinged:
         return warn("workers", "no worker answered", "start one: held tasks are sent by workers that are up")
-    installed = set(patient.stats or {})
+    installed = {name for name, stats in (patient.stats or {}).items() if stats["installed"]}
     stock = sorted(patient.pinged - installed)
     if stock:
         return warn(
             "workers",
-            f"{', '.join(stock[:_SENDERS])} of {amount(len(patient.pinged), 'worker')} without wheel_sched_celery",
+            f"{len(stock)} of {amount(len(patient.pinged), 'worker')} without wheel_sched_celery: "
+            f"{', '.join(stock[:_SENDERS])}",
             "install it there too: they keep ETA tasks in memory and send none of the held ones",
         )
     return ok("workers", f"{amount(len(installed), 'worker')} up, all installed")
+
+
+def agreement(patient: Patient) -> Finding:
+    """Whether all that share the store mean the same by "soon"."""
+    lines = differing(patient.tasks.wheel.settings, patient.stats or {})
+    if lines:
+        return warn(
+            "settings",
+            f"they differ in namespace {patient.tasks.wheel.settings.namespace}: {'. '.join(lines)}",
+            "set wheel_horizon and wheel_lead alike in producers and workers: nothing is lost, but a task sent long "
+            "before a worker's own lead waits in that worker's memory",
+        )
+    return ok("settings", "horizon and lead are the same wherever somebody answered")
 
 
 def late(patient: Patient) -> Finding:
@@ -157,7 +199,7 @@ def visibility(patient: Patient) -> Finding:
     options = wheel.app.conf.broker_transport_options or {}
     timeout_ms = int(float(options.get("visibility_timeout", default_s)) * 1000)
     said = f"the visibility timeout is {span(timeout_ms)}"
-    in_memory_ms = max((_away_ms(row, patient.now_ms) for row in _in_memory(patient)), default=0)
+    in_memory_ms = max((_away_ms(row, patient.now_ms) for row in patient.in_memory), default=0)
     if in_memory_ms > timeout_ms:
         return problem(
             "visibility",
@@ -186,7 +228,7 @@ def producers(patient: Patient) -> Finding:
     """Who still sends ETA tasks the stock way."""
     senders = Counter(patient.senders)
     horizon_ms = patient.tasks.wheel.settings.horizon or 0
-    for row in _in_memory(patient):
+    for row in patient.in_memory:
         if _away_ms(row, patient.now_ms) > horizon_ms:
             senders[f"unknown senders of {row['request'].get('name')}"] += 1
     if not senders:
@@ -197,6 +239,34 @@ def producers(patient: Patient) -> Finding:
         f"ETA tasks came the stock way from {named}",
         "install wheel_sched_celery there: tasks are then durable when apply_async returns, and cost no worker a thing",
     )
+
+
+def task_ids(patient: Patient) -> Finding:
+    """Whether task ids were chosen twice for one time: Celery knows no more of a result than its id."""
+    page = patient.tasks.store.list_items("due", limit=MAX_BATCH)
+    sent = Counter(found.id.rpartition(":")[0] for found in page.found if found.id.count(":") >= _COLONS)
+    several = [key for key, count in sent.items() if count > 1]
+    if several:
+        named = ", ".join(route_of(f"{key}:") for key in several[:_SENDERS])
+        return warn(
+            "task ids",
+            f"{amount(len(several), 'task id')} sent more than once for one ETA: {named}",
+            "each runs, and they share one result: give tasks with other arguments or queues ids of their own",
+        )
+    return ok("task ids", "none was sent more than once for one ETA")
+
+
+def revoked(patient: Patient) -> Finding:
+    """Revoked tasks of which nobody was told: whoever did it died half-way, or the result backend was away."""
+    page = patient.tasks.store.list_items("held", limit=MAX_BATCH)
+    silent = [waiting.id for waiting in map(read, page.found) if waiting.revoked]
+    if silent:
+        return warn(
+            "revoked",
+            f"{amount(len(silent), 'revoked task')} will not run, and its result does not say so",
+            f"celery wheel cancel {' '.join(silent[:_SENDERS])}",
+        )
+    return ok("revoked", "every revoked task was announced")
 
 
 def given_up(patient: Patient) -> Finding:
@@ -211,10 +281,11 @@ def given_up(patient: Patient) -> Finding:
     return ok("given up", "every task could be published")
 
 
-def _in_memory(patient: Patient) -> Iterator[dict[str, Any]]:
-    """Rows of `inspect scheduled` that a worker holds in memory, unacknowledged."""
-    for rows in patient.scheduled.values():
-        yield from (row for row in rows if row.get("eta") and row.get("request", {}).get("hostname"))
+def _in_memory(patient: Patient, scheduled: Mapping[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Rows of `inspect scheduled` that a worker holds in memory, unacknowledged: those that are not in the store."""
+    rows = [row for answer in scheduled.values() for row in answer if row.get("eta") and row.get("request")]
+    held = {read(found).id for found in patient.tasks.store.list_items("due", limit=LISTED).found} if rows else set()
+    return [row for row in rows if row["request"]["id"] not in held and not patient.tasks.get(row["request"]["id"])]
 
 
 def _away_ms(row: Mapping[str, Any], now_ms: int) -> int:
@@ -222,4 +293,15 @@ def _away_ms(row: Mapping[str, Any], now_ms: int) -> int:
     return 0 if eta_ms is None else eta_ms - now_ms
 
 
-_CHECKS: Final[tuple[Callable[[Patient], Finding], ...]] = (settings, workers, late, visibility, producers, given_up)
+_CHECKS: Final[tuple[Callable[[Patient], Finding], ...]] = (
+    settings,
+    broker,
+    workers,
+    agreement,
+    late,
+    visibility,
+    producers,
+    task_ids,
+    revoked,
+    given_up,
+)

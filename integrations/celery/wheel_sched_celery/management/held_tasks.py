@@ -14,19 +14,25 @@ Threads: any; one instance may be shared.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Final
 
 from wheel_sched.errors import ConfigError, Rejected
 from wheel_sched.store.delay_store import DelayStore
-from wheel_sched.store.items import MAX_BATCH, MAX_DUE_MS, Counts, Item, Outcome
+from wheel_sched.store.items import MAX_BATCH, MAX_DUE_MS, Counts, Found, Item, Outcome
 from wheel_sched.store.operations import Alteration
 from wheel_sched.store.plans import shard_of
-from wheel_sched_celery.held_task import bounded, ref_of
-from wheel_sched_celery.management.waiting_task import Selection, WaitingTask, read
+from wheel_sched_celery.held_task import bounded, ref_of, route_of, stamp_ref
+from wheel_sched_celery.management.waiting_task import REVOKED, Selection, WaitingTask, read
+from wheel_sched_celery.revoking import Announcer
 from wheel_sched_celery.wheel import Wheel, wheel_of
 
+logger = logging.getLogger("wheel_sched.celery")
+
+MAX_STAMPED: Final = 100_000  # tasks revoked by one stamp
 WIDEST_LEAD_MS: Final = 60_000  # a task lies in the store at eta minus the lead of the app that held it
 
 _WHY: Final = {
@@ -91,13 +97,24 @@ class HeldTasks:
         """
         ids = self.store.find(ref_of(task_id))
         found = self.store.get(ids, route=bounded(task_id)) if ids else self._item(task_id)
+        return self._read(found)
+
+    @staticmethod
+    def _read(found: Iterable[Found | None]) -> list[WaitingTask]:
         return sorted(
             (read(item) for item in found if item is not None), key=lambda each: (each.eta_ms or 0, each.found.id)
         )
 
-    def _item(self, item_id: str) -> list[Any]:
-        task_id = item_id.rsplit(":", 2)[0]
-        return self.store.get([bounded(item_id)], route=task_id or None)
+    def _item(self, item_id: str) -> list[Found | None]:
+        return self.store.get([bounded(item_id)], route=route_of(item_id) or None)
+
+    def stamped(self, stamps: Mapping[str, Sequence[Any]]) -> Iterator[WaitingTask]:
+        """What waits with one of these stamps, given as `revoke_by_stamped_headers` gives them: values by name."""
+        for stamp in ((name, value) for name, values in stamps.items() for value in values):
+            for item_id in self.store.find(stamp_ref(stamp), limit=MAX_STAMPED):
+                for waiting in self._read(self._item(item_id)):
+                    if waiting.task is not None and stamp in waiting.task.stamps:
+                        yield waiting
 
     def select(self, selection: Selection | None = None, limit: int | None = None) -> Iterator[WaitingTask]:
         """What is meant, state by state in order of due; at most `limit`. Read in pages while it is iterated."""
@@ -131,13 +148,44 @@ class HeldTasks:
                     break
 
     def cancel(self, tasks: Iterable[WaitingTask]) -> Changed:
-        """Remove tasks for good and mark their results REVOKED, as `revoke` does."""
-        changed = self._remove(tasks)
-        backend = self.wheel.app.backend
-        for waiting in changed.done:
-            if waiting.task is not None:
-                backend.mark_as_revoked(waiting.id, "cancelled while it was held", store_result=True)
+        """Remove tasks for good and announce that they are revoked: results, chords, events, signals; see `revoke`."""
+        with Announcer(self.wheel.app) as announcer:
+            return self.revoke(tasks, announcer)
+
+    def revoke(self, tasks: Iterable[WaitingTask], announcer: Announcer) -> Changed:
+        """`cancel`, with somebody's own way to announce it.
+
+        A waiting task is parked first, so that one caller alone announces it, and removed last: whatever fails in
+        between, it never runs, is still listed, and is announced when it is cancelled again.
+        """
+        changed = Changed()
+        remaining = iter(tasks)
+        while batch := list(islice(remaining, MAX_BATCH)):
+            waiting = [each for each in batch if each.found.state == "due" and each.task is not None]
+            parked = self._change(waiting, lambda each: Alteration(each.found.id, "h", REVOKED, each.found.version))
+            again = [each for each in batch if each.revoked]
+            removed = self._remove(
+                [each for each in (*parked.done, *again) if self._announced(each, announcer, changed)]
+            )
+            on_its_way = [each for each, why in parked.left if why == _WHY[Outcome.IN_FLIGHT]]  # since it was read
+            rest = [each for each in batch if not each.revoked and (each.found.state != "due" or each.task is None)]
+            others = self._remove([*rest, *on_its_way])
+            changed.left += [left for left in parked.left if left[0] not in on_its_way]
+            changed.left += removed.left + others.left
+            changed.done += removed.done
+            changed.done += [each for each in others.done if self._announced(each, announcer, changed)]
         return changed
+
+    def _announced(self, waiting: WaitingTask, announcer: Announcer, changed: Changed) -> bool:
+        if waiting.task is None:
+            return True
+        try:
+            announcer.announce(waiting.task)
+        except Exception as error:  # any result backend may sit here
+            logger.warning("celery.not_announced: task %s is revoked, but nobody knows: %r", waiting.id, error)
+            changed.left.append((waiting, f"does not run, but its result could not be marked REVOKED: {error}"))
+            return False
+        return True
 
     def purge(self, tasks: Iterable[WaitingTask]) -> Changed:
         """Remove tasks for good and leave their results as they are (PENDING), as `celery purge` does."""

@@ -15,6 +15,8 @@ from wheel_sched.errors import Rejected
 from wheel_sched.store.items import Found, State
 from wheel_sched_celery.held_task import TAKEN_OVER, HeldTask, decode
 
+REVOKED = "revoked"  # why a revoked task is held until everybody knows
+
 
 @dataclass(frozen=True, slots=True)
 class WaitingTask:
@@ -58,6 +60,11 @@ class WaitingTask:
     def taken_over(self) -> bool:
         """Whether a worker found it in a queue, sent the stock way, instead of its producer holding it."""
         return TAKEN_OVER in self.found.refs
+
+    @property
+    def revoked(self) -> bool:
+        """Whether it was revoked and only that was not announced yet; it does not run."""
+        return self.found.state == "held" and self.found.reason == REVOKED
 
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON-able data; times in epoch milliseconds and in RFC 3339."""

@@ -34,7 +34,7 @@ from wheel_sched.testing.servers import temporary_server
 Make = Callable[..., Any]
 PATIENCE_S = 30.0
 # importable from anywhere, as a durable job's function must be
-FUNCTIONS = ["time", "asyncio.tasks", "asyncio", "wheel_sched_apscheduler"]
+FUNCTIONS = ["time:time", "time:sleep", "time:perf_counter", "asyncio", "wheel_sched_apscheduler"]
 
 
 def past(seconds: float = 1.0) -> datetime:

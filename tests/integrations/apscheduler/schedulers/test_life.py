@@ -10,6 +10,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import fakeredis
 import pytest
 from apscheduler.events import (
     EVENT_JOB_EXECUTED,
@@ -24,6 +25,7 @@ from apscheduler.schedulers import SchedulerAlreadyRunningError, SchedulerNotRun
 from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.schedulers.base import STATE_STOPPED
 from apscheduler.schedulers.blocking import BlockingScheduler
+from wheel_sched_apscheduler import RedisWheelJobStore
 from wheel_sched_apscheduler.schedulers import WheelBackgroundScheduler, WheelBlockingScheduler
 
 Make = Callable[..., Any]
@@ -297,3 +299,15 @@ def test_its_repr_shows_its_state(make: Make) -> None:
     assert "running" in repr(scheduler)
     scheduler.shutdown()
     assert "stopped" in repr(scheduler)
+
+
+def test_a_store_over_an_imitation_of_redis_shuts_down() -> None:
+    """Its blocked read cannot be interrupted, so it is a short one; that raised, or took two seconds."""
+    with fakeredis.FakeRedis(server=fakeredis.FakeServer(server_type="valkey")) as client:
+        store = RedisWheelJobStore(client=client)
+        scheduler = WheelBackgroundScheduler(jobstores={"default": store}, timezone=UTC)
+        scheduler.start()
+        assert store._keeper is not None
+        reading = store._keeper._listener.thread
+        scheduler.shutdown()
+        assert not reading.is_alive()

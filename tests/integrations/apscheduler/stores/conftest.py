@@ -95,6 +95,13 @@ def shared_store(request: pytest.FixtureRequest) -> Any:
     return request.getfixturevalue(f"open_{request.param}")()
 
 
+@pytest.fixture(params=["fake", pytest.param("real", marks=pytest.mark.real)])
+def impatient_store(request: pytest.FixtureRequest) -> Any:
+    """The same; what it cannot run is quarantined the first time."""
+    opened = request.getfixturevalue(f"open_{request.param}")
+    return opened(quarantine_refusals=1, quarantine_after_s=0)
+
+
 Maker = Callable[..., Job]
 
 

@@ -111,9 +111,9 @@ def test_a_trigger_that_has_ended_is_removed_when_resumed(shared_store: Any, mak
     assert shared_store.get_entry("a") is None
 
 
-def test_what_cannot_be_loaded_is_kept_with_the_reason(shared_store: Any, make_job: Any) -> None:
+def test_what_cannot_be_loaded_is_kept_with_the_reason(impatient_store: Any, make_job: Any) -> None:
     """Quarantined, not deleted; retried when it can be loaded, re-pointed when its function has moved."""
-    store = shared_store
+    store = impatient_store
     for job_id, ref in [("gone", "no.such.module:f"), ("evil", "os:system"), ("lost", "json.decoder:nothing")]:
         store.add_job(make_job(OLD, id=job_id))
         replace_ref(store, job_id, ref)
@@ -122,7 +122,7 @@ def test_what_cannot_be_loaded_is_kept_with_the_reason(shared_store: Any, make_j
     store.get_next_run_time()
     store.flush()
     reasons = {entry.id: entry.reason for entry in store.quarantined()}
-    assert "could not import module" in reasons["gone"]
+    assert "has added no job of it" in reasons["gone"]
     assert "os:system" in reasons["evil"]
     assert "nothing was imported" in reasons["evil"]
     assert set(reasons) == {"gone", "evil", "lost"}
@@ -146,7 +146,8 @@ def test_a_run_under_way_is_signed_with_its_times(request: pytest.FixtureRequest
     from dataclasses import replace
 
     opened = request.getfixturevalue("open_fake")
-    store, other = opened(secret="a secret of some length"), opened(secret="a secret of some length")
+    secret = {"secret": "a secret of some length", "quarantine_refusals": 1, "quarantine_after_s": 0}
+    store, other = opened(**secret), opened(**secret)
     trigger = IntervalTrigger(hours=1, start_date=OLD, timezone="UTC")
     for job_id in ("good", "bad"):
         store.add_job(make_job(OLD, id=job_id, trigger=trigger))
@@ -171,14 +172,14 @@ def test_a_run_under_way_is_signed_with_its_times(request: pytest.FixtureRequest
     assert "signature is wrong" in held.reason
 
 
-def test_a_job_whose_executor_is_unknown_is_kept(shared_store: Any, make_job: Any) -> None:
+def test_a_job_whose_executor_is_unknown_is_kept(impatient_store: Any, make_job: Any) -> None:
     """A stock scheduler removes it before it asks for its run times."""
-    shared_store.add_job(make_job(OLD, id="a", executor="elsewhere"))
-    (job,) = shared_store.get_due_jobs(OLD)
-    shared_store.remove_job(job.id)
-    shared_store.get_next_run_time()
-    shared_store.flush()
-    (entry,) = shared_store.quarantined()
+    impatient_store.add_job(make_job(OLD, id="a", executor="elsewhere"))
+    (job,) = impatient_store.get_due_jobs(OLD)
+    impatient_store.remove_job(job.id)
+    impatient_store.get_next_run_time()
+    impatient_store.flush()
+    (entry,) = impatient_store.quarantined()
     assert "no executor 'elsewhere'" in entry.reason
 
 

@@ -213,7 +213,7 @@ def test_a_reference_cannot_lead_out_of_an_allowed_module(make_job: Any) -> None
     job = make_job(OLD)
     raw = JobCodec().encode(job).replace(job.func_ref.encode(), f"{__name__}:sys.exit".encode())
     for codec in (JobCodec(), JobCodec(allow=[__name__])):
-        with pytest.raises(Forbidden, match="leads to"):
+        with pytest.raises(Forbidden, match=r"leads to|has added no job of it"):
             codec.decode(job.id, raw)
 
 
@@ -238,13 +238,14 @@ def test_what_is_not_in_the_list_is_not_imported(make_job: Any) -> None:
         (["time"], "time:sleep", True),
         (None, "time:sleep", False),
         (None, "__main__:f", True),
-        (None, "anything.at.all:f", True),
+        (None, "anything.at.all:f", False),
+        ("myapp, other", "other.jobs:f", True),
         (None, "no colon", False),
         (None, "a b:c", False),
         (None, "a:__import__('os')", False),
     ],
 )
-def test_the_allow_list(allow: list[str] | None, ref: str, permitted: bool) -> None:
+def test_the_allow_list(allow: list[str] | str | None, ref: str, permitted: bool) -> None:
     """Prefixes end at a dot, functions are named whole, and a reference is names and dots."""
     assert JobCodec(allow=allow).allowed.permits(ref) is permitted
 

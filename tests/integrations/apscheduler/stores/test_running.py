@@ -21,6 +21,7 @@ from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.schedulers.blocking import BlockingScheduler
 from apscheduler.triggers.date import DateTrigger
 from wheel_sched_apscheduler import RedisWheelJobStore, WheelJobStore, current_fire
+from wheel_sched_apscheduler.schedulers import WheelBackgroundScheduler
 
 from wheel_sched.errors import StoreError, StoreUnavailable
 from wheel_sched.testing.servers import TemporaryServer
@@ -116,8 +117,8 @@ def started() -> Iterator[Started]:
     """Starts stock schedulers over stores, and stops them at the end."""
     running: list[BackgroundScheduler] = []
 
-    def start(store: Any, **options: Any) -> BackgroundScheduler:
-        scheduler = BackgroundScheduler(timezone="UTC", **options)
+    def start(store: Any, kind: Any = BackgroundScheduler, **options: Any) -> BackgroundScheduler:
+        scheduler = kind(timezone="UTC", **options)
         scheduler.add_jobstore(store)
         scheduler.start()
         running.append(scheduler)
@@ -276,19 +277,26 @@ def test_at_most_once_leaves_the_store_before_it_runs(open_real: Any, started: S
 
 
 @pytest.mark.real
-def test_max_instances_can_count_over_all_processes(open_real: Any, started: Started) -> None:
-    """Two schedulers, one long job: its next tick waits instead of running beside it."""
-    stores = [open_real(global_max_instances=True) for _ in range(2)]
-    for store in stores:
-        started(store)
+@pytest.mark.parametrize(
+    ("scope", "kind"),
+    [("store", BackgroundScheduler), ("process", BackgroundScheduler), ("store", WheelBackgroundScheduler)],
+)
+def test_max_instances_holds_over_all_processes(open_real: Any, started: Started, scope: str, kind: Any) -> None:
+    """Two schedulers, one long job: its next tick is skipped with stock's event, or runs in the other when each counts
+    for itself."""
+    events: list[Any] = []
+    for store in [open_real(max_instances_scope=scope) for _ in range(2)]:
+        started(store, kind).add_listener(events.append, EVENT_JOB_MAX_INSTANCES)
     schedulers["it"].add_job(wait_at, "interval", seconds=0.1, args=["gate"], id="a")
     schedulers["it"].add_job(note, "interval", seconds=0.1, args=["other"])
     wait_until(lambda: sum(name == "gate" for name, _ in ran) >= 1, "it was under way")
     before = len(ran)
-    wait_until(lambda: len(ran) >= before + 10, "others had gone on")
-    assert sum(name == "gate" for name, _ in ran) == 1
+    wait_until(lambda: len(ran) >= before + 10 and len(events) >= 3, "others had gone on, and ticks were skipped")
+    assert sum(name == "gate" for name, _ in ran) == (1 if scope == "store" else 2)
+    assert {event.job_id for event in events} == {"a"}
     gates["gate"].set()
-    wait_until(lambda: sum(name == "gate" for name, _ in ran) >= 2, "the next had run")
+    begun = sum(name == "gate" for name, _ in ran)
+    wait_until(lambda: sum(name == "gate" for name, _ in ran) > begun, "the next had run")
 
 
 @pytest.mark.real

@@ -18,7 +18,11 @@ from celery.exceptions import ChordError
 if TYPE_CHECKING:
     from conftest import Stage
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(180)]
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.timeout(180),
+    pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning"),  # Celery's own, of redis-py 8
+]
 
 LATER: dict[str, Any] = {"countdown": 1}
 LONG_S = 100.0  # for results: generous, the machine is shared
@@ -253,6 +257,11 @@ def controlling(stage: Stage, app: Any, tasks: SimpleNamespace) -> list[Check]:
     single, first, second = (note.apply_async((f"revoked {i}",), **far) for i in range(3))
     many = group(note.s("revoked 3"), note.s("revoked 4")).apply_async(**far)
     waiting = note.apply_async(("waiting",), **far)
+    header = [tasks.add.s(1, 1).set(**LATER), tasks.add.s(500, 1).set(**far)]
+    lamed = chord(header, tasks.total.s().on_error(tasks.report.s()), app=app).apply_async()
+    held_stamped = note.si("revoked by stamp")
+    held_stamped.stamp(tenant="leaving")
+    leaving = held_stamped.apply_async(**far)
     stamped = note.si("stamped away")
     stamped.stamp(tenant="gone")
     control.revoke_by_stamped_headers({"tenant": ["gone"]}, reply=True, timeout=30, limit=1)
@@ -268,9 +277,16 @@ def controlling(stage: Stage, app: Any, tasks: SimpleNamespace) -> list[Check]:
         control.revoke(single.id)
         control.revoke([first.id, second.id])
         many.revoke()
-        for result in (single, first, second, *many.results):
+        control.revoke_by_stamped_headers({"tenant": ["leaving"]})
+        for result in (single, first, second, leaving, *many.results):
             ended(result, "REVOKED")()
         assert [run for run in stage.runs() if run.name.startswith("revoked")] == []
+
+    def chord_without_a_part() -> None:
+        control.revoke(lamed.parent.results[1].id)
+        ended(lamed, "FAILURE")()
+        assert isinstance(lamed.result, ChordError)
+        assert not [run for run in stage.runs() if run.name == "add 500 1"]
 
     def inspected() -> None:
         (scheduled,) = inspect.scheduled().values()
@@ -303,4 +319,12 @@ def controlling(stage: Stage, app: Any, tasks: SimpleNamespace) -> list[Check]:
         (queues,) = inspect.active_queues().values()
         assert "added" not in {queue["name"] for queue in queues}
 
-    return [inspected, revoked, terminated, ended(dropped, "REVOKED"), rate_limited, consumer_cancelled]
+    return [
+        inspected,
+        revoked,
+        chord_without_a_part,
+        terminated,
+        ended(dropped, "REVOKED"),
+        rate_limited,
+        consumer_cancelled,
+    ]

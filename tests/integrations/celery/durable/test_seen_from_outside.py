@@ -8,11 +8,16 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from wheel_sched_celery.management import HeldTasks
 
 if TYPE_CHECKING:
     from conftest import Stage
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(150)]
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.timeout(150),
+    pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning"),  # Celery's own, of redis-py 8
+]
 
 
 class Events:
@@ -52,7 +57,7 @@ class Events:
 
 
 def test_events_tell_of_held_tasks_and_their_state_ends_as_in_stock(stage: Stage) -> None:
-    """Sent at once, received when due; a taken-over one is scheduled in between."""
+    """Sent at once, received when due; a taken-over one is scheduled in between, a revoked one is revoked at once."""
     stage.app.conf.task_send_sent_event = stage.stock.conf.task_send_sent_event = True
     stage.worker("-E").wait_ready()
     events = Events(stage)
@@ -60,6 +65,11 @@ def test_events_tell_of_held_tasks_and_their_state_ends_as_in_stock(stage: Stage
         stage.wait_until(events.ready.is_set, "the receiver listens")
         ours = stage.app.send_task("note", ("ours",), countdown=600)
         theirs = stage.stock.send_task("note", ("theirs",), countdown=600)
+        gone = [stage.app.send_task("note", ("gone",), countdown=600).id for _ in range(2)]
+        stage.wait_held(4)
+        stage.app.control.revoke(gone[0])
+        assert len(HeldTasks(stage.app).cancel(HeldTasks(stage.app).get(gone[1])).done) == 1
+        stage.wait_until(lambda: all("task-revoked" in events.types(each) for each in gone), "revoked was told")
         stage.wait_held(2)
         stage.bring_forward(1.5)
         stage.assert_once(["ours", "theirs"])
@@ -71,6 +81,9 @@ def test_events_tell_of_held_tasks_and_their_state_ends_as_in_stock(stage: Stage
     assert events.types(theirs.id) == [
         "task-sent", "task-scheduled", "task-received", "task-started", "task-succeeded"
     ]  # fmt: skip
+    for task_id in gone:
+        assert events.types(task_id) == ["task-sent", "task-revoked"]
+        assert events.state.tasks[task_id].state == "REVOKED"
     for task_id in (ours.id, theirs.id):
         received = next(event for event in events.seen[task_id] if event["type"] == "task-received")
         assert received["eta"] is not None

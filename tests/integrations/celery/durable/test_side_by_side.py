@@ -30,6 +30,20 @@ def test_every_pairing_runs_each_task_once(stage: Stage, workers: tuple[str, ...
     stage.assert_once([*ours, *theirs])
 
 
+@pytest.mark.parametrize("apart", [True, False], ids=["store apart", "one server"])
+def test_a_worker_with_a_shorter_horizon_takes_nothing_back(stages: Stages, apart: bool) -> None:
+    """What is held with the defaults reaches it a second before it is due, twice its horizon, and mostly while its
+    item is still in flight."""
+    stage = stages.stage(store_url=stages.server().tcp_url if apart else None)
+    stage.worker(SETTINGS='{"wheel_horizon": "500ms"}').wait_ready()
+    names = [f"task {i}" for i in range(60)]
+    for name in names:
+        stage.app.send_task("note", (name,), countdown=600)
+    stage.bring_forward(1.5)
+    stage.assert_once(names)
+    assert stage.store.counts().happened("accepted") == len(names)
+
+
 def test_a_message_of_a_topic_exchange_returns_to_its_own_queue_alone(stage: Stage) -> None:
     """Two queues are bound to it; the message that each got runs once from each, and not four times."""
     stage.worker("-Q", "left").wait_ready()
@@ -88,3 +102,17 @@ def test_a_drain_leaves_everything_to_stock_workers(stage: Stage) -> None:
     stage.worker("-Q", "celery,left", installed=False).wait_ready()
     stage.assert_once(names)
     assert drain(stage.app).published == 0
+
+
+@pytest.mark.parametrize("apart", [True, False], ids=["store apart", "one server"])
+def test_a_drain_beside_installed_workers_loses_nothing(stages: Stages, apart: bool) -> None:
+    """They leave alone what is drained, however long before it is due it reaches them; it waits in their memory."""
+    stage = stages.stage(store_url=stages.server().tcp_url if apart else None)
+    stage.worker().wait_ready()
+    names = [f"task {i}" for i in range(60)]
+    for name in names:
+        stage.app.send_task("note", (name,), countdown=4)
+    drained = drain(stage.app)
+    assert (drained.published, drained.kept) == (len(names), {})
+    stage.assert_once(names)
+    assert stage.store.counts().happened("accepted") == len(names)

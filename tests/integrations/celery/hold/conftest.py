@@ -10,9 +10,12 @@ from celery import Celery
 from kombu.transport import memory
 from wheel_sched_celery import HeldTask, Wheel, install
 from wheel_sched_celery.held_task import decode
+from wheel_sched_celery.publishing import TaskPublisher
 
+from wheel_sched.dispatcher import Batch
 from wheel_sched.store.connect import open_store
 from wheel_sched.store.delay_store import DelayStore
+from wheel_sched.store.items import Claim
 
 
 class House:
@@ -35,6 +38,20 @@ class House:
             while (message := channel.basic_get(queue, no_ack=True)) is not None:
                 found.append(message)
             return found
+
+    def claim(self) -> Claim:
+        """Let all that waits be due, and take it in hand as a dispatcher does."""
+        for found in self.store.list_items("due").found:
+            self.store.reschedule([found.id], 0, route=found.route)
+        return self.store.claim()
+
+    def dispatch(self, claim: Claim) -> list[Any]:
+        """Publish what was claimed, and leave it unsettled; the broker's messages."""
+        batch = Batch(claim, claim.items)
+        publisher = TaskPublisher(self.app, None)
+        publisher.publish(batch)
+        publisher.close()
+        return self.published()
 
     def send(self, name: str = "note", *arguments: Any, **options: Any) -> Any:
         return self.app.send_task(name, arguments, **options)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kombu import Connection, Exchange, Queue
+from kombu.compression import compress
 from wheel_sched_celery.due import instant_ms, iso_of
 from wheel_sched_celery.entities import entity_of, values_of
 from wheel_sched_celery.held_task import HeldTask, bounded, decode, encode_neutral, release_ms
@@ -89,13 +90,36 @@ def test_what_a_list_cannot_carry_has_no_push_form(changes: dict[str, Any]) -> N
     assert RedisQueue(Connection("redis://")).push_form(task(**changes), 0) is None
 
 
-def test_an_id_tells_retries_etas_and_copies_apart() -> None:
-    """The same message is the same item each time it is seen."""
+def test_an_id_tells_different_messages_apart() -> None:
+    """One task id and ETA may be sent several times: with other arguments, to other queues, for another retry."""
     one = task()
-    others = [replace(one, retries=3), replace(one, eta_ms=ETA_MS + 1), replace(one, one_of_many=True)]
-    copies = [replace(one, one_of_many=True, queue=name) for name in ("left", "right")]
-    assert len({each.item_id for each in [one, *others, *copies]}) == 6
-    assert one.item_id == replace(one, body=b"", headers={}).item_id == f"an-id:2:{ETA_MS}"
+    others = [
+        one,
+        replace(one, retries=3),
+        replace(one, eta_ms=ETA_MS + 1),
+        replace(one, name="another"),
+        replace(one, body=b'[[2], {}, {"chain": null}]'),
+        replace(one, routing_key="other", queue="other"),
+        replace(one, exchange="wide"),
+        replace(one, priority=3),
+        replace(one, headers={**one.headers, "expires": iso_of(ETA_MS + 5)}),
+        *(replace(one, one_of_many=True, queue=name) for name in ("left", "right")),
+    ]
+    assert len({each.item_id for each in others}) == len(others)
+
+
+def test_an_id_is_the_same_each_time_a_message_is_seen() -> None:
+    """By its producer, compressed as text or bytes, and by the worker that finds it in a queue."""
+    one = task()
+    body, headers = compress(one.body, "zlib")[0], {**one.headers, "compression": compress(one.body, "zlib")[1]}
+    seen = [
+        replace(one, body=bytes(one.body).decode()),
+        replace(one, body=body, headers=headers),
+        replace(one, priority=None, headers={**one.headers, "origin": "another process", "x-death": []}),
+        replace(one, taken_over=True, declare=({"kind": "queue"},), ttl_until_ms=1),
+        replace(one, exchange="", routing_key="its queue", queue="its queue", sent_to=("", "work")),
+    ]
+    assert {each.item_id for each in seen} == {one.item_id}
 
 
 @settings(max_examples=50)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from copy import copy
 from datetime import UTC, datetime, timedelta, timezone
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -13,9 +15,9 @@ from kombu import Exchange, Queue
 from kombu.common import Broadcast
 from kombu.exceptions import OperationalError
 from wheel_sched_celery import HoldRefused
-from wheel_sched_celery.producing import HoldingProducer
 
-from wheel_sched.errors import StoreUnavailable
+from wheel_sched.errors import InDoubt, StoreError, StoreFull, StoreUnavailable
+from wheel_sched.store.items import Item
 
 if TYPE_CHECKING:
     from conftest import House
@@ -79,6 +81,15 @@ def test_a_task_can_be_found_by_its_id_and_is_counted_under_its_queue(house: Hou
     assert (found.topic, found.id.split(":")[:2]) == ("slow", [result.id, "0"])
 
 
+def test_one_id_and_eta_with_other_arguments_or_for_another_queue_are_tasks_of_their_own(house: House) -> None:
+    """Stock runs all of them; the same message sent again, after a lost reply, is one."""
+    for number, queue in [(1, "a"), (2, "a"), (1, "b"), (1, "a"), (2, "a")]:
+        house.send("note", number, task_id="chosen", eta=FAR, queue=queue)
+    held = sorted((task.queue, json.loads(task.body)[0][0]) for task in house.held())
+    assert held == [("a", 1), ("a", 2), ("b", 1)]
+    assert len(house.store.find("task:chosen")) == 3
+
+
 def test_signals_are_sent_as_ever_and_what_they_change_is_held(house: House) -> None:
     """`before_task_publish` may write headers; `after_task_publish` follows the hold."""
     seen: list[int] = []
@@ -124,8 +135,14 @@ def test_native_delayed_delivery_is_undone(house: House, house_of: Callable[...,
     assert (task.exchange, task.routing_key, task.queue) == ("e", "a.b", "q")
 
 
-def _away(*_: Any, **__: Any) -> Any:
-    raise StoreUnavailable("gone")
+def _raising(error: Exception) -> Callable[..., Any]:
+    def fail(*_: Any, **__: Any) -> Any:
+        raise error
+
+    return fail
+
+
+_away = _raising(StoreUnavailable("gone"))
 
 
 def test_with_the_store_away_a_task_is_sent_the_stock_way(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,13 +154,39 @@ def test_with_the_store_away_a_task_is_sent_the_stock_way(house: House, monkeypa
     assert (len(house.published()), len(asked)) == (2, 1)
 
 
-def test_an_app_may_refuse_instead(house_of: Callable[..., House], monkeypatch: pytest.MonkeyPatch) -> None:
-    """With an error that says what happened, and nothing sent."""
+@pytest.mark.parametrize(
+    ("error", "in_doubt"),
+    [
+        (StoreUnavailable("no answer from the server: what was sent may have been executed"), True),
+        (InDoubt("written, but not yet on disk"), True),
+        (StoreUnavailable("no connection to the server: nothing was sent"), False),
+        (StoreFull("the server is at its memory limit: nothing was written"), False),
+    ],
+    ids=["unanswered", "unconfirmed", "no connection", "refused"],
+)
+def test_an_app_may_refuse_instead(
+    house_of: Callable[..., House], monkeypatch: pytest.MonkeyPatch, error: StoreError, in_doubt: bool
+) -> None:
+    """With an error that says whether the task was not sent, or may be held all the same; the broker gets nothing."""
     house = house_of(on_outage="refuse")
-    monkeypatch.setattr(house.wheel, "_begin", _away)
-    with pytest.raises(HoldRefused, match="was not sent: gone"):
+    monkeypatch.setattr(house.wheel, "_begin", _raising(error))
+    with pytest.raises(HoldRefused, match=r": in doubt, " if in_doubt else r": not sent: ") as refused:
         house.send(countdown=60)
+    again = copy(refused.value)  # as pickle does it, by which Celery hands errors of tasks on
+    assert (refused.value.in_doubt, again.in_doubt, str(again)) == (in_doubt, in_doubt, str(refused.value))
+    assert str(error) in str(again)
     assert house.published() == []
+    with pytest.raises(HoldRefused, match=r": not sent: .* away a moment ago"):
+        house.send(countdown=60)
+
+
+def test_a_first_try_without_an_answer_stays_in_doubt(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is said of the second one: the server may have died after the first."""
+    begun = SimpleNamespace(answers=_raising(StoreUnavailable("no answer: it may have been executed")))
+    monkeypatch.setattr(house.store, "begin", lambda *_: begun)
+    monkeypatch.setattr(house.store, "schedule", _raising(StoreUnavailable("no connection: nothing was sent")))
+    with pytest.raises(StoreUnavailable, match="may have been executed"):
+        house.wheel.schedule([Item("an-id", 1, b"")])
 
 
 def test_holding_needs_no_broker(house_of: Callable[..., House]) -> None:
@@ -154,20 +197,20 @@ def test_holding_needs_no_broker(house_of: Callable[..., House]) -> None:
     assert [task.name for task in house.held()] == ["note"]
 
 
-def test_a_task_sent_event_that_cannot_be_sent_fails_nobody(house: House) -> None:
-    """The task is safe by then."""
+def test_a_task_sent_event_that_cannot_be_sent_is_kept_as_in_stock(house: House) -> None:
+    """In the buffer of Celery's event dispatcher; the task is safe by then, and its producer is told of nothing."""
 
     class Broken:
-        """A producer whose broker goes away after the first publish."""
+        """A producer whose broker is away."""
 
-        connection = SimpleNamespace(recoverable_connection_errors=())
         exchange, routing_key, serializer, compression = Exchange(""), "celery", "json", None
 
         def publish(self, *_: Any, **__: Any) -> None:
             raise OperationalError("gone")
 
-    producer = HoldingProducer(Broken(), house.wheel)
-    message = house.app.amqp.create_task_message("an-id", "note", countdown=60)
-    producer.publish(message.body, headers=message.headers, exchange="", **message.properties)
-    assert producer.publish({"type": "task-sent"}) is None
+    amqp = house.app.amqp
+    message = amqp.create_task_message("an-id", "note", (), countdown=60, create_sent_event=True)
+    amqp.send_task_message(Broken(), "note", message)
     assert [task.task_id for task in house.held()] == ["an-id"]
+    ((event, routing_key, *_),) = amqp._event_dispatcher._outbound_buffer
+    assert (event["type"], event["uuid"], routing_key) == ("task-sent", "an-id", "task.sent")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -11,16 +12,19 @@ import pytest
 from celery.worker import state as worker_state
 from kombu import Exchange, Queue
 from kombu.common import Broadcast
+from wheel_sched_celery import HeldTasks
 from wheel_sched_celery.due import iso_of
 from wheel_sched_celery.own_queue import own_queue
 from wheel_sched_celery.takeover import StoreClock, Takeover
 
 from wheel_sched.errors import StoreUnavailable
+from wheel_sched.store.items import Dead, Done, Held
 
 if TYPE_CHECKING:
     from conftest import House
 
 HOUR_US = 3_600_000_000
+FAR = datetime(2100, 6, 1, 12, tzinfo=UTC)
 QUEUES = [
     Queue("celery", Exchange("celery"), routing_key="celery"),
     Queue("left", Exchange("wide", type="topic"), routing_key="a.*"),
@@ -60,13 +64,18 @@ class Scene:
     def __init__(self, house: House, wall_us: Callable[[], int] = lambda: time.time_ns() // 1000) -> None:
         self.house = house
         self.consumer = Consumer()
-        self.takeover = Takeover(house.wheel, self.consumer, StoreClock(house.wheel), wall_us)
+        self.clock_ahead_s = 0
+        clock = StoreClock(house.wheel)
+        real_us = clock.now_us
+        clock.now_us = lambda: (real_us() or 0) + self.clock_ahead_s * 1_000_000  # type: ignore[method-assign]
+        self.takeover = Takeover(house.wheel, self.consumer, clock, wall_us)
         self.stock: list[dict[str, Any]] = []
         self.acked: list[str] = []
         self.strategy = self.takeover.wrap(self._stock)
 
     def _stock(self, message: Any, body: Any, ack: Any, reject: Any, callbacks: Any, to_timestamp: Any = None) -> None:
-        self.stock.append({"id": message.headers["id"], "to_timestamp": to_timestamp})
+        identity = message.headers if "id" in message.headers else body
+        self.stock.append({"id": identity["id"], "to_timestamp": to_timestamp})
 
     def receive(
         self, task_id: str, in_s: float, errors: Any = None, *, again: bool = False, due: str = "", **headers: Any
@@ -83,6 +92,12 @@ class Scene:
         )
         self.strategy(message, None, lambda *_: self.acked.append(task_id), None, [])
 
+    def pass_on(self, message: Any) -> None:
+        """What a broker delivers."""
+        task_id = message.headers["id"] if "id" in message.headers else message.decode()["id"]
+        self.strategy(message, message.decode(), lambda *_: self.acked.append(task_id), None, [])
+        self.consumer.turn()
+
     @property
     def left_to_stock(self) -> list[str]:
         return [each["id"] for each in self.stock]
@@ -92,8 +107,8 @@ def test_a_turns_messages_are_stored_in_one_call_and_then_acknowledged(house: Ho
     """Not before: until then they are the broker's."""
     scene = Scene(house)
     calls: list[int] = []
-    begin = house.wheel._begin
-    monkeypatch.setattr(house.wheel, "_begin", lambda items: calls.append(len(items)) or begin(items))
+    schedule = house.store.schedule
+    monkeypatch.setattr(house.store, "schedule", lambda items, **_: calls.append(len(items)) or schedule(items))
     for i in range(5):
         scene.receive(f"id-{i}", 60)
     assert (scene.acked, len(scene.consumer.soon)) == ([], 1)
@@ -147,12 +162,16 @@ def test_revoked_and_undecodable_ones_stay_with_stock(house: House) -> None:
     """Stock drops the first and reports the second."""
     scene = Scene(house)
     worker_state.revoked.add("revoked")
+    worker_state.revoked_stamps["tenant"] = "gone"
     try:
         scene.receive("revoked", 60)
+        scene.receive("stamped", 60, stamped_headers=["tenant"], stamps={"tenant": ["gone"]})
+        scene.receive("other", 60, stamped_headers=["tenant"], stamps={"tenant": "here"})
         scene.receive("undecodable", 60, errors=[ValueError()])
     finally:
         worker_state.revoked.discard("revoked")
-    assert scene.left_to_stock == ["revoked", "undecodable"]
+        del worker_state.revoked_stamps["tenant"]
+    assert scene.left_to_stock == ["revoked", "stamped", "undecodable"]
 
 
 def test_with_the_store_away_they_stay_in_the_worker(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,14 +182,12 @@ def test_with_the_store_away_they_stay_in_the_worker(house: House, monkeypatch: 
         raise StoreUnavailable("gone")
 
     scene.receive("early", 60)
-    monkeypatch.setattr(house.wheel, "_begin", away)
+    monkeypatch.setattr(house.store, "schedule", away)
     scene.consumer.turn()
     assert (scene.left_to_stock, scene.acked) == (["early"], [])
 
 
-def test_a_copy_of_what_waits_is_dropped_however_late_the_broker_redelivers_it(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_copy_of_what_waits_is_dropped_however_late_the_broker_redelivers_it(house: House) -> None:
     """Far from its due time it is stored under the same id, near it the stored one is asked for."""
     first, second = Scene(house), Scene(house)
     eta = iso_of(house.store.now_ms() + 60_000)
@@ -179,10 +196,46 @@ def test_a_copy_of_what_waits_is_dropped_however_late_the_broker_redelivers_it(
     second.receive("slow", 0, due=eta, again=True)
     second.consumer.turn()
     assert (len(house.held()), second.acked) == (1, ["slow"])
-    in_a_minute_us = house.store.now_ms() * 1000 + 59_000_000
-    monkeypatch.setattr(StoreClock, "now_us", lambda _: in_a_minute_us)
+    second.clock_ahead_s = 59
     second.receive("slow", 0, due=eta, again=True)
     assert (second.acked, second.stock) == (["slow", "slow"], [])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"compression": "zlib", "priority": 5, "expires": 7200},
+        {"exchange": "celery", "routing_key": "celery"},
+        {"task_protocol": 1},
+    ],
+    ids=["plain", "compressed", "exchange", "protocol 1"],
+)
+def test_a_task_held_in_doubt_and_sent_the_stock_way_becomes_one_again(
+    house_of: Callable[..., House], monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    """Its producer got no answer; the worker that finds it makes the same item of it. Other arguments make another."""
+    house = house_of(conf={"task_protocol": options.pop("task_protocol", 2), "task_queues": QUEUES})
+    begin = house.wheel._begin
+
+    def lost(items: Any) -> Any:
+        begin(items)()
+        raise StoreUnavailable("no answer")
+
+    monkeypatch.setattr(house.wheel, "_begin", lost)
+    with house.app.connection_for_write() as connection:
+        QUEUES[0](connection.default_channel).declare()
+    house.send("note", 1, task_id="doubt", eta=FAR, **options)
+    monkeypatch.setattr(house.wheel, "_begin", begin)
+    house.wheel._away_until_s = 0.0
+    (message,) = house.published()
+    scene = Scene(house)
+    body = None if "task" in message.headers else message.payload
+    scene.strategy(message, body, lambda *_: scene.acked.append("doubt"), None, [])
+    scene.consumer.turn()
+    assert (len(house.held()), scene.acked) == (1, ["doubt"])
+    house.send("note", 2, task_id="doubt", eta=FAR, **options)
+    assert len(house.held()) == 2
 
 
 def test_a_copy_of_what_has_left_the_store_runs(house: House) -> None:
@@ -204,6 +257,67 @@ def test_a_copy_runs_when_the_store_cannot_be_asked(house: House, monkeypatch: p
     monkeypatch.setattr(house.store, "get", away)
     scene.receive("near", 1, again=True)
     assert scene.left_to_stock == ["near"]
+
+
+@pytest.mark.parametrize("protocol", [1, 2])
+@pytest.mark.parametrize("again", [False, True], ids=["first", "redelivered"])
+def test_what_the_store_has_sent_is_never_taken_over_again(
+    house_of: Callable[..., House], protocol: int, again: bool
+) -> None:
+    """It arrives long before it is due while its item is in flight: an acknowledgement would be the end of it."""
+    house = house_of(conf={"task_protocol": protocol})
+    task_id = house.send(countdown=60).id
+    claim = house.claim()
+    (message,) = house.dispatch(claim)
+    message.delivery_info = {**message.delivery_info, "redelivered": again}
+    scene = Scene(house)
+    scene.pass_on(message)
+    house.store.settle(claim, [Done(item.id) for item in claim.items])
+    assert (scene.acked, scene.left_to_stock, house.held()) == ([], [task_id], [])
+    scene.pass_on(message)  # and not when the item is gone
+    assert (scene.acked, scene.left_to_stock, house.held()) == ([], [task_id] * 2, [])
+
+
+def test_a_rescheduled_task_is_not_taken_over_either(house: House) -> None:
+    """Its item keeps the id of its first ETA, its message says the new one."""
+    house.send(countdown=60)
+    tasks = HeldTasks(house.app)
+    tasks.reschedule(tasks.select(), house.store.now_ms() + 600_000)
+    (message,) = house.dispatch(house.claim())
+    scene = Scene(house)
+    scene.pass_on(message)
+    assert (scene.acked, len(scene.stock), house.held()) == ([], 1, [])
+
+
+@pytest.mark.parametrize("changed", [{"retries": 1}, {"eta": "2100-01-01T00:00:00+00:00"}, {"id": "another"}], ids=str)
+def test_a_mark_that_was_copied_into_another_message_means_nothing(house: House, changed: dict[str, Any]) -> None:
+    """Celery copies the headers of a task into its retries; stock workers send those."""
+    house.send(countdown=60)
+    (message,) = house.dispatch(house.claim())
+    message.headers.update(changed)
+    scene = Scene(house)
+    scene.pass_on(message)
+    assert (len(scene.acked), scene.stock) == (1, [])
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["far", "near and redelivered"])
+@pytest.mark.parametrize("state", ["fly", "dead", "held"])
+def test_only_what_waits_in_the_store_is_acknowledged(house: House, state: str, again: bool) -> None:
+    """A message without the mark whose item is there: one on its way out, or given up, does not stand for it."""
+    eta = iso_of(house.store.now_ms() + 60_000)
+    scene = Scene(house)
+    scene.receive("copy", 0, due=eta)
+    scene.consumer.turn()
+    claim = house.claim()
+    if state != "fly":
+        (item,) = claim.items
+        house.store.settle(claim, [Dead(item.id, "unroutable") if state == "dead" else Held(item.id, "paused")])
+    if again:
+        scene.clock_ahead_s = 59
+    scene.receive("copy", 0, due=eta, again=again)
+    scene.consumer.turn()
+    assert scene.acked == (["copy"] * 2 if state == "held" else ["copy"])
+    assert scene.left_to_stock == ([] if state == "held" else ["copy"])
 
 
 def test_after_a_lost_connection_nothing_of_it_is_stored(house: House) -> None:

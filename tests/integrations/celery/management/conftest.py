@@ -24,6 +24,7 @@ def make_app(url: str, namespace: str, **settings: Any) -> Celery:
     """An app whose broker, results and store lie in one server."""
     app = Celery("managed", broker=broker_of(url), backend=broker_of(url), set_as_current=False)
     install(app, url, namespace=namespace, **settings)
+    app.conf.result_backend_thread_safe = True
     app.conf.task_default_queue = f"queue-{namespace}"
 
     @app.task(name="mail.send", shared=False)
@@ -41,8 +42,12 @@ def make_app(url: str, namespace: str, **settings: Any) -> Celery:
 def app(request: pytest.FixtureRequest, redis_url: str) -> Iterator[Celery]:
     app = make_app(redis_url, f"m{next(_numbers)}", shards=request.param)
     yield app
+    # results that somebody still holds (pytest does, of a failed test) ask a server that is about to go
+    app.backend.remove_pending_result = lambda result: result
     app.wheel.close()
-    app.close()
+    app.close()  # which leaves the connections of the result backend to the garbage collector
+    app.backend.result_consumer.stop()
+    app.backend.client.connection_pool.disconnect()
 
 
 @pytest.fixture

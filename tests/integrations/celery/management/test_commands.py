@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -76,9 +77,24 @@ def test_show_tells_all_of_one_task(run: Run, ids: dict[str, str]) -> None:
     assert "see `celery wheel list`" in run("show", "unknown", code=1).stderr
 
 
+@pytest.mark.parametrize("command", ["cancel", "purge"])
+def test_one_task_named_by_its_id_is_removed_without_a_question(
+    run: Run, ids: dict[str, str], tasks: HeldTasks, app: Celery, command: str
+) -> None:
+    """Not so several that share an id, nor what a filter finds, be it one."""
+    run(command, ids["one"])
+    assert [each.id for each in tasks.select()] == [ids["two"], ids["three"], ids["bill"]]
+    assert "--yes" in run(command, "--task", "bill.*", code=2).stderr
+    assert "--yes" in run(command, ids["two"], ids["three"], code=2).stderr
+    for number in (1, 2):
+        app.tasks["mail.send"].apply_async((number,), eta=datetime(2100, 1, 1, tzinfo=UTC), task_id="shared")
+    assert "2 tasks" in run(command, "shared", code=2).stderr
+    assert len(list(tasks.select())) == 5
+
+
 def test_cancel_asks_where_somebody_can_answer(run: Run, ids: dict[str, str], tasks: HeldTasks) -> None:
     """And insists on --yes elsewhere; a dry run changes nothing."""
-    assert "--yes" in run("cancel", ids["one"], code=2).stderr
+    assert "--yes" in run("cancel", ids["one"], ids["two"], code=2).stderr
     assert "would cancel 3 tasks" in run("cancel", "--task", "mail.*", "--dry-run").stdout
     assert len(list(tasks.select())) == 4
     assert run("cancel", "--task", "mail.*", "--yes").stdout == "3 tasks cancelled\n"
@@ -144,6 +160,17 @@ def test_drain_sends_everything_with_its_eta(run: Run, ids: dict[str, str], task
     assert message.headers["eta"] is not None
 
 
+def test_drain_refuses_beside_a_worker_that_may_take_its_tasks_back(
+    run: Run, ids: dict[str, str], tasks: HeldTasks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of an older release, or one that does not answer."""
+    monkeypatch.setattr("wheel_sched_celery.draining.ask", lambda *_: (frozenset({"old@host"}), {}))
+    refused = run("drain", "--yes", code=2).stderr
+    assert "old@host did not say" in refused
+    assert "nothing was done" in refused
+    assert len(list(tasks.select())) == 4
+
+
 def test_what_is_in_flight_is_named_and_the_exit_code_is_1(run: Run, ids: dict[str, str], tasks: HeldTasks) -> None:
     """Left to `revoke`."""
     tasks.run_now(tasks.get(ids["one"]))
@@ -172,6 +199,24 @@ def test_doctor_names_stock_senders_and_says_that_nobody_is_up(run: Run, ids: di
     assert "the longest ETA held is 23h" in findings["visibility"]["evidence"]
     assert len(findings) > 10  # the server's own checks are among them
     assert "0 problems" in run("doctor", "--timeout", "0.2").stdout
+
+
+def test_doctor_counts_task_ids_that_were_sent_more_than_once(run: Run, app: Celery, tasks: HeldTasks) -> None:
+    """Each of them waits, is found under the id and cancelled with it."""
+    eta = datetime.now(UTC) + timedelta(hours=1)
+    for number in (1, 2, 2, 3):
+        app.tasks["mail.send"].apply_async((number,), eta=eta, task_id="chosen")
+    (report,) = rows(run("doctor", "--json", "--timeout", "0.2"))
+    (finding,) = [finding for finding in report["findings"] if finding["check"] == "task ids"]
+    assert (finding["level"], "1 task id " in finding["evidence"], "chosen" in finding["evidence"]) == (
+        "warn",
+        True,
+        True,
+    )
+    assert len(tasks.get("chosen")) == 3
+    assert len(tasks.cancel(tasks.get("chosen")).done) == 3
+    (report,) = rows(run("doctor", "--json", "--timeout", "0.2"))
+    assert [each["level"] for each in report["findings"] if each["check"] == "task ids"] == ["ok"]
 
 
 @pytest.mark.parametrize("options", [{"visibility_timeout": 1}])

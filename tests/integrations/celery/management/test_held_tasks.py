@@ -77,7 +77,7 @@ def test_a_task_is_found_by_its_id_and_by_its_items(tasks: HeldTasks, ids: dict[
     (waiting,) = tasks.get(ids["one"])
     assert tasks.get(waiting.found.id) == [waiting]
     assert tasks.get("unknown") == []
-    assert tasks.get("unknown:0:1") == []
+    assert tasks.get("unknown:0:1:0") == []
 
 
 def test_cancel_removes_tasks_and_marks_them_revoked(tasks: HeldTasks, app: Celery, ids: dict[str, str]) -> None:

@@ -1,0 +1,273 @@
+"""Jobs that are changed, removed and added while they run, here or in another process; no schedulers, no threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from apscheduler.jobstores.base import ConflictingIdError, JobLookupError
+from apscheduler.triggers.date import DateTrigger
+from apscheduler.triggers.interval import IntervalTrigger
+from wheel_sched_apscheduler import Producer, WheelJobStore
+from wheel_sched_apscheduler.fire import Finish, Fire
+from wheel_sched_apscheduler.missed import missed_runs
+
+NOW = datetime.now(UTC).replace(microsecond=0)
+STEP = timedelta(seconds=60)
+FAR = NOW + timedelta(days=1)
+
+
+def do_nothing(*_: Any) -> None:
+    """A job."""
+
+
+def claim(store: Any, now: datetime = NOW) -> list[Fire]:
+    """What a scheduler's pass does: the fires are with their executors afterwards."""
+    fires = store.claim_batch(now).fires
+    for fire in fires:
+        run_times, following = (fire.run_times, None) if fire.run_times else missed_runs(fire.job, now)
+        fire.run_at(run_times)
+        fire.plan(following)
+    store.hand_over(fires)
+    return list(fires)
+
+
+def settle(store: Any) -> None:
+    """Tell the store all there is to tell, also what an answer gave rise to."""
+    for _ in range(5):
+        store.flush()
+
+
+def end(store: Any, fire: Fire) -> None:
+    """Its run is over, and the store is told."""
+    store.finish(fire, Finish.EXECUTED)
+    settle(store)
+
+
+def free(store: Any, fire: Fire) -> None:
+    """What happens to a job whose run is long: it waits for its next run, the run lies beside it."""
+    fire.ticket.since -= 1
+    settle(store)
+
+
+def modify(store: Any, job_id: str, **changes: Any) -> None:
+    """As a scheduler's `modify_job`."""
+    job = store.lookup_job(job_id)
+    if job is None:
+        raise JobLookupError(job_id)
+    for name, value in changes.items():
+        setattr(job, name, value)
+    store.update_job(job)
+
+
+@pytest.fixture
+def recurring(make_job: Any) -> Callable[..., Any]:
+    """Makes a job that is due now and then every minute."""
+    return lambda **options: make_job(
+        NOW, **{"id": "j", "trigger": IntervalTrigger(seconds=60, start_date=NOW, timezone="UTC"), **options}
+    )
+
+
+@pytest.fixture(params=["here", "elsewhere"])
+def pair(request: pytest.FixtureRequest, open_fake: Any) -> tuple[Any, Any]:
+    """The store whose process runs jobs, and the one from which they are changed."""
+    runner = open_fake()
+    return runner, runner if request.param == "here" else open_fake()
+
+
+def next_run(store: Any) -> datetime | None:
+    moment: datetime | None = store.get_entry("j").next_run_time
+    return moment
+
+
+@pytest.mark.parametrize("moment", ["before it ends", "after it ended", "after it was freed"])
+def test_a_change_leaves_the_next_run_where_it_is(pair: Any, recurring: Any, moment: str) -> None:
+    """Who looked a job up before its run was planned brings back an old run time; it must not run twice for that."""
+    runner, changer = pair
+    runner.add_job(recurring())
+    job = changer.lookup_job("j")
+    (fire,) = claim(runner)
+    job._modify(args=("new",))
+    if moment == "before it ends":
+        changer.update_job(job)
+        end(runner, fire)
+    elif moment == "after it ended":
+        end(runner, fire)
+        changer.update_job(job)
+    else:
+        free(runner, fire)
+        changer.update_job(job)
+        end(runner, fire)
+    assert (next_run(changer), changer.count(), changer.in_flight()) == (NOW + STEP, 1, [])
+    assert changer.lookup_job("j").args == ("new",)
+    assert claim(runner) == []
+
+
+@pytest.mark.parametrize("how", ["ended", "freed"])
+def test_a_change_of_the_run_time_holds_during_a_run(pair: Any, recurring: Any, how: str) -> None:
+    """Rescheduled or paused while it runs: no waiting for the run, and the change is what comes after it."""
+    runner, changer = pair
+    runner.add_job(recurring())
+    for moment in (FAR, None):
+        (fire,) = claim(runner)
+        modify(changer, "j", next_run_time=moment)
+        assert changer.lookup_job("j").next_run_time == moment
+        (end if how == "ended" else free)(runner, fire)
+        assert next_run(changer) == moment
+        if how == "freed":
+            end(runner, fire)
+        assert (next_run(changer), changer.count(), changer.in_flight()) == (moment, 1, [])
+        modify(changer, "j", next_run_time=NOW)
+    assert len(claim(runner)) == 1
+
+
+def test_a_change_during_a_run_survives_the_process(open_fake: Any, recurring: Any) -> None:
+    """The run comes again with the change, and only a run time that was changed takes its place."""
+    runner, other = open_fake(lease_s=0.1), open_fake()
+    for job_id in ("args", "moved", "paused"):
+        runner.add_job(recurring(id=job_id))
+    assert len(claim(runner)) == 3
+    modify(other, "args", args=("new",))
+    modify(other, "moved", next_run_time=FAR)
+    modify(other, "paused", next_run_time=None)
+    runner.store.execute([])
+    other.store.backend.client.zadd(f"{{{other.store.namespace}:0}}:fly", dict.fromkeys(["args", "moved", "paused"], 1))
+    (fire,) = claim(other)
+    assert (fire.job_id, fire.job.args, fire.redelivered, fire.run_times) == ("args", ("new",), True, [NOW])
+    settle(other)
+    assert claim(other) == []
+    assert {entry.id: (entry.state, entry.next_run_time) for entry in other.entries()} == {
+        "args": ("in_flight", NOW),
+        "moved": ("scheduled", FAR),
+        "paused": ("paused", None),
+    }
+
+
+def test_the_catalogue_changes_what_runs_without_waiting(open_fake: Any, recurring: Any) -> None:
+    """Paused, tagged, described and run again by a process that has none of the job's code."""
+    runner, other = open_fake(), open_fake()
+    runner.add_job(recurring())
+    (fire,) = claim(runner)
+    other.set_tags("j", ["t"])
+    other.set_metadata("j", {"m": 1})
+    other.pause("j")
+    end(runner, fire)
+    entry = other.get_entry("j")
+    assert (entry.state, entry.tags, entry.metadata) == ("paused", ("t",), {"m": 1})
+
+
+def test_the_id_of_a_running_one_shot_is_free(pair: Any, make_job: Any) -> None:
+    """As in stock: the new job is stored, runs beside the old run, and the end of that removes nothing of it."""
+    runner, changer = pair
+    runner.add_job(make_job(NOW, id="j", args=["old"], max_instances=2))
+    (old,) = claim(runner)
+    assert changer.lookup_job("j") is None
+    with pytest.raises(JobLookupError):
+        changer.update_job(make_job(FAR, id="j"))
+    changer.add_job(make_job(NOW, id="j", args=["new"], max_instances=2))
+    with pytest.raises(ConflictingIdError):
+        changer.add_job(make_job(NOW, id="j"))
+    assert changer.lookup_job("j").args == ("new",)
+    (new,) = claim(runner)
+    assert new.job.args == ("new",)
+    assert len(changer.in_flight()) == 2
+    end(runner, old)
+    assert len(changer.in_flight()) == 1
+    end(runner, new)
+    assert (changer.count(), changer.in_flight()) == (0, [])
+
+
+def test_a_new_job_is_not_taken_for_the_run_under_way(pair: Any, make_job: Any) -> None:
+    """Even with the very run time of the old one, which has ended before the store was asked again."""
+    runner, changer = pair
+    runner.add_job(make_job(NOW, id="j", args=["old"]))
+    (old,) = claim(runner)
+    changer.add_job(make_job(NOW, id="j", args=["new"]))
+    end(runner, old)
+    (new,) = claim(runner)
+    assert new.job.args == ("new",)
+    end(runner, new)
+    assert (changer.count(), changer.in_flight()) == (0, [])
+
+
+def test_a_run_whose_id_was_taken_keeps_its_lease(open_fake: Any, make_job: Any) -> None:
+    """It is extended under its new place, and comes again when its process is lost."""
+    runner, other = open_fake(lease_s=60), open_fake()
+    runner.add_job(make_job(NOW, id="j", args=["old"]))
+    claim(runner)
+    other.add_job(make_job(FAR, id="j", args=["new"]))
+    (before,) = other.in_flight()
+    runner._lease_ms = runner._flights._lease_ms = 120_000
+    for _ in range(2):
+        runner.beat()
+    (after,) = other.in_flight()
+    assert after.lease_until_ms > before.lease_until_ms + 50_000
+    fly = f"{{{other.store.namespace}:0}}:fly"
+    other.store.backend.client.zadd(fly, dict.fromkeys(other.store.backend.client.zrange(fly, 0, -1), 1))
+    (again,) = claim(other)
+    assert (again.job_id, again.job.args, again.run_times, again.redelivered) == ("j", ("old",), [NOW], True)
+
+
+@pytest.mark.parametrize("how", ["ended", "freed"])
+def test_a_job_removed_in_its_run_can_be_added_again(pair: Any, recurring: Any, how: str) -> None:
+    """What the run's process had planned to follow is dropped; the new job is whole."""
+    runner, changer = pair
+    runner.add_job(recurring(args=["old"]))
+    (old,) = claim(runner)
+    changer.remove_job("j")
+    assert changer.lookup_job("j") is None
+    changer.add_job(recurring(args=["new"], next_run_time=FAR))
+    if how == "freed":
+        free(runner, old)
+    end(runner, old)
+    assert (next_run(changer), changer.lookup_job("j").args, changer.in_flight()) == (FAR, ("new",), [])
+
+
+def test_replacing_works_at_any_moment(pair: Any, recurring: Any, make_job: Any) -> None:
+    """`replace_existing` in the run of a recurring job, of a one-shot, and of one that was just removed."""
+    runner, changer = pair
+    producer = Producer(changer, timezone="UTC")
+    for n, first in enumerate([recurring(), make_job(NOW, id="j"), recurring()]):
+        runner.add_job(first)
+        (old,) = claim(runner)
+        if n == 2:
+            changer.remove_job("j")
+        producer.add_job(do_nothing, "date", run_date=FAR, id="j", args=[n], replace_existing=True)
+        end(runner, old)
+        assert (next_run(changer), changer.lookup_job("j").args) == (FAR, (n,))
+        assert producer.add_jobs([producer.make(do_nothing, "date", id="j")]) == ["j"]
+        changer.remove_job("j")
+        assert (changer.count(), changer.in_flight()) == (0, [])
+
+
+def test_a_memory_store_keeps_the_planned_run_as_well(recurring: Any) -> None:
+    """A change that comes between the claim and the hand-over neither doubles the run nor loses its own run time."""
+    store = WheelJobStore()
+    store.add_job(recurring(id="same"))
+    store.add_job(recurring(id="moved"))
+    fires = store.claim_batch(NOW).fires
+    modify(store, "same", args=("new",))
+    modify(store, "moved", next_run_time=FAR)
+    for fire in fires:
+        fire.run_at([NOW])
+        fire.plan(NOW + STEP)
+    store.hand_over(fires)
+    assert [job.next_run_time for job in store.get_all_jobs()] == [NOW + STEP, FAR]
+    assert store.lookup_job("same").args == ("new",)
+
+
+def test_a_planned_run_does_not_undo_a_change_half_made(recurring: Any) -> None:
+    """`modify_job` changes the job first and tells the store afterwards."""
+    store = WheelJobStore()
+    store.driven = True
+    store.add_job(recurring())
+    (fire,) = store.claim_batch(NOW).fires
+    fire.run_at([NOW])
+    fire.plan(NOW + STEP)
+    job = store.lookup_job("j")
+    job._modify(trigger=DateTrigger(FAR, "UTC"), next_run_time=FAR)
+    store.hand_over([fire])
+    store.update_job(job)
+    assert [job.next_run_time for job in store.get_all_jobs()] == [FAR]

@@ -1,0 +1,166 @@
+"""`max_instances` over all processes of a store; no schedulers, no threads."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from apscheduler.triggers.interval import IntervalTrigger
+from wheel_sched_apscheduler.fire import Finish, Fire
+from wheel_sched_apscheduler.missed import missed_runs
+
+from wheel_sched.errors import ConfigError, StoreUnavailable
+
+START = datetime.now(UTC).replace(microsecond=0) - timedelta(minutes=10)
+STEP = timedelta(seconds=60)
+
+
+def tick(number: int) -> datetime:
+    return START + number * STEP
+
+
+def run(store: Any, number: int) -> Fire | None:
+    """A pass at a tick, as a scheduler and its executor make it: the fire when it runs, None when it was refused."""
+    (fire,) = store.claim_batch(tick(number)).fires
+    run_times, following = missed_runs(fire.job, tick(number))
+    fire.run_at(run_times)
+    fire.plan(following)
+    store.hand_over([fire])
+    if fire.job.max_instances <= 0:  # the test of every executor in which none is running
+        if following is None:
+            store.release([fire], 1_000)
+        else:
+            store.finish(fire, Finish.REFUSED)
+        settle(store)
+        return None
+    fire.ticket.since -= 1  # as if it had run for a second
+    settle(store)
+    return fire
+
+
+def settle(store: Any) -> None:
+    for _ in range(3):
+        store.flush()
+
+
+def end(store: Any, fire: Fire | None) -> None:
+    assert fire is not None
+    store.finish(fire, Finish.EXECUTED)
+    settle(store)
+
+
+@pytest.fixture
+def every_minute(make_job: Any) -> Any:
+    """Makes a job that is due at each tick."""
+    trigger = IntervalTrigger(seconds=60, start_date=START, timezone="UTC")
+    return lambda **options: make_job(START, **{"id": "j", "trigger": trigger, **options})
+
+
+def test_a_run_anywhere_counts(open_fake: Any, every_minute: Any) -> None:
+    """Beyond the limit an occurrence is refused, whoever has claimed it, until the run has ended."""
+    a, b = open_fake(), open_fake()
+    a.add_job(every_minute())
+    first = run(a, 0)
+    assert run(b, 1) is None
+    assert run(b, 2) is None
+    assert run(a, 3) is None
+    end(a, first)
+    second = run(b, 4)
+    assert second is not None
+    assert second.run_times == [tick(4)]
+    assert run(a, 5) is None
+    end(b, second)
+    assert run(a, 6) is not None
+
+
+def test_as_many_run_as_may(open_fake: Any, every_minute: Any) -> None:
+    """Two of them, in one process or in two."""
+    a, b = open_fake(), open_fake()
+    a.add_job(every_minute(max_instances=2))
+    first, second = run(a, 0), run(b, 1)
+    assert run(a, 2) is run(b, 3) is None
+    end(a, first)
+    third = run(a, 4)
+    assert run(b, 5) is None
+    end(b, second)
+    end(a, third)
+    assert run(b, 6) is not None
+
+
+def test_each_process_counts_for_itself_when_told_to(open_fake: Any, every_minute: Any) -> None:
+    """As in stock; the executor of each still keeps the limit of its own."""
+    a, b = (open_fake(max_instances_scope="process") for _ in range(2))
+    a.add_job(every_minute())
+    assert run(a, 0) is not None
+    assert run(b, 1) is not None
+    with pytest.raises(ConfigError, match="max_instances_scope"):
+        open_fake(max_instances_scope="world")
+
+
+def test_a_last_run_that_finds_no_room_waits(open_fake: Any, make_job: Any) -> None:
+    """A one-shot under the id of one that still runs elsewhere: refused, kept, and run when there is room."""
+    a, b = open_fake(), open_fake()
+    a.add_job(make_job(START, id="j"))
+    first = run(a, 0)
+    b.add_job(make_job(START, id="j", args=["new"]))
+    assert run(b, 1) is None
+    end(a, first)
+    b.store.reschedule(["j"], 0)  # as if it had waited
+    (again,) = b.claim_batch(tick(2)).fires
+    assert (again.job.args, again.job.max_instances) == (("new",), 1)
+
+
+def test_a_job_that_was_removed_counts_while_it_runs(open_fake: Any, every_minute: Any) -> None:
+    """Added again, it has the run of the old one under its id."""
+    a, b = open_fake(), open_fake()
+    a.add_job(every_minute())
+    first = run(a, 0)
+    b.remove_job("j")
+    b.add_job(every_minute())
+    b.set_tags("j", ["t"])
+    assert run(b, 1) is None
+    end(a, first)
+    assert run(b, 2) is not None
+    assert b.get_entry("j").tags == ("t",)
+
+
+def test_a_run_that_is_quarantined_does_not_count(open_fake: Any, every_minute: Any) -> None:
+    """Nobody runs it: the job goes on without it."""
+    a, b = open_fake(), open_fake()
+    a.add_job(every_minute())
+    run(a, 0)
+    (occurrence,) = b.store.find("run:j")
+    b.store.hold([occurrence], "quarantine: its function is gone")
+    assert run(b, 1) is not None
+
+
+def test_short_runs_cost_no_round_trip_more(open_fake: Any, every_minute: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a job of which something runs beside it is asked about."""
+    a = open_fake()
+    for n in range(5):
+        a.add_job(every_minute(id=f"j{n}"))
+    calls: list[int] = []
+    execute = a.store.execute
+    monkeypatch.setattr(a.store, "execute", lambda each: calls.append(len(each)) or execute(each))
+    assert len(a.claim_batch(tick(1)).fires) == 5
+    assert len(calls) == 1
+
+
+def test_what_cannot_be_counted_is_put_back(open_fake: Any, every_minute: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store went away between the claim and the question."""
+    a, b = open_fake(), open_fake()
+    a.add_job(every_minute())
+    run(a, 0)
+    execute = b.store.execute
+
+    def fails(calls: Any) -> Any:
+        if type(calls[0].operation).__name__ == "Find":
+            raise StoreUnavailable("on purpose")
+        return execute(calls)
+
+    monkeypatch.setattr(b.store, "execute", fails)
+    assert b.claim_batch(tick(1)).fires == []
+    settle(b)
+    assert b.get_entry("j").state == "scheduled"
+    assert b.get_entry("j").next_run_time == tick(1)

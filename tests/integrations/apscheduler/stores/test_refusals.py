@@ -1,0 +1,124 @@
+"""Jobs that one process of a fleet cannot run: given back for the others, quarantined when nobody can."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from apscheduler.triggers.interval import IntervalTrigger
+from wheel_sched_apscheduler.fire import Finish
+from wheel_sched_apscheduler.missed import missed_runs
+
+NOW = datetime.now(UTC).replace(microsecond=0)
+MOVED = "release.two:send"
+
+
+def send(*_: Any) -> None:
+    """A job that the new release has and the old one does not."""
+
+
+@pytest.fixture
+def new_job(make_job: Any) -> Any:
+    """A job of the new release, due now and every hour; its function is under a name that is not importable here."""
+    trigger = IntervalTrigger(hours=1, start_date=NOW, timezone="UTC")
+    return make_job(NOW, id="j", func=send, trigger=trigger, misfire_grace_time=1200)
+
+
+def name_elsewhere(store: Any) -> None:
+    """Have the job name a function that only some processes have."""
+    found = store.store.get(["j"])[0]
+    ref = f"{send.__module__}:send"
+    body = found.body.replace(ref.encode(), MOVED.encode())
+    assert body != found.body
+    store.store.replace(type(found.item())("j", 0, body, found.topic, found.refs), keep_due=True)
+
+
+def aliases() -> dict[str, str]:
+    """What makes a process one of the new release."""
+    return {MOVED: f"{send.__module__}:send"}
+
+
+def test_what_one_process_lacks_runs_in_another(open_fake: Any, new_job: Any) -> None:
+    """Given back at once with a mark; the next run has none, and waiting was no lateness of the job's own."""
+    old, new = open_fake(), open_fake(aliases=aliases(), misfire="claim")
+    old.add_job(new_job)
+    old.set_tags("j", ["t"])
+    name_elsewhere(old)
+    for times in (1, 2):
+        before_ms = old.store.now_ms()
+        assert old.claim_batch(NOW).fires == []
+        old.flush()
+        entry = old.get_entry("j")
+        assert (entry.state, entry.tags) == ("scheduled", ("t",))
+        assert f"given back {times} time" in entry.reason
+        assert "release" in entry.reason
+        assert old.store.find("refused") == ["j"]
+        assert before_ms < old.store.get(["j"])[0].score_ms <= old.store.now_ms() + 100 * times
+        old.store.reschedule(["j"], 0)  # as if it had waited
+    later = NOW + timedelta(minutes=30)
+    (fire,) = new.claim_batch(later).fires
+    assert (fire.job_id, fire.scheduled, fire.job.misfire_grace_time) == ("j", NOW, None)
+    run_times, following = missed_runs(fire.job, later)
+    fire.run_at(run_times)
+    fire.plan(following)
+    new.hand_over([fire])
+    new.finish(fire, Finish.EXECUTED)
+    new.flush()
+    entry = old.get_entry("j")
+    assert (entry.next_run_time, entry.reason, entry.tags) == (NOW + timedelta(hours=1), "", ("t",))
+    assert old.store.find("refused") == []
+
+
+def test_an_executor_that_only_others_have(open_fake: Any, make_job: Any) -> None:
+    """A scheduler without it gives the job back as well."""
+    store = open_fake()
+    store.add_job(make_job(NOW, id="j", executor="elsewhere"))
+    (job,) = store.get_due_jobs(NOW)
+    store.remove_job(job.id)
+    store.get_next_run_time()
+    store.flush()
+    entry = store.get_entry("j")
+    assert entry.state == "scheduled"
+    assert "no executor 'elsewhere'" in entry.reason
+    assert store.in_flight() == []
+
+
+def test_what_nobody_can_run_is_quarantined_after_a_while(open_fake: Any, new_job: Any) -> None:
+    """Only when it was refused often enough and for long enough; and it can be let go from there."""
+    store = open_fake(quarantine_refusals=3, quarantine_after_s=60)
+    store.add_job(new_job)
+    name_elsewhere(store)
+    for _ in range(4):
+        assert store.claim_batch(NOW).fires == []
+        store.flush()
+        store.store.reschedule(["j"], 0)  # as if it had waited
+    assert store.count("quarantined") == 0
+    store._loading._after_ms = 0  # as if a minute had passed
+    assert store.claim_batch(NOW).fires == []
+    store.flush()
+    (entry,) = store.quarantined()
+    assert "refused 5 times" in entry.reason
+    assert "release" in entry.reason
+    assert store.retry(["j"]) == ["j"]
+    new = open_fake(aliases=aliases())
+    assert [fire.job_id for fire in new.claim_batch(NOW).fires] == ["j"]
+
+
+def test_what_no_process_can_read_is_quarantined_at_once(open_fake: Any, new_job: Any) -> None:
+    """Waiting for others is of no use."""
+    store = open_fake()
+    store.add_job(new_job)
+    found = store.store.get(["j"])[0]
+    store.store.replace(type(found.item())("j", 0, b"no job", found.topic), keep_due=True)
+    assert store.claim_batch(NOW).fires == []
+    store.flush()
+    assert [entry.id for entry in store.quarantined()] == ["j"]
+
+
+def test_a_wrong_limit_is_named(open_fake: Any) -> None:
+    """Both in one error."""
+    from wheel_sched.errors import ConfigError
+
+    with pytest.raises(ConfigError, match=r"(?s)quarantine_refusals.*quarantine_after_s"):
+        open_fake(quarantine_refusals=0, quarantine_after_s=-1)

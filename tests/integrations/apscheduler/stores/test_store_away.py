@@ -1,0 +1,138 @@
+"""Schedulers that start while the store is away: they start, and their jobs run when it answers."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from apscheduler.schedulers.background import BackgroundScheduler
+from wheel_sched_apscheduler import RedisWheelJobStore, WheelBackgroundScheduler
+from wheel_sched_apscheduler.codec import NotSerializable
+
+from wheel_sched.errors import NamespaceMismatch, StoreUnavailable
+from wheel_sched.testing.servers import TemporaryServer, temporary_server
+
+NOBODY = "redis://127.0.0.1:1"  # where connections are refused
+ran: list[str] = []
+
+
+def note(name: str) -> None:
+    ran.append(name)
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    until_s = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < until_s, f"waited in vain until {what}"
+        time.sleep(0.002)  # another thread's doing; there is nothing to wait on
+
+
+@pytest.fixture(params=[BackgroundScheduler, WheelBackgroundScheduler])
+def start(request: pytest.FixtureRequest) -> Iterator[Callable[..., Any]]:
+    """Makes schedulers over stores, with a last word before they start."""
+    ran.clear()
+    with ExitStack() as stack:
+
+        def started(store: Any, before: Callable[[Any], None] = lambda _: None) -> Any:
+            scheduler = request.param(timezone="UTC")
+            scheduler.add_jobstore(store)
+            before(scheduler)
+            scheduler.start()
+            stack.callback(scheduler.shutdown)
+            return scheduler
+
+        yield started
+
+
+def test_a_scheduler_starts_without_its_store(start: Callable[..., Any], caplog: pytest.LogCaptureFixture) -> None:
+    """It says so once, refuses what is added later with a clear error, and can be shut down."""
+    store = RedisWheelJobStore(NOBODY)
+    with caplog.at_level(logging.WARNING):
+        scheduler = start(store, lambda each: each.add_job(note, "date", args=["early"], id="early"))
+        assert scheduler.running
+        with pytest.raises(StoreUnavailable, match="no answer"):
+            scheduler.add_job(note, "date", args=["late"])
+        assert store.claim_batch(datetime.now(UTC)).fires == []
+        scheduler.shutdown()
+    assert sum("does not answer yet" in record.message for record in caplog.records) == 1
+    assert any("these jobs were not stored: 'early'" in record.message for record in caplog.records)
+    scheduler.start()  # for the fixture to stop
+
+
+def test_a_pass_does_not_wait_for_a_connection(start: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scheduler on an event loop would stand still for as long: after the start one thread alone tries to open it."""
+    tries: list[str] = []
+
+    def refused(*_: Any, **__: Any) -> None:
+        tries.append(threading.current_thread().name)
+        raise StoreUnavailable("no answer, on purpose")
+
+    monkeypatch.setattr("wheel_sched_apscheduler.redis_store.open_store", refused)
+    store = RedisWheelJobStore(NOBODY)
+    start(store)
+    for _ in range(3):
+        assert store.claim_batch(datetime.now(UTC)).fires == []
+    wait_until(lambda: len(tries) >= 3, "it was tried again")
+    assert tries[0] == threading.current_thread().name
+    assert set(tries[1:]) == {"wheel-sched-keeper"}
+
+
+def test_what_can_never_be_stored_is_refused_at_the_start() -> None:
+    """A job that is kept for later is looked at all the same."""
+    scheduler = BackgroundScheduler(timezone="UTC")
+    scheduler.add_jobstore(RedisWheelJobStore(NOBODY))
+    scheduler.add_job(lambda: None, "date", run_date=datetime.now(UTC) + timedelta(days=1))
+    try:
+        with pytest.raises(NotSerializable):
+            scheduler.start()
+    finally:
+        scheduler._jobstores["default"].shutdown()
+
+
+@pytest.fixture(scope="module")
+def moody_server() -> Iterator[TemporaryServer]:
+    with temporary_server() as server:
+        yield server
+
+
+@pytest.mark.real
+def test_its_jobs_run_when_the_store_is_back(
+    start: Callable[..., Any], moody_server: TemporaryServer, namespace: str
+) -> None:
+    """Those that were stored, those given to it before its start, and those added afterwards."""
+    before = RedisWheelJobStore(moody_server.url, namespace=namespace)
+    soon = datetime.now(UTC) + timedelta(seconds=0.1)
+    scheduler = BackgroundScheduler(timezone="UTC")
+    scheduler.add_jobstore(before)
+    scheduler.start(paused=True)
+    scheduler.add_job(note, "date", run_date=soon, args=["stored"], id="stored")
+    scheduler.add_job(note, "interval", seconds=3600, args=["wrong"], id="kept")
+    scheduler.shutdown()
+    moody_server.stop()
+
+    def early(each: Any) -> None:
+        each.add_job(note, "date", run_date=soon, args=["early"], id="early")
+        each.add_job(note, "date", run_date=soon, args=["kept"], id="kept", replace_existing=True)
+
+    later = start(RedisWheelJobStore(moody_server.url, namespace=namespace), early)
+    moody_server.restart()
+    wait_until(lambda: set(ran) == {"stored", "early", "kept"}, "all had run")
+    later.add_job(note, "date", args=["late"])
+    wait_until(lambda: "late" in ran, "what was added afterwards had run")
+    assert sorted(ran) == ["early", "kept", "late", "stored"]
+
+
+@pytest.mark.real
+def test_a_store_that_cannot_be_used_still_ends_the_start(real_server: TemporaryServer, namespace: str) -> None:
+    """Waiting would not mend it."""
+    RedisWheelJobStore(real_server.url, namespace=namespace, shards=2).store.close()
+    scheduler = BackgroundScheduler(timezone="UTC")
+    scheduler.add_jobstore(RedisWheelJobStore(real_server.url, namespace=namespace))
+    with pytest.raises(NamespaceMismatch):
+        scheduler.start()

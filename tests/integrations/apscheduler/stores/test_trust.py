@@ -1,0 +1,282 @@
+"""Whoever can write to a store does not choose what runs: own functions of listed modules, and signed jobs."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import stat
+import sys
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from apscheduler.schedulers.background import BackgroundScheduler
+from wheel_sched_apscheduler import RedisWheelJobStore
+from wheel_sched_apscheduler.codec import (
+    BadSignature,
+    Forbidden,
+    JobCodec,
+    NotHere,
+    NotRegistered,
+    NotSerializable,
+)
+from wheel_sched_apscheduler.codec import secret as secret_module
+from wheel_sched_apscheduler.codec.secret import ENVIRONMENT, FILE, kept_secret, secret_for
+
+from wheel_sched.errors import ConfigError
+
+OLD = datetime(2016, 5, 3, tzinfo=UTC)
+SECRET = "a secret of some length"
+HERE = __name__
+
+
+def send() -> None:
+    """A job."""
+
+
+def another() -> None:
+    """A function of this module that nobody adds a job of."""
+
+
+@functools.lru_cache
+def cached() -> None:
+    """A callable that is no plain function."""
+
+
+class Base:
+    """A class of this module."""
+
+    @classmethod
+    def make(cls) -> type:
+        """A job."""
+        return cls
+
+    @staticmethod
+    def help() -> None:
+        """A job."""
+
+    def run(self) -> None:
+        """A job."""
+
+
+class Child(Base):
+    """Inherits them."""
+
+
+class Callme:
+    """Its instances can be called."""
+
+    def __call__(self) -> None:
+        """A job."""
+
+
+callme = Callme()
+environ = os.environ  # a module has many things that are not its own
+
+
+@pytest.fixture(autouse=True)
+def _no_secret_around(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(ENVIRONMENT, raising=False)
+
+
+@pytest.fixture
+def planted(make_job: Any) -> Callable[..., Any]:
+    """Decode a job whose reference somebody with access to the store has put there."""
+
+    def decode(ref: str, codec: JobCodec, *, signer: JobCodec | None = None) -> Any:
+        job = make_job(OLD)
+        raw = JobCodec(allow=[job.func_ref]).encode(job).replace(job.func_ref.encode(), ref.encode())
+        return codec.decode(job.id, raw if signer is None else signer.seal(job.id, raw)).job.func
+
+    return decode
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "sys.path.insert",
+        "os.environ._data.clear",
+        "environ._data.clear",
+        "__dict__.update",
+        "__loader__.load_module",
+        "send.__globals__.clear",
+        "send.__code__",
+        "Base.__subclasses__",
+        "Base.mro",
+        "callme.__call__",
+        "callme",
+        "Callable",
+        "pytest",
+        "BackgroundScheduler",
+        "functools.partial",
+        "cached",
+        "cached.cache_clear",
+        "kept_secret",
+        "SECRET",
+    ],
+)
+def test_only_what_a_listed_module_has_defined_itself_can_be_reached(planted: Any, name: str) -> None:
+    """No built-in, nothing imported, no instance, no special name; not with a list, not signed."""
+    signed = JobCodec(secret=SECRET)
+    for codec, signer in ((JobCodec(allow=[HERE]), None), (signed, signed), (JobCodec(), None)):
+        with pytest.raises((Forbidden, NotHere)):
+            planted(f"{HERE}:{name}", codec, signer=signer)
+
+
+@pytest.mark.parametrize("ref", ["click:edit", "click.termui:edit", "kombu.serialization:loads", "hypothesis:settings"])
+def test_a_job_that_is_not_signed_calls_no_library(planted: Any, ref: str) -> None:
+    """The application has added no job of it, and has not listed its module."""
+    before = set(sys.modules)
+    for codec in (JobCodec(), JobCodec(allow=[HERE])):
+        with pytest.raises(Forbidden):
+            planted(ref, codec)
+    assert set(sys.modules) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("send", send), ("Base", Base), ("Base.help", Base.help), ("Base.run", Base.run), ("Child.run", Base.run)],
+)
+def test_own_functions_classes_and_methods_are_found(planted: Any, name: str, expected: Any) -> None:
+    """Of a listed module and of those below a listed package; and of any module when somebody with the secret says."""
+    assert planted(f"{HERE}:{name}", JobCodec(allow=["tests"])) is expected
+    signed = JobCodec(secret=SECRET)
+    assert planted(f"{HERE}:{name}", signed, signer=signed) is expected
+    assert planted(f"{HERE}:Child.make", JobCodec(allow=["tests"]))() is Child
+
+
+def test_without_a_list_and_a_signature_what_this_process_has_added_runs(make_job: Any, planted: Any) -> None:
+    """And nothing else; another process may have added it, so the error is one of those that say so."""
+    codec = JobCodec()
+    job = make_job(OLD, func=send)
+    assert codec.decode(job.id, codec.encode(job)).job.func is send
+    with pytest.raises(NotRegistered, match="has added no job of it") as caught:
+        planted(f"{HERE}:another", codec)
+    assert isinstance(caught.value, LookupError)
+
+
+def test_what_is_allowed_and_not_there_is_another_matter(planted: Any) -> None:
+    """Another process may have the module or the function."""
+    for ref in ("nowhere_to_be_found:f", f"{HERE}:gone", f"{HERE}:Base.gone"):
+        with pytest.raises(NotHere) as caught:
+            planted(ref, JobCodec(allow=["nowhere_to_be_found", HERE]))
+        assert not isinstance(caught.value, Forbidden)
+
+
+def test_a_function_named_in_so_many_words_may_be_of_any_kind(make_job: Any, planted: Any) -> None:
+    """By name, or itself."""
+    for allow in ([f"{HERE}:cached"], [another, f"{HERE}:cached"]):
+        assert planted(f"{HERE}:cached", JobCodec(allow=allow)) is cached
+    assert planted(f"{HERE}:another", JobCodec(allow=[another])) is another
+    with pytest.raises(Forbidden):
+        planted(f"{HERE}:send", JobCodec(allow=[another]))
+    assert planted("time:sleep", JobCodec(allow=["time:sleep"]))(0) is None
+    for wrong in ([5], [""], [callme.__call__, 5]):
+        with pytest.raises(ConfigError, match="nothing was opened"):
+            JobCodec(allow=wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("func", [callme, cached, print])
+def test_what_no_process_would_run_is_refused_when_it_is_added(make_job: Any, func: Any) -> None:
+    """APScheduler stores the name of its class for the first two, and later calls that."""
+    for codec in (JobCodec(), JobCodec(secret=SECRET), JobCodec(allow=[HERE])):
+        with pytest.raises((Forbidden, NotSerializable), match=r"nothing was (stored|imported)"):
+            codec.encode(make_job(OLD, func=func))
+
+
+def test_a_bound_method_is_stored_with_its_object(make_job: Any) -> None:
+    """As in APScheduler: the function of the class, the object in front of its arguments."""
+    codec = JobCodec(allow_pickle=True)
+    job = make_job(OLD, func=Child().run)
+    back = codec.decode(job.id, codec.encode(job)).job
+    assert back.func is Base.run
+    assert [type(arg) for arg in back.args] == [Child]
+
+
+@pytest.fixture
+def package(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """A package that hands out a function of this module."""
+    made = ModuleType("handing_out")
+    made.send = send  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "handing_out", made)
+    return made
+
+
+def test_a_function_named_by_a_module_that_has_imported_it_is_stored_under_its_own(
+    make_job: Any, package: ModuleType
+) -> None:
+    """Other processes then find it where it is defined."""
+    codec = JobCodec(secret=SECRET)
+    job = make_job(OLD, func="handing_out:send")
+    assert codec.head(job.id, codec.encode(job)).func == f"{HERE}:send"
+
+
+def test_an_alias_allows_where_it_leads(planted: Any) -> None:
+    """The application has named it."""
+    assert planted("old.place:f", JobCodec(aliases={"old.place:f": f"{HERE}:another"})) is another
+
+
+# The secret.
+
+
+def test_over_a_folder_a_secret_is_made_and_kept(tmp_path: Path, make_job: Any) -> None:
+    """Once, for its owner alone; every process of the folder reads the same."""
+    folder = tmp_path / "jobs"
+    store, other = (RedisWheelJobStore(f"embedded:{folder}") for _ in range(2))
+    job = make_job(OLD, id="a", func=send)
+    raw = store.codec.encode(job)
+    assert other.codec.decode("a", raw).job.func is send
+    assert stat.S_IMODE((folder / FILE).stat().st_mode) == 0o600
+    with pytest.raises(BadSignature):
+        other.codec.decode("a", JobCodec().encode(job))
+    assert [path.name for path in folder.iterdir()] == [FILE]
+
+
+def test_of_several_that_make_a_secret_one_wins(tmp_path: Path) -> None:
+    """None ever reads half of one."""
+    found: list[bytes] = []
+    threads = [threading.Thread(target=lambda: found.append(kept_secret(tmp_path / "new"))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 8
+    assert len(set(found)) == 1
+
+
+def test_a_secret_that_cannot_be_kept_is_said(tmp_path: Path) -> None:
+    """Nothing is stored without."""
+    (tmp_path / FILE).write_text("short")
+    with pytest.raises(ConfigError, match=re.escape(FILE)):
+        kept_secret(tmp_path)
+    with pytest.raises(ConfigError, match="cannot be kept"):
+        kept_secret(tmp_path / FILE / "below a file")
+
+
+def test_the_secret_of_the_environment_goes_before_a_kept_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a store behind a URL has no other; what is given in so many words goes before both."""
+    assert secret_for("redis://localhost") is None
+    monkeypatch.setenv(ENVIRONMENT, SECRET)
+    assert secret_for("redis://localhost") == secret_for(f"embedded:{tmp_path}") == SECRET
+    assert RedisWheelJobStore("redis://localhost").codec.signed
+    monkeypatch.setenv(ENVIRONMENT, "short")
+    with pytest.raises(ConfigError, match="16 bytes"):
+        RedisWheelJobStore("redis://localhost")
+
+
+def test_a_store_without_a_secret_says_so_once(
+    open_fake: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And how to have one; a signed one does not."""
+    monkeypatch.setattr(secret_module, "_warned", threading.Event())
+    for settings in ({"secret": SECRET}, {}, {}):
+        store = open_fake(**settings)
+        store.start(BackgroundScheduler(), "default")
+        store.shutdown()
+    (said,) = [record.getMessage() for record in caplog.records if "not signed" in record.getMessage()]
+    assert ENVIRONMENT in said

@@ -1,0 +1,28 @@
+"""A countdown is time that passes, whatever the clock on the wall does meanwhile."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from celery import Celery
+from wheel_sched_celery import bulk
+
+if TYPE_CHECKING:
+    import pytest
+
+
+def test_a_countdown_over_the_end_of_summer_time_is_as_long_as_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two hours from 02:30 of summer in Berlin is 03:30 of winter."""
+    now = datetime(2025, 10, 26, 0, 30, tzinfo=UTC)
+
+    class Then(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> datetime:  # type: ignore[override]
+            return now.astimezone(tz)
+
+    monkeypatch.setattr(bulk, "datetime", Then)
+    with Celery("countdown", set_as_current=False) as app:
+        app.conf.timezone = "Europe/Berlin"
+        (one,) = bulk._ones(app, [()], 7200, None)
+    assert one.eta_ms == int(now.timestamp() + 7200) * 1000

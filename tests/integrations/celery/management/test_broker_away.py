@@ -1,0 +1,112 @@
+"""The broker is away and the store is up: what needs the store alone works, the rest says so in one line."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import click.testing
+import pytest
+from celery import Celery
+from wheel_sched_celery import install
+from wheel_sched_celery.cli import wheel
+from wheel_sched_celery.dispatching import EmbeddedDispatcher
+from wheel_sched_celery.management import HeldTasks
+
+pytestmark = [pytest.mark.usefixtures("real_server")]
+
+_numbers = itertools.count()
+NOWHERE = "redis://127.0.0.1:1/0"
+
+
+@pytest.fixture
+def app(redis_url: str) -> Iterator[Celery]:
+    """An app that nobody has used yet: its first task is sent now."""
+    app = Celery("away", broker=NOWHERE, backend="cache+memory://", set_as_current=False)
+    app.conf.broker_transport_options = {"max_retries": 0}  # else Celery itself asks for seconds
+    install(app, redis_url, namespace=f"away{next(_numbers)}")
+    yield app
+    app.wheel.close()
+    app.close()
+
+
+def run(app: Celery, *arguments: str, code: int = 0) -> click.testing.Result:
+    result = click.testing.CliRunner().invoke(wheel, arguments, obj=SimpleNamespace(app=app))
+    assert result.exit_code == code, (result.output, result.exception)
+    return result
+
+
+def test_a_process_first_task_is_held(app: Celery) -> None:
+    """Also a retry: Celery gives one up whose publish fails."""
+    app.send_task("note", countdown=60)
+    assert len(list(HeldTasks(app).select())) == 1
+
+
+@pytest.mark.parametrize("command", [("reschedule", "--in", "2h"), ("run-now",)], ids=lambda command: command[0])
+def test_a_task_can_be_moved(app: Celery, command: tuple[str, ...]) -> None:
+    """By a process that has not asked the broker before."""
+    app.send_task("note", countdown=60)
+    app.wheel.close()
+    app.wheel._forget()  # as in another process
+    (row,) = run(app, *command, "--all", "--yes", "--json").stdout.splitlines()
+    assert json.loads(row) == {"done": 1, "left": []}
+
+
+def test_doctor_says_that_the_broker_is_away(app: Celery) -> None:
+    """And goes on with what the store knows."""
+    app.send_task("note", countdown=60)
+    (row,) = run(app, "doctor", "--json", "--timeout", "0.2", code=1).stdout.splitlines()
+    findings = {finding["check"]: finding for finding in json.loads(row)["findings"]}
+    assert findings["broker"]["level"] == "problem"
+    assert findings["dispatch"]["level"] == "ok"
+
+
+def test_a_drain_ends_with_one_line_and_leaves_everything(app: Celery) -> None:
+    """Exit code 69, as for a store that is away."""
+    app.send_task("note", countdown=60)
+    (line,) = run(app, "drain", "--yes", code=69).stderr.splitlines()[-1:]
+    assert line.startswith("celery wheel: the broker is away: ")
+    assert len(list(HeldTasks(app).select())) == 1
+
+
+class ThirdTime(threading.Event):
+    """Set when it has been waited for three times; keeps how the dispatcher stood."""
+
+    def __init__(self, embedded: EmbeddedDispatcher) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+        self._embedded = embedded
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.seen.append(self._embedded.info["state"])
+        if len(self.seen) == 3:
+            self.set()
+        return self.is_set()
+
+
+def test_a_dispatcher_waits_for_the_broker(app: Celery, caplog: pytest.LogCaptureFixture) -> None:
+    """It says why, once, and tries again."""
+    embedded = EmbeddedDispatcher(app.wheel)
+    embedded._stopping = turns = ThirdTime(embedded)
+    embedded._run()
+    assert turns.seen == ["waiting: the broker is away"] * 3
+    assert caplog.text.count("celery.dispatcher_waits: the broker is away") == 1
+
+
+def test_a_dispatcher_survives_whatever_a_client_raises(
+    app: Celery, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without its thread nothing would be released any more, and nobody would know."""
+
+    def odd() -> bool:
+        raise KeyError("odd")
+
+    monkeypatch.setattr(app.wheel, "knows_server", odd)
+    embedded = EmbeddedDispatcher(app.wheel)
+    embedded._stopping = turns = ThirdTime(embedded)
+    embedded._run()
+    assert turns.seen == ["waiting: KeyError('odd')"] * 3
+    assert caplog.text.count("celery.dispatcher_failed") == 1
