@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import uuid
 from datetime import UTC, datetime, timedelta
+from difflib import get_close_matches
 from typing import Any
 
 from retry_topic.brokers.protocol import Broker, LogBroker
@@ -137,9 +138,11 @@ class Home:
             return
         self._topics = set(self.broker.topics())
         if topic not in self._topics:
+            close = get_close_matches(topic, self._topics, 1)
+            hint = f"did you mean {close[0]!r}? " if close else ""
             raise UnknownTopic(
-                f"there is no topic {topic!r}: nothing was sent; start a consumer on it or call "
-                "broker.create_topic first"
+                f"there is no topic {topic!r}: nothing was sent; {hint}a consumer of it creates it, as "
+                f"do home.broker.create_topic({topic!r}) and, for every topic, connect(..., create_topics=True)"
             )
 
     def _publish_now(self, message: Message) -> None:

@@ -22,6 +22,9 @@ from wheel_sched.errors import ConfigError
 
 FILE_NAME = "wheel-sched.toml"
 ENV_PREFIX = "WHEEL_SCHED_"
+_OTHERS = frozenset({"CONFIG", "PURE", "SERVER"})  # the file, the wheel's core, the embedded server's program
+# an integration's own, and what Kubernetes tells each pod about a service of the name wheel-sched
+_NOT_OURS = re.compile(r"APS_\w+|SERVICE_(HOST|PORT)(_\w+)?|PORT(_[0-9]+_\w+)?")
 _PASSWORD = re.compile(r"(?<=://)([^/@\s]*):([^/@\s]*)@")
 
 
@@ -115,6 +118,7 @@ def load_settings(
         if variable in env:
             values[name] = _checked(name, _from_text(name, env[variable]), f"env {variable}", problems)
             origins[name] = f"env {variable}"
+    problems += _unknown_variables(env)
     for name, value in (flags or {}).items():
         if value is not None:
             values[name] = _checked(name, value, f"flag --{name.replace('_', '-')}", problems)
@@ -127,6 +131,20 @@ def load_settings(
 def redacted(url: str) -> str:
     """The URL without its password, for people and logs."""
     return _PASSWORD.sub(r"\1:***@", url)
+
+
+def _unknown_variables(env: Mapping[str, str]) -> list[str]:
+    """What is wrong with names of the environment; values are not quoted, they may be secrets."""
+    known = [ENV_PREFIX + name.upper() for name in NAMES]
+    problems = []
+    for variable in env:
+        rest = variable.removeprefix(ENV_PREFIX)
+        if rest == variable or variable in known or rest in _OTHERS or _NOT_OURS.fullmatch(rest):
+            continue
+        close = get_close_matches(variable.upper(), known, 1, 0.85)
+        hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
+        problems.append(f"env {variable}: unknown setting; {hint}")
+    return problems
 
 
 def _file_path(file: str | os.PathLike[str] | None, env: Mapping[str, str]) -> Path | None:

@@ -117,7 +117,8 @@ class Filter:
             ("fly", "in flight does", "in flight do", "it is being tried right now"),
         )
         for state, one, several, advice in places:
-            count = 0 if state in states else len([*replace(wide, states=(state,)).entries(home, ())])
+            found_here = () if state in states else replace(wide, states=(state,)).entries(home, ())
+            count = sum(1 for _ in found_here)
             if count:
                 more = "+" if count == _COUNTED else ""
                 found.append(f"{count:,}{more} {one if count == 1 else several}: {advice}")

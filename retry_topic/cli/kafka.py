@@ -182,6 +182,15 @@ def lag(session: Session, groups: tuple[str, ...], topics: GroupTopics, as_json:
             for reader, topic, partition, at, end, behind in rows
         ]
         table(("group", "topic", "partition", "committed", "end", "lag"), cells, right=(2, 3, 4, 5))
+        for group, own in owned.items():
+            taken = [row for row in rows if row[0] == intake_group_of(group) and row[1] == own["retry"]]
+            waiting = sum(behind for *_, behind in taken)
+            if waiting and all(at is None for _, _, _, at, _, _ in taken):
+                there = "1 retry waits" if waiting == 1 else f"{waiting:,} retries wait"
+                note(
+                    f"{there} in {own['retry']}, and no service of {group} has ever taken any in: start "
+                    f"`wheel-sched --kafka ... serve {group}`"
+                )
 
 
 @kafka.command()

@@ -13,7 +13,7 @@ import click
 from retry_topic.cli.opening import opened_home
 from retry_topic.home import Home
 from retry_topic.message import Headers
-from wheel_sched.cli.failing import CommandFailed
+from wheel_sched.cli.failing import CommandFailed, drop_output
 from wheel_sched.cli.instants import DURATION, INSTANT
 from wheel_sched.cli.opening import embedded_folder
 from wheel_sched.cli.options import Session, json_option, pass_session
@@ -95,10 +95,10 @@ def publish(
                 )
                 count += 1
                 progress(count)
-                if as_json:
-                    emit({"id": name, "topic": topic})
-                else:
-                    say(name)
+                try:
+                    emit({"id": name, "topic": topic}) if as_json else say(name)
+                except BrokenPipeError:  # who read the ids is gone; the rest of the lines is not to be lost by it
+                    drop_output()
     note(f"{amount(count, 'message')} {'stored, to be published when due' if later else 'published'}")
 
 

@@ -15,6 +15,7 @@ from retry_topic.brokers.redis_streams import RedisStreamsBroker
 from retry_topic.headers import read
 from wheel_sched.cli.output import span
 from wheel_sched.config import Settings
+from wheel_sched.errors import BrokerError
 
 _SUFFIX = ".retry"
 _SILENT_MS = 10_000  # a service asks for records once a second
@@ -108,4 +109,7 @@ def _group_of(there: Backlog) -> str:
 def told(broker: Broker, named: str | None = None) -> list[str]:
     """The same in words, for listings."""
     now_ms = time.time_ns() // 1_000_000
-    return [one.line(now_ms) for one in untaken(broker, named)]
+    try:
+        return [one.line(now_ms) for one in untaken(broker, named)]
+    except BrokerError as error:  # a right that is missing keeps nothing else from being shown
+        return [f"retry topics could not be looked at: {error}"]

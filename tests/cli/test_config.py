@@ -99,3 +99,39 @@ def test_config_show_tells_value_and_origin_without_a_server(cli_at: Any) -> Non
     assert shown["store"] == {"value": "redis://me:***@nowhere:1/0", "origin": "flag"}
     assert shown["namespace"]["origin"] == "default"
     assert "hunter2" not in cli("config", "show", "--origin").output
+
+
+@pytest.mark.parametrize(
+    ("variable", "hint"),
+    [
+        ("WHEEL_SCHED_STROE", "did you mean WHEEL_SCHED_STORE?"),
+        ("WHEEL_SCHED_URL", "known are WHEEL_SCHED_STORE, "),
+        ("WHEEL_SCHED_store", "did you mean WHEEL_SCHED_STORE?"),
+    ],
+)
+def test_an_unknown_variable_is_a_mistake(variable: str, hint: str) -> None:
+    """As an unknown name of the file is; its value is not quoted, it may be a password."""
+    with pytest.raises(ConfigError) as caught:
+        load_settings({}, env={variable: "redis://h:s3cret@h"})
+    assert f"env {variable}: unknown setting; {hint}" in str(caught.value)
+    assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "variable",
+    [
+        "WHEEL_SCHED_PURE",
+        "WHEEL_SCHED_SERVER",
+        "WHEEL_SCHED_CONFIG",
+        "WHEEL_SCHED_APS_SECRET",
+        "WHEEL_SCHED_SERVICE_HOST",
+        "WHEEL_SCHED_SERVICE_PORT_HTTP",
+        "WHEEL_SCHED_PORT_80_TCP_ADDR",
+        "WHEEL_SCHED_PORT",
+    ],
+)
+def test_variables_of_others_pass(variable: str, tmp_path: Path) -> None:
+    """What other parts read, and what Kubernetes sets in each pod beside a service of the name wheel-sched."""
+    (tmp_path / "f.toml").write_text("")
+    value = str(tmp_path / "f.toml") if variable.endswith("CONFIG") else "1"
+    assert load_settings({}, env={variable: value}).settings == Settings()

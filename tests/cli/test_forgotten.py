@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from retry_topic import Consumer, Message, RetryService
+from retry_topic.brokers.redis_streams import RedisStreamsBroker
 from retry_topic.headers import RetryState, write
+from wheel_sched.errors import BrokerError
 
 if TYPE_CHECKING:
     from retry_topic import Home
@@ -94,6 +96,20 @@ def test_a_retry_topic_of_another_name_is_found_by_the_settings(
     assert cli.json("stats")["untaken"] == []
     monkeypatch.setenv("WHEEL_SCHED_RETRY_TOPIC", "spring-retry")
     assert "start `wheel-sched serve billing --retry-topic spring-retry`" in cli("stats").stdout
+
+
+@pytest.mark.parametrize("command", ["stats", "ls"])
+def test_a_server_that_does_not_tell_fails_no_command(
+    cli: Any, forgotten: None, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    """Where XINFO is not permitted the rest is still shown, with a word of what is not."""
+
+    def refused(*_: object) -> None:
+        raise BrokerError("no permission to run 'xinfo|groups'")
+
+    monkeypatch.setattr(RedisStreamsBroker, "backlog", refused)
+    assert "retry topics could not be looked at: no permission" in cli(command).stderr
+    assert cli.json("stats")["untaken"] is None
 
 
 def test_items_that_no_dispatcher_releases_are_told(cli: Any, wait_for: Any) -> None:

@@ -78,3 +78,19 @@ def test_what_failed_longest_ago_is_forgotten(backoff: Backoff, monkeypatch: pyt
     assert len(backoff._failures) == 10
     assert backoff.settlement(claimed("m10"), Failed("no"), NOW_MS) == Next("m10", NOW_MS + 400)
     assert backoff.settlement(claimed("m0"), Failed("no"), NOW_MS) == Next("m0", NOW_MS + 200)
+
+
+def test_a_death_and_a_batch_that_failed_are_lines_of_the_log(
+    backoff: Backoff, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each item that is given up, and once a batch what is tried again; foreign text is escaped and bounded."""
+    items = [claimed(name) for name in "abcd"]
+    answers = [Done("a"), Failed("gone\x1b[31m" + "x" * 999, transient=False), Failed("away"), None]
+    backoff.settlements(items, answers, NOW_MS)
+    dead, again = (record.getMessage() for record in caplog.records)
+    assert dead.startswith("dispatcher.dead: item 'b' of topic '': 'gone\\x1b[31mxxx")
+    assert len(dead) < 300
+    assert again == "dispatcher.not_published: 2 of 4 items, tried again later; the first: item 'c' of topic '': 'away'"
+    caplog.clear()
+    backoff.settlements(items, [Done(name) for name in "abcd"], NOW_MS)
+    assert caplog.records == []

@@ -1,4 +1,4 @@
-"""Every Python block of README and docs runs, page by page, from top to bottom, in a folder of its own.
+"""Every Python block of README and docs runs when it is pasted alone: each has a namespace and a folder of its own.
 
 A block that shows an interface which is still being built stands below `<!-- pending: package:name -->`. It is compiled
 only, until that name can be imported; from then on it runs like any other, without anybody remembering to say so.
@@ -7,6 +7,7 @@ only, until that name can be imported; from then on it runs like any other, with
 from __future__ import annotations
 
 import importlib
+import os
 import re
 import sys
 from dataclasses import dataclass, field
@@ -34,24 +35,33 @@ class Outcome:
     waiting: list[int] = field(default_factory=list)
 
 
-def run_page(page: Path) -> Outcome:
+def run_page(page: Path, folder: Path) -> Outcome:
     document = Sybil(parsers=[PythonCodeBlockParser()]).parse(page)
-    # Dataclasses and typing look a class's module up by name, so the page is one for as long as it runs.
-    module = ModuleType(f"page_{page.stem.replace('-', '_')}")
-    document.namespace = module.__dict__
     outcome = Outcome()
-    sys.modules[module.__name__] = module
-    try:
-        for example in document.examples():
-            if waits(example):
-                compile(example.parsed, str(page), "exec")
-                outcome.waiting.append(example.line)
-            else:
-                example.evaluate()
-                outcome.ran.append(example.line)
-    finally:
-        del sys.modules[module.__name__]
+    for example in document.examples():
+        if waits(example):
+            compile(example.parsed, str(page), "exec")
+            outcome.waiting.append(example.line)
+        else:
+            run_alone(example, folder / f"line-{example.line}")
+            outcome.ran.append(example.line)
     return outcome
+
+
+def run_alone(example: Example, folder: Path) -> None:
+    """Run a block in a module and a folder of its own."""
+    # Dataclasses and typing look a class's module up by name, so the block is one for as long as it runs.
+    module = ModuleType(f"block_{example.line}")
+    example.document.namespace = module.__dict__
+    sys.modules[module.__name__] = module
+    folder.mkdir()
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        example.evaluate()
+    finally:
+        os.chdir(before)
+        del sys.modules[module.__name__]
 
 
 def waits(example: Example) -> bool:
@@ -73,19 +83,26 @@ def name_of(page: Path) -> str:
 @pytest.mark.parametrize(
     "page", [pytest.param(p, id=name_of(p), marks=[pytest.mark.real] if name_of(p) in REAL else []) for p in PAGES]
 )
-def test_every_example_of_the_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reader who pastes the page's blocks one after the other sees no error."""
-    monkeypatch.chdir(tmp_path)
-    outcome = run_page(page)
+def test_every_example_of_the_page_runs_alone(page: Path, tmp_path: Path) -> None:
+    """A reader who pastes any one of the page's blocks sees no error."""
+    outcome = run_page(page, tmp_path)
     assert len(outcome.ran) + len(outcome.waiting) == page.read_text("utf-8").count("```python\n")
 
 
 def test_a_wrong_example_fails(tmp_path: Path) -> None:
     """An example that no longer holds fails its page."""
     page = tmp_path / "page.md"
-    page.write_text("```python\nx = 1\n```\n\n```python\nassert x == 2\n```\n", "utf-8")
+    page.write_text("```python\nx = 1\nassert x == 2\n```\n", "utf-8")
     with pytest.raises(AssertionError):
-        run_page(page)
+        run_page(page, tmp_path)
+
+
+def test_an_example_that_needs_another_fails(tmp_path: Path) -> None:
+    """What a block above has imported or made is not there for the next one."""
+    page = tmp_path / "page.md"
+    page.write_text("```python\nx = 1\n```\n\n```python\nassert x == 1\n```\n", "utf-8")
+    with pytest.raises(NameError):
+        run_page(page, tmp_path)
 
 
 def test_a_pending_example_runs_as_soon_as_its_name_is_there(tmp_path: Path) -> None:
@@ -93,7 +110,7 @@ def test_a_pending_example_runs_as_soon_as_its_name_is_there(tmp_path: Path) -> 
     page = tmp_path / "page.md"
     block = "```python\nassert False\n```\n"
     page.write_text(f"<!-- pending: wheel_sched.nowhere:thing -->\n{block}", "utf-8")
-    assert run_page(page) == Outcome(ran=[], waiting=[2])
+    assert run_page(page, tmp_path) == Outcome(ran=[], waiting=[2])
     page.write_text(f"<!-- pending: wheel_sched.errors:Rejected -->\n{block}", "utf-8")
     with pytest.raises(AssertionError):
-        run_page(page)
+        run_page(page, tmp_path)

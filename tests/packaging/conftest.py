@@ -100,7 +100,8 @@ def with_extras(
             if uv is not None:
                 _checked([uv, "pip", "install", "--quiet", "--python", python, what])
             else:  # one pip for all: putting one into each environment takes longer than what it is put there for
-                _checked([installed.bin / "python", "-m", "pip", "--python", python, "install", "--quiet", what])
+                pip: list[str | Path] = [installed.bin / "python", "-m", "pip", "--python", python]
+                _checked([*pip, "install", "--quiet", "--no-compile", what])
             made[extras] = found
         return made[extras]
 

@@ -46,17 +46,22 @@ def code_of(error: BaseException) -> int:
     return FAILED
 
 
+def drop_output() -> None:
+    """Nobody reads stdout any more: what is written from now on goes nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def guarded(run: Callable[[], Any]) -> NoReturn:
     """Run a command and end the process with its exit code."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal that cannot show a bar still shows the numbers
+    code: Any = OK
     try:
         code = run()
         sys.stdout.flush()
-    except BrokenPipeError:  # the reader of a pipe has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(FAILED)
+    except BrokenPipeError:  # what was left to write; the command has ended, and its code holds
+        drop_output()
     except (click.Abort, KeyboardInterrupt) as error:
         sys.stderr.write("\ninterrupted\n")
         sys.exit(code_of(error))

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import click
 
 from wheel_sched.cli.extras import missing, store_named_by
-from wheel_sched.cli.failing import guarded
+from wheel_sched.cli.failing import OK, drop_output, guarded
 
 
 class Lazy(NamedTuple):
@@ -70,6 +70,9 @@ class RootGroup(LazyGroup):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
+        except BrokenPipeError:  # the reader of a pipe has seen enough; click would call that a failure
+            drop_output()
+            return OK
         except ImportError as error:  # of what a command imports when it runs
             told = missing(ctx.invoked_subcommand or "this", error, store=store_named_by(ctx.params))
             if told is None:

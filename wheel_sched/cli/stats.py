@@ -9,7 +9,8 @@ import click
 from wheel_sched.cli.forgotten import MEND, NOTICED_MS, overdue, untaken
 from wheel_sched.cli.opening import opened
 from wheel_sched.cli.options import Session, json_option, pass_session
-from wheel_sched.cli.output import amount, emit, relative, say, table, when
+from wheel_sched.cli.output import amount, emit, note, relative, say, table, when
+from wheel_sched.errors import BrokerError
 from wheel_sched.store import Counts
 from wheel_sched.store.flow_control import FlowControl
 from wheel_sched.store.items import STATES
@@ -37,7 +38,11 @@ def stats(session: Session, as_json: bool) -> None:
         flows = FlowControl(store).flows()
         late = overdue(store)
         client: Any = getattr(store.backend, "client")  # noqa: B009  # of the kind of backend that a URL gives
-        retries = untaken(client, session.settings)
+        retries: list[Any] | None = None
+        try:
+            retries = untaken(client, session.settings)
+        except BrokerError as error:  # a right that is missing keeps nothing else from being shown
+            note(f"retry topics could not be looked at: {error}")
     if as_json:
         ordered = {"closed_keys": closed, "parked": {topic: count for topic, count in parked.items() if count}}
         emit(
@@ -46,7 +51,7 @@ def stats(session: Session, as_json: bool) -> None:
                 "ordered": ordered,
                 "flows": [_flow(flow) for flow in flows],
                 "overdue": late.count,
-                "untaken": [one.as_dict() for one in retries],
+                "untaken": None if retries is None else [one.as_dict() for one in retries],
             }
         )
         return
@@ -65,7 +70,7 @@ def stats(session: Session, as_json: bool) -> None:
     say(f"next due   {'nothing waits' if counts.due_head_ms is None else when(counts.due_head_ms, now_ms)}")
     if late.late_ms >= NOTICED_MS:
         say(f"overdue    {late.words}: no dispatcher releases them; {MEND}")
-    for one in retries:
+    for one in retries or ():
         say(f"retries    {one.line(now_ms)}")
     ever = [f"{counts.happened(event):,} {event}" for event in _EVENTS if counts.happened(event)]
     say(f"ever       {', '.join(ever) or 'nothing happened yet'}")

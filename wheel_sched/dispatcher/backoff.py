@@ -6,6 +6,7 @@ it, not the message. Bounded; the item that failed longest ago is forgotten and 
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from collections.abc import Sequence
 
@@ -14,6 +15,8 @@ from wheel_sched.dispatcher.config import DispatcherConfig
 from wheel_sched.dispatcher.statistics import DispatcherStats
 from wheel_sched.errors import Rejected
 from wheel_sched.store.items import Claimed, Dead, Done, Held, Next, Settlement, check_settlement
+
+logger = logging.getLogger("wheel_sched.dispatcher")
 
 _REMEMBERED = 100_000
 _UNANSWERED = Failed("no answer from the broker", in_doubt=True)
@@ -33,7 +36,10 @@ class Backoff:
             done = [a for item, a in zip(items, answers, strict=True) if type(a) is Done and a.id == item.id]
             if len(done) == len(items):  # as usual
                 return list[Settlement](done)
-        return [self.settlement(item, answer, now_ms) for item, answer in zip(items, answers, strict=True)]
+        pairs = list(zip(items, answers, strict=True))
+        if logger.isEnabledFor(logging.WARNING):
+            _tell(pairs)
+        return [self.settlement(item, answer, now_ms) for item, answer in pairs]
 
     def settlement(self, item: Claimed, answer: Answer | None, now_ms: int) -> Settlement:
         """How `item` is settled; None = unanswered: in doubt, and released like any other failure."""
@@ -46,7 +52,11 @@ class Backoff:
         if not isinstance(answer, Failed):
             self._failures.pop(item.id, None)
             problem = _problem(item, answer)
-            return answer if problem is None else Dead(item.id, f"the publisher's answer cannot be kept: {problem}")
+            if problem is None:
+                return answer
+            reason = f"the publisher's answer cannot be kept: {problem}"
+            logger.warning("dispatcher.dead: item %.100r of topic %.100r: %.200r", item.id, item.topic, reason)
+            return Dead(item.id, reason)
         self._stats.failed += 1
         self._stats.in_doubt += answer.in_doubt
         if not answer.transient:
@@ -58,6 +68,24 @@ class Backoff:
             self._failures.popitem(last=False)
         delay_ms = min(self._config.backoff_ms * 2 ** min(count - 1, 20), self._config.backoff_max_ms)
         return Next(item.id, now_ms + delay_ms)
+
+
+def _tell(pairs: Sequence[tuple[Claimed, Answer | None]]) -> None:
+    """A line for each item that is given up, and one for all of a batch that are tried again."""
+    failed = [(item, _UNANSWERED if answer is None else answer) for item, answer in pairs]
+    again: list[tuple[Claimed, Failed]] = []
+    for item, answer in failed:
+        if isinstance(answer, Dead) or (isinstance(answer, Failed) and not answer.transient):
+            logger.warning("dispatcher.dead: item %.100r of topic %.100r: %.200r", item.id, item.topic, answer.reason)
+        elif isinstance(answer, Failed):
+            again.append((item, answer))
+    if again:
+        item, first = again[0]
+        logger.warning(
+            "dispatcher.not_published: %d of %d items, tried again later; the first: item %.100r of topic %.100r: "
+            "%.200r",
+            *(len(again), len(pairs), item.id, item.topic, first.reason),
+        )
 
 
 def _problem(item: Claimed, answer: object) -> str | None:

@@ -26,7 +26,8 @@ def backlog(client: redis.Redis, stream: str, topic: str, group: str) -> Backlog
         fresh, pending = found.get("lag"), int(found["pending"])
         start = f"({found['last-delivered-id'].decode()}"
     if fresh is None:  # the server has lost count: entries were deleted
-        fresh = len(client.execute_command("XRANGE", stream, start, "+", "COUNT", _COUNTED))
+        counted: Any = client.execute_command("XRANGE", stream, start, "+", "COUNT", _COUNTED)
+        fresh = len(counted)
     entries: Any = client.execute_command("XRANGE", stream, start, "+", "COUNT", 1) if fresh else []
     if pending and not entries:
         summary: Any = client.xpending(stream, group)

@@ -147,8 +147,13 @@ def test_an_expired_message_is_a_dead_letter(bench: Bench, handler: Handlers, po
 @pytest.mark.parametrize("more", [{}, {"delay": 60}, {"at": datetime(2099, 1, 1, tzinfo=UTC)}])
 def test_an_unknown_topic_is_refused(bench: Bench, more: dict[str, Any]) -> None:
     """Now, and not when the message is due."""
-    with pytest.raises(UnknownTopic, match="there is no topic 'nowhere': nothing was sent"):
+    bench.home.broker.create_topic("nowhere.else")
+    with pytest.raises(
+        UnknownTopic, match="there is no topic 'nowhere': nothing was sent; did you mean 'now"
+    ) as caught:
         bench.home.publish("nowhere", b"m", **more)
+    assert "home.broker.create_topic('nowhere')" in str(caught.value)
+    assert "connect(..., create_topics=True)" in str(caught.value)
     assert bench.home.store.counts().ever == {}
 
 

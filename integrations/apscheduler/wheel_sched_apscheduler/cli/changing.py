@@ -19,15 +19,18 @@ ids_argument = click.argument("job_ids", metavar="JOB...", nargs=-1, required=Tr
 
 @click.command("run-now")
 @ids_argument
+@yes_option
 @json_option
 @pass_session
-def run_now(session: Session, job_ids: tuple[str, ...], as_json: bool) -> int:
+def run_now(session: Session, job_ids: tuple[str, ...], yes: bool, as_json: bool) -> int:
     """Make jobs due at once; a paused one too. Recurring ones go on from there.
 
     \b
     Examples:
       wheel-sched aps run-now nightly-report
     """
+
+    agree("Run {} now?", len(job_ids), yes)
 
     def change(store: RedisWheelJobStore, job_id: str) -> str:
         store.run_now(job_id)
@@ -38,15 +41,18 @@ def run_now(session: Session, job_ids: tuple[str, ...], as_json: bool) -> int:
 
 @click.command()
 @ids_argument
+@yes_option
 @json_option
 @pass_session
-def pause(session: Session, job_ids: tuple[str, ...], as_json: bool) -> int:
+def pause(session: Session, job_ids: tuple[str, ...], yes: bool, as_json: bool) -> int:
     """Take jobs out of the schedule and keep them; a run under way ends.
 
     \b
     Examples:
       wheel-sched aps pause nightly-report
     """
+
+    agree("Pause {}?", len(job_ids), yes)
 
     def change(store: RedisWheelJobStore, job_id: str) -> str:
         store.pause(job_id)
@@ -57,15 +63,18 @@ def pause(session: Session, job_ids: tuple[str, ...], as_json: bool) -> int:
 
 @click.command()
 @ids_argument
+@yes_option
 @json_option
 @pass_session
-def resume(session: Session, job_ids: tuple[str, ...], as_json: bool) -> int:
+def resume(session: Session, job_ids: tuple[str, ...], yes: bool, as_json: bool) -> int:
     """Schedule paused jobs from now on; one whose trigger has no more run times is removed.
 
     \b
     Examples:
       wheel-sched aps resume nightly-report
     """
+
+    agree("Resume {}?", len(job_ids), yes)
 
     def change(store: RedisWheelJobStore, job_id: str) -> str:
         moment = store.resume(job_id)
@@ -93,6 +102,16 @@ def remove(session: Session, job_ids: tuple[str, ...], yes: bool, as_json: bool)
         return "removed"
 
     return _each(session, job_ids, change, as_json)
+
+
+def agree(question: str, count: int, yes: bool) -> None:
+    """Ask before several jobs are changed; `{}` in the question is their number.
+
+    Raises:
+        UsageError, CommandFailed: see `confirm`.
+    """
+    if count > 1:
+        confirm(question.format(amount(count, "job")), yes)
 
 
 def _each(

@@ -111,6 +111,36 @@ def test_jobs_are_changed_by_id(aps: Any, store: Any, make_job: Any) -> None:
     assert store.count() == 0
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("pause", "a", "b"),
+        ("resume", "a", "b"),
+        ("run-now", "a", "b"),
+        ("quarantine", "retry", "a", "b"),
+        ("quarantine", "repoint", "old", "new"),
+    ],
+)
+def test_what_changes_several_jobs_asks_first(
+    aps: Any, store: Any, make_job: Any, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where nobody can answer it names the number, insists on --yes and changes nothing."""
+    for name in ("a", "b"):
+        store.add_job(make_job(FAR, id=name))
+
+    def repoint(*_: object, dry_run: bool = False) -> list[str]:
+        assert dry_run
+        return ["a", "b"]
+
+    monkeypatch.setattr(RedisWheelJobStore, "repoint", repoint)
+    told = aps(*command, code=2).stderr
+    assert "2 jobs" in told
+    assert "add --yes" in told
+    assert {store.get_entry(name).state for name in ("a", "b")} == {"scheduled"}
+    if command[0] != "quarantine":
+        aps(*command, "--yes")
+
+
 def test_the_quarantine_is_listed_retried_and_repointed(aps: Any, store: Any, make_job: Any) -> None:
     """From the shell, without the jobs' code."""
     store.add_job(make_job(OLD, id="a"))

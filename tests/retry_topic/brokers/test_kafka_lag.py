@@ -1,0 +1,31 @@
+"""`wheel-sched kafka lag`, on librdkafka's imitation of a cluster."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from retry_topic import Message
+from retry_topic.brokers.kafka import KafkaBroker
+
+if TYPE_CHECKING:
+    from wheel_sched.testing.mock_cluster import MockCluster
+
+
+def test_retries_that_no_service_ever_took_in_are_told(imitation: MockCluster, name: str) -> None:
+    """With the command that does; without retries there is nothing to say."""
+    from click.testing import CliRunner
+
+    from wheel_sched.cli.program import cli
+
+    def told() -> str:
+        return CliRunner().invoke(cli, ["--kafka", imitation.bootstrap, "kafka", "lag", name]).stderr
+
+    broker = KafkaBroker(imitation.bootstrap, transactions=False)
+    try:
+        for topic in (f"{name}.retry", f"{name}.redelivery"):
+            broker.create_topic(topic)
+        assert told() == ""
+        assert broker.publish([Message(f"{name}.retry", b"%d" % number) for number in range(3)]) == [None] * 3
+    finally:
+        broker.close()
+    assert f"3 retries wait in {name}.retry, and no service of {name} has ever taken any in" in told()
