@@ -41,6 +41,7 @@ from wheel_sched_apscheduler.keeper import Keeper
 from wheel_sched_apscheduler.lasting import LastingStore
 from wheel_sched_apscheduler.layout import OCCURRENCE, job_id_of, read_occurrence
 from wheel_sched_apscheduler.misfire import MISFIRES, Misfire, grace_after_claim
+from wheel_sched_apscheduler.parsing import flag, seconds, whole
 from wheel_sched_apscheduler.passes import Batch
 from wheel_sched_apscheduler.shelf import Shelf
 
@@ -91,7 +92,7 @@ class RedisWheelJobStore(Catalogue, BracketStore):
         durability: str = "everysec",
         codec: JobCodec | None = None,
         allow: Iterable[str | Callable[..., Any]] | None = None,
-        triggers: Iterable[type] = (),
+        triggers: Iterable[type | str] = (),
         aliases: Mapping[str, str] | None = None,
         secret: Secret | None = None,
         allow_pickle: bool = False,
@@ -104,21 +105,20 @@ class RedisWheelJobStore(Catalogue, BracketStore):
         history: int = 1000,
     ) -> None:
         super().__init__()
-        problems = []
+        problems: list[str] = []
+        shards = whole("shards", shards, 1, None, problems)
+        lease_s = seconds("lease_s", lease_s, 0.1, 86_400, problems)
+        max_sleep_s = seconds("max_sleep_s", max_sleep_s, 0.01, 3600, problems)
+        batch = whole("batch", batch, 1, 500, problems)
+        history = whole("history", history, 0, None, problems)
+        allow_pickle = flag("allow_pickle", allow_pickle, problems)
+        global_max_instances = flag("global_max_instances", global_max_instances, problems)
         if sum(target is not None for target in (url, client, store)) > 1:
             problems.append("expected one of url, client and store, got several")
-        if not 0.1 <= lease_s <= 86_400:
-            problems.append(f"expected lease_s to be from 0.1 to 86400 (seconds), got: {lease_s!r}")
         if delivery not in ("at_least_once", "at_most_once"):
             problems.append(f"expected delivery to be at_least_once or at_most_once, got: {delivery!r}")
         if misfire not in MISFIRES:
             problems.append(f"expected misfire to be one of {', '.join(MISFIRES)}, got: {misfire!r}")
-        if type(batch) is not int or not 1 <= batch <= 500:
-            problems.append(f"expected batch to be a whole number from 1 to 500, got: {batch!r}")
-        if not 0.01 <= max_sleep_s <= 3600:
-            problems.append(f"expected max_sleep_s to be from 0.01 to 3600 (seconds), got: {max_sleep_s!r}")
-        if type(history) is not int or history < 0:
-            problems.append(f"expected history to be a whole number from 0 up, got: {history!r}")
         if problems:
             raise ConfigError(problems)
         self._target = client if client is not None else url or "redis://localhost:6379/0"
