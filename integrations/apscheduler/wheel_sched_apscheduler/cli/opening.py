@@ -17,7 +17,13 @@ from wheel_sched_apscheduler.redis_store import NAMESPACE, RedisWheelJobStore
 def opened_jobs(
     session: Session, *, create: bool = False, codec: Mapping[str, Any] | None = None
 ) -> Iterator[RedisWheelJobStore]:
-    """The job store without a scheduler, closed at the end of the block; `codec`: more settings of how jobs are written."""
+    """The job store without a scheduler, closed at the end of the block.
+
+    Args:
+        session: with the settings.
+        create: whether to create the namespace. Defaults to False.
+        codec: settings of how jobs are written, as a store takes them. Defaults to none.
+    """
     settings = session.settings
     if session.loaded.origins["namespace"] == "default":
         settings = replace(settings, namespace=NAMESPACE)

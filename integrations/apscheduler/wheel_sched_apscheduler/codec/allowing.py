@@ -22,6 +22,7 @@ from typing import Any
 from apscheduler.util import obj_to_ref
 
 from wheel_sched.errors import ConfigError, StoreError
+from wheel_sched_apscheduler.codec.zones import NotHere
 
 _OURS = frozenset({"apscheduler", "redis", "wheel_sched", "wheel_sched_apscheduler", "pip", "setuptools", "pytest"})
 _SHOWN = 200
@@ -35,10 +36,6 @@ class Forbidden(StoreError):
 
 class NotRegistered(Forbidden, LookupError):
     """A reference that this process has not registered; another process, or this one later, may have."""
-
-
-class NotHere(StoreError, LookupError):
-    """A reference that is allowed and leads to nothing in this process: the module or the name is not there."""
 
 
 class Allowed:

@@ -20,7 +20,7 @@ from wheel_sched_apscheduler.codec.allowing import Allowed, Forbidden
 from wheel_sched_apscheduler.codec.signing import MARK, Secret, Signer
 from wheel_sched_apscheduler.codec.triggers import Triggers
 from wheel_sched_apscheduler.codec.values import Values
-from wheel_sched_apscheduler.codec.zones import NotSerializable, Unreadable, moment_of, zone_name
+from wheel_sched_apscheduler.codec.zones import NotHere, NotSerializable, Unreadable, moment_of, zone_name
 from wheel_sched_apscheduler.instants import from_us, to_us
 
 _VERSION = b"1"
@@ -266,7 +266,8 @@ def _parts(body: bytes, *, whole: bool = True) -> tuple[int | None, bytes, bytes
     try:
         version, when, zone, rest = body.split(b";", 3)
         if version != _VERSION:
-            raise Unreadable(f"it has the version {version[:20]!r}; this release reads {_VERSION!r}")
+            kind = NotHere if version.isdigit() else Unreadable  # a newer release may be at work beside this one
+            raise kind(f"it has the version {version[:20]!r}; this release reads {_VERSION!r}")
         doc = _loads(rest.decode()) if whole else {}
         if type(doc) is not dict or (whole and not doc.keys() >= set("fntakegcm")):
             raise ValueError("fields are missing")

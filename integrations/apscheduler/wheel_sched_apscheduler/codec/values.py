@@ -18,7 +18,7 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
-from wheel_sched_apscheduler.codec.zones import NotSerializable, Unreadable, moment_of, zone_name, zone_of
+from wheel_sched_apscheduler.codec.zones import NotHere, NotSerializable, Unreadable, moment_of, zone_name, zone_of
 from wheel_sched_apscheduler.instants import to_us
 
 MAX_DEPTH = 64
@@ -100,7 +100,7 @@ class Values:
             raise Unreadable(f"a stored {str(tag)[:40]!r} cannot be read: {error}") from error
         if tag == "pickle":
             if not self.allow_pickle:
-                raise Unreadable("it holds pickled data, and this store does not read pickle (allow_pickle=True does)")
+                raise NotHere("it holds pickled data, and this store does not read pickle (allow_pickle=True does)")
             return pickle.loads(base64.b64decode(data["v"]))  # noqa: S301 - opted in, see the class
         raise Unreadable(f"it holds a value of the unknown kind {str(tag)[:40]!r}")
 

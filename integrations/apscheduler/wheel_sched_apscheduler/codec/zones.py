@@ -31,6 +31,10 @@ class Unreadable(StoreError):
     """Stored bytes that are no job of this release; they were left as they are."""
 
 
+class NotHere(Unreadable, LookupError):
+    """The same, but another process may be able to read or run them: a newer one, or one set up in another way."""
+
+
 def zone_name(zone: tzinfo) -> str:
     """A zone as text, see the module.
 
@@ -63,7 +67,7 @@ def zone_of(name: str) -> tzinfo:
     """The zone behind `zone_name`.
 
     Raises:
-        Unreadable: this machine does not have it.
+        NotHere: this machine does not have it.
     """
     kind, _, key = name.partition(":")
     try:
@@ -80,8 +84,8 @@ def zone_of(name: str) -> tzinfo:
             seconds = int(name[3:])
             return UTC if seconds == 0 else timezone(timedelta(seconds=seconds))
     except (ValueError, LookupError, OSError, OverflowError) as error:
-        raise Unreadable(f"the time zone {name!r} is not known here: {error}; install tzdata") from error
-    raise Unreadable(f"the time zone {name!r} is of a kind this release does not know")
+        raise NotHere(f"the time zone {name!r} is not known here: {error}; install tzdata") from error
+    raise NotHere(f"the time zone {name!r} is of a kind this release does not know")
 
 
 def moment_of(us: int, zone: str) -> datetime:

@@ -272,7 +272,7 @@ def test_what_the_refusal_of_a_class_advises_works(aps: Any, redis_url: str, mak
     for dry_run in (["--dry-run"], []):
         (report,) = objects(aps("migrate", "--from", redis_url, *options, *dry_run, "--json"))
         assert (report["copied"], report["failed"]) == (1, {})
-    assert "cannot be imported" in aps("migrate", "--from", redis_url, "--allow-class", "no.such:Class", code=1).stderr
+    assert "cannot be imported" in aps("migrate", "--from", redis_url, "--allow-class", "no.such:Class", code=2).stderr
 
 
 def test_a_zone_of_dateutil_comes_over(make_job: Any) -> None:
