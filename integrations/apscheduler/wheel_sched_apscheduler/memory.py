@@ -32,6 +32,7 @@ from wheel_sched_apscheduler.instants import earliest, floor_ms, from_ms, from_u
 from wheel_sched_apscheduler.memory_catalogue import MemoryCatalogue
 from wheel_sched_apscheduler.misfire import MISFIRES, Misfire, grace_after_claim
 from wheel_sched_apscheduler.overdue import Overdue
+from wheel_sched_apscheduler.parsing import whole
 from wheel_sched_apscheduler.passes import Batch
 
 _NEVER_US = 1 << 62
@@ -74,20 +75,18 @@ class WheelJobStore(MemoryCatalogue, BracketStore):
 
     def __init__(self, *, batch: int = 500, misfire: Misfire = "lenient", history: int = 1000) -> None:
         super().__init__()
-        problems = []
-        if type(batch) is not int or batch < 1:
-            problems.append(f"expected batch to be a whole number from 1 up, got: {batch!r}")
+        problems: list[str] = []
+        batch = whole("batch", batch, 1, None, problems)
+        history = whole("history", history, 0, None, problems)
         if misfire not in MISFIRES:
             problems.append(f"expected misfire to be one of {', '.join(MISFIRES)}, got: {misfire!r}")
-        if type(history) is not int or history < 0:
-            problems.append(f"expected history to be a whole number from 0 up, got: {history!r}")
         if problems:
             raise ConfigError(problems)
         self._flying = {}
         self._past = deque(maxlen=history)
         self._tags = {}
         self._metadata = {}
-        self._misfire: Misfire = misfire
+        self.misfire: Misfire = misfire
         self._batch = batch
         self._lock = threading.RLock()
         self._slots: dict[str, _Slot] = {}
@@ -237,7 +236,7 @@ class WheelJobStore(MemoryCatalogue, BracketStore):
                 if self.driven:
                     fire = bare_fire(slot.job, token, claimed_ms=claimed_ms)
                 else:
-                    fire = claimed(slot.job, token, grace_after_claim(slot.job, now, self._misfire)).fire
+                    fire = claimed(slot.job, token, grace_after_claim(slot.job, now, self.misfire)).fire
                 slot.fire = fire
                 fire.ticket = slot
                 self._flying[token] = fire

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from zoneinfo import ZoneInfo
 
 from apscheduler.job import Job
+from apscheduler.util import ref_to_obj
 
 from wheel_sched.errors import ConfigError, StoreError, StoreUnavailable, WheelSchedError
 from wheel_sched_apscheduler.codec import JobCodec
@@ -31,6 +32,7 @@ _PLAIN = {
     "uuid": {"UUID", "SafeUUID"},
     "zoneinfo": {"ZoneInfo"},
     "pytz": {"_UTC", "_p", "utc"},
+    "dateutil.tz.tz": {"tzutc", "tzoffset"},
     "apscheduler.triggers.date": {"DateTrigger"},
     "apscheduler.triggers.interval": {"IntervalTrigger"},
     "apscheduler.triggers.cron": {"CronTrigger"},
@@ -196,7 +198,8 @@ class _Unpickler(pickle.Unpickler):
             return super().find_class(module, name)
         raise StoreError(
             f"its pickle names {module}:{name}, which is neither a trigger nor plain data; it was not imported; "
-            f"allow it with --allow-class {module}:{name} if you trust the old store"
+            f"if you trust the old store, give --allow-class {module}:{name}; when it is an argument's class, also "
+            "--allow-pickle: it is then stored as pickle, and the job runs where allow_pickle=True is set"
         )
 
 
@@ -227,19 +230,37 @@ def read_stock(job_id: str, state: bytes, classes: Iterable[str] = ()) -> Any:
     return job
 
 
-def migrate(stock: Stock, store: RedisWheelJobStore | None, *, classes: Iterable[str] = ()) -> Report:
+def trigger_classes(classes: Iterable[str]) -> list[type]:
+    """Those of the classes "module:name" that are triggers; they are imported.
+
+    Raises:
+        ConfigError: one of them cannot be imported.
+    """
+    found: list[Any] = []
+    for reference in classes:
+        try:
+            found.append(ref_to_obj(reference))
+        except Exception as error:  # a module may fail in any way while it is imported
+            raise ConfigError(f"the class {reference!r} cannot be imported: {error}; nothing was copied") from error
+    return [kind for kind in found if isinstance(kind, type) and hasattr(kind, "get_next_fire_time")]
+
+
+def migrate(
+    stock: Stock, store: RedisWheelJobStore | None, *, classes: Iterable[str] = (), codec: JobCodec | None = None
+) -> Report:
     """Copy every job of a stock store; without `store` only say what would be copied.
 
     Args:
         stock: see `open_stock`; it is left as it is.
         store: where the jobs go. None = nowhere.
         classes: "module:name" of classes the pickles may hold besides the known ones. Defaults to none.
+        codec: without a store, how jobs would be written. Defaults to None: as a store's own defaults say.
 
     Raises:
         StoreError: one of the stores does not answer. Repeat the call: what is copied already is left alone.
     """
     report = Report()
-    codec = store.codec if store is not None else JobCodec()
+    codec = store.codec if store is not None else codec or JobCodec()
     chosen = list(classes)
     batch: list[Any] = []
     for job_id, state in stock.rows():

@@ -38,6 +38,7 @@ from wheel_sched_apscheduler.keeper import Keeper
 from wheel_sched_apscheduler.lasting import LastingStore
 from wheel_sched_apscheduler.loading import Loading
 from wheel_sched_apscheduler.misfire import MISFIRES, Misfire
+from wheel_sched_apscheduler.parsing import flag, seconds, whole
 from wheel_sched_apscheduler.passes import Batch
 from wheel_sched_apscheduler.room import SCOPES, InstancesScope, keep_to_limits
 from wheel_sched_apscheduler.shelf import Shelf
@@ -93,7 +94,7 @@ class RedisWheelJobStore(Catalogue, BracketStore):
         durability: str = "everysec",
         codec: JobCodec | None = None,
         allow: Iterable[str | Callable[..., Any]] | None = None,
-        triggers: Iterable[type] = (),
+        triggers: Iterable[type | str] = (),
         aliases: Mapping[str, str] | None = None,
         secret: Secret | None = None,
         allow_pickle: bool = False,
@@ -108,27 +109,23 @@ class RedisWheelJobStore(Catalogue, BracketStore):
         quarantine_after_s: float = 600.0,
     ) -> None:
         super().__init__()
-        problems = []
+        problems: list[str] = []
+        shards = whole("shards", shards, 1, None, problems)
+        lease_s = seconds("lease_s", lease_s, 0.1, 86_400, problems)
+        max_sleep_s = seconds("max_sleep_s", max_sleep_s, 0.01, 3600, problems)
+        batch = whole("batch", batch, 1, 500, problems)
+        history = whole("history", history, 0, None, problems)
+        quarantine_refusals = whole("quarantine_refusals", quarantine_refusals, 1, None, problems)
+        quarantine_after_s = seconds("quarantine_after_s", quarantine_after_s, 0, 86_400 * 365, problems)
+        allow_pickle = flag("allow_pickle", allow_pickle, problems)
         if sum(target is not None for target in (url, client, store)) > 1:
             problems.append("expected one of url, client and store, got several")
-        if not 0.1 <= lease_s <= 86_400:
-            problems.append(f"expected lease_s to be from 0.1 to 86400 (seconds), got: {lease_s!r}")
         if delivery not in ("at_least_once", "at_most_once"):
             problems.append(f"expected delivery to be at_least_once or at_most_once, got: {delivery!r}")
         if max_instances_scope not in SCOPES:
             problems.append(f"expected max_instances_scope to be store or process, got: {max_instances_scope!r}")
         if misfire not in MISFIRES:
             problems.append(f"expected misfire to be one of {', '.join(MISFIRES)}, got: {misfire!r}")
-        if type(batch) is not int or not 1 <= batch <= 500:
-            problems.append(f"expected batch to be a whole number from 1 to 500, got: {batch!r}")
-        if not 0.01 <= max_sleep_s <= 3600:
-            problems.append(f"expected max_sleep_s to be from 0.01 to 3600 (seconds), got: {max_sleep_s!r}")
-        if type(history) is not int or history < 0:
-            problems.append(f"expected history to be a whole number from 0 up, got: {history!r}")
-        if type(quarantine_refusals) is not int or quarantine_refusals < 1:
-            problems.append(f"expected quarantine_refusals to be a whole number from 1, got: {quarantine_refusals!r}")
-        if not 0 <= quarantine_after_s <= 86_400 * 365:
-            problems.append(f"expected quarantine_after_s to be from 0 to a year, got: {quarantine_after_s!r}")
         if problems:
             raise ConfigError(problems)
         self._target = client if client is not None else url or "redis://localhost:6379/0"

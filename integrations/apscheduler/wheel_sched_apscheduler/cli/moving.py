@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from wheel_sched.cli.failing import FAILED, OK
 from wheel_sched.cli.options import Session, dry_run_option, json_option, pass_session
 from wheel_sched.cli.output import amount, emit, note
 from wheel_sched_apscheduler.cli.opening import opened_jobs
-from wheel_sched_apscheduler.migration import Report, open_stock
+from wheel_sched_apscheduler.codec import JobCodec
+from wheel_sched_apscheduler.migration import Report, open_stock, trigger_classes
 from wheel_sched_apscheduler.migration import export as export_jobs
 from wheel_sched_apscheduler.migration import migrate as migrate_jobs
 
@@ -29,7 +32,19 @@ table_option = click.option("--table", default="apscheduler_jobs", show_default=
     "classes",
     multiple=True,
     metavar="MODULE:NAME",
-    help="A class the pickled jobs may hold, besides APScheduler's triggers and plain data. Repeatable.",
+    help="A class the pickled jobs may hold, besides APScheduler's triggers and plain data: a trigger, or with "
+    "--allow-pickle an argument. Repeatable.",
+)
+@click.option(
+    "--allow-pickle",
+    is_flag=True,
+    help="Store arguments that are no plain data as pickle; such jobs run only where allow_pickle=True is set.",
+)
+@click.option(
+    "--allow",
+    multiple=True,
+    metavar="MODULE[:NAME]",
+    help="Modules and functions that jobs may name, as in allow=[...] of the store. Repeatable.",
 )
 @dry_run_option
 @json_option
@@ -41,6 +56,8 @@ def migrate(
     run_times_key: str,
     table: str,
     classes: tuple[str, ...],
+    allow_pickle: bool,
+    allow: tuple[str, ...],
     dry_run: bool,
     as_json: bool,
 ) -> int:
@@ -55,10 +72,11 @@ def migrate(
     unpickler that makes triggers and plain data and nothing else, and imports no job's code.
     """
     stock = open_stock(source, jobs_key=jobs_key, run_times_key=run_times_key, table=table)
+    codec: dict[str, Any] = {"allow": allow or None, "allow_pickle": allow_pickle, "triggers": trigger_classes(classes)}
     if dry_run:
-        report = migrate_jobs(stock, None, classes=classes)
+        report = migrate_jobs(stock, None, classes=classes, codec=JobCodec(**codec))
     else:
-        with opened_jobs(session, create=True) as store:
+        with opened_jobs(session, create=True, codec=codec) as store:
             report = migrate_jobs(stock, store, classes=classes)
     return _tell(report, "copied", as_json, dry_run)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 from wheel_sched.cli.opening import opened
 from wheel_sched.cli.options import Session
@@ -13,10 +14,20 @@ from wheel_sched_apscheduler.redis_store import NAMESPACE, RedisWheelJobStore
 
 
 @contextlib.contextmanager
-def opened_jobs(session: Session, *, create: bool = False) -> Iterator[RedisWheelJobStore]:
-    """The job store without a scheduler, closed at the end of the block."""
+def opened_jobs(
+    session: Session, *, create: bool = False, codec: Mapping[str, Any] | None = None
+) -> Iterator[RedisWheelJobStore]:
+    """The job store without a scheduler, closed at the end of the block.
+
+    Args:
+        session: with the settings.
+        create: whether to create the namespace. Defaults to False.
+        codec: settings of how jobs are written, as a store takes them. Defaults to none.
+    """
     settings = session.settings
     if session.loaded.origins["namespace"] == "default":
         settings = replace(settings, namespace=NAMESPACE)
     with opened(settings, create=create) as store:
-        yield RedisWheelJobStore(store=store, namespace=settings.namespace, secret=secret_for(settings.store))
+        yield RedisWheelJobStore(
+            store=store, namespace=settings.namespace, secret=secret_for(settings.store), **codec or {}
+        )

@@ -58,7 +58,7 @@ class Allowed:
         *,
         signed: bool = False,
     ) -> None:
-        self.aliases = dict(aliases or {})
+        self.aliases = _pairs(aliases)
         self._signed = signed
         self._listed = allow is not None
         self._modules: tuple[str, ...] = ()
@@ -224,6 +224,19 @@ def _wrong(entry: Any) -> ConfigError:
     return ConfigError(
         f"expected allow to be a list of modules and functions, got in it: {entry!r}; nothing was opened"
     )
+
+
+def _pairs(aliases: Any) -> dict[str, str]:
+    """Also of the text `old=new, ...`, as a file of settings has it."""
+    if isinstance(aliases, str):
+        parts = [part.partition("=") for part in aliases.split(",") if part.strip()]
+        aliases = {old.strip(): new.strip() for old, _, new in parts}
+    found = dict(aliases or {})
+    if not all(isinstance(old, str) and isinstance(new, str) and ":" in new for old, new in found.items()):
+        raise ConfigError(
+            f"expected aliases to name functions, old module:name to new, got: {aliases!r}; nothing was opened"
+        )
+    return found
 
 
 def _plain(dotted: str) -> bool:

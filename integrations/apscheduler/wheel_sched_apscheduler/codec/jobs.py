@@ -87,7 +87,7 @@ class JobCodec:
         self,
         *,
         allow: Iterable[str | Callable[..., Any]] | None = None,
-        triggers: Iterable[type] = (),
+        triggers: Iterable[type | str] = (),
         aliases: Mapping[str, str] | None = None,
         secret: Secret | None = None,
         allow_pickle: bool = False,

@@ -16,6 +16,7 @@ from apscheduler.triggers.combining import AndTrigger, OrTrigger
 from apscheduler.triggers.cron import CronTrigger
 from apscheduler.triggers.date import DateTrigger
 from apscheduler.triggers.interval import IntervalTrigger
+from apscheduler.util import ref_to_obj
 
 from wheel_sched.errors import ConfigError
 from wheel_sched_apscheduler.codec.allowing import Forbidden
@@ -39,16 +40,17 @@ class Triggers:
 
     Args:
         values: of which their states are made.
-        extra: trigger classes of your own that stored jobs may name.
+        extra: trigger classes of your own that stored jobs may name, or "module:name" of these.
 
     Raises:
         ConfigError: one of them is no class with `get_next_fire_time`.
     """
 
-    def __init__(self, values: Values, extra: Iterable[type] = ()) -> None:
+    def __init__(self, values: Values, extra: Iterable[type | str] = ()) -> None:
         self._values = values
         self._extra: dict[str, type] = {}
-        for kind in extra:
+        for given in [each.strip() for each in extra.split(",")] if isinstance(extra, str) else extra:
+            kind = _class_of(given) if isinstance(given, str) else given
             if not isinstance(kind, type) or not hasattr(kind, "get_next_fire_time"):
                 raise ConfigError(f"expected triggers to be trigger classes, got: {kind!r}; nothing was opened")
             self._extra[f"{kind.__module__}:{kind.__qualname__}"] = kind
@@ -167,6 +169,13 @@ class Triggers:
         trigger.triggers = [self.load(part, depth + 1) for part in parts]
         trigger.jitter = jitter
         return trigger
+
+
+def _class_of(reference: str) -> Any:
+    try:
+        return ref_to_obj(reference)
+    except Exception as error:  # a module may fail in any way while it is imported
+        raise ConfigError(f"the trigger class {reference!r} cannot be imported: {error}; nothing was opened") from error
 
 
 def _moment(moment: Any) -> list[Any] | None:

@@ -32,7 +32,7 @@ class Unreadable(StoreError):
 
 
 class NotHere(Unreadable, LookupError):
-    """The same, but another process may be able to: a newer one, or one that has the module, the name or the zone."""
+    """The same, but another process may be able to read or run them: a newer one, or one set up in another way."""
 
 
 def zone_name(zone: tzinfo) -> str:

@@ -22,6 +22,7 @@ from apscheduler.events import (
 from wheel_sched_apscheduler.bracket import RETRY_REFUSED_MS
 from wheel_sched_apscheduler.fire import Finish, Fire
 from wheel_sched_apscheduler.instants import to_us
+from wheel_sched_apscheduler.misfire import Misfire, grace_after_claim
 from wheel_sched_apscheduler.missed import missed_runs
 from wheel_sched_apscheduler.schedulers.feeds import Batch
 from wheel_sched_apscheduler.schedulers.handover import Handover, in_grace, without_grace
@@ -66,6 +67,7 @@ class BatchFeed:
         self._ring = ring
         self._retry_s = retry_s
         self._logger = logger
+        self._misfire: Misfire = getattr(store, "misfire", "claim")
         self.loads = Loads(executors, max_in_flight)
 
     def forget(self, job_id: str | None = None) -> None:
@@ -109,6 +111,8 @@ class BatchFeed:
             last = following is None and not fire.redelivered
             if job.misfire_grace_time is None:
                 batch.handovers.append(Handover(job, self.alias, fire.run_times, self, fire, last))
+            elif grace_after_claim(job, now, self._misfire) is None:
+                batch.handovers.append(Handover(without_grace(job), self.alias, fire.run_times, self, fire, last))
             else:
                 batch.handovers.append(self._judged(fire, now, last))
         self.store.hand_over(planned)

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 from apscheduler.events import EVENT_JOB_REMOVED, EVENT_SCHEDULER_SHUTDOWN, SchedulerEvent
 from apscheduler.schedulers import SchedulerAlreadyRunningError, SchedulerNotRunningError
 from apscheduler.schedulers.base import STATE_PAUSED, STATE_RUNNING, STATE_STOPPED, BaseScheduler
-from apscheduler.util import asint
 
+from wheel_sched.errors import ConfigError
+from wheel_sched_apscheduler.parsing import whole
 from wheel_sched_apscheduler.passes import BatchStore
 from wheel_sched_apscheduler.schedulers.alarm import Alarm
 from wheel_sched_apscheduler.schedulers.batch_feed import BatchFeed
@@ -80,8 +81,11 @@ class WheelScheduler(BaseScheduler):
         return f"<{type(self).__name__} {state} stores=[{stores}] busy={self._busy()}>"
 
     def _configure(self, config: dict[str, Any]) -> None:
-        self._batch = asint(config.pop("batch", self.default_batch))
-        self._max_in_flight = asint(config.pop("max_in_flight", 2_000))
+        problems: list[str] = []
+        self._batch = whole("batch", config.pop("batch", self.default_batch), 1, None, problems)
+        self._max_in_flight = whole("max_in_flight", config.pop("max_in_flight", 2_000), 1, None, problems)
+        if problems:
+            raise ConfigError(problems)
         config["job_defaults"] = {"misfire_grace_time": None, **config.get("job_defaults", {})}
         super()._configure(config)
 

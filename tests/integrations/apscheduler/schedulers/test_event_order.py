@@ -19,6 +19,7 @@ from apscheduler.events import (
 from apscheduler.executors.debug import DebugExecutor
 from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.triggers.interval import IntervalTrigger
+from wheel_sched_apscheduler import WheelBackgroundScheduler, WheelJobStore
 
 Make = Callable[..., Any]
 ENDS = EVENT_JOB_EXECUTED | EVENT_JOB_ERROR | EVENT_JOB_MISSED
@@ -34,7 +35,7 @@ def past(seconds: float) -> datetime:
     [
         (lambda: None, {}, EVENT_JOB_EXECUTED),
         (lambda: 1 / 0, {}, EVENT_JOB_ERROR),
-        (lambda: None, {"misfire_grace_time": 1}, EVENT_JOB_MISSED),
+        (lambda: None, {"misfire_grace_time": 2}, EVENT_JOB_MISSED),
     ],
     ids=["executed", "error", "missed"],
 )
@@ -83,3 +84,16 @@ def test_runs_that_are_refused_are_not_missed_besides(
     assert len(refused.scheduled_run_times) == (1 if all_late else 5)
     assert witness.of(EVENT_JOB_MISSED) == []
     scheduler._executors["default"]._instances.clear()
+
+
+@pytest.mark.parametrize(("misfire", "end"), [("lenient", EVENT_JOB_EXECUTED), ("claim", EVENT_JOB_MISSED)])
+def test_how_strict_a_store_is_about_a_grace_of_one_second_holds_here_too(
+    witness_of: Make, misfire: Any, end: int
+) -> None:
+    """It is APScheduler's default, which nobody chose; the setting was ignored under schedulers of ours."""
+    scheduler = WheelBackgroundScheduler(timezone=UTC, jobstores={"default": WheelJobStore(misfire=misfire)})
+    witness = witness_of(scheduler, ENDS)
+    scheduler.start()
+    scheduler.add_job(time.sleep, "date", [0], run_date=past(10), id="late", misfire_grace_time=1)
+    assert witness.wait(ENDS)[0].code == end
+    scheduler.shutdown()

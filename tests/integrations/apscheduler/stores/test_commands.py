@@ -7,14 +7,17 @@ import pickle
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+import dateutil.tz
 import pytest
 import redis
 from apscheduler.jobstores.redis import RedisJobStore
 from apscheduler.jobstores.sqlalchemy import SQLAlchemyJobStore
 from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.triggers.cron import CronTrigger
+from apscheduler.triggers.date import DateTrigger
 from apscheduler.triggers.interval import IntervalTrigger
 from wheel_sched_apscheduler import Finish, RedisWheelJobStore
+from wheel_sched_apscheduler.codec import JobCodec
 from wheel_sched_apscheduler.migration import open_stock, read_stock
 
 from wheel_sched.errors import ConfigError, StoreError
@@ -279,6 +282,35 @@ def test_a_job_that_cannot_come_over_is_named(aps: Any, redis_url: str, make_job
     (report,) = objects(aps("migrate", "--from", redis_url, "--json", code=1))
     assert (report["found"], report["copied"], list(report["failed"])) == (2, 1, ["evil"])
     client.close()
+
+
+class Money:
+    """An argument of a class of somebody's own."""
+
+
+def test_what_the_refusal_of_a_class_advises_works(aps: Any, redis_url: str, make_job: Any) -> None:
+    """An argument's class needs --allow-pickle as well, and the advice says so; with both the job comes over."""
+    client = redis.Redis.from_url(redis_url)
+    job = make_job(FAR, id="a", args=(Money(),))
+    client.hset("apscheduler.jobs", "a", pickle.dumps(job.__getstate__()))
+    client.close()
+    money = f"{__name__}:Money"
+    (report,) = objects(aps("migrate", "--from", redis_url, "--dry-run", "--json", code=1))
+    assert f"--allow-class {money}" in report["failed"]["a"]
+    assert "--allow-pickle" in report["failed"]["a"]
+    options = ["--allow-class", money, "--allow-pickle", "--allow", "tests"]
+    for dry_run in (["--dry-run"], []):
+        (report,) = objects(aps("migrate", "--from", redis_url, *options, *dry_run, "--json"))
+        assert (report["copied"], report["failed"]) == (1, {})
+    assert "cannot be imported" in aps("migrate", "--from", redis_url, "--allow-class", "no.such:Class", code=2).stderr
+
+
+def test_a_zone_of_dateutil_comes_over(make_job: Any) -> None:
+    """Flask-APScheduler makes such run dates of a POST."""
+    moment = FAR.astimezone(dateutil.tz.tzoffset(None, 5400))
+    job = make_job(moment, id="a", trigger=DateTrigger(moment))
+    back = read_stock("a", pickle.dumps(job.__getstate__()))
+    assert JobCodec().head("a", JobCodec(allow=["tests"]).encode(back)).next_run_time == FAR
 
 
 def test_a_wrong_source_is_named() -> None:

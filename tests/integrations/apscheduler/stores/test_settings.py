@@ -1,0 +1,90 @@
+"""Settings come as text from an ini file, a Flask configuration or the environment; each is read, or named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from apscheduler.schedulers.background import BackgroundScheduler
+from wheel_sched_apscheduler import RedisWheelJobStore, WheelBackgroundScheduler, WheelJobStore
+
+from wheel_sched.errors import ConfigError
+
+TEXTS = {
+    "shards": "2",
+    "lease_s": "5",
+    "max_sleep_s": "0.5",
+    "batch": "100",
+    "history": "10",
+    "allow_pickle": "false",
+    "max_instances_scope": "process",
+    "quarantine_refusals": "3",
+    "quarantine_after_s": "1.5",
+    "allow": "myapp, other:send",
+    "aliases": "old.place:f=myapp:f, older:g = other:send",
+    "triggers": f"{__name__}:Never",
+    "secret": "a secret of some length",
+}
+
+
+class Never:
+    """A trigger class of somebody's own."""
+
+    def get_next_fire_time(self, *_: Any) -> None: ...
+
+
+def test_every_setting_of_a_shared_store_may_be_text() -> None:
+    """`lease_s: "5"` was a TypeError, and `allow_pickle: "false"` would have meant yes."""
+    store = RedisWheelJobStore("redis://localhost", **TEXTS)  # type: ignore[arg-type]
+    assert (store._lease_ms, store._max_sleep_s, store._batch, store._shards) == (5000, 0.5, 100, 2)
+    assert (store._loading._refusals, store._loading._after_ms) == (3, 1500)
+    assert store.codec._values.allow_pickle is False
+    allowed = store.codec.allowed
+    assert [allowed.permits(ref) for ref in ("myapp.jobs:f", "other:send", "other:g")] == [True, True, False]
+    assert allowed.aliases == {"old.place:f": "myapp:f", "older:g": "other:send"}
+    assert f"{__name__}:Never" in store.codec._triggers._extra
+
+
+def test_they_come_so_from_a_configuration() -> None:
+    """As APScheduler passes them on."""
+    given = {"type": "wheel-redis", "url": "redis://localhost", **TEXTS}
+    scheduler = BackgroundScheduler({f"apscheduler.jobstores.default.{name}": text for name, text in given.items()})
+    assert scheduler._jobstores["default"]._lease_ms == 5000
+    assert WheelJobStore(batch="7", history="0")._batch == 7  # type: ignore[arg-type]
+    assert WheelBackgroundScheduler({"apscheduler.batch": "3", "apscheduler.max_in_flight": "4"})._batch == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("shards", "0"),
+        ("lease_s", "soon"),
+        ("lease_s", "nan"),
+        ("lease_s", None),
+        ("max_sleep_s", "0"),
+        ("batch", "1.5"),
+        ("batch", True),
+        ("history", "-1"),
+        ("allow_pickle", "maybe"),
+        ("allow_pickle", None),
+        ("max_instances_scope", "2"),
+        ("quarantine_refusals", "0"),
+        ("quarantine_after_s", "soon"),
+        ("allow", "myapp,,"),
+        ("aliases", "old"),
+        ("triggers", "no.such:Trigger"),
+        ("secret", "short"),
+    ],
+)
+def test_what_cannot_be_read_is_named(name: str, text: Any) -> None:
+    """With what was expected; nothing is opened."""
+    with pytest.raises(ConfigError, match=name.removesuffix("s")):
+        RedisWheelJobStore("redis://localhost", **{name: text})
+
+
+@pytest.mark.parametrize("name", ["batch", "max_in_flight"])
+def test_a_scheduler_names_what_it_cannot_read(name: str) -> None:
+    """Zero would never hand anything over."""
+    for text in ("0", "many"):
+        with pytest.raises(ConfigError, match=name):
+            WheelBackgroundScheduler({f"apscheduler.{name}": text})
