@@ -36,14 +36,30 @@ _LOOK_S = 1.0  # how soon the end of an embedded server is seen; looking sends n
 
 
 def _embedded(settings: Settings) -> EmbeddedServer | None:
-    """The embedded server that the service depends on; one found running ends with the process that started it."""
+    """The embedded server that the service depends on; when it ends, the service takes it over."""
     folder = embedded_folder(settings)
     if folder is None:
         return None
     server = EmbeddedServer.open(folder)
     if not server.started_here:
-        note(f"the server in {folder} belongs to another process (it is pid {server.pid}) and ends with it")
+        note(f"the server in {folder} belongs to another process (it is pid {server.pid}) until that ends")
     return server
+
+
+def _take_over(server: EmbeddedServer) -> None:
+    """The server has ended: start it again, unless another process was faster. What it had stored is in the folder.
+
+    Raises:
+        EmbeddedServerError: it cannot be started, or is to be reached in another way than the service does.
+    """
+    pid, url = server.pid, server.url
+    if server.take_over():
+        if server.url != url:
+            raise EmbeddedServerError(
+                f"the embedded server (pid {pid}) has ended, and its successor has another socket, for the path of "
+                f"{server.folder} is too long for one: start `wheel-sched serve` again"
+            )
+        note(f"the server in {server.folder} (pid {pid}) had ended; it runs again (pid {server.pid})")
 
 
 def _endpoint(address: tuple[str, int], services: Mapping[str, RetryService], home: Home) -> Endpoint:
@@ -174,10 +190,7 @@ def serve(
         note(f"serving {', '.join(groups)} from {redacted(settings.store)}; hand-over: {services[0].hand_over}")
         while not stopping.wait(_LOOK_S):
             if server is not None and not _runs(server.pid):
-                raise EmbeddedServerError(
-                    f"the embedded server (pid {server.pid}) has ended; what it had stored is in {server.folder}: "
-                    "start `wheel-sched serve` again"
-                )
+                _take_over(server)
         note("stopping: finishing what is being published")
     for service in services:
         stats = service.stats

@@ -9,6 +9,7 @@ import pty
 import signal
 import subprocess
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -221,17 +222,40 @@ def test_on_a_terminal_a_deletion_asks_first(
     assert len(wheel_sched(*EMBEDDED, "ls", "--json").stdout.splitlines()) == left
 
 
-def test_serve_ends_with_69_when_its_embedded_server_dies(started: Any, tmp_path: Path) -> None:
+def test_serve_starts_its_embedded_server_again(started: Any, tmp_path: Path) -> None:
+    """The server was killed: the service says so and goes on with what is in the folder."""
+    from retry_topic import connect
+    from wheel_sched.store.embedded import EmbeddedServer
+
+    process = started(*EMBEDDED, "serve", "billing")
+    read_until(process, b"serving billing")
+    with connect(f"embedded:{tmp_path / 'data'}", create_topics=True) as home:
+        home.publish("orders", b"x", delay=timedelta(seconds=2))
+    with EmbeddedServer.open(tmp_path / "data") as server:
+        pid = server.pid
+        os.kill(pid, signal.SIGKILL)
+    assert str(pid).encode() in read_until(process, b"it runs again")
+    with connect(f"embedded:{tmp_path / 'data'}") as home:
+        (delivery,) = home.broker.consumer(["orders"], "g").poll(1, 20_000)
+        assert delivery.message.value == b"x"
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=40)
+    assert process.returncode == 0
+
+
+def test_serve_ends_with_69_when_its_embedded_server_cannot_run(started: Any, tmp_path: Path) -> None:
     """It says so and leaves the restart to whoever supervises it, instead of trying for ever."""
     from wheel_sched.store.embedded import EmbeddedServer
 
     process = started(*EMBEDDED, "serve", "billing", "--log-level", "error")
     read_until(process, b"serving billing")
     server = EmbeddedServer.open(tmp_path / "data")
+    (manifest,) = (tmp_path / "data" / "appendonlydir").glob("*.manifest")
+    manifest.write_text("damaged\n")
     os.kill(server.pid, signal.SIGKILL)
     _, err = process.communicate(timeout=45)
     assert process.returncode == 69, err
-    assert b"has ended" in err
+    assert b"did not start" in err
     assert b"Traceback" not in err
 
 

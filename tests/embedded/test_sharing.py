@@ -77,6 +77,25 @@ def test_after_the_owner_s_death_the_next_open_starts_over_the_same_data(
         assert client.get("k") == b"v"
 
 
+def test_who_shares_a_server_takes_it_over(folder: Path, run_owner: RunOwner, wait_until: WaitUntil) -> None:
+    """The first to ask starts it over the same data, as strong as it was; the others, in this process too, find it."""
+    owner = run_owner(OPEN_AND_WAIT.replace("sys.argv[1]", "sys.argv[1], fsync='always'"))
+    pid = int(answer(owner)[0])
+    with EmbeddedServer.open(folder) as first, EmbeddedServer.open(folder) as second:
+        with redis.Redis.from_url(first.url) as client:
+            client.set("k", "v")
+        assert not first.take_over()  # it lives
+        owner.kill()
+        wait_until(lambda: not first.alive)
+        assert (first.take_over(), second.take_over(), second.take_over()) == (True, True, False)
+        assert first.started_here
+        assert first.pid == second.pid != pid
+        with redis.Redis.from_url(second.url) as client:
+            assert client.get("k") == b"v"
+            assert client.config_get("appendfsync")["appendfsync"] == "always"
+    assert not first.take_over()  # it was closed
+
+
 def test_a_weaker_server_than_asked_for_is_refused(folder: Path) -> None:
     """Durability is not quietly lowered, nor a port invented, because somebody else came first."""
     with EmbeddedServer.open(folder, fsync="everysec") as first:

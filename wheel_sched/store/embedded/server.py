@@ -5,8 +5,9 @@ them the supervisor, 30 Valkey's own clock calibration), plus the loading of wha
 Any thread may call anything; the server does not depend on the thread that opened it (see `supervisor`).
 
 Life time: a server started here lives until `close()` or until this process ends, in whatever way, SIGKILL included.
-It does not live on for other processes that found it: they lose their connections, and whoever opens the folder next
-starts a new server over the same append-only file. For several long-lived processes run a server of your own.
+Other processes that found it lose their connections then. Whoever of them calls `take_over` first starts a new server
+over the same append-only file, and the others find that one; the stores over an embedded server do so by themselves
+(`redis.embedded_backend`).
 
 Forked children may connect, but never own: neither their `close()` nor their end stops the parent's server.
 """
@@ -38,11 +39,15 @@ _SUPERVISOR = Path(__file__).with_name("supervisor.py")
 class EmbeddedServer:
     """A handle on the one server of a data folder. Make it with `EmbeddedServer.open`."""
 
-    def __init__(self, folder: DataFolder, record: ServerRecord, owned: _OwnedProcess | None) -> None:
+    def __init__(
+        self, folder: DataFolder, record: ServerRecord, owned: _OwnedProcess | None, settings: ServerSettings
+    ) -> None:
         self._folder = folder
         self._record = record
         self._owned = owned
+        self._settings = settings
         self._closed = False
+        self._changing = threading.Lock()
 
     @classmethod
     def open(
@@ -83,7 +88,7 @@ class EmbeddedServer:
                 f"the server that runs in {home.path} (pid {running.pid}) was started with other settings: "
                 f"{'; '.join(unmet)}. It was left alone: open it with its own settings, or close it first."
             )
-        return cls(home, running, None)
+        return cls(home, running, None, settings)
 
     @classmethod
     def _start(cls, home: DataFolder, settings: ServerSettings, timeout_s: float) -> EmbeddedServer:
@@ -99,7 +104,7 @@ class EmbeddedServer:
         record = ServerRecord.lines(socket_path, settings.port, settings.fsync)
         owned = _OwnedProcess(home, record, socket_path, [str(binary), str(home.config_path)])
         try:
-            return cls(home, owned.wait_until_up(timeout_s, log_offset), owned)
+            return cls(home, owned.wait_until_up(timeout_s, log_offset), owned, settings)
         except BaseException:
             owned.stop()
             raise
@@ -137,14 +142,45 @@ class EmbeddedServer:
         """Whether the server answers, if only that it is loading."""
         return ping(self.socket_path) != "away"
 
+    def take_over(self, timeout_s: float = 30.0) -> bool:
+        """Use the server that runs in the folder now, and start one if the last has ended, whoever had started it.
+
+        Its settings are those of the last one where they are stronger than this handle's; `extra` is this handle's.
+
+        Args:
+            timeout_s: how long to wait for another opener or a silent server. Its own loading does not count.
+
+        Returns:
+            Whether it is another server than before. False: it still runs, or this handle was closed.
+
+        Raises:
+            EmbeddedServerError: there is none, and it cannot be started.
+        """
+        with self._changing:
+            if self._closed or _ending.is_set():
+                return False
+            before, last = self._owned, self._record
+            if self.alive:
+                self._record = self._folder.record() or last  # somebody may have been faster
+                return self._record != last
+            settings = self._settings.at_least(last.fsync, last.port)
+            found = EmbeddedServer.open(
+                self.folder, fsync=settings.fsync, port=settings.port, extra=settings.extra, timeout_s=timeout_s
+            )
+            self._record, self._owned = found._record, found._owned
+            if before is not None and before is not self._owned:
+                before.stop()  # it has ended: what is left of it
+            return True
+
     def close(self) -> None:
         """Stop the server if this process started it, as SHUTDOWN does (append-only file synced). Idempotent."""
-        if self.started_here and not self._closed:
-            with contextlib.suppress(OSError):  # only the faster way: SIGTERM waits for the server's next 100 ms beat
-                ask(self.socket_path, "SHUTDOWN")
-        self._closed = True
-        if self._owned is not None:
-            self._owned.stop()
+        with self._changing:
+            if self.started_here and not self._closed:
+                with contextlib.suppress(OSError):  # only the faster way: SIGTERM waits for the server's next beat
+                    ask(self.socket_path, "SHUTDOWN")
+            self._closed = True
+            if self._owned is not None:
+                self._owned.stop()
 
     def __enter__(self) -> Self:
         return self
@@ -232,7 +268,11 @@ def _find(home: DataFolder, deadline_s: float) -> ServerRecord | None:
     return None
 
 
+_ending = threading.Event()  # this process is: it takes nothing over any more
+
+
 def _stop_all() -> None:
+    _ending.set()
     for process in list(_owned):
         process.stop()
 

@@ -80,6 +80,14 @@ class ServerSettings:
         ]
         return "\n".join(lines) + "\n"
 
+    def at_least(self, fsync: str, port: int | None) -> ServerSettings:
+        """These, for a server that takes the place of one which had those."""
+        stronger: Fsync = self.fsync
+        for name in get_args(Fsync):
+            if name == fsync and _STRENGTH[name] > _STRENGTH[stronger]:
+                stronger = name
+        return ServerSettings(stronger, port if self.port is None else self.port, self.extra)
+
     def unmet_by(self, fsync: str, port: int | None) -> list[str]:
         """What a server already running with these settings would not keep of the caller's wishes."""
         unmet = []

@@ -1,19 +1,94 @@
-"""A Redis backend that owns the embedded server it talks to."""
+"""A Redis backend over an embedded server, which it starts again when the process that had started it is gone.
+
+Several processes share a folder's server, and it ends with the one that started it. A call that finds it gone takes the
+folder over: of all that do so at once one starts a server over the same append-only file and the others find it. The
+call is then repeated as after any lost reply, so its caller sees a delay. A process that only waits hears of it through
+its blocked read.
+"""
 
 from __future__ import annotations
 
+import logging
+import threading
+import time
+from typing import Any
+
+import redis
+
+from wheel_sched.errors import EmbeddedServerError, StoreUnavailable
 from wheel_sched.store.embedded import EmbeddedServer
-from wheel_sched.store.redis.backend import Client, RedisBackend
-from wheel_sched.store.redis.conversation import Dialect
+from wheel_sched.store.items import Mark
+from wheel_sched.store.redis.backend import RedisBackend
+from wheel_sched.store.redis.conversation import Dialect, Send
+
+TAKE_OVER_S = 10.0  # how long a call waits for the last server's end and for other openers
+AGAIN_S = 1.0  # so long after a failure nobody tries again
+
+logger = logging.getLogger("wheel_sched.store.embedded")
 
 
 class EmbeddedBackend(RedisBackend):
     """`close` also lets go of the server, which ends it when this process started it."""
 
-    def __init__(self, server: EmbeddedServer, client: Client, dialect: Dialect) -> None:
+    def __init__(self, server: EmbeddedServer, client: redis.Redis, dialect: Dialect) -> None:
         super().__init__(client, dialect, owns_client=True)
         self.server = server
+        self._taking = threading.Lock()
+        self._not_before_s = 0.0
+
+    def _send(self, step: Send) -> list[Any]:
+        replies = super()._send(step)
+        if any(map(_is_gone, replies)):
+            self._take_over()
+        return replies
+
+    def info(self) -> dict[str, Any]:
+        try:
+            return super().info()
+        except StoreUnavailable:
+            if not self._take_over():
+                raise
+            return super().info()
+
+    def wait_for_mark(self, waiter: redis.Redis, marks: dict[int, bytes], timeout_ms: int) -> dict[int, Mark]:
+        try:
+            return super().wait_for_mark(waiter, marks, timeout_ms)
+        except StoreUnavailable:
+            self._take_over()
+            raise
+
+    def _take_over(self) -> bool:
+        """See that the folder has a server; whether it is a new one."""
+        with self._taking:
+            if time.monotonic() < self._not_before_s:
+                return False
+            path = self.server.socket_path
+            try:
+                if not self.server.take_over(TAKE_OVER_S):
+                    return False
+            except EmbeddedServerError as error:
+                self._not_before_s = time.monotonic() + AGAIN_S
+                logger.warning("The embedded server is gone: %s", error)
+                return False
+            if self.server.socket_path != path:
+                self._move_to(str(self.server.socket_path))
+            done = "this process has started it again" if self.server.started_here else "another process has it"
+            logger.warning("The server of %s had ended; %s (pid %d)", self.server.folder, done, self.server.pid)
+            return True
+
+    def _move_to(self, path: str) -> None:
+        """The socket is elsewhere; the client stays the same object, for others use it too."""
+        pool: Any = self.client.connection_pool  # type: ignore[union-attr]  # never a cluster's
+        pool.connection_kwargs["path"] = path
+        pool.reset()
 
     def close(self) -> None:
         super().close()
         self.server.close()
+
+
+def _is_gone(reply: Any) -> bool:
+    """Whether the connection was lost or refused: a server that is slow, or loads, is there."""
+    return isinstance(reply, redis.ConnectionError | OSError) and not isinstance(
+        reply, redis.AuthenticationError | redis.BusyLoadingError | redis.TimeoutError | TimeoutError
+    )

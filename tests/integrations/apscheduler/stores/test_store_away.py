@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -136,3 +139,32 @@ def test_a_store_that_cannot_be_used_still_ends_the_start(real_server: Temporary
     scheduler.add_jobstore(RedisWheelJobStore(real_server.url, namespace=namespace))
     with pytest.raises(NamespaceMismatch):
         scheduler.start()
+
+
+OWN = """
+import sys
+from wheel_sched_apscheduler import RedisWheelJobStore
+store = RedisWheelJobStore(f"embedded:{sys.argv[1]}").store
+print(store.backend.server.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.real
+def test_an_embedded_server_is_taken_over_from_a_process_that_died(start: Callable[..., Any], tmp_path: Path) -> None:
+    """The scheduler only shares it; killed with its owner, it is started again, and the jobs go on."""
+    command = [sys.executable, "-c", OWN, str(tmp_path / "jobs")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        pid = int(owner.stdout.readline())
+        store = RedisWheelJobStore(f"embedded:{tmp_path / 'jobs'}")
+        scheduler = start(store)
+        assert store.store.backend.server.pid == pid  # type: ignore[attr-defined]
+        scheduler.add_job(note, "interval", seconds=0.05, args=["tick"], id="tick")
+        wait_until(lambda: "tick" in ran, "it ran")
+        owner.kill()
+        wait_until(lambda: store.store.backend.server.pid != pid, "the server was started again")  # type: ignore[attr-defined]
+        before = len(ran)
+        wait_until(lambda: len(ran) >= before + 3, "it ran on")
+        scheduler.add_job(note, "date", args=["late"])
+        wait_until(lambda: "late" in ran, "what was added afterwards had run")
