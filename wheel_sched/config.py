@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ from wheel_sched.errors import ConfigError
 
 FILE_NAME = "wheel-sched.toml"
 ENV_PREFIX = "WHEEL_SCHED_"
-_PASSWORD = re.compile(r"(?<=://)([^/@\s]*):([^/@\s]*)@")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +51,7 @@ class Settings:
         dead_topic: where its messages go that are given up. Defaults to None, likewise.
     """
 
-    store: str = "embedded:.wheel-sched"
+    store: str = field(default="embedded:.wheel-sched", repr=False)  # it may hold a password
     namespace: str = "wheel"
     shards: int | None = None
     durability: str = "everysec"
@@ -122,11 +121,6 @@ def load_settings(
     if problems:
         raise ConfigError(problems)
     return Loaded(Settings(**values), origins)
-
-
-def redacted(url: str) -> str:
-    """The URL without its password, for people and logs."""
-    return _PASSWORD.sub(r"\1:***@", url)
 
 
 def _file_path(file: str | os.PathLike[str] | None, env: Mapping[str, str]) -> Path | None:

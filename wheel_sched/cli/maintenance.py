@@ -10,7 +10,7 @@ from wheel_sched.cli.failing import CommandFailed
 from wheel_sched.cli.opening import created_as, opened, server_url
 from wheel_sched.cli.options import Session, confirm, json_option, pass_session, yes_option
 from wheel_sched.cli.output import Progress, amount, emit, instant, note, say
-from wheel_sched.config import redacted
+from wheel_sched.redacting import redacted
 
 
 @click.command()

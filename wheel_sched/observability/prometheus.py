@@ -7,7 +7,6 @@ none. Needs the extra `metrics`.
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from http import HTTPStatus
@@ -22,6 +21,7 @@ from prometheus_client.registry import Collector
 from wheel_sched.dispatcher import DispatcherStats
 from wheel_sched.dispatcher.statistics import LATENESS_BUCKETS_MS
 from wheel_sched.errors import WheelSchedError
+from wheel_sched.escaping import logger_of
 from wheel_sched.observability.endpoint import Page, Reply
 from wheel_sched.observability.histogram import cumulated
 from wheel_sched.observability.purgatories import of_purgatories
@@ -31,7 +31,7 @@ from wheel_sched.store.flow_control import FlowControl
 from wheel_sched.store.key_gates import KeyGates
 from wheel_sched.store.operations.flow import Flow
 
-logger = logging.getLogger("wheel_sched.observability")
+logger = logger_of("wheel_sched.observability")
 
 _COUNTERS = {
     "published": "Items handed over and settled.",

@@ -9,7 +9,6 @@ Threads: `start` and `stop` from the worker's main thread; one thread opens the 
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 from typing import Any
 
@@ -17,11 +16,12 @@ from celery import bootsteps
 
 from wheel_sched.dispatcher import Dispatcher, DispatcherConfig, PushTarget
 from wheel_sched.errors import ConfigError, WheelSchedError
+from wheel_sched.escaping import logger_of
 from wheel_sched.store.delay_store import DelayStore
 from wheel_sched_celery.publishing import TaskPublisher
 from wheel_sched_celery.wheel import Wheel, wheel_of
 
-logger = logging.getLogger("wheel_sched.celery")
+logger = logger_of("wheel_sched.celery")
 
 RELEASE = "1"  # of what workers tell each other
 RETRY_S = (0.2, 0.5, 1.0, 2.0)

@@ -7,7 +7,6 @@ follow as in stock.
 
 from __future__ import annotations
 
-import logging
 import re
 import time
 from collections.abc import Callable
@@ -17,11 +16,12 @@ from celery.app.amqp import AMQP
 from kombu import Exchange
 from kombu.exceptions import OperationalError
 
+from wheel_sched.escaping import logger_of
 from wheel_sched_celery.argument_text import plain_repr
 from wheel_sched_celery.recording import eta_of, record
 from wheel_sched_celery.wheel import Wheel, wheel_of
 
-logger = logging.getLogger("wheel_sched.celery")
+logger = logger_of("wheel_sched.celery")
 
 # Celery 5.5 and later send ETA tasks for quorum queues through 28 exchanges of RabbitMQ, named so, with the delay as
 # bits in front of the routing key.

@@ -10,7 +10,6 @@ Threads: the worker's main thread; a store that is away costs at most one timeou
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 from celery import states
@@ -20,12 +19,13 @@ from celery.worker.control import Panel
 from kombu.utils.functional import maybe_list
 
 from wheel_sched.errors import Rejected, WheelSchedError
+from wheel_sched.escaping import logger_of
 from wheel_sched.store.items import Found, Outcome
 from wheel_sched_celery.due import iso_of
 from wheel_sched_celery.held_task import bounded, decode, ref_of
 from wheel_sched_celery.wheel import Wheel, wheel_of
 
-logger = logging.getLogger("wheel_sched.celery")
+logger = logger_of("wheel_sched.celery")
 
 LIMIT = 1_000  # rows of held tasks in one reply; `celery wheel list` pages through all of them
 ETA_PRIORITY = 6  # what Celery's strategy gives its timer entries

@@ -14,7 +14,6 @@ Threads: the consumer's alone.
 from __future__ import annotations
 
 import inspect
-import logging
 import time
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
@@ -25,6 +24,7 @@ from kombu.asynchronous.timer import to_timestamp
 
 from wheel_sched.dispatcher.server_time import ServerTime
 from wheel_sched.errors import WheelSchedError
+from wheel_sched.escaping import logger_of
 from wheel_sched_celery.due import instant_ms, iso_of
 from wheel_sched_celery.entities import values_of
 from wheel_sched_celery.held_task import HeldTask
@@ -32,7 +32,7 @@ from wheel_sched_celery.own_queue import own_queue
 from wheel_sched_celery.recording import eta_of
 from wheel_sched_celery.wheel import Wheel, wheel_of
 
-logger = logging.getLogger("wheel_sched.celery")
+logger = logger_of("wheel_sched.celery")
 
 ASK_AGAIN_S = 5.0  # clocks drift by up to 0.1 ms a second; and the quickest of several replies tells the time best
 # of the transport, not of the message

@@ -9,7 +9,6 @@ Threads: any.
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import threading
 import time
@@ -18,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from wheel_sched.errors import Rejected, StoreError, StoreUnavailable, WheelSchedError
+from wheel_sched.escaping import logger_of
 from wheel_sched.store.connect import open_store
 from wheel_sched.store.delay_store import DelayStore, values_of
 from wheel_sched.store.items import Item
@@ -27,7 +27,7 @@ from wheel_sched_celery.held_task import HeldTask, bounded, encode_neutral
 from wheel_sched_celery.redis_queue import RedisQueue
 from wheel_sched_celery.settings import WheelSettings, load_settings
 
-logger = logging.getLogger("wheel_sched.celery")
+logger = logger_of("wheel_sched.celery")
 
 AWAY_S = 2.0  # after a failure callers go the stock way at once for so long, instead of each waiting for a timeout
 STALE_S = 1.0  # a connection that has died says so at once

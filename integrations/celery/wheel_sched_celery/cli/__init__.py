@@ -9,8 +9,9 @@ from typing import Any
 
 import click
 
-from wheel_sched.cli.failing import code_of
+from wheel_sched.cli.failing import code_of, in_sight
 from wheel_sched.cli.lazy import Lazy, LazyGroup
+from wheel_sched.cli.output import blame
 from wheel_sched.errors import WheelSchedError
 
 _HERE = "wheel_sched_celery.cli"
@@ -34,8 +35,10 @@ class WheelGroup(LazyGroup):
         try:
             code = super().invoke(ctx)
         except WheelSchedError as error:
-            click.echo(f"celery wheel: {error}", err=True)
+            blame("celery wheel", error)
             ctx.exit(code_of(error))
+        except click.ClickException as error:
+            raise in_sight(error) from None  # celery shows it
         ctx.exit(code if isinstance(code, int) else 0)
 
 
