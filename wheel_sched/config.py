@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import re
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from wheel_sched.errors import ConfigError
+from wheel_sched.redacting import redacted_text
 
 FILE_NAME = "wheel-sched.toml"
 ENV_PREFIX = "WHEEL_SCHED_"
@@ -142,6 +144,9 @@ def _read(path: Path, problems: list[str]) -> dict[str, Any]:
     except ValueError as error:  # also of bytes that are no UTF-8
         problems.append(f"expected {path} to be TOML, got: {error}")
         return {}
+    except RecursionError:
+        problems.append(f"expected {path} to be settings, got: TOML that is nested too deeply")
+        return {}
     known = {}
     for name, value in data.items():
         if name in NAMES:
@@ -167,13 +172,18 @@ def _from_text(name: str, text: str) -> Any:
 def _checked(name: str, value: Any, place: str, problems: list[str]) -> Any:
     if name in _NUMBERS:
         if type(value) is not int or not 1 <= value <= 1024:
-            problems.append(f"{place}: expected {name} to be a whole number from 1 to 1024, got: {value!r}")
+            problems.append(f"{place}: expected {name} to be a whole number from 1 to 1024, got: {_shown(value)}")
     elif name in _SWITCHES:
         if type(value) is not bool:
-            problems.append(f"{place}: expected {name} to be true or false, got: {value!r}")
+            problems.append(f"{place}: expected {name} to be true or false, got: {_shown(value)}")
     elif not isinstance(value, str) or (not value and name != "prefix"):
-        problems.append(f"{place}: expected {name} to be a text, got: {value!r}")
+        problems.append(f"{place}: expected {name} to be a text, got: {_shown(value)}")
     elif name in _CHOICES and value not in _CHOICES[name]:
         *others, last = _CHOICES[name]
-        problems.append(f"{place}: expected {name} to be {', '.join(others)} or {last}, got: {value!r}")
+        problems.append(f"{place}: expected {name} to be {', '.join(others)} or {last}, got: {_shown(value)}")
     return value
+
+
+def _shown(value: Any) -> str:
+    """A wrong value, short, and without a password that it may hold."""
+    return redacted_text(reprlib.repr(value))

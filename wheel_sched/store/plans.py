@@ -455,7 +455,7 @@ def read_cursor(cursor: str | None, shards: int) -> dict[str, tuple[str, int]] |
         places = {str(int(shard)): (str(item_id), int(score)) for shard, (item_id, score) in json.loads(cursor).items()}
         if any(not 0 <= int(shard) < shards for shard in places):
             raise ValueError(cursor)
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise Rejected(f"expected a cursor from an earlier page, got: {cursor[:80]!r}; nothing was changed") from error
     return places
 
