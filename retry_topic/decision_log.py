@@ -9,10 +9,11 @@ import logging
 from collections.abc import Sequence
 
 from retry_topic.cases import Case, Taken
-from retry_topic.consumer.failure_log import escaped
+from retry_topic.consumer.failure_log import bounded
 from wheel_sched.duration import format_duration
+from wheel_sched.escaping import logger_of
 
-logger = logging.getLogger("retry_topic.intake")
+logger = logger_of("retry_topic.intake")
 
 
 def log_decisions(cases: Sequence[object], done: Sequence[Taken]) -> None:
@@ -35,9 +36,9 @@ def _log_death(case: object, taken: Taken) -> None:
     if isinstance(case, Case):
         state = case.state
         error = f": {state.error_class or 'no error'}: {state.error_message or ''}".rstrip(": ")
-    reason = escaped(f"{taken.dead}{error}")
+    reason = bounded(f"{taken.dead}{error}")
     logger.warning("intake.dead: message %s of %s, attempt %d: %s; it is a dead letter", *_named(taken), reason)
 
 
 def _named(taken: Taken) -> tuple[str, str, int]:
-    return escaped(taken.id.rpartition(".")[0] or taken.id), escaped(taken.topic), taken.attempt
+    return bounded(taken.id.rpartition(".")[0] or taken.id), bounded(taken.topic), taken.attempt

@@ -9,7 +9,6 @@ The spread of equal dues is decided with the due itself, by the intake; here it 
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -20,11 +19,12 @@ from retry_topic.policy import PolicySet, Retry, RetryPolicy
 from retry_topic.wire import taken_apart
 from wheel_sched.dispatcher import Answer, Batch, Failed
 from wheel_sched.errors import Rejected, StoreError
+from wheel_sched.escaping import logger_of
 from wheel_sched.store import Claimed, DelayStore, Next, decode_push
 from wheel_sched.store.flow_control import FlowControl
 from wheel_sched.store.operations.flow import Admitted, Limits
 
-logger = logging.getLogger("retry_topic.flow")
+logger = logger_of("retry_topic.flow")
 
 _RETRY_ID = FIELDS["id"].header.encode()
 _GROUP = FIELDS["consumer_group"].header.encode()

@@ -25,6 +25,7 @@ from wheel_sched.errors import (
     StoreUnavailable,
     UnknownTopic,
 )
+from wheel_sched.redacting import redacted
 from wheel_sched.store import DelayStore, Item, open_store
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -227,7 +228,7 @@ def _own_broker(store: DelayStore, url: str, prefix: str, create_topics: bool, k
 
     client = getattr(store.backend, "client", None)
     if client is None:
-        raise ConfigError(f"the store at {url!r} has no server for topics: give a broker")
+        raise ConfigError(f"the store at {redacted(url)!r} has no server for topics: give a broker")
     if store.backend.identity() is None and not store.backend.cluster:
         raise StoreUnavailable("the server does not say who it is; give a broker of your own")
     return RedisStreamsBroker(client, prefix=prefix, create_topics=create_topics, maxlen=keep)

@@ -18,12 +18,11 @@ what its headers say. What cannot be stored at all is told in the store and kept
 from __future__ import annotations
 
 import contextlib
-import logging
 import random
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from retry_topic.brokers.protocol import BrokerConsumer, Delivery
@@ -46,9 +45,11 @@ from retry_topic.headers.names import FIELDS
 from retry_topic.home import Home
 from retry_topic.message import Message
 from retry_topic.names import NAMED_AFTER_GROUP, GroupTopics
+from retry_topic.origins import Origins
 from retry_topic.policy import Dead, PolicySet, Retry, decide, failure_from
 from retry_topic.wire import encode_body
 from wheel_sched.errors import BrokerError, Rejected
+from wheel_sched.escaping import logger_of
 from wheel_sched.store import Item, Outcome
 from wheel_sched.store.flow_control import FlowControl
 from wheel_sched.store.key_gates import KeyGates, ref_of, route_of
@@ -56,7 +57,7 @@ from wheel_sched.store.key_gates import KeyGates, ref_of, route_of
 if TYPE_CHECKING:
     from retry_topic.herds import Ready
 
-logger = logging.getLogger("retry_topic.intake")
+logger = logger_of("retry_topic.intake")
 
 T = TypeVar("T")
 
@@ -100,6 +101,7 @@ class Intake:
         policies: who decides.
         redelivery: "group": due messages come back on the group's own redelivery topic; "origin": on the topic they
             first failed on, seen by every group there.
+        origins: the topics that "origin" may send to. Defaults to none: those that the group reads.
         spring: tell Spring Kafka's headers beside ours. Defaults to False.
         secrets: to verify signatures with; the first one signs. Defaults to none: headers are not signed.
         seen: called with each `Taken`; what it raises is logged. Defaults to nothing.
@@ -116,6 +118,7 @@ class Intake:
         policies: PolicySet,
         *,
         redelivery: str = "group",
+        origins: Sequence[str] = (),
         spring: bool = False,
         secrets: Sequence[bytes] = (),
         seen: Callable[[Taken], None] | None = None,
@@ -129,7 +132,7 @@ class Intake:
         self._redelivery_topic = topics.redelivery_of(group)
         self._dead_topic = topics.dead_of(group)
         self.policies = policies
-        self._redelivery = redelivery
+        self._origins = Origins(home.broker, group, origins) if redelivery == "origin" else None
         self._spring = spring
         self._secrets = secrets
         self._seen = seen
@@ -170,7 +173,7 @@ class Intake:
         fresh = [case for case in cases if not case.duplicate]
         now_ms = insist(store.now_ms)
         for case in fresh:
-            self._decide(case, now_ms)
+            self._decide(case, now_ms, insist)
         self._schedule([case for case in fresh if case.dead is None], insist)
         dead = [case for case in fresh if case.dead is not None]
         self._bury(dead, now_ms, insist)
@@ -249,7 +252,7 @@ class Intake:
 
     # -- deciding
 
-    def _decide(self, case: Case, now_ms: int) -> None:
+    def _decide(self, case: Case, now_ms: int, insist: Insist) -> None:
         policy = self.policies.for_topic(case.topic)
         decision = decide(policy, failure_from(case.state, now_ms=now_ms), now_ms, self._rng)
         case.decision = decision
@@ -257,6 +260,10 @@ class Intake:
             case.due_ms, case.dead = None, decision.reason
         else:
             case.due_ms, case.dead = decision.due_ms, None
+        if self._goes_to_origin(case) and self._origins is not None:
+            insist(partial(self._origins.look_up, case.topic))
+            if case.dead is None and case.topic not in self._origins:
+                case.due_ms, case.dead = None, "unknown-origin"
         # counted from when it comes back: a long delay must not outlive the record
         case.keep_until_ms = (case.due_ms or now_ms) + (decision.why.max_age_ms or 7 * DAY_MS)
         self._write(case)
@@ -276,9 +283,8 @@ class Intake:
             headers = write(message.headers, told)
             if self._spring:
                 headers = with_spring(headers, told, dead=case.dead is not None)
-        unknown = case.topic == message.topic  # its origin
-        to_group = self._redelivery == "group" or unknown or state.gate is not None
-        written = message.to(self._redelivery_topic if to_group else case.topic, headers)
+        home_again = self._goes_to_origin(case) and self._origins is not None and case.topic in self._origins
+        written = message.to(case.topic if home_again else self._redelivery_topic, headers)
         stored, source = written, message.source
         if self._reference_above and len(stored.value) > self._reference_above and source is not None:
             stored = stored.by_reference(source)
@@ -286,6 +292,10 @@ class Intake:
         if case.dead is None and problem:
             case.due_ms, case.dead = None, problem
         case.message = None if case.dead is None else written  # its body says the same
+
+    def _goes_to_origin(self, case: Case) -> bool:
+        """Whether it is to come back where it first failed, if that is a topic it may be sent to."""
+        return self._origins is not None and case.topic != case.delivery.message.topic and case.state.gate is None
 
     # -- storing
 

@@ -9,7 +9,6 @@ Threads: the dispatcher's workers publish; whoever completes the fetch, a worker
 
 from __future__ import annotations
 
-import logging
 import threading
 from typing import NamedTuple
 
@@ -17,10 +16,11 @@ from retry_topic.publisher import BrokerPublisher, Entry
 from wheel_sched.clock import Clock, SystemClock
 from wheel_sched.dispatcher import Answer, Batch, Failed
 from wheel_sched.errors import Rejected
+from wheel_sched.escaping import logger_of
 from wheel_sched.purgatory import Available, DelayedFetch, Purgatory
 from wheel_sched.store import Claimed
 
-logger = logging.getLogger("retry_topic.publisher")
+logger = logger_of("retry_topic.publisher")
 
 _PARKED = "parked"
 

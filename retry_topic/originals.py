@@ -7,7 +7,6 @@ goes back and is due again at once.
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
 from typing import Any
 
@@ -16,9 +15,10 @@ from retry_topic.message import Reference
 from retry_topic.wire import decode_body, encode_body, taken_apart
 from wheel_sched.dispatcher import Answer, Batch, Failed
 from wheel_sched.errors import BrokerError, Rejected
+from wheel_sched.escaping import logger_of
 from wheel_sched.store import Claim, Claimed, Dead, Held, Next
 
-logger = logging.getLogger("retry_topic.originals")
+logger = logger_of("retry_topic.originals")
 
 MOST_BYTES = 32 * 1024 * 1024
 

@@ -10,7 +10,6 @@ group and the store's leases. `start` and `stop` from any thread.
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 import time
 from collections.abc import Callable
@@ -33,14 +32,17 @@ from retry_topic.intake import Intake
 from retry_topic.lingering import LingeringPublisher
 from retry_topic.names import NAMED_AFTER_GROUP, GroupTopics, check_group, intake_group_of
 from retry_topic.originals import OriginalsPublisher
+from retry_topic.origins import origins_problems
 from retry_topic.owning import ClaimPublisher, OwnedStore, Shards, in_transactions
 from retry_topic.policy import PolicySet, RetryPolicy
 from retry_topic.publisher import BrokerPublisher
 from retry_topic.slices import SliceIntake
 from wheel_sched.dispatcher import Dispatcher, DispatcherConfig, DispatcherStats, Publisher
 from wheel_sched.errors import BrokerError, BrokerUnavailable, ConfigError, StoreError, WheelSchedError
+from wheel_sched.escaping import logger_of
+from wheel_sched.reviving import RevivedThread
 
-logger = logging.getLogger("retry_topic.service")
+logger = logger_of("retry_topic.service")
 
 T = TypeVar("T")
 
@@ -56,6 +58,8 @@ class ServiceConfig:
     Args:
         redelivery: "group" brings due messages back on the group's own topic; "origin" on the one they failed on,
             where every group sees them. Defaults to "group".
+        origins: the topics that "origin" may send to; a record whose headers name another becomes a dead letter with
+            the reason `unknown-origin`. Defaults to (): those that the group reads, by the broker's word.
         headers: "spring" tells Spring Kafka's headers beside ours, for consumers in Java. Defaults to "own".
         batch: failed messages taken in at once. Defaults to 250.
         idle_ms: after this another service takes over what a dead one had read. Defaults to 30 s.
@@ -75,6 +79,7 @@ class ServiceConfig:
     """
 
     redelivery: Literal["group", "origin"] = "group"
+    origins: tuple[str, ...] = ()
     headers: Literal["own", "spring"] = "own"
     batch: int = 250
     idle_ms: int = 30_000
@@ -91,6 +96,7 @@ class ServiceConfig:
         problems = []
         if self.redelivery not in ("group", "origin"):
             problems.append(f"expected redelivery to be 'group' or 'origin', got: {self.redelivery!r}")
+        problems += origins_problems(self.origins, self.redelivery)
         if self.headers not in ("own", "spring"):
             problems.append(f"expected headers to be 'own' or 'spring', got: {self.headers!r}")
         if self.hand_over not in ("auto", "settle"):
@@ -148,6 +154,7 @@ class RetryService:
             group,
             policy_set,
             redelivery=self.config.redelivery,
+            origins=self.config.origins,
             spring=self.config.headers == "spring",
             secrets=self.config.secrets,
             seen=seen,
@@ -183,7 +190,7 @@ class RetryService:
             sender = FlowPublisher(sender, home.store, policy_set)
         self.dispatcher = Dispatcher(store, sender, push=push, config=dispatching)
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._take_in, name=f"retry-intake-{group}", daemon=True)
+        self._thread = RevivedThread(self._take_in, f"retry-intake-{group}", self._stopping)
         self._state = "new"
         self._away = True  # until the broker has answered the intake's first call
         self._refused = False  # the intake is let in to the broker and may not read
@@ -223,7 +230,7 @@ class RetryService:
         allowed to them. Which right is missing, the log says."""
         there = not self._away and not self._refused
         barred = self._owned is not None and self._owned.owned.refusals
-        return self._thread.is_alive() and there and not barred and self.dispatcher.ready
+        return self._thread.works and there and not barred and self.dispatcher.ready
 
     def start(self) -> None:
         """Create the group's topics where they are absent and begin."""

@@ -24,7 +24,6 @@ one slice is underway at most, and none is sent that follows one the store has r
 
 from __future__ import annotations
 
-import logging
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -38,12 +37,13 @@ from retry_topic.herds import Herds, Ready
 from retry_topic.intake import MAX_BODY_BYTES, Insist, Intake, as_grave
 from retry_topic.message import Message
 from wheel_sched.errors import BrokerUnavailable, StaleCount, StalePosition, TakenId
+from wheel_sched.escaping import logger_of
 from wheel_sched.store import Item, Outcome, Position, Stored, Tries
 from wheel_sched.store.key_gates import route_of
 from wheel_sched.store.operations import new_token
 from wheel_sched.store.plans import shard_of
 
-logger = logging.getLogger("retry_topic.intake")
+logger = logger_of("retry_topic.intake")
 
 _ASK_NS = 1_000_000_000  # how long the store's time is counted on from what it said
 
@@ -110,7 +110,7 @@ class SliceIntake(Intake):
         """
         position = Position(part.source, part.expected, part.next)
         work = _Work(reader, part, position, self._now_ms(insist))
-        self._read(work)
+        self._read(work, insist)
         before, rewound = self._end(insist)
         if rewound != part.source:
             if self._home.store.shards > 1:
@@ -147,7 +147,7 @@ class SliceIntake(Intake):
             insist(lambda: self._home.store.log(rows, keep=self._history))
         self._count_spread(work.fresh)
 
-    def _read(self, work: _Work) -> None:
+    def _read(self, work: _Work, insist: Insist) -> None:
         """Decide what is to become of each record, by its headers."""
         herds = self._herds
         if herds is None or herds.policies is not self.policies:
@@ -159,15 +159,15 @@ class SliceIntake(Intake):
             if ready is not None:
                 work.read.append(ready)
                 continue
-            case = self._decided(delivery, work.now_ms)
+            case = self._decided(delivery, work.now_ms, insist)
             work.read.append(case)
             if told_alike and case.gate is None:
                 herds.learn(case)
 
-    def _decided(self, delivery: Delivery, now_ms: int) -> Case:
+    def _decided(self, delivery: Delivery, now_ms: int, insist: Insist) -> Case:
         """A record as its headers have it."""
         case = self._case(delivery, again=False)
-        self._decide(case, now_ms)
+        self._decide(case, now_ms, insist)
         return case
 
     def look_back(self, reader: LogReader, insist: Insist) -> None:
@@ -231,7 +231,7 @@ class SliceIntake(Intake):
                 )
             self._known[place] = stored.position
             # what was decided by counts that another member raised with these very records is nothing to go by
-            cases = [self._decided(case.delivery, work.now_ms) for case in cases]
+            cases = [self._decided(case.delivery, work.now_ms, insist) for case in cases]
 
     @cached_property
     def _known(self) -> dict[tuple[str, int], int | None]:
@@ -290,7 +290,7 @@ class SliceIntake(Intake):
         work.now_ms = insist(self._home.store.now_ms)
         for case in cases:
             if not case.duplicate:
-                self._decide(case, work.now_ms)
+                self._decide(case, work.now_ms, insist)
 
     def _make_way(self, work: _Work, insist: Insist) -> None:
         """Leave out what is there already; what has another message's id gets one of its own."""

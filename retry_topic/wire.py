@@ -74,7 +74,7 @@ def taken_apart(body: bytes) -> tuple[Reference | None, bytes]:
     try:
         topic, partition, offset, length, digest = json.loads(head)
         whole = all(type(number) is int and number >= 0 for number in (partition, offset, length))
-    except ValueError as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise Rejected(f"the body ({len(body)} bytes) refers to nothing; it was left as it is") from error
     if not (whole and isinstance(topic, str) and isinstance(digest, str)):
         raise Rejected(f"the body ({len(body)} bytes) refers to nothing; it was left as it is")

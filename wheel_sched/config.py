@@ -12,20 +12,21 @@ from __future__ import annotations
 
 import os
 import re
+import reprlib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from wheel_sched.errors import ConfigError
+from wheel_sched.redacting import redacted_text
 
 FILE_NAME = "wheel-sched.toml"
 ENV_PREFIX = "WHEEL_SCHED_"
-_OTHERS = frozenset({"CONFIG", "PURE", "SERVER"})  # the file, the wheel's core, the embedded server's program
+_OTHERS = frozenset({"CONFIG", "PURE", "SECRET", "SERVER"})  # the file, the core, a secret, the server's program
 # an integration's own, and what Kubernetes tells each pod about a service of the name wheel-sched
 _NOT_OURS = re.compile(r"APS_\w+|SERVICE_(HOST|PORT)(_\w+)?|PORT(_[0-9]+_\w+)?")
-_PASSWORD = re.compile(r"(?<=://)([^/@\s]*):([^/@\s]*)@")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ class Settings:
         dead_topic: where its messages go that are given up. Defaults to None, likewise.
     """
 
-    store: str = "embedded:.wheel-sched"
+    store: str = field(default="embedded:.wheel-sched", repr=False)  # it may hold a password
     namespace: str = "wheel"
     shards: int | None = None
     durability: str = "everysec"
@@ -128,11 +129,6 @@ def load_settings(
     return Loaded(Settings(**values), origins)
 
 
-def redacted(url: str) -> str:
-    """The URL without its password, for people and logs."""
-    return _PASSWORD.sub(r"\1:***@", url)
-
-
 def _unknown_variables(env: Mapping[str, str]) -> list[str]:
     """What is wrong with names of the environment; values are not quoted, they may be secrets."""
     known = [ENV_PREFIX + name.upper() for name in NAMES]
@@ -166,6 +162,9 @@ def _read(path: Path, problems: list[str]) -> dict[str, Any]:
     except ValueError as error:  # also of bytes that are no UTF-8
         problems.append(f"expected {path} to be TOML, got: {error}")
         return {}
+    except RecursionError:
+        problems.append(f"expected {path} to be settings, got: TOML that is nested too deeply")
+        return {}
     known = {}
     for name, value in data.items():
         if name in NAMES:
@@ -191,13 +190,18 @@ def _from_text(name: str, text: str) -> Any:
 def _checked(name: str, value: Any, place: str, problems: list[str]) -> Any:
     if name in _NUMBERS:
         if type(value) is not int or not 1 <= value <= 1024:
-            problems.append(f"{place}: expected {name} to be a whole number from 1 to 1024, got: {value!r}")
+            problems.append(f"{place}: expected {name} to be a whole number from 1 to 1024, got: {_shown(value)}")
     elif name in _SWITCHES:
         if type(value) is not bool:
-            problems.append(f"{place}: expected {name} to be true or false, got: {value!r}")
+            problems.append(f"{place}: expected {name} to be true or false, got: {_shown(value)}")
     elif not isinstance(value, str) or (not value and name != "prefix"):
-        problems.append(f"{place}: expected {name} to be a text, got: {value!r}")
+        problems.append(f"{place}: expected {name} to be a text, got: {_shown(value)}")
     elif name in _CHOICES and value not in _CHOICES[name]:
         *others, last = _CHOICES[name]
-        problems.append(f"{place}: expected {name} to be {', '.join(others)} or {last}, got: {value!r}")
+        problems.append(f"{place}: expected {name} to be {', '.join(others)} or {last}, got: {_shown(value)}")
     return value
+
+
+def _shown(value: Any) -> str:
+    """A wrong value, short, and without a password that it may hold."""
+    return redacted_text(reprlib.repr(value))

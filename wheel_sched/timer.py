@@ -17,7 +17,6 @@ Source: `org.apache.kafka.server.util.timer.SystemTimer` and `SystemTimerReaper`
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
 from collections.abc import Callable
@@ -27,6 +26,7 @@ from typing import Literal, Self
 
 from wheel_sched.clock import Clock, SystemClock
 from wheel_sched.errors import ConfigError
+from wheel_sched.escaping import logger_of
 from wheel_sched.timing.agenda import Agenda
 from wheel_sched.timing.deadlines import NS_PER_MS
 from wheel_sched.timing.face import AWAKE, TimerFace
@@ -35,7 +35,7 @@ from wheel_sched.timing.pending import PendingTimer
 from wheel_sched.timing.process_life import watch
 from wheel_sched.wheel import EntryState
 
-logger = logging.getLogger("wheel_sched.timer")
+logger = logger_of("wheel_sched.timer")
 
 BATCH = 256  # how many due timers are handed over before the lock is given up for others
 LONGEST_SLEEP_MS = 1 << 45  # a thousand years; a float still counts its milliseconds

@@ -164,6 +164,12 @@ class MemoryBroker:
         with self._changed:
             return {name: len(topic.records) for name, topic in self._topics.items()}
 
+    def reads(self, group: str, topic: str) -> bool:
+        """See `ReadersBroker`."""
+        with self._changed:
+            held = self._topics.get(topic)
+            return held is not None and group in held.groups
+
     def records(self, topic: str) -> list[Message]:
         """What `topic` holds, oldest first, without consuming it: for tests and for looking."""
         with self._changed:

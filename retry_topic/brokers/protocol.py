@@ -311,6 +311,19 @@ class GroupTopicsBroker(Protocol):
         ...
 
 
+@runtime_checkable
+class ReadersBroker(Protocol):
+    """What a broker may offer besides: it knows which topics a group reads, whatever records say of it."""
+
+    def reads(self, group: str, topic: str) -> bool:
+        """Whether `group` reads `topic`; False also for what is no topic.
+
+        Raises:
+            BrokerError: the broker could not answer.
+        """
+        ...
+
+
 def create_topics(broker: Broker, topics: Mapping[str, str]) -> None:
     """Create a group's topics where they are absent; by what they are for ("retry", "redelivery", "dead").
 

@@ -27,9 +27,11 @@ from wheel_sched.cli.failing import INTERRUPTED, OK
 from wheel_sched.cli.opening import embedded_folder
 from wheel_sched.cli.options import Session, json_option, pass_session
 from wheel_sched.cli.output import emit, note
-from wheel_sched.config import Settings, redacted
+from wheel_sched.config import Settings
 from wheel_sched.errors import EmbeddedServerError
+from wheel_sched.escaping import ONE_LINE
 from wheel_sched.observability import Endpoint, dead_parts, parse_address, unready_parts, verdict
+from wheel_sched.redacting import redacted
 from wheel_sched.store.embedded import EmbeddedServer
 
 _LOOK_S = 1.0  # how soon the end of an embedded server is seen; looking sends no command
@@ -100,6 +102,13 @@ def _runs(pid: int) -> bool:
     help="Due messages go to the group's own topic, or to where they first failed.",
 )
 @click.option(
+    "--origin",
+    "origins",
+    multiple=True,
+    metavar="TOPIC",
+    help="With --redelivery origin: due messages go to these topics alone (default: those the group reads).",
+)
+@click.option(
     "--headers",
     type=click.Choice(["own", "spring"]),
     default="own",
@@ -128,6 +137,7 @@ def serve(
     groups: tuple[str, ...],
     policies: str | None,
     redelivery: str,
+    origins: tuple[str, ...],
     headers: str,
     log_level: str,
     http: str | None,
@@ -148,11 +158,14 @@ def serve(
       wheel-sched --kafka broker:9092 --store redis://prod:6379 serve orders
     """
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(ONE_LINE)  # of libraries, too
     settings = session.settings
     policy_set = policies_of(settings, policies)
     address = None if http is None else parse_address(http)
     config = ServiceConfig(
         redelivery="origin" if redelivery == "origin" else "group",
+        origins=origins,
         headers="spring" if headers == "spring" else "own",
         history=history,
         reference_above=reference_above,

@@ -150,8 +150,15 @@ def failure_in(error: BaseException) -> tuple[Failure, str | None]:
     """The failure an exception stands for, and its fingerprint. Never raises, whatever the error's class does."""
     try:
         return failure_of(error, now_ms=time.time_ns() // 1_000_000), fingerprint_of(error)
-    except Exception:  # properties and __str__ of the handler's error are not ours to trust
-        return Failure(error_class=class_name(type(error)), message="(the error cannot be described)"), None
+    except BaseException:  # properties and __str__ of the handler's error are not ours to trust, whatever they raise
+        return Failure(error_class=_class_name_of(error), message="(the error cannot be described)"), None
+
+
+def _class_name_of(error: BaseException) -> str:
+    try:
+        return class_name(type(error))
+    except BaseException:  # a metaclass may raise as well
+        return "unknown"
 
 
 def expired(expires: bytes | None) -> bool:

@@ -17,8 +17,9 @@ from collections.abc import Callable
 from retry_topic.message import Message
 from retry_topic.policy import Failure
 from wheel_sched.errors import ConfigError
+from wheel_sched.escaping import logger_of
 
-logger = logging.getLogger("retry_topic.consumer")
+logger = logger_of("retry_topic.consumer")
 
 OnFailure = Callable[[Message, BaseException | None, int], object]
 
@@ -68,18 +69,15 @@ class FailureLog:
                 logger.exception("consumer.on_failure_failed: the hook raised; the message goes its way")
 
 
-def escaped(text: str, limit: int = _TEXT_AT_MOST) -> str:
-    """Foreign text in one printable line of at most about `limit` characters."""
-    text = text if len(text) <= limit else f"{text[: limit - 3]}..."
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+def bounded(text: str) -> str:
+    """Foreign text of at most `_TEXT_AT_MOST` characters; the logger escapes it."""
+    return text if len(text) <= _TEXT_AT_MOST else f"{text[: _TEXT_AT_MOST - 3]}..."
 
 
 def _line(seen: Message, forward: Message, attempt: int, failure: Failure, error: BaseException | None) -> str:
     message_id = (forward.header("retry-id") or b"?").decode("utf-8", "replace")
     if failure.error_class:
-        what = type(error).__qualname__ if error is not None else failure.error_class
+        what = failure.error_class.rpartition(".")[2] if error is not None else failure.error_class
     else:
         what = "the handler gives it up" if failure.verdict == "dead" else "the handler asks for a retry"
     reason = f"{what}: {failure.message}" if failure.message else what
@@ -88,4 +86,4 @@ def _line(seen: Message, forward: Message, attempt: int, failure: Failure, error
         if failure.verdict == "dead"
         else "the retry service decides when it is tried again"
     )
-    return f"message {escaped(message_id)} of {escaped(seen.topic)}, attempt {attempt}: {escaped(reason)}; {following}"
+    return f"message {bounded(message_id)} of {bounded(seen.topic)}, attempt {attempt}: {bounded(reason)}; {following}"

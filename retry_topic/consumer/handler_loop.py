@@ -12,11 +12,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 from retry_topic.consumer.settling import Outcome, Sink
+from wheel_sched.escaping import logger_of
+
+logger = logger_of("retry_topic.consumer")
 
 Job = tuple[Any, ...]  # what `handle` is called with, after the loop
 
@@ -37,13 +41,18 @@ class HandlerLoop:
         self._tasks: set[asyncio.Task[None]] = set()
         self._outcomes: dict[Sink, list[Outcome]] = {}
         self.cut_off = False  # what is cancelled from now on did not fail
+        self.ending = threading.Event()
 
     def __repr__(self) -> str:
         return f"<HandlerLoop jobs={len(self._jobs)} tasks={len(self._tasks)}>"
 
     def run(self) -> None:
-        """The thread."""
-        self._loop.run_forever()
+        """The thread. A handler that stops the loop stops nothing: it goes on."""
+        while True:
+            self._loop.run_forever()
+            if self.ending.is_set() or self._loop.is_closed():
+                return
+            logger.error("consumer.loop_stopped: a handler has stopped the event loop; it goes on")
 
     def give(self, *job: Any) -> None:
         """Have a delivery handled."""
@@ -100,4 +109,8 @@ class HandlerLoop:
     def _end(self) -> None:
         for task in asyncio.all_tasks(self._loop):
             task.cancel()
-        self._loop.call_soon(lambda: self._loop.call_soon(self._loop.stop))  # a cancelled task takes one turn to end
+        self._loop.call_soon(lambda: self._loop.call_soon(self._stop))  # a cancelled task takes one turn to end
+
+    def _stop(self) -> None:
+        self.ending.set()
+        self._loop.stop()

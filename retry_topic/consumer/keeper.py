@@ -8,7 +8,6 @@ answer stays to be done and is tried again with a growing delay; nothing is sett
 from __future__ import annotations
 
 import contextlib
-import logging
 import queue
 import threading
 import time
@@ -17,9 +16,11 @@ from collections.abc import Sequence
 from retry_topic.brokers.protocol import Delivery
 from retry_topic.consumer.settling import AWAY_S, Outcome, Sink
 from wheel_sched.errors import StoreError
+from wheel_sched.escaping import logger_of
+from wheel_sched.reviving import RevivedThread
 from wheel_sched.store.key_gates import KeyGates
 
-logger = logging.getLogger("retry_topic.consumer")
+logger = logger_of("retry_topic.consumer")
 
 Passing = tuple[str, str, Outcome]  # gate, stem, what is to be settled after
 
@@ -42,12 +43,12 @@ class Keeper:
         self._failures = 0
         self._finishing = threading.Event()
         self._until = 0.0
-        self._thread: threading.Thread | None = None
+        self.thread: RevivedThread | None = None
 
     def start(self, name: str) -> None:
         """Begin."""
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
+        self.thread = RevivedThread(self._run, name, self._finishing)
+        self.thread.start()
 
     def arrived(self, delivery: Delivery) -> None:
         """A delivery was read. Any thread."""
@@ -67,8 +68,8 @@ class Keeper:
         self._until = time.monotonic() + timeout_s
         self._finishing.set()
         self._notes.put(None)
-        if self._thread is not None:
-            self._thread.join(timeout_s + 1)
+        if self.thread is not None:
+            self.thread.join(timeout_s + 1)
 
     def _run(self) -> None:
         while True:

@@ -8,7 +8,6 @@ one, so a key that is open costs no call at all.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections import deque
@@ -33,12 +32,13 @@ from retry_topic.names import NAMED_AFTER_GROUP, GroupTopics
 from retry_topic.policy import Failure
 from retry_topic.wire import encode_body
 from wheel_sched.errors import Rejected
+from wheel_sched.escaping import logger_of
 from wheel_sched.store import Item
 from wheel_sched.store import Outcome as Fate
 from wheel_sched.store.key_gates import KeyGates, gate_of, ref_of, route_of
 from wheel_sched.store.operations.ordering import Owner
 
-logger = logging.getLogger("retry_topic.consumer")
+logger = logger_of("retry_topic.consumer")
 
 _FULL_S = 0.5  # how soon a full key is asked again
 _PARKED_AT_ONCE = 100  # of a lane, and so bounded in bytes as well

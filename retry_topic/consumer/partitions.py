@@ -12,16 +12,16 @@ breaks no order: neither begins what follows before it is through with it, and t
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 
 from retry_topic.brokers.protocol import PartitionedBroker, PartitionedConsumer
 from retry_topic.consumer.reader import READ_AHEAD, OrderedReader
 from retry_topic.consumer.term import Reading, Term, new_holder
+from wheel_sched.escaping import logger_of
 from wheel_sched.store.key_gates import scope_of
 
-logger = logging.getLogger("retry_topic.consumer")
+logger = logger_of("retry_topic.consumer")
 
 _POLL_MS = 250  # how soon it is seen that a partition has gone, when nothing is read
 

@@ -7,15 +7,16 @@ begins, after a delay that grows with each failure in a row.
 
 from __future__ import annotations
 
-import logging
 import threading
 
 from retry_topic.brokers.protocol import BrokerConsumer, Delivery
 from retry_topic.consumer.settling import AWAY_S
 from retry_topic.consumer.term import Reading
 from wheel_sched.errors import BrokerError, StoreError
+from wheel_sched.escaping import logger_of
+from wheel_sched.reviving import RevivedThread
 
-logger = logging.getLogger("retry_topic.consumer")
+logger = logger_of("retry_topic.consumer")
 
 READ_AHEAD = 16  # messages read per handler, so that a busy key leaves something to do for the others
 
@@ -32,11 +33,11 @@ class OrderedReader:
         self._stopping = threading.Event()
         self._until = 0.0  # what is being handled when it stops has until then (`time.monotonic`) to end
         self._failures = 0  # in a row
-        self._thread = threading.Thread(target=self._run, name=f"{reading.group}-read-{reading.topic}", daemon=True)
+        self.thread = RevivedThread(self._run, f"{reading.group}-read-{reading.topic}", self._stopping)
 
     def start(self) -> None:
         """Begin to read, or to stand by."""
-        self._thread.start()
+        self.thread.start()
 
     def stop(self, until: float) -> None:
         """Read no more; what is being handled has until then (`time.monotonic`) to end. `join` waits for it."""
@@ -45,7 +46,7 @@ class OrderedReader:
 
     def join(self, timeout_s: float) -> None:
         """Wait for the end."""
-        self._thread.join(timeout_s)
+        self.thread.join(timeout_s)
 
     def _turn(self) -> None:
         """Read, until it is time to stop or there is nothing to read for now.

@@ -8,16 +8,17 @@ Threads: `note` from any; one of ours tells.
 
 from __future__ import annotations
 
-import logging
 import threading
 
 from retry_topic.flow import destination_of, flow_of
 from retry_topic.message import Message
 from wheel_sched.errors import WheelSchedError
+from wheel_sched.escaping import logger_of
+from wheel_sched.reviving import RevivedThread
 from wheel_sched.store import DelayStore
 from wheel_sched.store.flow_control import FlowControl
 
-logger = logging.getLogger("retry_topic.consumer")
+logger = logger_of("retry_topic.consumer")
 
 _EVERY_S, _AT_MOST_EVERY_S = 1.0, 0.1
 _MANY = 10  # failures that are told at once
@@ -42,18 +43,18 @@ class Reporter:
         self._failed = 0
         self._stopping = threading.Event()
         self._hurry = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"{group}-report", daemon=True)
+        self.thread = RevivedThread(self._run, f"{group}-report", self._stopping)
 
     def start(self) -> None:
         """Begin to tell."""
-        self._thread.start()
+        self.thread.start()
 
     def stop(self) -> None:
         """Tell what there is, and end."""
         self._stopping.set()
         self._hurry.set()
-        if self._thread.is_alive():
-            self._thread.join(5)
+        if self.thread.is_alive():
+            self.thread.join(5)
 
     def note(self, message: Message, *, first: bool, succeeded: bool) -> None:
         """Count the end of an attempt."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import logging
 import random
 import threading
 import time
@@ -54,8 +53,10 @@ from retry_topic.names import check_group
 from retry_topic.policy import Failure
 from retry_topic.verdict import Ack, DeadLetter, Retry, verdict_of
 from wheel_sched.errors import BrokerError, ConfigError, Rejected
+from wheel_sched.escaping import logger_of
+from wheel_sched.reviving import RevivedThread
 
-logger = logging.getLogger("retry_topic.consumer")
+logger = logger_of("retry_topic.consumer")
 
 Handler = Callable[[Message], Any]
 
@@ -123,7 +124,8 @@ class Consumer:
         self._history = HistoryWriter(home.store, self.config.history) if self.config.history else None
         self._pool: ThreadPoolExecutor | None = None
         self._loop: HandlerLoop | None = None
-        self._threads: dict[str, threading.Thread] = {}
+        self._threads: dict[str, RevivedThread] = {}
+        self._away = False  # the broker does not answer the reader
         self._heads: Heads | None = None
         self._ordered: list[OrderedReader] = []
         self._reporter = Reporter(home.store, group, self.config.destination) if self.config.reports else None
@@ -137,6 +139,22 @@ class Consumer:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+    def ailing(self) -> list[str]:
+        """What of it a restart would mend, in words: threads that have ended."""
+        if self._state != "running":
+            return [] if self._state == "stopping" else ["it does not run"]
+        return [f"{thread.name} has ended" for thread in self._all_threads() if not thread.is_alive()]
+
+    @property
+    def ready(self) -> bool:
+        """It runs with all its threads, and the broker answered when it was last asked."""
+        works = self._state == "running" and all(thread.works for thread in self._all_threads())
+        return works and not self._away
+
+    def _all_threads(self) -> list[RevivedThread]:
+        others = [part.thread for part in (self._heads, self._reporter, self._history, *self._ordered) if part]
+        return [*self._threads.values(), *(thread for thread in others if thread is not None)]
 
     def start(self) -> None:
         """Join the group and begin.
@@ -159,12 +177,12 @@ class Consumer:
             self._settler = settler
             if self._asynchronous:
                 self._loop = HandlerLoop(self._handle_async)
-                self._spawn(self._loop.run, "loop")
+                self._spawn(self._loop.run, "loop", self._loop.ending)
             else:
                 self._pool = ThreadPoolExecutor(self.config.concurrency, thread_name_prefix=f"{self.group}-handler")
             if self._history is not None:
                 self._history.start()
-            self._spawn(settler.run, "settle")
+            self._spawn(settler.run, "settle", settler.finishing)
             if self._reporter is not None:
                 self._reporter.start()
             give: Callable[[Delivery], None] = lambda delivery: self._hand_over(delivery, settler)  # noqa: E731
@@ -173,7 +191,7 @@ class Consumer:
                 self._heads.start(f"{self.group}-heads")
                 give = self._heads.arrived
                 self._ordered = [self._read_in_order(topic) for topic in dict.fromkeys(self.topics)]
-            self._spawn(lambda: self._poll(consumer, give), "poll")
+            self._spawn(lambda: self._poll(consumer, give), "poll", self._stopping)
             self._state = "running"
 
     def _read_in_order(self, topic: str) -> OrderedReader:
@@ -237,9 +255,8 @@ class Consumer:
         if self._consumer is not None:
             self._consumer.close()
 
-    def _spawn(self, target: Callable[[], None], what: str) -> None:
-        thread = threading.Thread(target=target, name=f"{self.group}-{what}", daemon=True)
-        self._threads[what] = thread
+    def _spawn(self, work: Callable[[], None], what: str, stopping: threading.Event) -> None:
+        self._threads[what] = thread = RevivedThread(work, f"{self.group}-{what}", stopping)
         thread.start()
 
     # -- reading
@@ -253,8 +270,9 @@ class Consumer:
                 continue
             try:
                 deliveries = consumer.poll(1 if careful else room, _POLL_MS)
-                failures = 0
+                failures, self._away = 0, False
             except Exception as error:  # whatever the broker does, reading goes on
+                self._away = True
                 if not isinstance(error, BrokerError):
                     logger.exception("consumer.poll_failed")
                 elif failures == 0 and not self._stopping.is_set():
@@ -270,8 +288,16 @@ class Consumer:
             with self._loop.together() if self._loop is not None else contextlib.nullcontext():
                 for delivery in fresh:
                     if delivery not in suspects:
-                        give(delivery)
+                        self._try_to_give(delivery, give)
             self._one_by_one(suspects, give)
+
+    def _try_to_give(self, delivery: Delivery, give: Callable[[Delivery], None]) -> None:
+        """One that cannot be handed over is let go of: it comes again, and the others are handled."""
+        try:
+            give(delivery)
+        except BaseException:
+            logger.exception("consumer.not_handed_over: it comes again")
+            self._in_flight.remove([delivery])
 
     def _one_by_one(self, suspects: list[Delivery], give: Callable[[Delivery], None]) -> None:
         """Hand suspects over with nothing else in flight, so that a death counts against the one that caused it.
@@ -284,7 +310,7 @@ class Consumer:
             if not self._calm(len(suspects)):
                 self._in_flight.remove(suspects)  # not handled: they come to somebody else
                 return
-            give(suspects.pop())
+            self._try_to_give(suspects.pop(), give)
             if not suspects:
                 self._calm(0)
 
@@ -356,7 +382,7 @@ class Consumer:
         return self._failed(delivery, state, failure, started_ms=started_ms)
 
     def _raised(self, delivery: Delivery, state: RetryState, started_ms: int, error: BaseException) -> Outcome:
-        if isinstance(error, Rejected):
+        if issubclass(type(error), Rejected):  # isinstance would ask the error's own `__class__`
             logger.error("consumer.bad_verdict: %s", error)
         failure, print_ = failure_in(error)
         return self._failed(delivery, state, failure, print_, started_ms, error)

@@ -11,7 +11,6 @@ Threads: handlers put outcomes, one thread of ours settles and beats, another on
 from __future__ import annotations
 
 import contextlib
-import logging
 import queue
 import threading
 import time
@@ -24,9 +23,10 @@ from retry_topic.consumer.config import ConsumerStats
 from retry_topic.history import Attempt, HistoryWriter
 from retry_topic.message import Message
 from wheel_sched.errors import BrokerError
+from wheel_sched.escaping import logger_of
 from wheel_sched.purgatory import HeartbeatMonitor
 
-logger = logging.getLogger("retry_topic.consumer")
+logger = logger_of("retry_topic.consumer")
 
 AWAY_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _AT_ONCE = 200  # outcomes settled together, up to twice as many
@@ -172,7 +172,7 @@ class Settler:
         self._history = history
         self._look_s = idle_ms / 3000
         self._outcomes: queue.SimpleQueue[Sequence[Outcome]] = queue.SimpleQueue()
-        self._finishing = threading.Event()
+        self.finishing = threading.Event()
         self._again: list[Outcome] = []  # what could not be settled, tried again at `_again_at`
         self._again_at = 0.0
         self._failures = 0
@@ -188,7 +188,7 @@ class Settler:
 
     def finish(self) -> None:
         """No more outcomes will come; `run` returns when what there is is settled, or cannot be."""
-        self._finishing.set()
+        self.finishing.set()
         self._outcomes.put(())
 
     def run(self) -> None:
@@ -198,14 +198,14 @@ class Settler:
             if (renewal_s := self._in_flight.next_renewal_s()) is not None:
                 until = min(until, renewal_s)
             ready = self._collect(min(until, self._again_at) if self._again else until)
-            if self._again and (time.monotonic() >= self._again_at or self._finishing.is_set()):
+            if self._again and (time.monotonic() >= self._again_at or self.finishing.is_set()):
                 ready, self._again = self._again + ready, []
             elif self._again and self._in_order:
                 ready, self._again = [], self._again + ready
             if ready:
                 self._settle(ready)
             self._beat()
-            if self._finishing.is_set() and self._outcomes.empty():
+            if self.finishing.is_set() and self._outcomes.empty():
                 if not self._again or self._failures > _LAST_TRIES:
                     return
                 time.sleep(AWAY_S[0])  # a draining consumer has nothing else to wait for
@@ -214,7 +214,7 @@ class Settler:
         """Outcomes that are there; waits until then for the first."""
         taken: list[Outcome] = []
         with contextlib.suppress(queue.Empty):
-            timeout_s = 0 if self._finishing.is_set() else max(0.0, until - time.monotonic())
+            timeout_s = 0 if self.finishing.is_set() else max(0.0, until - time.monotonic())
             taken += self._outcomes.get(timeout=timeout_s)
             while len(taken) < _AT_ONCE:
                 taken += self._outcomes.get_nowait()

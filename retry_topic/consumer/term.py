@@ -10,7 +10,6 @@ Records may be given to it before it owns the scope: they wait. Which keys are c
 from __future__ import annotations
 
 import contextlib
-import logging
 import secrets as random_bytes
 import socket
 import threading
@@ -27,10 +26,12 @@ from retry_topic.consumer.settling import InFlight, Settler
 from retry_topic.history import HistoryWriter
 from retry_topic.home import Home
 from wheel_sched.errors import StoreError
+from wheel_sched.escaping import logger_of
+from wheel_sched.reviving import RevivedThread
 from wheel_sched.store.key_gates import KeyGates
 from wheel_sched.store.operations.ordering import Owner
 
-logger = logging.getLogger("retry_topic.consumer")
+logger = logger_of("retry_topic.consumer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,7 @@ class Term:
         self._early: list[Delivery] = []  # given before the scope was ours
         self._lock = threading.Lock()
         self._over = threading.Event()
-        self._settling = self._thread(self._settler.run, "settle")
+        self._settling = self._thread(self._settler.run, "settle", self._settler.finishing)
         self._holding: threading.Thread | None = None
 
     def __repr__(self) -> str:
@@ -122,7 +123,7 @@ class Term:
     def begin(self, epoch: int, asked: float) -> None:
         """The scope is ours since `asked` (`time.monotonic`), in this epoch."""
         self._owned(epoch, asked)
-        self._holding = self._thread(lambda: self._hold(epoch), "hold")
+        self._holding = self._thread(lambda: self._hold(epoch), "hold", self._over)
 
     def begin_when_free(self) -> None:
         """Own the scope as soon as nobody else does; meanwhile what is given waits."""
@@ -132,7 +133,7 @@ class Term:
             if epoch:
                 self._hold(epoch)
 
-        self._holding = self._thread(wait_and_hold, "hold")
+        self._holding = self._thread(wait_and_hold, "hold", self._over)
 
     def add(self, delivery: Delivery) -> None:
         """A delivery was read; one that is in hand already is not taken twice."""
@@ -232,8 +233,7 @@ class Term:
                 self.lose()
                 return
 
-    def _thread(self, target: Callable[[], None], what: str) -> threading.Thread:
-        name = f"{self._reading.group}-{what}-{self._reading.topic}"
-        thread = threading.Thread(target=target, name=name, daemon=True)
+    def _thread(self, work: Callable[[], None], what: str, over: threading.Event) -> threading.Thread:
+        thread = RevivedThread(work, f"{self._reading.group}-{what}-{self._reading.topic}", over)
         thread.start()
         return thread

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from wheel_sched.redacting import redacted
+
 
 @dataclass(slots=True)
 class Report:
@@ -73,7 +75,7 @@ def as_text(report: Report, store: str) -> str:
         )
     lines.append(f"  Hand-over: {report.hand_over}. The run took {report.seconds:.1f} s.")
     verdict = "Every record is accounted for." if report.accounted else "NOT every record is accounted for."
-    program = f"{_program()} --store {store}"
+    program = f"{_program()} --store {redacted(store)}"
     lines += [
         "",
         f"  {verdict}",

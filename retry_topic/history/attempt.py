@@ -66,7 +66,7 @@ def read_attempt(entry: bytes) -> Attempt:
         found: Any = json.loads(entry)
         version, *values = found
         row = Attempt(*values[: len(Attempt._fields)])
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise Rejected(f"the entry ({len(entry)} bytes) is no row of a history; it was left as it is") from error
     if type(version) is not int or version != VERSION or not _is_sound(row):
         raise Rejected(f"the entry ({len(entry)} bytes) is no row of a history; it was left as it is")

@@ -6,16 +6,17 @@ reports, and a message matters more than its row.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import deque
 from collections.abc import Sequence
 
 from retry_topic.history.attempt import Attempt
 from wheel_sched.errors import WheelSchedError
+from wheel_sched.escaping import logger_of
+from wheel_sched.reviving import RevivedThread
 from wheel_sched.store import MAX_BATCH, DelayStore
 
-logger = logging.getLogger("retry_topic.history")
+logger = logger_of("retry_topic.history")
 
 _MOST_WAITING = 20_000  # rows: a few megabytes
 
@@ -33,8 +34,8 @@ class HistoryWriter:
         self._keep = keep
         self._waiting: deque[Attempt] = deque()
         self._changed = threading.Condition()
-        self._ending = False
-        self._thread = threading.Thread(target=self._run, name="retry-history", daemon=True)
+        self._ending = threading.Event()
+        self.thread = RevivedThread(self._run, "retry-history", self._ending)
         self.written = 0
         self.dropped = 0
 
@@ -42,7 +43,7 @@ class HistoryWriter:
         return f"<HistoryWriter waiting={len(self._waiting)} written={self.written} dropped={self.dropped}>"
 
     def start(self) -> None:
-        self._thread.start()
+        self.thread.start()
 
     def put(self, rows: Sequence[Attempt]) -> None:
         """Have rows written."""
@@ -55,16 +56,16 @@ class HistoryWriter:
     def stop(self, timeout_s: float = 2.0) -> None:
         """Write what waits, for `timeout_s` at most. Idempotent."""
         with self._changed:
-            self._ending = True
+            self._ending.set()
             self._changed.notify()
-        if self._thread.is_alive():
-            self._thread.join(timeout_s)
+        if self.thread.is_alive():
+            self.thread.join(timeout_s)
 
     def _run(self) -> None:
         away = False
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._ending)
+                self._changed.wait_for(lambda: self._waiting or self._ending.is_set())
                 rows = [self._waiting.popleft() for _ in range(min(len(self._waiting), MAX_BATCH))]
             if not rows:
                 return

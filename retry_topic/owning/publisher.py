@@ -7,7 +7,6 @@ before it comes here (flow control holds it back) leaves the claim in the same w
 
 from __future__ import annotations
 
-import logging
 import threading
 
 from retry_topic.brokers.protocol import ClaimSender, Fenced, InDoubt, PublishFailure
@@ -16,9 +15,10 @@ from retry_topic.message import Message
 from retry_topic.owning.store import OwnedStore
 from wheel_sched.dispatcher import Answer, Batch, Failed
 from wheel_sched.errors import BrokerError, Rejected, StoreError
+from wheel_sched.escaping import logger_of
 from wheel_sched.store import Claim, Claimed, Dead, Done, Held, Next, Settlement, decode_push
 
-logger = logging.getLogger("retry_topic.owning")
+logger = logger_of("retry_topic.owning")
 
 _AGAIN_S = (0.05, 0.1, 0.2, 0.5, 1.0)
 _LATER_MS = 1_000  # until what could not be decided about is decided about again

@@ -14,7 +14,6 @@ publisher's threads send, one for a shard at a time.
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 import time
 import uuid
@@ -24,11 +23,12 @@ from dataclasses import dataclass
 
 from retry_topic.brokers.protocol import ClaimSender, Fenced
 from wheel_sched.errors import BrokerError, BrokerUnavailable, StaleEpoch, WheelSchedError
+from wheel_sched.escaping import logger_of
 from wheel_sched.store import DelayStore
 from wheel_sched.store.items import Ownership, Resolved
 from wheel_sched.store.operations import Call, Own, Resolve
 
-logger = logging.getLogger("retry_topic.owning")
+logger = logger_of("retry_topic.owning")
 
 _AGAIN_S = 0.5
 

@@ -93,15 +93,15 @@ def failure_from(state: RetryState, *, now_ms: int) -> Failure:
 def error_text(error: BaseException) -> str:
     """`str(error)`, also for errors whose own `__str__` fails."""
     try:
-        return str(error)
-    except Exception:  # the handler's error class is not ours to trust
+        return str.__str__(str(error))  # a subclass of str is code of others as well
+    except BaseException:  # the handler's error class is not ours to trust, and SystemExit is an error of it
         return "(message unavailable)"
 
 
 def _attribute(carrier: Any, name: str) -> Any:
     try:
         return getattr(carrier, name, None)
-    except Exception:  # httpx raises RuntimeError from unset properties
+    except BaseException:  # httpx raises RuntimeError from unset properties, others what they like
         return None
 
 

@@ -49,6 +49,13 @@ def load_policies(path_or_text: str | Path) -> PolicySet:
         ConfigError: with one problem for every mistake found; nothing was loaded.
     """
     try:
+        return _loaded(path_or_text)
+    except RecursionError:
+        raise ConfigError("expected policies, got: TOML that is nested too deeply; nothing was loaded") from None
+
+
+def _loaded(path_or_text: str | Path) -> PolicySet:
+    try:
         data = tomllib.loads(_text(path_or_text))
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"expected the policies to be TOML, got: {error}") from error

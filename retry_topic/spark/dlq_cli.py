@@ -30,6 +30,13 @@ if TYPE_CHECKING:
     "--from", "archive", metavar="PATH", help="Instead of the store: kafka:TOPIC, or an archive (Parquet, JSON Lines)."
 )
 @click.option("--to", metavar="TOPIC", help="Of kafka:TOPIC: origin (default), group, or a topic to send letters to.")
+@click.option(
+    "--origin",
+    "origins",
+    multiple=True,
+    metavar="TOPIC",
+    help="Of kafka:TOPIC: a topic that letters may go to, beside those that the group reads.",
+)
 @master_option
 @dry_run_option
 @yes_option
@@ -46,6 +53,7 @@ def dlq(
     max_replays: int,
     archive: str | None,
     to: str | None,
+    origins: tuple[str, ...],
     master: str | None,
     dry_run: bool,
     yes: bool,
@@ -88,7 +96,14 @@ def dlq(
             if not dry_run:
                 confirm(f"Send {amount(chosen.count(), 'dead letter')} of {topic} off, less those sent before?", yes)
             done = replay_topic(
-                chosen, cluster, topic, to=to or "origin", repair=repair, max_replays=max_replays, dry_run=dry_run
+                chosen,
+                cluster,
+                topic,
+                to=to or "origin",
+                origins=origins,
+                repair=repair,
+                max_replays=max_replays,
+                dry_run=dry_run,
             )
         return _tell_replay(done, as_json)
     if archive:

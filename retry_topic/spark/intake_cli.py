@@ -22,6 +22,13 @@ if TYPE_CHECKING:
 @click.argument("group")
 @click.option("--policies", metavar="FILE", help="Retry policies (default: those of the settings).")
 @click.option("--redelivery", type=click.Choice(["group", "origin"]), default="group", show_default=True)
+@click.option(
+    "--origin",
+    "origins",
+    multiple=True,
+    metavar="TOPIC",
+    help="With --redelivery origin: due messages go to these topics alone (default: those the group reads).",
+)
 @click.option("--headers", type=click.Choice(["own", "spring"]), default="own", show_default=True)
 @click.option("--history", type=click.IntRange(min=0), default=0, metavar="N", help="Keep about N attempts.")
 @click.option("--every", "every_ms", type=DURATION, metavar="DURATION", help="Go on, a batch so often, until Ctrl-C.")
@@ -38,6 +45,7 @@ def intake(
     group: str,
     policies: str | None,
     redelivery: str,
+    origins: tuple[str, ...],
     headers: str,
     history: int,
     every_ms: int | None,
@@ -71,6 +79,7 @@ def intake(
             group,
             policy_set,
             redelivery="origin" if redelivery == "origin" else "group",
+            origins=origins,
             headers="spring" if headers == "spring" else "own",
             history=history,
             group_topics=topics,

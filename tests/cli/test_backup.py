@@ -154,9 +154,59 @@ def test_a_backup_that_fails_leaves_the_earlier_one(filled: DelayStore, tmp_path
         raise RuntimeError("the disk is full")
 
     with pytest.raises(RuntimeError, match="disk is full"):
-        write_backup(filled, path, namespace="wheel", progress=stop)
+        write_backup(filled, path, namespace="wheel", replace=True, progress=stop)
     assert path.read_text() == "the earlier one"
     assert [entry.name for entry in tmp_path.iterdir()] == ["b"]
+
+
+def test_a_backup_is_its_owners_alone_and_replaces_nothing_unasked(filled: DelayStore, tmp_path: Path) -> None:
+    """It holds every payload; a file that is there, or comes meanwhile, stays as it is."""
+    path = tmp_path / "b"
+    write_backup(filled, path, namespace="wheel")
+    assert path.stat().st_mode & 0o777 == 0o600
+    whole = path.read_bytes()
+    with pytest.raises(FileExistsError, match="stays as it is"):
+        write_backup(filled, path, namespace="wheel")
+    other = tmp_path / "c"
+    with pytest.raises(FileExistsError, match="stays as it is"):
+        write_backup(filled, other, namespace="wheel", progress=lambda _: other.touch())
+    assert (path.read_bytes(), other.read_bytes()) == (whole, b"")
+    write_backup(filled, path, namespace="wheel", replace=True)
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["b", "c"]
+
+
+def test_an_empty_backup_replaces_none_with_items(filled: DelayStore, tmp_path: Path) -> None:
+    """A mistyped namespace must not cost the backup of the right one, not even when replacing was asked for."""
+    path = tmp_path / "b"
+    write_backup(filled, path, namespace="wheel")
+    whole = path.read_bytes()
+    with open_store("memory:") as empty:
+        with pytest.raises(FileExistsError, match="nothing was replaced"):
+            write_backup(empty, path, namespace="wheel", replace=True)
+        assert path.read_bytes() == whole
+        path.write_text("no backup")
+        assert write_backup(empty, path, namespace="wheel", replace=True).items == 0
+        assert write_backup(empty, path, namespace="wheel", replace=True).items == 0
+    assert [entry.name for entry in tmp_path.iterdir()] == ["b"]
+
+
+def test_a_backup_that_is_nested_too_deeply_is_refused_in_words(filled: DelayStore, tmp_path: Path) -> None:
+    """As any other harm, and not by a traceback."""
+    path = tmp_path / "b"
+    path.write_bytes(b"[" * 200_000)
+    with pytest.raises(BadBackup, match="nested too deeply; nothing was restored"):
+        verify_backup(path)
+    assert write_backup(filled, path, namespace="wheel", replace=True).items
+
+
+def test_the_command_replaces_a_file_when_told_to(cli: Any, home: Any, wait_for: Any) -> None:
+    """Where nobody can be asked it is refused, and says how."""
+    wait_for("w", now_ms() + HOUR)
+    assert cli.json("backup", "b.jsonl")["items"] == 1
+    refused = cli("backup", "b.jsonl", code=1)
+    assert "b.jsonl exists: nothing was written" in refused.stderr
+    assert "--force" in refused.stderr
+    assert cli.json("backup", "b.jsonl", "--force")["items"] == 1
 
 
 def test_what_moves_while_it_is_written_is_there_once_and_said_so(filled: DelayStore, tmp_path: Path) -> None:

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from wheel_sched.config import Settings, load_settings, redacted
+from wheel_sched.config import Settings, load_settings
 from wheel_sched.errors import ConfigError
+from wheel_sched.redacting import redacted
 
 
 def test_without_anything_the_defaults_hold() -> None:

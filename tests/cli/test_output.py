@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from wheel_sched.cli.output import amount, instant, one_line, paint, relative, say, span, table
+from wheel_sched.cli.output import _shown, amount, instant, one_line, paint, relative, say, span, table
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_colour_only_on_a_terminal_that_wants_it(monkeypatch: pytest.MonkeyPatch
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
     terminal: object = Terminal()
-    assert paint("x", "red", terminal) == "\x1b[31mx\x1b[0m"  # type: ignore[arg-type]
+    assert _shown(paint("x", "red", terminal)) == "\x1b[31mx\x1b[0m"  # type: ignore[arg-type]
     monkeypatch.setenv("TERM", "dumb")
     assert paint("x", "red", terminal) == "x"  # type: ignore[arg-type]
     monkeypatch.setenv("TERM", "xterm")

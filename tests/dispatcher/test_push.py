@@ -201,3 +201,20 @@ def test_ten_threads_schedule_while_two_dispatchers_push(bench: Bench, redis_cli
     bench.until(lambda: bench.store.counts().sizes["body"] == 0)
     arrived = ids(redis_client, "out")
     assert (len(arrived), len(set(arrived))) == (2_000, 2_000)
+
+
+@pytest.mark.parametrize("fields", [{"x": "y"}, {"d": "soon"}, {"d": "9" * 40}, {"d": b"\xff"}])
+def test_a_strange_entry_in_the_marker_stream_is_skipped_and_reported(
+    bench: Bench, redis_client: redis.Redis, caplog: pytest.LogCaptureFixture, fields: dict[Any, Any]
+) -> None:
+    """What is stored behind it is released, by the same listener, and the dispatcher stays ready."""
+    dispatcher = bench.start(PushTarget(create=True))
+    bench.until(lambda: dispatcher.ready)
+    redis_client.xadd("{wheel:0}:mark", fields)
+    bench.until(lambda: dispatcher.stats.marks == 1)
+    bench.until(lambda: dispatcher.ready)
+    assert "store.strange_marker" in caplog.text
+    now_ms = bench.store.counts().now_us // 1000
+    bench.store.schedule([bench.stream("m", due_ms=now_ms + 20)])
+    bench.until(lambda: ids(redis_client, "out") == ["m"])
+    assert dispatcher.stats.reconnects == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import Any
 
@@ -51,6 +52,33 @@ class Publisher:
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(name)
+
+
+def test_a_store_that_hangs_holds_up_no_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is known is told within the bound, with the store down; one question is open at a time."""
+    monkeypatch.setattr("wheel_sched.observability.prometheus.STORE_S", 0.05)
+    going_on, asked = threading.Event(), []
+    with open_store("memory:") as store, Dispatcher(store, Publisher()) as dispatcher:
+        counts = store.counts
+
+        def hanging() -> Any:
+            asked.append(1)
+            going_on.wait(20)
+            return counts()
+
+        monkeypatch.setattr(store, "counts", hanging)
+        collector = MetricsCollector({"d": dispatcher}, store)
+        began_s = time.monotonic()
+        for _ in range(3):
+            scrape = Scrape(collector)
+            assert scrape("store_up") == 0
+            assert scrape("published_total", dispatcher="d") == 0
+        assert time.monotonic() - began_s < 10
+        assert len(asked) == 1
+        going_on.set()
+        deadline_s = time.monotonic() + PATIENCE_S
+        while Scrape(collector)("store_up") == 0:
+            assert time.monotonic() < deadline_s
 
 
 def test_what_happened_is_told_as_counters_and_a_histogram() -> None:

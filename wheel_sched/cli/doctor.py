@@ -21,8 +21,9 @@ from wheel_sched.cli.failing import FAILED, OK, UNAVAILABLE
 from wheel_sched.cli.opening import created_as, embedded_folder, server_url
 from wheel_sched.cli.options import Session, json_option, pass_session
 from wheel_sched.cli.output import amount, emit, paint, say
-from wheel_sched.config import Settings, redacted
+from wheel_sched.config import Settings
 from wheel_sched.errors import EmbeddedServerError, StoreUnavailable, WheelSchedError
+from wheel_sched.redacting import redacted
 
 _SERVER: Sequence[Check] = (
     doctor_server.reachable,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from wheel_sched.config import Settings
+from wheel_sched.redacting import redacted_text
 from wheel_sched.store import Counts
 
 Level = Literal["ok", "warn", "problem"]
@@ -27,6 +28,9 @@ class Finding:
     level: Level
     evidence: str
     mend: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "evidence", redacted_text(self.evidence))  # it may quote an error
 
 
 @dataclass(slots=True)

@@ -52,7 +52,7 @@ def _version(name: str) -> str | None:
 
 def reachable(patient: Patient) -> Finding:
     """The server answers."""
-    from wheel_sched.config import redacted
+    from wheel_sched.redacting import redacted
 
     return ok("server", f"{redacted(patient.settings.store)} answers in {patient.info['ping_ms']:.1f} ms")
 

@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 
 import click
 
+from wheel_sched.cli.output import blame, note
 from wheel_sched.errors import (
     BrokerUnavailable,
     ConfigError,
@@ -25,6 +26,7 @@ from wheel_sched.errors import (
     StoreUnavailable,
     WheelSchedError,
 )
+from wheel_sched.escaping import safe
 
 OK, FAILED, USAGE, UNAVAILABLE, INTERRUPTED = 0, 1, 2, 69, 130
 
@@ -51,6 +53,12 @@ def drop_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def in_sight(error: click.ClickException) -> click.ClickException:
+    """The error with its message as people may see it."""
+    error.message = safe(error.message)  # type: ignore[misc]  # final, but for us
+    return error
+
+
 def guarded(run: Callable[[], Any]) -> NoReturn:
     """Run a command and end the process with its exit code."""
     for stream in (sys.stdout, sys.stderr):
@@ -66,13 +74,13 @@ def guarded(run: Callable[[], Any]) -> NoReturn:
         sys.stderr.write("\ninterrupted\n")
         sys.exit(code_of(error))
     except click.ClickException as error:
-        error.show()
+        in_sight(error).show()
         sys.exit(error.exit_code)
     except WheelSchedError as error:
-        sys.stderr.write(f"wheel-sched: {error}\n")
+        blame("wheel-sched", error)
         sys.exit(code_of(error))
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
-        sys.stderr.write(f"wheel-sched: {place}{error.strerror or error}\n")
+        note(f"wheel-sched: {place}{error.strerror or error}")
         sys.exit(FAILED)
     sys.exit(code if isinstance(code, int) else OK)

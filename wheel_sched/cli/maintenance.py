@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import click
 
@@ -10,17 +12,19 @@ from wheel_sched.cli.failing import CommandFailed
 from wheel_sched.cli.opening import created_as, opened, server_url
 from wheel_sched.cli.options import Session, confirm, json_option, pass_session, yes_option
 from wheel_sched.cli.output import Progress, amount, emit, instant, note, say
-from wheel_sched.config import redacted
+from wheel_sched.redacting import redacted
 
 
 @click.command()
 @click.argument("file", type=click.Path(dir_okay=False))
+@click.option("--force", is_flag=True, help="Replace FILE when it exists; without it you are asked.")
 @json_option
 @pass_session
-def backup(session: Session, file: str, as_json: bool) -> None:
+def backup(session: Session, file: str, force: bool, as_json: bool) -> None:
     """Write the whole namespace to FILE as JSON Lines, with a checksum.
 
-    What is in flight is written as due. The file appears when it is whole. For an exact copy stop the services first:
+    What is in flight is written as due. The file appears when it is whole, and its owner alone can read it. An empty
+    backup never replaces one with items. For an exact copy stop the services first:
     what moves while it is written is written where it was seen first.
 
     \b
@@ -30,8 +34,13 @@ def backup(session: Session, file: str, as_json: bool) -> None:
     """
     from wheel_sched.store.backup import write_backup
 
+    there = Path(file).exists()
+    if there and not force and not sys.stdin.isatty():
+        raise CommandFailed(f"{file} exists: nothing was written; give another name, or --force to replace it")
+    if there:
+        confirm(f"{file} exists. Replace it when the new backup is whole?", force)
     with opened(session.settings) as store, Progress("items written") as progress:
-        written = write_backup(store, file, namespace=session.settings.namespace, progress=progress)
+        written = write_backup(store, file, namespace=session.settings.namespace, replace=there, progress=progress)
     if as_json:
         emit({"file": file, **asdict(written)})
     else:

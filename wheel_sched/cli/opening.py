@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from wheel_sched.cli.failing import CommandFailed
-from wheel_sched.config import Settings, redacted
+from wheel_sched.config import Settings
 from wheel_sched.errors import ConfigError
+from wheel_sched.redacting import redacted
 from wheel_sched.store import DelayStore, open_store
 
 DEFAULT_FOLDER = ".wheel-sched"
@@ -71,10 +72,6 @@ def created_as(url: str, namespace: str) -> Mapping[str, str]:
             values: Any = client.hmget(shard_keys(namespace, 0)[0].decode(), list(names))
     except (redis.RedisError, OSError) as error:
         raise translate(error) from error
-    except ValueError as error:
-        raise ConfigError(
-            f"expected the store to be redis://..., rediss://..., unix://... or embedded:FOLDER, got: {redacted(url)}"
-        ) from error
     return {name: value.decode() for name, value in zip(names, values, strict=True) if value is not None}
 
 

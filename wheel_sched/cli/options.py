@@ -11,6 +11,7 @@ import click
 
 from wheel_sched.cli.failing import CommandFailed
 from wheel_sched.config import Loaded, Settings, load_settings
+from wheel_sched.escaping import escaped
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -52,5 +53,5 @@ def confirm(question: str, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise click.UsageError(f"{question} Nothing was changed: nobody can answer here; add --yes (or --dry-run).")
-    if not click.confirm(question, err=True):
+    if not click.confirm(escaped(question), err=True):
         raise CommandFailed("nothing was changed")

@@ -1,6 +1,10 @@
 """What commands write: data on stdout, narration on stderr, progress only where somebody watches.
 
 Colour only on a terminal, never under NO_COLOR or TERM=dumb. JSON is one object a line, so a listing is NDJSON.
+
+All text for people goes through `say`, `note` or `blame`, one line each: whatever it quotes is escaped there, so a
+message can neither forge a line nor drive the terminal. The styles of `paint` alone get through, by a mark that is made
+anew in every process. JSON is exact, and in ASCII.
 """
 
 from __future__ import annotations
@@ -8,14 +12,20 @@ from __future__ import annotations
 import json
 import os
 import re
+import secrets
 import sys
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
+from wheel_sched.errors import ConfigError
+from wheel_sched.escaping import escaped
+from wheel_sched.redacting import redacted_text
+
 _UNITS = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000))
-_CONTROL = re.compile(r"(?!\x1b\[(?:[012]|3[123])m)[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_MARK = secrets.token_hex(16)
+_STYLED = re.compile(rf"\x00{_MARK}([0-9]+);")
 _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}
 
 
@@ -26,12 +36,21 @@ def emit(value: Any) -> None:
 
 def say(text: str = "") -> None:
     """A line of data for people on stdout. What a terminal could take for a command is shown as its number."""
-    sys.stdout.write(_safe(text) + "\n")
+    sys.stdout.write(_shown(text) + "\n")
 
 
 def note(text: str) -> None:
     """A line of narration on stderr."""
-    sys.stderr.write(_safe(text) + "\n")
+    sys.stderr.write(_shown(text) + "\n")
+
+
+def blame(program: str, error: BaseException) -> None:
+    """An error on stderr, after the program's name; several problems a line each, and no password."""
+    problems = error.problems if isinstance(error, ConfigError) else [str(error)]
+    if len(problems) > 1:
+        note(f"{program}: {len(problems)} problems:")
+    for problem in problems:
+        note(f"- {redacted_text(problem)}" if len(problems) > 1 else f"{program}: {redacted_text(problem)}")
 
 
 def paint(text: str, style: str, stream: TextIO | None = None) -> str:
@@ -39,18 +58,20 @@ def paint(text: str, style: str, stream: TextIO | None = None) -> str:
     target: TextIO = sys.stdout if stream is None else stream
     if not target.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return text
-    return f"\x1b[{_CODES[style]}m{text}\x1b[0m"
+    return f"\x00{_MARK}{_CODES[style]};{text}\x00{_MARK}0;"
 
 
-def _safe(text: str) -> str:
-    """Without control characters but our own styles: a payload or an error text must not drive the terminal."""
-    shown = _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
-    return shown.encode("utf-8", "backslashreplace").decode()
+def _shown(text: str) -> str:
+    """Escaped, but for our own styles."""
+    parts = _STYLED.split(text)  # text, code, text, code, ...
+    return "".join(f"\x1b[{part}m" if place % 2 else escaped(part) for place, part in enumerate(parts))
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> None:
     """Columns on stdout; `right` names those that are set to the right."""
-    cells = [[one_line(cell) for cell in row] for row in rows]
+    cells = [
+        [cell if _MARK in cell else escaped(one_line(cell)) for cell in row] for row in rows
+    ]  # before their widths are measured
     widths = [max(map(len, column)) for column in zip(head, *cells, strict=True)]
     for number, row in enumerate([head, *cells]):
         placed = [
@@ -63,7 +84,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence
 
 def one_line(text: str, limit: int = 0) -> str:
     """The text on one line, cut to `limit` characters when that is above 0."""
-    flat = " ".join(text.split()) if any(c in text for c in "\n\r\t") else text
+    flat = " ".join(text.split()) if any(c in text for c in "\n\r\t\v\f\x1c\x1d\x1e\x85\u2028\u2029") else text
     return flat if not limit or len(flat) <= limit else flat[: limit - 3] + "..."
 
 

@@ -6,7 +6,8 @@ import click
 
 from wheel_sched.cli.options import Session, json_option, pass_session
 from wheel_sched.cli.output import emit, table
-from wheel_sched.config import NAMES, redacted
+from wheel_sched.config import NAMES
+from wheel_sched.redacting import redacted
 
 
 @click.group(help="Show the settings and where they are from.")

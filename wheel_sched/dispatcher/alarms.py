@@ -7,6 +7,7 @@ hold more of a shard than that. Sans-I/O: now is an argument, in ms of the store
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import NamedTuple
 
 from wheel_sched.dispatcher.batch import Batch
@@ -41,6 +42,7 @@ class Alarms:
         self._wheel: TimingWheel[Alarm] = TimingWheel()
         self._shards: dict[int, TimerTaskEntry[Alarm]] = {}
         self._batches: dict[Batch, TimerTaskEntry[Alarm]] = {}
+        self._troubled: set[Batch] = set()  # out while a turn failed, and given a second chance
 
     def __len__(self) -> int:
         return len(self._shards)
@@ -99,6 +101,17 @@ class Alarms:
     def is_out(self, batch: Batch) -> bool:
         """Whether the batch is not settled yet."""
         return batch in self._batches
+
+    def after_failure(self, known: Set[Batch]) -> list[Batch]:
+        """A turn has failed half-way: the batches that are to be settled again, under their token, of those that
+        nobody has any more. The others are let go of: their items come back when the lease ends."""
+        lost = [batch for batch in self._batches if batch not in known]
+        again = [batch for batch in lost if batch.over and batch not in self._troubled]
+        for batch in lost:
+            if batch not in again:
+                self.done(batch)
+        self._troubled = {batch for batch in self._troubled if batch in self._batches} | {*again}
+        return again
 
     def restart(self, now_ms: int, keep_at_ms: int) -> None:
         """The store's clock jumped: every shard is to be looked at anew, batches at `keep_at_ms`."""

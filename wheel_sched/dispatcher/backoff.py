@@ -14,9 +14,10 @@ from wheel_sched.dispatcher.batch import Answer, Failed
 from wheel_sched.dispatcher.config import DispatcherConfig
 from wheel_sched.dispatcher.statistics import DispatcherStats
 from wheel_sched.errors import Rejected
+from wheel_sched.escaping import logger_of
 from wheel_sched.store.items import Claimed, Dead, Done, Held, Next, Settlement, check_settlement
 
-logger = logging.getLogger("wheel_sched.dispatcher")
+logger = logger_of("wheel_sched.dispatcher")
 
 _REMEMBERED = 100_000
 _UNANSWERED = Failed("no answer from the broker", in_doubt=True)
@@ -55,7 +56,7 @@ class Backoff:
             if problem is None:
                 return answer
             reason = f"the publisher's answer cannot be kept: {problem}"
-            logger.warning("dispatcher.dead: item %.100r of topic %.100r: %.200r", item.id, item.topic, reason)
+            logger.warning("dispatcher.dead: item '%.100s' of topic '%.100s': %.200s", item.id, item.topic, reason)
             return Dead(item.id, reason)
         self._stats.failed += 1
         self._stats.in_doubt += answer.in_doubt
@@ -76,14 +77,16 @@ def _tell(pairs: Sequence[tuple[Claimed, Answer | None]]) -> None:
     again: list[tuple[Claimed, Failed]] = []
     for item, answer in failed:
         if isinstance(answer, Dead) or (isinstance(answer, Failed) and not answer.transient):
-            logger.warning("dispatcher.dead: item %.100r of topic %.100r: %.200r", item.id, item.topic, answer.reason)
+            logger.warning(
+                "dispatcher.dead: item '%.100s' of topic '%.100s': %.200s", item.id, item.topic, answer.reason
+            )
         elif isinstance(answer, Failed):
             again.append((item, answer))
     if again:
         item, first = again[0]
         logger.warning(
-            "dispatcher.not_published: %d of %d items, tried again later; the first: item %.100r of topic %.100r: "
-            "%.200r",
+            "dispatcher.not_published: %d of %d items, tried again later; the first: item '%.100s' of topic '%.100s': "
+            "%.200s",
             *(len(again), len(pairs), item.id, item.topic, first.reason),
         )
 

@@ -18,7 +18,6 @@ Source: Kafka's SystemTimer and its reaper, with a durable purgatory behind it.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
@@ -31,7 +30,7 @@ from wheel_sched.dispatcher.backoff import Backoff
 from wheel_sched.dispatcher.batch import Batch, Failed, Publisher
 from wheel_sched.dispatcher.config import DispatcherConfig
 from wheel_sched.dispatcher.exchange import Asked, Question, ask
-from wheel_sched.dispatcher.listener import Listener
+from wheel_sched.dispatcher.listener import Listeners
 from wheel_sched.dispatcher.pulse import Pulse
 from wheel_sched.dispatcher.push import PushTarget
 from wheel_sched.dispatcher.server_time import ServerTime
@@ -39,12 +38,13 @@ from wheel_sched.dispatcher.statistics import DispatcherStats
 from wheel_sched.dispatcher.waiting import Waiting
 from wheel_sched.dispatcher.workers import Workers
 from wheel_sched.errors import StaleEpoch, StoreError
+from wheel_sched.escaping import logger_of
 from wheel_sched.purgatory import Joined, Purgatory
 from wheel_sched.store.delay_store import DelayStore
 from wheel_sched.store.items import Claim, Claimed, Mark, Outcome, Pushed, Settled, Settlement, Swept, Window
 from wheel_sched.store.operations import Call, ClaimDue, Extend, Look, ReportJump, Settle, Sweep
 
-logger = logging.getLogger("wheel_sched.dispatcher")
+logger = logger_of("wheel_sched.dispatcher")
 
 _OWNER = "wheel-sched-dispatcher"
 
@@ -100,7 +100,7 @@ class Dispatcher:
         self._pulse = Pulse(self._clock)
         self._workers = Workers(publisher, self.config, self._clock, self._pulse, self._returned)
         self._owner = threading.Thread(target=self._own, name=_OWNER, daemon=True)
-        self._listeners: list[Listener] = []
+        self._listeners = Listeners(store.backend, self._mark_heard, self._reconnected, self.config.sweep_ms + 5_000)
         self._state = "new"
         self._state_lock = threading.Lock()
         self._stop_by_ns: int | None = None
@@ -110,11 +110,9 @@ class Dispatcher:
         self._asked_us = 0
 
     def __repr__(self) -> str:
-        stats = self.stats
-        return (
-            f"<Dispatcher {self._state} shards={self.store.shards} in_flight={stats.in_flight} "
-            f"published={stats.published} armed={len(self._alarms)}>"
-        )
+        stats, state = self.stats, f"{self._state} shards={self.store.shards}"
+        numbers = f"in_flight={stats.in_flight} published={stats.published} armed={len(self._alarms)}"
+        return f"<Dispatcher {state} {numbers}>"
 
     def __enter__(self) -> Dispatcher:
         self.start()
@@ -127,15 +125,16 @@ class Dispatcher:
         """What of it a restart would mend, in words: a thread that has ended, or an owner's turn of over a minute."""
         if not self._owner.is_alive():
             return ["its thread has ended"]
-        threads = [*self._workers.threads, *(listener.thread for listener in self._listeners)]
-        ended = [f"{thread.name} has ended" for thread in threads if not thread.is_alive()]
+        threads = (thread for thread in (*self._workers.threads, *self._listeners.threads) if not thread.is_alive())
+        ended = [f"{thread.name} has ended" for thread in threads]
         return ended * (self._state == "running") + self._pulse.stuck(_OWNER)  # in a drain they end
 
     @property
     def ready(self) -> bool:
-        """It runs, has read every shard's window, the store answered its last call, and the publisher returns."""
+        """It runs with all its threads, has read every shard's window, the store answers, and the publisher returns."""
         runs = self._owner.is_alive() and self._state == "running"
-        return runs and not self._unread and not self._store_failures and not self._pulse.stuck()
+        away = self._unread or self._store_failures or self._pulse.waits_for_store() or self._listeners.down
+        return runs and not away and not self._pulse.stuck()
 
     @property
     def purgatory(self) -> Purgatory[Hashable]:
@@ -163,8 +162,7 @@ class Dispatcher:
                 return
             self._state = "stopping"
             self._stop_by_ns = self._clock.monotonic_ns() + int(timeout_s * 1e9)
-        for listener in self._listeners:
-            listener.stop()
+        self._listeners.stop()
         self._note(lambda: None)
         if threading.current_thread() not in (self._owner, *self._workers.threads):
             self._owner.join(timeout_s + 5)
@@ -180,16 +178,25 @@ class Dispatcher:
     # -- the owner
 
     def _own(self) -> None:
+        while self._turn():
+            pass
+        self._workers.stop()
+        self._listeners.stop()
+
+    def _turn(self) -> bool:
+        """One turn; False after the last. After one that failed as nobody foresaw the next comes with a delay."""
         try:
-            while not self._finished():
-                self._step()
-        except Exception:
-            logger.exception("dispatcher.died")
-            raise
-        finally:
-            self._workers.stop()
-            for listener in self._listeners:
-                listener.stop()
+            if self._finished():
+                return False
+            self._step()
+        except BaseException as error:
+            if self._stop_by_ns is not None:
+                logger.exception("dispatcher.stop_failed: what is out comes back when its lease ends")
+                return False
+            self._store_away(error)
+            self._answered += self._alarms.after_failure({*self._ready, *self._answered, *self._waiting.out})
+            self.stats.in_flight = sum(len(batch.items) for batch in self._alarms.batches)
+        return True
 
     def _finished(self) -> bool:
         if self._stop_by_ns is not None and not self._draining:
@@ -271,8 +278,9 @@ class Dispatcher:
         claims = [(call, None) for call in self._claims(free)] if self._stop_by_ns is None else []
         # two messages, for each is a turn of its own at the server, and others wait meanwhile
         asked = [] if ahead is None else [ahead]
-        asked += [ask(self.store, questions, self._local_us()) for questions in (settling, claims) if questions]
-        self._hear(asked)
+        with self._pulse.waiting_for_store():
+            asked += [ask(self.store, questions, self._local_us()) for questions in (settling, claims) if questions]
+            self._hear(asked)
         return bool(asked)
 
     def _give_out(self) -> bool:
@@ -335,8 +343,7 @@ class Dispatcher:
                 if reply.batch is not None:
                     self._answered.append(reply.batch)  # again, under the same token
                 continue
-            jump_us = self._time.observe(answer.now_us, asked.at_us, after_us)
-            if jump_us:
+            if jump_us := self._time.observe(answer.now_us, asked.at_us, after_us):
                 self._jumped(jump_us)
             match answer:
                 case Window():
@@ -357,11 +364,11 @@ class Dispatcher:
                     self._arm(shard, answer.due_head_ms, answer.fly_head_ms)
         return failed
 
-    def _store_away(self, error: Exception) -> None:
+    def _store_away(self, error: BaseException) -> None:
         self.stats.store_errors += 1
         self._store_failures += 1
         if not isinstance(error, StoreError):
-            logger.error("dispatcher.store_refused", exc_info=error)
+            logger.error("dispatcher.turn_failed: it goes on", exc_info=error)
         elif self._store_failures == 1:
             logger.warning("dispatcher.store_away: %s", error)
         # the window is read again at every reconnect
@@ -388,22 +395,15 @@ class Dispatcher:
         self._arm(shard, window.due_head_ms, window.fly_head_ms)
         self._marks[shard] = window.mark
         if len(self._marks) == self.store.shards and not self._listeners:
-            self._listen()
-
-    def _listen(self) -> None:
-        """Start listening when the last marker of every shard is known, so that none is missed."""
-        apart = self.store.backend.cluster  # a cluster's shards cannot be read in one command
-        for marks in [{shard: mark} for shard, mark in self._marks.items()] if apart else [self._marks]:
-            listener = Listener(
-                self.store.backend, dict(marks), self._mark_heard, self._reconnected, self.config.sweep_ms + 5_000
-            )
-            listener.start()
-            self._listeners.append(listener)
+            self._listeners.start(self._marks)
 
     def _mark_heard(self, shard: int, mark: Mark) -> None:
         def arm() -> None:
             self.stats.marks += 1
-            self._arm(shard, mark.due_ms, None, keep=True)
+            if mark.due_ms is None:
+                self._unread.add(shard)
+            else:
+                self._arm(shard, mark.due_ms, None, keep=True)
 
         self._note(arm)
 

@@ -3,21 +3,29 @@
 Its blocking read is only a signal, never a timer: a blocked client is woken up to 100 ms late by an otherwise quiet
 server. It has a connection of its own, whose socket waits longer than the read. Markers are durable: what was written
 while the connection was down is read after it is up again.
+
+Whatever goes wrong, the thread does not end: it logs what it did not expect and begins anew, with a growing delay.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from wheel_sched.errors import StoreError
+from wheel_sched.escaping import logger_of
 from wheel_sched.store.delay_store import Backend
 from wheel_sched.store.items import Mark
+
+logger = logger_of("wheel_sched.dispatcher")
 
 RECONNECT_S = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 STOP_POLL_S = 0.02
 STOP_TRIES = 100  # 2 s; only a backend that cannot be interrupted needs them
+
+Heard = Callable[[int, Mark], None]
+Reconnected = Callable[[Sequence[int]], None]
 
 
 class Listener:
@@ -32,12 +40,7 @@ class Listener:
     """
 
     def __init__(
-        self,
-        backend: Backend,
-        marks: dict[int, bytes],
-        heard: Callable[[int, Mark], None],
-        reconnected: Callable[[Sequence[int]], None],
-        block_ms: int,
+        self, backend: Backend, marks: dict[int, bytes], heard: Heard, reconnected: Reconnected, block_ms: int
     ) -> None:
         self._backend = backend
         self._marks = marks
@@ -46,6 +49,7 @@ class Listener:
         self._block_ms = block_ms
         self._stopping = threading.Event()
         self._waiter: Any = None
+        self.down = False  # it has failed, and waits until it begins anew
         self.thread = threading.Thread(target=self._listen, name="wheel-sched-listener", daemon=True)
 
     def start(self) -> None:
@@ -59,13 +63,17 @@ class Listener:
                     self._waiter = self._backend.waiter(next(iter(self._marks)), self._block_ms)
                     if failures:
                         self._reconnected(list(self._marks))
+                    self.down = False
                 for shard, mark in self._backend.wait_for_mark(self._waiter, self._marks, self._block_ms).items():
                     self._marks[shard] = mark.id
                     self._heard(shard, mark)
                 failures = 0
-            except (StoreError, OSError, ValueError):  # ValueError: the waiter was closed under the read
+            except BaseException as error:
                 if self._stopping.is_set():
                     break
+                self.down = True
+                if not isinstance(error, StoreError | OSError | ValueError):  # ValueError: the waiter was closed
+                    logger.exception("dispatcher.listener_failed: it begins anew")
                 self._drop_waiter()
                 self._stopping.wait(RECONNECT_S[min(failures, len(RECONNECT_S) - 1)])
                 failures += 1
@@ -86,3 +94,41 @@ class Listener:
             if not self.thread.is_alive() or self.thread is threading.current_thread():
                 return
             self.thread.join(STOP_POLL_S)
+
+
+class Listeners:
+    """All listeners of a dispatcher: one, or one a shard in a cluster, whose shards cannot be read in one command.
+
+    Args:
+        backend, heard, reconnected, block_ms: see `Listener`.
+    """
+
+    def __init__(self, backend: Backend, heard: Heard, reconnected: Reconnected, block_ms: int) -> None:
+        self._backend = backend
+        self._heard = heard
+        self._reconnected = reconnected
+        self._block_ms = block_ms
+        self._all: list[Listener] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._all)
+
+    @property
+    def threads(self) -> list[threading.Thread]:
+        return [listener.thread for listener in self._all]
+
+    @property
+    def down(self) -> bool:
+        """Whether one of them does not listen now."""
+        return any(listener.down or not listener.thread.is_alive() for listener in self._all)
+
+    def start(self, marks: Mapping[int, bytes]) -> None:
+        """Begin, knowing the last marker of every shard, so that none is missed."""
+        for part in [{shard: mark} for shard, mark in marks.items()] if self._backend.cluster else [dict(marks)]:
+            listener = Listener(self._backend, part, self._heard, self._reconnected, self._block_ms)
+            listener.start()
+            self._all.append(listener)
+
+    def stop(self) -> None:
+        for listener in self._all:
+            listener.stop()

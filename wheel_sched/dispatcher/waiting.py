@@ -84,6 +84,11 @@ class Waiting:
         self._brimful: set[int] = set()  # shards in which more was due than their last claim brought
         self._drain: DelayedJoin[Batch] | None = None
 
+    @property
+    def out(self) -> list[Batch]:
+        """The batches whose answers are waited for."""
+        return list(self._out)
+
     def watch(self, batch: Batch) -> None:
         """A batch goes out, or has been answered already."""
         answers = BatchAnswers(batch, self._over, self._publish_timeout_ms)

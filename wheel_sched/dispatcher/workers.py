@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import queue
 import threading
 from collections.abc import Callable
@@ -11,9 +10,10 @@ from wheel_sched.clock import Clock
 from wheel_sched.dispatcher.batch import Answer, Batch, Failed, Publisher
 from wheel_sched.dispatcher.config import DispatcherConfig
 from wheel_sched.dispatcher.pulse import STUCK_AFTER_MS, Pulse
+from wheel_sched.escaping import logger_of
 from wheel_sched.store.items import Refused
 
-logger = logging.getLogger("wheel_sched.dispatcher")
+logger = logger_of("wheel_sched.dispatcher")
 
 
 class Workers:
@@ -77,7 +77,7 @@ class Workers:
         """Ask the publisher about an item the server could not push; in the caller's thread."""
         try:
             return self._publisher.refuse(refused.item, refused.reason)
-        except Exception as error:
+        except BaseException as error:
             logger.exception("dispatcher.refuse_failed")
             return Failed(f"{refused.reason}; and the publisher did not say what to do: {error!r}")
 
@@ -89,9 +89,12 @@ class Workers:
     def _publish(self, lane: queue.SimpleQueue[Batch | None]) -> None:
         name = threading.current_thread().name
         while (batch := lane.get()) is not None:
-            self._pulse.beat(name, self._patience_ms)
-            self._attend(batch)
-            self._pulse.rest(name)
+            try:
+                self._pulse.beat(name, self._patience_ms)
+                self._attend(batch)
+                self._pulse.rest(name)
+            except BaseException:  # the batch is in doubt at its time limit; the next one finds a publisher
+                logger.exception("dispatcher.publisher_failed: it goes on")
 
     def _attend(self, batch: Batch) -> None:
         try:
@@ -101,6 +104,6 @@ class Workers:
                     return
             else:  # this process was stopped, or the store was away: others may have the batch by now
                 batch.answers = [Failed("its lease had run out before it was published")] * len(batch.items)
-        except Exception as error:
+        except BaseException as error:  # SystemExit too: a publisher ends no thread of ours
             logger.exception("dispatcher.publish_failed", extra={"items": len(batch.items), "error": repr(error)})
         self._returned(batch)

@@ -7,12 +7,11 @@ none. Needs the extra `metrics`.
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from http import HTTPStatus
 from importlib.metadata import version
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -22,6 +21,8 @@ from prometheus_client.registry import Collector
 from wheel_sched.dispatcher import DispatcherStats
 from wheel_sched.dispatcher.statistics import LATENESS_BUCKETS_MS
 from wheel_sched.errors import WheelSchedError
+from wheel_sched.escaping import logger_of
+from wheel_sched.observability.bounded import Bounded
 from wheel_sched.observability.endpoint import Page, Reply
 from wheel_sched.observability.histogram import cumulated
 from wheel_sched.observability.purgatories import of_purgatories
@@ -31,7 +32,9 @@ from wheel_sched.store.flow_control import FlowControl
 from wheel_sched.store.key_gates import KeyGates
 from wheel_sched.store.operations.flow import Flow
 
-logger = logging.getLogger("wheel_sched.observability")
+logger = logger_of("wheel_sched.observability")
+
+STORE_S = 2.0  # a store that takes longer does not answer: the page says so, and all else it knows
 
 _COUNTERS = {
     "published": "Items handed over and settled.",
@@ -64,7 +67,8 @@ class MetricsCollector(Collector):
 
     Args:
         dispatchers: name, which becomes the label `dispatcher`, to a dispatcher or a service.
-        store: asked once per scrape, three commands a shard. Defaults to None: nothing is told of it.
+        store: asked once per scrape, three commands a shard, and not waited for longer than two seconds: then
+            `wheel_sched_store_up` is 0. Defaults to None: nothing is told of it.
         purgatories: name, which becomes the label `purgatory`, to a purgatory; a dispatcher's own is its `purgatory`.
             Defaults to none.
 
@@ -78,7 +82,7 @@ class MetricsCollector(Collector):
         purgatories: Mapping[str, Purgatory[Any]] | None = None,
     ) -> None:
         self._dispatchers = dict(dispatchers)
-        self._store = store
+        self._store = None if store is None else Bounded(lambda: _asked(store), STORE_S)
         self._purgatories = dict(purgatories or {})
 
     def collect(self) -> Iterator[Metric]:
@@ -110,22 +114,35 @@ class MetricsCollector(Collector):
         yield in_flight
         yield lateness
 
-    def _of_store(self, store: DelayStore) -> Iterator[Metric]:
+    def _of_store(self, store: Bounded[_Asked]) -> Iterator[Metric]:
         up = GaugeMetricFamily("wheel_sched_store_up", "1 when the store answered this scrape.")
         try:
-            counts = store.counts()
-            closed, parked = KeyGates(store).counts(counts.topics)
-            flows = FlowControl(store).flows()
-        except WheelSchedError as error:
+            asked = store.answer()
+        except (WheelSchedError, TimeoutError) as error:
             logger.info("metrics.store_away: %s", error)
             up.add_metric([], 0)
             yield up
             return
         up.add_metric([], 1)
         yield up
-        yield from _of_counts(counts)
-        yield from _of_keys(closed, parked)
-        yield from _of_flows(flows)
+        yield from _of_counts(asked.counts)
+        yield from _of_keys(asked.closed, asked.parked)
+        yield from _of_flows(asked.flows)
+
+
+class _Asked(NamedTuple):
+    """What the store said."""
+
+    counts: Counts
+    closed: int
+    parked: Mapping[str, int]
+    flows: Sequence[Flow]
+
+
+def _asked(store: DelayStore) -> _Asked:
+    counts = store.counts()
+    closed, parked = KeyGates(store).counts(counts.topics)
+    return _Asked(counts, closed, parked, FlowControl(store).flows())
 
 
 def _of_counts(counts: Counts) -> Iterator[Metric]:

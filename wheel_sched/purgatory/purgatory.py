@@ -13,19 +13,19 @@ Cost. Watching takes a dict operation per key and one schedule, completing a dic
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Final, Generic, Self, TypeVar
 
 from wheel_sched.clock import Clock, SystemClock
 from wheel_sched.errors import Rejected
+from wheel_sched.escaping import logger_of
 from wheel_sched.purgatory.operation import _TAKEN, _TRYING, Completion, DelayedOperation
 from wheel_sched.purgatory.reaper import Reaper
 from wheel_sched.purgatory.statistics import Lateness, PurgatoryStats, Tally, bucketed
 from wheel_sched.purgatory.timing import Handle, Timer
 from wheel_sched.purgatory.watchers import WatcherLists
 
-logger = logging.getLogger("wheel_sched.purgatory")
+logger = logger_of("wheel_sched.purgatory")
 
 K = TypeVar("K", bound=Hashable)
 

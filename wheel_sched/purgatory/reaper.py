@@ -12,7 +12,6 @@ survive a fork: a child makes its own.
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
 from collections.abc import Callable
@@ -20,10 +19,11 @@ from typing import Any, Final
 
 from wheel_sched.clock import Clock, SystemClock
 from wheel_sched.errors import Rejected
+from wheel_sched.escaping import logger_of
 from wheel_sched.purgatory.operation import Lock
 from wheel_sched.wheel import CORE, TimerTaskEntry, TimingWheel
 
-logger = logging.getLogger("wheel_sched.purgatory")
+logger = logger_of("wheel_sched.purgatory")
 
 Callback = Callable[[], object]
 

@@ -29,6 +29,7 @@ from wheel_sched.store.items import MAX_BATCH, STATES, Counts, Found, State
 from wheel_sched.store.operations import Call
 
 FORMAT = 1
+_FOOTER_BYTES = 4_096
 MAX_PASSES = 5  # an item that dodges five passes over the whole store moves faster than it can be read
 _CLAIM = re.compile(r"(!?)\d+:(\d+):[r-]:")
 
@@ -61,28 +62,80 @@ class BackupFile:
 
 
 def write_backup(
-    store: DelayStore, path: str | os.PathLike[str], *, namespace: str, progress: Progress | None = None
+    store: DelayStore,
+    path: str | os.PathLike[str],
+    *,
+    namespace: str,
+    replace: bool = False,
+    progress: Progress | None = None,
 ) -> BackupFile:
-    """Write the whole namespace to `path`, replacing what is there when all is written.
+    """Write the whole namespace to `path`, readable by its owner alone; it appears there when all is written.
+
+    Args:
+        store: the namespace, open.
+        path: of the file.
+        namespace: its name, for whoever reads the file.
+        replace: whether a file that is there may be replaced; a backup with items is not by an empty one. Defaults to
+            False.
+        progress: called with how many items were written so far.
 
     Raises:
+        FileExistsError: there is a file that is not to be replaced; it stays as it is.
         StoreError, OSError: nothing stands under `path` that did not before.
     """
     target = Path(path)
     if not target.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, "there is no such folder; nothing was written", str(target.parent))
+    if target.exists() and not replace:
+        raise _exists(target)
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
-        with part.open("xb") as file:
+        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             written = _Writer(store, file, progress or (lambda _: None)).write(namespace)
             file.flush()
             os.fsync(file.fileno())
-        part.replace(target)
+        if replace:
+            if not written.items and _items_in(target):
+                text = "it holds a backup with items, and the namespace is empty; remove it yourself, if that is meant"
+                raise FileExistsError(errno.EEXIST, f"{text}; nothing was replaced", str(target))
+            part.replace(target)
+        else:
+            _put(part, target)
     except BaseException:
         with contextlib.suppress(OSError):
             part.unlink()
         raise
     return written
+
+
+def _exists(target: Path) -> FileExistsError:
+    return FileExistsError(errno.EEXIST, "there is such a file; nothing was written, it stays as it is", str(target))
+
+
+def _put(part: Path, target: Path) -> None:
+    """Give the file its name, unless another file has got it meanwhile."""
+    try:
+        os.link(part, target)
+    except FileExistsError:
+        raise _exists(target) from None
+    except OSError:  # a file system without links
+        if target.exists():
+            raise _exists(target) from None
+        part.replace(target)
+    else:
+        part.unlink()
+
+
+def _items_in(path: Path) -> int:
+    """How many items the backup there says it holds; 0 for what is none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - _FOOTER_BYTES))
+            footer = json.loads(file.read().rstrip(b"\n").rpartition(b"\n")[2])
+        return int(footer["items"])
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return 0
 
 
 class _Writer:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from wheel_sched.errors import ConfigError
+from wheel_sched.redacting import redacted
 from wheel_sched.store.async_delay_store import AsyncDelayStore
 from wheel_sched.store.delay_store import Backend, DelayStore
 
@@ -90,7 +91,8 @@ def _backend(
     if target.startswith(_SCHEMES):
         return RedisBackend(client_for(target), dialect, owns_client=True)
     raise ConfigError(
-        f"expected the store to be redis://..., rediss://..., unix://..., embedded:FOLDER or memory:, got: {target!r}"
+        "expected the store to be redis://..., rediss://..., unix://..., embedded:FOLDER or memory:, got: "
+        f"{redacted(target)!r}"
     )
 
 
@@ -115,7 +117,7 @@ async def open_async_store(
     if isinstance(target, str):
         if not target.startswith(_SCHEMES):
             raise ConfigError(
-                f"expected an asyncio store to be redis://..., rediss://... or unix://..., got: {target!r}"
+                f"expected an asyncio store to be redis://..., rediss://... or unix://..., got: {redacted(target)!r}"
             )
         backend = AsyncRedisBackend(async_client_for(target), dialect, owns_client=True)
     else:

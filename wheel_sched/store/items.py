@@ -388,10 +388,10 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A shard's wake-up marker: its id, and the due of the earlier head that arrived."""
+    """A shard's wake-up marker: its id, and the due of the earlier head that arrived; None: it does not say."""
 
     id: bytes
-    due_ms: int
+    due_ms: int | None
 
 
 @dataclass(slots=True)

@@ -67,6 +67,8 @@ def _parsed(raw: bytes, path: object) -> dict[str, Any]:
         line = json.loads(raw)
     except ValueError as error:
         raise BadBackup(f"{path} has a line that is no JSON ({error}); nothing was restored") from error
+    except RecursionError:
+        raise BadBackup(f"{path} has a line that is nested too deeply; nothing was restored") from None
     if not isinstance(line, dict):
         raise BadBackup(f"{path} is not a backup of wheel-sched; nothing was restored")
     return line

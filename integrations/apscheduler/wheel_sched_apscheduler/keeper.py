@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from wheel_sched.dispatcher.listener import Listener
 from wheel_sched.errors import StoreError
+from wheel_sched.escaping import logger_of
 from wheel_sched.store import DelayStore
 
 LINGER_S = 0.01  # what has ended waits so long for company, or for the scheduler's next pass
@@ -23,7 +24,7 @@ OPEN_AGAIN_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)  # between two tries to open the s
 TRIES_AT_END = 3
 PATIENCE_S = 5.0  # how long `stop` waits for the last words
 
-logger = logging.getLogger("wheel_sched.apscheduler")
+logger = logger_of("wheel_sched.apscheduler")
 
 
 class Keeper:
@@ -80,7 +81,7 @@ class Keeper:
         self._listener = Listener(
             store.backend,
             marks,
-            lambda _, mark: heard(mark.due_ms),
+            lambda _, mark: heard(mark.due_ms or 0),  # one that does not say: look
             lambda _: heard(0),  # the connection was lost: look whether something was missed
             BLOCK_MS,
         )

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from typing import Any
 
 from wheel_sched.errors import NamespaceMismatch, StoreError
+from wheel_sched.escaping import logger_of
 from wheel_sched.store import DelayStore
 from wheel_sched.store.operations import Call
 
-logger = logging.getLogger("wheel_sched.apscheduler")
+logger = logger_of("wheel_sched.apscheduler")
 
 
 def _says_absent(answer: Any) -> bool:

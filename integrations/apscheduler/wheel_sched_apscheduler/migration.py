@@ -20,6 +20,7 @@ from apscheduler.job import Job
 from apscheduler.util import ref_to_obj
 
 from wheel_sched.errors import ConfigError, StoreError, StoreUnavailable, WheelSchedError
+from wheel_sched.redacting import redacted
 from wheel_sched_apscheduler.codec import JobCodec
 from wheel_sched_apscheduler.redis_store import RedisWheelJobStore
 
@@ -109,10 +110,7 @@ class StockRedis:
     def __init__(self, url: str, jobs_key: str, run_times_key: str) -> None:
         from wheel_sched.store.redis.backend import client_for
 
-        try:
-            self._client: Any = client_for(url)
-        except ValueError as error:
-            raise ConfigError(f"expected a Redis URL, got one that is none: {error}") from error
+        self._client: Any = client_for(url)
         self._jobs_key, self._run_times_key = jobs_key, run_times_key
 
     def rows(self) -> Iterator[tuple[str, bytes]]:
@@ -141,8 +139,8 @@ class StockSql:
         self._sql: Any = sql
         try:
             self._engine: Any = sql.create_engine(url)
-        except (ArgumentError, NoSuchModuleError) as error:
-            raise ConfigError(f"expected redis://... or an SQLAlchemy URL, got: {error}") from error
+        except (ArgumentError, NoSuchModuleError, ValueError, TypeError):  # what they say may quote the password
+            raise ConfigError(f"expected redis://... or an SQLAlchemy URL, got: {redacted(url)!r}") from None
         self._table: Any = sql.Table(
             table,
             sql.MetaData(),

@@ -10,7 +10,6 @@ Owner: one thread at a time.
 from __future__ import annotations
 
 import contextlib
-import logging
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,11 +18,12 @@ from kombu.common import maybe_declare
 from kombu.exceptions import OperationalError
 
 from wheel_sched.dispatcher import Failed
+from wheel_sched.escaping import logger_of
 from wheel_sched_celery.dispatch_mark import marked
 from wheel_sched_celery.entities import entity_of
 from wheel_sched_celery.held_task import HeldTask
 
-logger = logging.getLogger("wheel_sched.celery")
+logger = logger_of("wheel_sched.celery")
 
 CONFIRM_S = 20.0  # until what is unconfirmed is in doubt; below a dispatcher's own timeout
 CONNECT_S = 5.0

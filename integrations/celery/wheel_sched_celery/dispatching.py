@@ -9,7 +9,6 @@ Threads: `start` and `stop` from the worker's main thread; one thread opens the 
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 from typing import Any
 
@@ -18,12 +17,13 @@ from kombu.exceptions import OperationalError
 
 from wheel_sched.dispatcher import Dispatcher, DispatcherConfig, PushTarget
 from wheel_sched.errors import StoreUnavailable, WheelSchedError
+from wheel_sched.escaping import logger_of
 from wheel_sched_celery.fleet import RELEASE
 from wheel_sched_celery.preloading import preload
 from wheel_sched_celery.publishing import TaskPublisher
 from wheel_sched_celery.wheel import Wheel, wheel_of
 
-logger = logging.getLogger("wheel_sched.celery")
+logger = logger_of("wheel_sched.celery")
 
 RETRY_S = (0.2, 0.5, 1.0, 2.0)
 LEASE_MS = 5_000  # so late is what a worker was publishing when it died

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from typing import Any
 
 from wheel_sched.dispatcher import Answer, Batch, Failed
 from wheel_sched.errors import Rejected
+from wheel_sched.escaping import logger_of
 from wheel_sched.store.items import Claimed, Done, Next
 from wheel_sched_celery.broker_line import BrokerLine
 from wheel_sched_celery.held_task import HeldTask, decode
 from wheel_sched_celery.redis_queue import RedisQueue
 
-logger = logging.getLogger("wheel_sched.celery")
+logger = logger_of("wheel_sched.celery")
 
 
 class TaskPublisher:

@@ -12,7 +12,6 @@ revoked by another thread, since results, chords and store may take their time.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -24,6 +23,7 @@ from celery.worker.control import Panel
 from kombu.utils.functional import maybe_list
 
 from wheel_sched.errors import Rejected, WheelSchedError
+from wheel_sched.escaping import logger_of
 from wheel_sched.store.delay_store import DelayStore
 from wheel_sched.store.items import Found
 from wheel_sched_celery.due import iso_of
@@ -35,7 +35,7 @@ from wheel_sched_celery.revoking import Announcer
 from wheel_sched_celery.stock_request import Unreadable, request_of
 from wheel_sched_celery.wheel import wheel_of
 
-logger = logging.getLogger("wheel_sched.celery")
+logger = logger_of("wheel_sched.celery")
 
 LIMIT = 1_000  # rows of held tasks in one reply; `celery wheel list` pages through all of them
 LIMIT_BYTES = 8 * 1024 * 1024  # of their messages

@@ -9,15 +9,15 @@ Threads: one at a time.
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 from celery import signals
 
+from wheel_sched.escaping import logger_of
 from wheel_sched_celery.held_task import HeldTask
 from wheel_sched_celery.stock_request import Unreadable, context_of, request_of
 
-logger = logging.getLogger("wheel_sched.celery")
+logger = logger_of("wheel_sched.celery")
 
 REASON = "revoked"
 CONNECT_S = 5.0

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from difflib import get_close_matches
 from typing import Any, Final
@@ -57,7 +57,7 @@ class WheelSettings:
         drain_timeout: how long a stopping worker waits for what its dispatcher is publishing. Defaults to 10 s.
     """
 
-    url: Any = None
+    url: Any = field(default=None, repr=False)  # it may hold a password
     horizon: int | None = HORIZON_MS
     namespace: str = "celery"
     shards: int = 1

@@ -9,7 +9,6 @@ Threads: any; one of its own.
 
 from __future__ import annotations
 
-import logging
 import queue
 import threading
 import time
@@ -18,8 +17,9 @@ from concurrent.futures import Future
 from typing import Any, Final, TypeVar
 
 from wheel_sched.errors import StoreUnavailable
+from wheel_sched.escaping import logger_of
 
-logger = logging.getLogger("wheel_sched.celery")
+logger = logger_of("wheel_sched.celery")
 
 T = TypeVar("T")
 

@@ -18,7 +18,6 @@ Threads: the consumer's, but for what is marked as the store's thread.
 from __future__ import annotations
 
 import inspect
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -32,6 +31,7 @@ from kombu.utils.functional import maybe_list
 
 from wheel_sched.dispatcher.server_time import ServerTime
 from wheel_sched.errors import WheelSchedError
+from wheel_sched.escaping import logger_of
 from wheel_sched_celery.dispatch_mark import is_marked
 from wheel_sched_celery.due import instant_ms, iso_of
 from wheel_sched_celery.entities import values_of
@@ -41,7 +41,7 @@ from wheel_sched_celery.preloading import preload
 from wheel_sched_celery.recording import eta_of
 from wheel_sched_celery.wheel import Wheel, wheel_of
 
-logger = logging.getLogger("wheel_sched.celery")
+logger = logger_of("wheel_sched.celery")
 
 ASK_AGAIN_S = 5.0  # clocks drift by up to 0.1 ms a second; and the quickest of several replies tells the time best
 LOOK_S = 0.02  # so often, while the store's thread is at it, a loop looks that no thread can wake (kombu before 5.7)

@@ -9,7 +9,6 @@ Threads: any.
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import threading
 import time
@@ -20,6 +19,7 @@ from typing import Any, TypeVar
 from kombu.exceptions import OperationalError
 
 from wheel_sched.errors import Rejected, StoreError, StoreUnavailable, WheelSchedError
+from wheel_sched.escaping import logger_of
 from wheel_sched.store.connect import open_store
 from wheel_sched.store.delay_store import DelayStore, values_of
 from wheel_sched.store.items import Item, Outcome
@@ -30,7 +30,7 @@ from wheel_sched_celery.redis_queue import RedisQueue
 from wheel_sched_celery.settings import WheelSettings, load_settings
 from wheel_sched_celery.store_thread import StoreThread
 
-logger = logging.getLogger("wheel_sched.celery")
+logger = logger_of("wheel_sched.celery")
 
 T = TypeVar("T")
 

@@ -15,6 +15,8 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal
 
+from confluent_kafka import TopicPartition
+
 from retry_topic.brokers.kafka.client_settings import checked_member, milliseconds, ours, refusals, taken
 from retry_topic.brokers.kafka.consumer import KafkaConsumer
 from retry_topic.brokers.kafka.groups import Groups
@@ -228,6 +230,17 @@ class KafkaBroker:
     def topics(self) -> dict[str, int]:
         """The cluster's topics, without its own, and how many offsets each spans (markers of transactions count)."""
         return self.topology.lengths()
+
+    def reads(self, group: str, topic: str) -> bool:
+        """Whether `group` reads `topic`: it has committed offsets there, or has a member that was given some of it.
+
+        Raises:
+            BrokerError: the cluster does not answer, or does not tell.
+        """
+        numbers = range(self.topology.partitions(topic))
+        if self.groups.committed(group, [TopicPartition(topic, number) for number in numbers]):
+            return True
+        return bool(numbers) and topic in self.groups.assigned(group, self.topology.admin)
 
     def close(self) -> None:
         """Close consumers and give what is on its way two seconds. Idempotent."""

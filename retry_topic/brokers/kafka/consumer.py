@@ -13,7 +13,6 @@ keep the partitions, and tell nobody. A lost partition's deliveries are dead: se
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 import time
 from collections import deque
@@ -32,8 +31,9 @@ from retry_topic.brokers.kafka.valve import Valve
 from retry_topic.brokers.protocol import Delivery, InDoubt, PublishFailure
 from retry_topic.message import Message
 from wheel_sched.errors import BrokerError, BrokerUnavailable
+from wheel_sched.escaping import logger_of
 
-logger = logging.getLogger("retry_topic.kafka")
+logger = logger_of("retry_topic.kafka")
 
 _AT_ONCE = 100  # taken from the client before it is seen how large they are
 _TURN_S = 0.05  # how soon the polling thread sees what others want of it when it has nothing out

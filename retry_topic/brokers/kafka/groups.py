@@ -55,6 +55,23 @@ class Groups:
         """The offsets of `places`, by topic and partition."""
         return {(place.topic, place.partition): place.offset for place in self.places(group, places)}
 
+    def assigned(self, group: str, admin: Any) -> set[str]:
+        """The topics of which members of a group have partitions now.
+
+        Args:
+            group: its name.
+            admin: an admin client of the cluster.
+
+        Raises:
+            BrokerError: the cluster does not answer, or does not tell.
+        """
+        try:
+            (asked,) = admin.describe_consumer_groups([group], request_timeout=_CALL_S).values()
+            members = asked.result(_CALL_S).members
+        except (KafkaException, TimeoutError) as error:
+            raise broker_error(error, f"the members of group {group!r} could not be read") from error
+        return {place.topic for member in members for place in member.assignment.topic_partitions}
+
     def put(self, group: str, places: Sequence[TopicPartition]) -> None:
         """Commit offsets for a group that has no members.
 

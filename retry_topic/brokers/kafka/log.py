@@ -16,7 +16,6 @@ Kafka's own account of who may commit is so not needed for exactness; the store'
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 import time
 from collections import deque
@@ -35,8 +34,9 @@ from retry_topic.brokers.kafka.topology import Topology
 from retry_topic.brokers.protocol import Delivery, PositionsOf, Slice
 from retry_topic.names import source_of
 from wheel_sched.errors import BrokerError, BrokerUnavailable
+from wheel_sched.escaping import logger_of
 
-logger = logging.getLogger("retry_topic.kafka")
+logger = logger_of("retry_topic.kafka")
 
 _FULL, _LOW = 4_000, 1_000  # records in the buffers at which fetching pauses, and goes on
 _AT_ONCE, _PARTS = 500, 4  # taken from the client before it is seen how large they are, and how often at a time

@@ -12,7 +12,6 @@ in a thread beside. Any thread.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Iterable, Mapping
@@ -21,8 +20,9 @@ from dataclasses import dataclass
 from retry_topic.brokers.kafka.topology import Topology
 from retry_topic.message import Message
 from wheel_sched.errors import BrokerError
+from wheel_sched.escaping import logger_of
 
-logger = logging.getLogger("retry_topic.kafka")
+logger = logger_of("retry_topic.kafka")
 
 _AGAIN_S = 60.0
 _BOUNDS = ("message.timestamp.before.max.ms", "message.timestamp.difference.max.ms")  # since 3.6, and before

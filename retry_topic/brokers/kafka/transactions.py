@@ -15,7 +15,6 @@ Source: KIP-98 (transactions), KIP-447 (offsets with group metadata).
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
@@ -38,8 +37,9 @@ from retry_topic.brokers.kafka.producing import produce
 from retry_topic.brokers.protocol import Fenced, InDoubt, PublishFailure
 from retry_topic.message import Message
 from wheel_sched.errors import BrokerUnavailable
+from wheel_sched.escaping import logger_of
 
-logger = logging.getLogger("retry_topic.kafka")
+logger = logger_of("retry_topic.kafka")
 
 _FENCED = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH})
 _COMMIT = "commit_transaction"

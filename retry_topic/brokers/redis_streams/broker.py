@@ -122,6 +122,27 @@ class RedisStreamsBroker:
         stream = self.stream_key(topic)
         return self._connections.repeatable(stream, lambda client: backlog(client, stream, topic, group))
 
+    def reads(self, group: str, topic: str) -> bool:
+        """Whether `group` reads `topic`: it is registered as a topic, and its stream has that group.
+
+        Raises:
+            BrokerError: the server could not answer.
+        """
+        if topic_problem(topic):
+            return False
+        registry, stream = self._publisher.registry, self.stream_key(topic)
+        if not self._connections.repeatable(registry, lambda client: client.sismember(registry, topic)):
+            return False
+
+        def names(client: redis.Redis) -> list[Any]:
+            found: Any = client.execute_command("TYPE", stream)
+            if found not in (b"stream", "stream"):
+                return []
+            groups: Any = client.xinfo_groups(stream)
+            return [row["name"] for row in groups]
+
+        return group.encode() in self._connections.repeatable(stream, names)
+
     def server_identity(self) -> tuple[str, int] | None:
         """(run id, database) of a standalone server; None for a Cluster or when the server does not tell.
 
@@ -158,7 +179,12 @@ class RedisStreamsBroker:
             pipeline = client.pipeline(transaction=False)
             pipeline.exists(stream)
             pipeline.xlen(stream)
-            exists, length = pipeline.execute()
+            exists, length = pipeline.execute(raise_on_error=False)
+            if isinstance(length, ResponseError) and faults.code(length) == "WRONGTYPE":
+                return 0, 0  # a key of another type is no topic, and must not hide the others
+            for reply in (exists, length):
+                if isinstance(reply, Exception):
+                    raise reply
             return exists, length
 
         exists, length = self._connections.repeatable(stream, ask)

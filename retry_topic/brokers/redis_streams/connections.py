@@ -25,6 +25,7 @@ from redis.sentinel import SentinelConnectionPool
 
 from retry_topic.brokers.redis_streams import faults
 from wheel_sched.errors import BrokerUnavailable, ConfigError
+from wheel_sched.redacting import redacted
 
 T = TypeVar("T")
 
@@ -43,10 +44,13 @@ class Connections:
     def __init__(self, client_or_url: redis.Redis | RedisCluster | str) -> None:
         self._owned = isinstance(client_or_url, str)
         if isinstance(client_or_url, str):
+            url = client_or_url
             try:
-                client_or_url = redis.Redis.from_url(client_or_url)
-            except ValueError as error:
-                raise ConfigError(f"expected client_or_url to be a Redis URL: {error}") from error
+                client_or_url = redis.Redis.from_url(url)
+            except (ValueError, TypeError):  # what it says may quote the password
+                raise ConfigError(
+                    f"expected client_or_url to be a Redis URL, got: {redacted(url)!r}; nothing was opened"
+                ) from None
         if not isinstance(client_or_url, redis.Redis | RedisCluster):
             raise ConfigError(
                 f"expected client_or_url to be a redis.Redis, a RedisCluster or a URL, got: {client_or_url!r}"

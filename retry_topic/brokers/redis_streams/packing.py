@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
     from retry_topic.message import Message
 
+STORE_KEY = re.compile(r"\{[^{}]*:[0-9]+\}:")  # how every key of a delay store begins
 REGISTRY = "topics"  # the key of the set of known topics, which therefore is no name for one
 MAX_FIELDS = 3_500  # fields and values of one entry: a script unpacks at most about 8,000 arguments
 MAX_BYTES = 512 * 1024 * 1024  # proto-max-bulk-len: the server hangs up on more, and would on every repetition
@@ -36,6 +38,8 @@ def topic_problem(topic: str) -> str | None:
     """Why `topic` cannot be the name of a topic, if so."""
     if not isinstance(topic, str) or not topic or topic == REGISTRY:
         return f"expected topic to be a non-empty name other than {REGISTRY!r} (the registry of topics), got: {topic!r}"
+    if STORE_KEY.match(topic):
+        return f"expected topic to be no name of a delay store's keys ({{namespace:shard}}:...), got: {topic!r}"
     try:
         topic.encode()
     except UnicodeEncodeError:

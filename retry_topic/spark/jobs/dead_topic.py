@@ -8,14 +8,14 @@ failed one has not sent, however it is cut.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from retry_topic.dead_letters import reborn_state
 from retry_topic.headers import read, write
 from retry_topic.loop_guard import MAX_REPLAYS
-from retry_topic.names import redelivery_topic_of
+from retry_topic.names import dead_topic_of, redelivery_topic_of
 from retry_topic.spark.faults import plain_errors
 from retry_topic.spark.jobs.dlq import Replay, repaired, samples_of
 from wheel_sched.errors import ConfigError, Rejected
@@ -68,6 +68,7 @@ def replay_topic(
     topic: str,
     *,
     to: str = "origin",
+    origins: Sequence[str] = (),
     repair: str | None = None,
     max_replays: int = MAX_REPLAYS,
     dry_run: bool = False,
@@ -80,12 +81,15 @@ def replay_topic(
         topic: the dead topic they lie in.
         to: "origin", where each first failed; "group", the redelivery topic of its consumer group; or a topic.
             Defaults to "origin".
+        origins: further topics that letters may go to by what their headers say. Defaults to none: those that the
+            group reads whose dead topic it is (`<group>.dead`), and its redelivery topic.
         repair: SQL for the new payload, see `replay`.
         max_replays: the loop guard, by the letter's headers. Defaults to 3.
         dry_run: change nothing, count. Defaults to False.
 
     Raises:
-        ConfigError: an argument is wrong, or a topic is absent; nothing was replayed.
+        ConfigError: an argument is wrong, a topic is absent, or headers name one that is none of the group's; nothing
+            was replayed.
         Rejected: another run began meanwhile; what was sent stays sent, and another run does the rest.
         BrokerError, JobFailed: what was sent stays sent, and a second run does the rest.
     """
@@ -103,7 +107,9 @@ def replay_topic(
     place = insist(lambda: broker.topic_id(topic)) + "/"
     chosen = repaired(letters, repair, _columns(_LETTERS)).withColumn("target", _target(to))
     chosen = chosen.withColumn("ours", f.col("id").startswith(place)).dropDuplicates(["id"])
-    report = _counted(_judged(chosen, settings, broker, ledger, max_replays), broker, topic)
+    named = to in ("origin", "group")  # by the letters' headers
+    allowed = _Allowed(broker, topic, frozenset(origins)) if named else None
+    report = _counted(_judged(chosen, settings, broker, ledger, max_replays), broker, topic, allowed)
     if dry_run:
         report.samples = samples_of(letters, repair)
         return report
@@ -115,7 +121,7 @@ def replay_topic(
     job = begin_run(broker, topic, parts)
     judged = _judged(chosen, settings, broker, ledger, max_replays).persist()  # what is counted is what is sent
     try:
-        report = _counted(judged, broker, topic)
+        report = _counted(judged, broker, topic, allowed)
         report.dry_run = False
         sent = judged.where("fate = ''").repartition(parts, "id")
         rows = sent.select("id", "target", "key", "value", "headers", "new").mapInArrow(_Sender(ledger, job, to), _OUT)
@@ -168,7 +174,34 @@ def _judged(chosen: DataFrame, settings: Settings, broker: KafkaBroker, ledger: 
     return chosen.join(gone, "id", "left").withColumn("fate", f.when(f.col("was"), "before").otherwise(fate))
 
 
-def _counted(judged: DataFrame, broker: KafkaBroker, topic: str) -> Replay:
+@dataclass(frozen=True, slots=True)
+class _Allowed:
+    """Where letters may go by what their headers say: whoever can write to the dead topic writes those.
+
+    Args:
+        broker: of the cluster.
+        dead: the dead topic, whose name tells the group.
+        origins: topics that were named beside the group's.
+    """
+
+    broker: KafkaBroker
+    dead: str
+    origins: frozenset[str]
+
+    def check(self, target: str) -> None:
+        """Raise `ConfigError` for a topic that is none of the group's."""
+        group = self.dead.removesuffix(dead_topic_of("x")[1:])
+        if target in self.origins:
+            return
+        if group and group != self.dead and (target == redelivery_topic_of(group) or self.broker.reads(group, target)):
+            return
+        raise ConfigError(
+            f"letters name {target!r} as their topic, which the group of {self.dead} does not read: nothing was "
+            "replayed; select others, name a topic for them (--to), or allow it (--origin)"
+        )
+
+
+def _counted(judged: DataFrame, broker: KafkaBroker, topic: str, allowed: _Allowed | None) -> Replay:
     """How many there are of each fate.
 
     Raises:
@@ -182,6 +215,8 @@ def _counted(judged: DataFrame, broker: KafkaBroker, topic: str) -> Replay:
                 f"there is no topic {target} for {row['count']:,} letters: nothing was replayed; create it, select "
                 "others, or name a topic for them"
             )
+        if row["fate"] == "" and target is not None and allowed is not None:
+            allowed.check(target)
         counts[row["fate"]] = counts.get(row["fate"], 0) + row["count"]
     if strange := counts.get("strange"):
         raise ConfigError(f"{strange:,} letters do not lie in {topic} as it is now: nothing was replayed; read it anew")

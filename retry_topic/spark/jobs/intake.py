@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from retry_topic.consumer.config import secrets_problems
 from retry_topic.names import NAMED_AFTER_GROUP, GroupTopics, intake_group_of, source_of
+from retry_topic.origins import origins_problems
 from retry_topic.policy import PolicySet, RetryPolicy
 from retry_topic.policy.dumping import dump_policies
 from retry_topic.spark.faults import plain_errors
@@ -96,6 +97,7 @@ def intake(
     policies: PolicySet | RetryPolicy | None = None,
     *,
     redelivery: Literal["group", "origin"] = "group",
+    origins: tuple[str, ...] = (),
     headers: Literal["own", "spring"] = "own",
     secrets: tuple[bytes, ...] = (),
     history: int = 0,
@@ -117,8 +119,8 @@ def intake(
         kafka: `host:port,host:port`, or librdkafka settings that name `bootstrap.servers`.
         group: whose retry topic is read.
         policies: who decides; those of the group's services. Defaults to the default policy.
-        redelivery, headers, secrets, history, reference_above, group_topics: as `ServiceConfig` has them; those of the
-            services.
+        redelivery, origins, headers, secrets, history, reference_above, group_topics: as `ServiceConfig` has them;
+            those of the services.
         connector: what reads; "auto" takes the JVM one where its jars are and the settings are the address alone.
             Defaults to "auto".
         most: offsets in one batch, about. Defaults to None: all there are.
@@ -133,7 +135,7 @@ def intake(
         ConfigError: an argument is wrong, or a topic or namespace is absent; nothing was taken in.
         StoreError, BrokerError, JobFailed: what was taken in stays, and another run does the rest.
     """
-    settings = _settings(kafka, redelivery, headers, secrets, most, every_s)
+    settings = _settings(kafka, redelivery, origins, headers, secrets, most, every_s)
     topic = group_topics.of(group)["retry"]
     broker = broker_of(settings)
     check_topics(broker, (topic,))
@@ -151,6 +153,7 @@ def intake(
         history,
         reference_above,
         group_topics,
+        origins,
     )
     report = TakenIn(dry_run, group, choose(spark, settings, connector), marks=marks_of(place, settings, group, topic))
     if dry_run:
@@ -222,6 +225,7 @@ def marks_of(place: Place, settings: Settings, group: str, topic: str) -> list[M
 def _settings(
     kafka: Kafka,
     redelivery: str,
+    origins: tuple[str, ...],
     headers: str,
     secrets: tuple[bytes, ...],
     most: int | None,
@@ -230,6 +234,7 @@ def _settings(
     problems = secrets_problems(secrets)
     if redelivery not in ("group", "origin"):
         problems.append(f"expected redelivery to be 'group' or 'origin', got: {redelivery!r}")
+    problems += origins_problems(origins, redelivery)
     if headers not in ("own", "spring"):
         problems.append(f"expected headers to be 'own' or 'spring', got: {headers!r}")
     if most is not None and most < 1:

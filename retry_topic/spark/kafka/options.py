@@ -194,7 +194,7 @@ def _offsets(
             topic: {str(int(number)): _offset(offset) for number, offset in parts.items()}
             for topic, parts in found.items()
         }
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError, RecursionError):
         problems.append(
             f'expected option {name} to be earliest, latest or JSON like {{"topic": {{"0": 23, "1": -2}}}}, got: {text}'
         )

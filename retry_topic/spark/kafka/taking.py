@@ -44,7 +44,7 @@ class Taker:
         settings: librdkafka's, of the cluster that has the group's dead topic.
         group: whose retry topic it is.
         policies: who decides, as TOML.
-        redelivery, spring, secrets, history, reference_above, topics: see `Intake`.
+        redelivery, spring, secrets, history, reference_above, topics, origins: see `Intake`.
     """
 
     place: Place
@@ -57,6 +57,7 @@ class Taker:
     history: int = 0
     reference_above: int = 0
     topics: GroupTopics = NAMED_AFTER_GROUP
+    origins: tuple[str, ...] = ()
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Take the rows of a task in; a row for each partition, as `SUMMARY` has it."""
@@ -70,6 +71,7 @@ class Taker:
                 self.group,
                 load_policies(self.policies),
                 redelivery=self.redelivery,
+                origins=self.origins,
                 spring=self.spring,
                 secrets=self.secrets,
                 history=self.history,

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from retry_topic.spark.source.pacing import rate_problem
 from wheel_sched.errors import ConfigError
+from wheel_sched.redacting import redacted
 from wheel_sched.store import DelayStore, open_store
 from wheel_sched.store.items import MAX_DUE_MS, STATES, State
 
@@ -37,7 +38,7 @@ class Place:
         replicas: how many confirm under "replicated". Defaults to 1.
     """
 
-    url: str
+    url: str = field(repr=False)  # it may hold a password
     namespace: str
     shards: int
     durability: str = "everysec"
@@ -110,7 +111,7 @@ def read_place(options: Mapping[str, str]) -> Place:
     problems = [f"there is no option {name!r} (there are: {', '.join(sorted(_NAMES))})" for name in _strange(options)]
     url = options.get("store") or options.get("path") or ""
     if not url.startswith(("redis://", "rediss://", "unix://")):
-        problems.append(f"expected option store to be redis://, rediss:// or unix://, got: {url!r}")
+        problems.append(f"expected option store to be redis://, rediss:// or unix://, got: {redacted(url)!r}")
     replicas = _whole(options, "replicas", 1, problems)
     if problems:
         raise ConfigError(problems)

@@ -225,9 +225,9 @@ def test_records_as_consumers_write_them_go_by_their_herd(monkeypatch: Any, hops
     long_ways = []
     decide = Intake._decide
 
-    def counting(self: Intake, case: Any, now_ms: int) -> None:
+    def counting(self: Intake, case: Any, now_ms: int, insist: Any) -> None:
         long_ways.append(case.member)
-        decide(self, case, now_ms)
+        decide(self, case, now_ms, insist)
 
     with monkeypatch.context() as counted:
         counted.setattr(Intake, "_decide", counting)
@@ -287,7 +287,7 @@ def test_what_is_learnt_is_bounded() -> None:
             message = record(n, write((), state))
             case = taking._case(Delivery(message, None), again=False)
             if n < 3:
-                taking._decide(case, 1)
+                taking._decide(case, 1, once)
             herds.learn(case)
         assert len(herds._seen) <= 4_096
         assert sum(len(layout.herds) for layout in herds._layouts.values()) == 0

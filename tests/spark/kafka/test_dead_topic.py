@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
+from confluent_kafka import TopicPartition
 
 from retry_topic.brokers.kafka import KafkaBroker
 from retry_topic.headers import RetryState, read, write
@@ -57,7 +58,21 @@ def topics(broker: KafkaBroker, name: str) -> tuple[str, str]:
     for topic in (dead, origin):
         broker.create_topic(topic)
     broker.publish([letter(dead, origin, n) for n in range(120)])
+    broker.groups.put(name, [TopicPartition(origin, 0, 0)])  # its group reads the origin
     return dead, origin
+
+
+def test_headers_choose_no_topic_that_the_group_does_not_read(
+    spark: SparkSession, kafka: TemporaryKafka, broker: KafkaBroker, topics: tuple[str, str], name: str
+) -> None:
+    """Whoever can write to the dead topic writes its headers; a person may allow the topic by name."""
+    dead, _ = topics
+    broker.create_topic(f"{name}-payroll")
+    broker.publish([letter(dead, f"{name}-payroll", 300)])
+    chosen = topic_letters(spark, kafka.bootstrap, dead).where(f"topic = '{name}-payroll'")
+    with pytest.raises(ConfigError, match="does not read: nothing was replayed"):
+        replay_topic(chosen, kafka.bootstrap, dead)
+    assert replay_topic(chosen, kafka.bootstrap, dead, origins=[f"{name}-payroll"]).replayed == 1
 
 
 def numbers(values: Counter[str]) -> Counter[int]:

@@ -34,7 +34,9 @@ local SEEN_TTL_S = 604800    -- how long the ids of an epoch that nobody closes 
 
 -- Longer than any server packs: a set or hash that starts with it is a table from the start. Packed ones are searched
 -- from end to end, which for a batch of 125 costs more than all the rest of a claim.
-local PAD = '~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~'
+-- It is longer than any id can be (512 bytes), or the id that is the same would be taken out with it.
+local PAD = '~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~'
+PAD = PAD .. PAD .. PAD .. PAD .. PAD .. PAD .. PAD .. PAD
 
 local function ms(n) return string.format('%d', n) end
 

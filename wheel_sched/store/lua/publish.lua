@@ -27,8 +27,13 @@ if #s.due > 0 then
 end
 local ids, dues, recs, topics, refs, starts = take(s, n, s.now)
 local prefix, create, maxlen = ARGV[7], ARGV[8] == '1', ARGV[9]
-local types = {}
+local types, own = {}, {}
+for _, key in ipairs(KEYS) do own[key] = true end
 local function refusal(kind, target)
+  -- names of targets come from outside; what a store keeps its own data under is none
+  if string.find(target, '^{[^{}]*:%d+}:', #prefix + 1) or own[target] then
+    return 'unknown topic: ' .. target .. ' is a key of a delay store'
+  end
   local found = types[target]
   if not found then
     -- pcall: a target this user may not touch, or of another slot, must not stop the script with ids taken out

@@ -13,7 +13,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from wheel_sched.store.operations import Call
-from wheel_sched.store.redis.backend import CLIENT_SETTINGS, check_version
+from wheel_sched.store.redis.backend import CLIENT_SETTINGS, bad_url, check_version
 from wheel_sched.store.redis.conversation import Dialect, Send, Sleep, by_node
 from wheel_sched.store.redis.faults import translate
 
@@ -26,7 +26,10 @@ def async_client_for(url: str, **settings: Any) -> redis.asyncio.Redis:
     if url.startswith("unix:"):
         for name in ("socket_connect_timeout", "socket_keepalive"):
             settings.pop(name)
-    client: redis.asyncio.Redis = redis.asyncio.Redis.from_url(url, retry=Retry(NoBackoff(), 0), **settings)
+    try:
+        client: redis.asyncio.Redis = redis.asyncio.Redis.from_url(url, retry=Retry(NoBackoff(), 0), **settings)
+    except (ValueError, TypeError):
+        raise bad_url(url) from None  # what it says may quote the password
     return client
 
 

@@ -14,7 +14,9 @@ from redis.cluster import RedisCluster
 from redis.retry import Retry
 from redis.sentinel import SentinelConnectionPool
 
-from wheel_sched.errors import StoreTooOld, StoreUnavailable
+from wheel_sched.errors import ConfigError, StoreTooOld, StoreUnavailable
+from wheel_sched.escaping import logger_of
+from wheel_sched.redacting import redacted
 from wheel_sched.store.begun import Begun, Performed
 from wheel_sched.store.items import Mark
 from wheel_sched.store.operations import Call
@@ -22,6 +24,8 @@ from wheel_sched.store.redis import faults
 from wheel_sched.store.redis.conversation import Dialect, Send, Sleep, Talk, by_node, ensure_durable
 from wheel_sched.store.redis.library import shard_keys
 from wheel_sched.store.redis.line import Line
+
+logger = logger_of("wheel_sched.store")
 
 Client = redis.Redis | RedisCluster
 
@@ -41,8 +45,19 @@ def client_for(url: str, **settings: Any) -> redis.Redis:
     if url.startswith("unix:"):
         for name in ("socket_connect_timeout", "socket_keepalive"):
             settings.pop(name)
-    client: redis.Redis = redis.Redis.from_url(url, retry=Retry(NoBackoff(), 0), **settings)
+    try:
+        client: redis.Redis = redis.Redis.from_url(url, retry=Retry(NoBackoff(), 0), **settings)
+    except (ValueError, TypeError):
+        raise bad_url(url) from None  # what it says may quote the password
     return client
+
+
+def bad_url(url: str) -> ConfigError:
+    """The error of a URL that redis-py cannot read."""
+    return ConfigError(
+        "expected the store to be redis://USER:PASSWORD@HOST:PORT/DB, rediss://..., unix://PATH or embedded:FOLDER, "
+        f"got: {redacted(url)!r}; in a password / ? # @ are written as %2F %3F %23 %40; nothing was opened"
+    )
 
 
 def blocking_twin(client: Client, key: bytes, timeout_s: float) -> redis.Redis:
@@ -195,7 +210,7 @@ class RedisBackend:
         except (redis.RedisError, OSError) as error:
             raise faults.translate(error) from error
         entries = reply.items() if isinstance(reply, dict) else reply or []
-        return {keys[key]: Mark(rows[-1][0], int(rows[-1][1][b"d"])) for key, rows in entries if rows}
+        return {keys[key]: _newest(key, rows) for key, rows in entries if rows}
 
     def waiter(self, shard: int, timeout_ms: int) -> redis.Redis:
         """A connection of its own for `wait_for_mark`; close it when done."""
@@ -233,6 +248,16 @@ class _Talking(NamedTuple):
 
     def answers(self) -> list[Any]:
         return self.backend.heard(self.talk, self.line)
+
+
+def _newest(key: bytes, rows: Sequence[tuple[bytes, dict[bytes, bytes] | None]]) -> Mark:
+    """The last of the entries of a marker stream. A strange one says nothing: then everything is to be looked at."""
+    newest, fields = rows[-1]
+    due = (fields or {}).get(b"d", b"")
+    if due.isdigit() and len(due) <= 15:
+        return Mark(newest, int(due))
+    logger.warning("store.strange_marker: %r has an entry %r that is none of ours; it is skipped", key, newest)
+    return Mark(newest, None)
 
 
 def check_version(info: dict[str, Any]) -> None:

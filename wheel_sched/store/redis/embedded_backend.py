@@ -8,7 +8,6 @@ its blocked read.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import redis
 
 from wheel_sched.errors import EmbeddedServerError, StoreUnavailable
+from wheel_sched.escaping import logger_of
 from wheel_sched.store.embedded import EmbeddedServer
 from wheel_sched.store.items import Mark
 from wheel_sched.store.redis.backend import RedisBackend
@@ -24,7 +24,7 @@ from wheel_sched.store.redis.conversation import Dialect, Send
 TAKE_OVER_S = 10.0  # how long a call waits for the last server's end and for other openers
 AGAIN_S = 1.0  # so long after a failure nobody tries again
 
-logger = logging.getLogger("wheel_sched.store.embedded")
+logger = logger_of("wheel_sched.store.embedded")
 
 
 class EmbeddedBackend(RedisBackend):

@@ -93,6 +93,16 @@ class ClaimingCases:
         assert bench.store.cancel(["b"]) == [Outcome.DONE]
         assert bench.claim().due_head_ms is None
 
+    def test_no_id_of_any_length_drops_out_of_a_claim(self, bench: Bench) -> None:
+        """What keeps the server from packing a batch is no id: each one that can be an id stays in its place."""
+        ids = ["~" * length for length in (1, 63, 64, 65, 96, 128, 511, 512)] + [f"m{n}" for n in range(8)]
+        bench.store.schedule([Item(i, bench.now_ms, b"") for i in ids])
+        claim = bench.claim(100)
+        assert sorted(item.id for item in claim.items) == sorted(ids)
+        assert [found.state for found in bench.store.get(ids) if found is not None] == ["fly"] * len(ids)
+        settled = bench.store.settle(claim, [Done(item.id) for item in claim.items])
+        assert settled.outcomes == [Outcome.DONE] * len(ids)
+
     def test_a_window_looks_ahead_without_touching(self, bench: Bench) -> None:
         """Ids and dues up to the horizon and the limit, in order, and nothing moves."""
         for n in range(5):

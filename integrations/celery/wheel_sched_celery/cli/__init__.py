@@ -9,9 +9,10 @@ from typing import Any
 
 import click
 
-from wheel_sched.cli.failing import UNAVAILABLE, code_of
+from wheel_sched.cli.failing import UNAVAILABLE, code_of, in_sight
 from wheel_sched.cli.lazy import Lazy, LazyGroup
-from wheel_sched.errors import WheelSchedError
+from wheel_sched.cli.output import blame
+from wheel_sched.errors import BrokerUnavailable, WheelSchedError
 
 _HERE = "wheel_sched_celery.cli"
 COMMANDS = {
@@ -34,13 +35,15 @@ class WheelGroup(LazyGroup):
         try:
             code = super().invoke(ctx)
         except WheelSchedError as error:
-            click.echo(f"celery wheel: {error}", err=True)
+            blame("celery wheel", error)
             ctx.exit(code_of(error))
+        except click.ClickException as error:
+            raise in_sight(error) from None  # celery shows it
         except Exception as error:
             kind = type(error)
             if (kind.__module__, kind.__name__) != ("kombu.exceptions", "OperationalError"):  # kombu is not loaded here
                 raise
-            click.echo(f"celery wheel: the broker is away: {error}", err=True)
+            blame("celery wheel", BrokerUnavailable(f"the broker is away: {error}"))
             ctx.exit(UNAVAILABLE)
         ctx.exit(code if isinstance(code, int) else 0)
 

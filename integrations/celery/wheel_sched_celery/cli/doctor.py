@@ -13,8 +13,9 @@ from wheel_sched.cli.doctor_finding import Finding, problem
 from wheel_sched.cli.failing import FAILED, OK, UNAVAILABLE
 from wheel_sched.cli.options import json_option
 from wheel_sched.cli.output import amount, emit, say
-from wheel_sched.config import Settings, redacted
+from wheel_sched.config import Settings
 from wheel_sched.errors import StoreUnavailable
+from wheel_sched.redacting import redacted
 from wheel_sched_celery.cli.choosing import held_tasks
 from wheel_sched_celery.management import HeldTasks, examine
 

@@ -14,13 +14,13 @@ Threads: any; one instance may be shared.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
 
 from wheel_sched.errors import ConfigError, Rejected
+from wheel_sched.escaping import logger_of
 from wheel_sched.store.delay_store import DelayStore
 from wheel_sched.store.items import MAX_BATCH, MAX_DUE_MS, Counts, Found, Item, Outcome
 from wheel_sched.store.operations import Alteration
@@ -30,7 +30,7 @@ from wheel_sched_celery.management.waiting_task import REVOKED, Selection, Waiti
 from wheel_sched_celery.revoking import Announcer
 from wheel_sched_celery.wheel import Wheel, wheel_of
 
-logger = logging.getLogger("wheel_sched.celery")
+logger = logger_of("wheel_sched.celery")
 
 MAX_STAMPED: Final = 100_000  # tasks revoked by one stamp
 WIDEST_LEAD_MS: Final = 60_000  # a task lies in the store at eta minus the lead of the app that held it

@@ -1,0 +1,165 @@
+"""A dispatcher's threads do not stay dead: strange markers, bugs, hostile publishers cost a delay, and are logged."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+from wheel_sched.dispatcher import Batch
+from wheel_sched.observability import dead_parts, unready_parts
+from wheel_sched.reviving import RevivedThread
+
+if TYPE_CHECKING:
+    import pytest
+    from conftest import World
+
+
+def test_a_listener_that_fails_begins_anew_and_hears_again(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An error nobody foresaw ends no thread; until it listens again the process is not ready."""
+    wait, failures, held = world.backend.wait_for_mark, [KeyError(b"d")], threading.Event()
+    make = world.backend.waiter
+
+    def failing(waiter: Any, marks: Any, timeout_ms: int) -> Any:
+        if failures:
+            raise failures.pop()
+        return wait(waiter, marks, timeout_ms)
+
+    def waiter(shard: int, timeout_ms: int) -> Any:
+        if not failures:
+            held.wait(20)
+        return make(shard, timeout_ms)
+
+    monkeypatch.setattr(world.backend, "wait_for_mark", failing)
+    monkeypatch.setattr(world.backend, "waiter", waiter)
+    dispatcher = world.dispatcher()
+    world.until(lambda: not dispatcher.ready)
+    assert unready_parts({"d": dispatcher})
+    held.set()
+    world.until(lambda: dispatcher.ready)
+    assert dead_parts({"d": dispatcher}) == []
+    world.put("later", in_ms=5)
+    world.calm()
+    world.advance(5)
+    world.received(1)
+    assert "dispatcher.listener_failed" in caplog.text
+
+
+def test_a_turn_that_fails_is_followed_by_another(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """The owner goes on after a delay, reads its windows again, and releases what waits, once."""
+    dispatcher = world.dispatcher()
+    claimed, failures = dispatcher._claimed, [SystemExit(1)]
+
+    def failing(*arguments: Any) -> None:
+        if failures:
+            raise failures.pop()
+        claimed(*arguments)
+
+    dispatcher._claimed = failing  # type: ignore[method-assign]  # a double of one method
+    world.put("a")
+    world.until(lambda: dispatcher.stats.store_errors == 1)
+    assert not dispatcher.ready
+    world.calm()
+    for _ in range(2):
+        world.advance(60_000)  # past the lease of the claim that was lost half-way
+    assert [item.id for item in world.received(1)] == ["a"]
+    world.until(lambda: dispatcher.ready)
+    assert "dispatcher.turn_failed" in caplog.text
+
+
+def test_a_batch_whose_settling_failed_is_settled_in_the_next_turn(world: World) -> None:
+    """What was published is not published again for it."""
+    dispatcher = world.dispatcher()
+    settled, failures = dispatcher._settled, [KeyError("x")]
+
+    def failing(*arguments: Any) -> None:
+        if failures:
+            raise failures.pop()
+        settled(*arguments)
+
+    dispatcher._settled = failing  # type: ignore[method-assign]  # a double of one method
+    world.put("a")
+    world.until(lambda: dispatcher.stats.store_errors == 1)
+    world.calm()
+    world.advance(1_000)
+    world.until(lambda: dispatcher.stats.in_flight == 0)
+    assert world.receiver.ids == ["a"]
+    assert world.state("a") is None
+
+
+def test_a_batch_that_fails_every_turn_is_let_go_of(world: World) -> None:
+    """It comes back when its lease ends; the others go out meanwhile."""
+    dispatcher = world.dispatcher()
+    settlements = dispatcher._backoff.settlements
+
+    def failing(items: Any, *arguments: Any) -> Any:
+        if any(item.id == "bad" for item in items):
+            raise KeyError("bad")
+        return settlements(items, *arguments)
+
+    dispatcher._backoff.settlements = failing  # type: ignore[method-assign]  # a double of one method
+    world.put("bad")
+    world.until(lambda: dispatcher.stats.store_errors == 1)
+    for _ in range(3):
+        world.advance(1_000)
+    world.put("good")
+    world.until(lambda: "good" in world.receiver.ids)
+    world.until(lambda: dispatcher.stats.in_flight == 0)
+
+
+def test_a_publisher_that_raises_system_exit_ends_no_worker(world: World) -> None:
+    """Its batch is in doubt and comes again; the same thread publishes it."""
+    dispatcher = world.dispatcher()
+    failures = [SystemExit(1)]
+
+    def before(batch: Batch) -> None:
+        if failures:
+            raise failures.pop()
+
+    world.receiver.before = before
+    world.put("a")
+    world.until(lambda: not failures)
+    world.until(lambda: dispatcher.stats.in_doubt == 1)
+    world.calm()
+    world.advance(60_000)
+    world.until(lambda: world.receiver.ids == ["a"])
+    assert dispatcher.ailing() == []
+
+
+def test_a_store_that_hangs_makes_the_dispatcher_not_ready_within_two_seconds(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Long before the call has timed out."""
+    dispatcher = world.dispatcher()
+    assert dispatcher.ready
+    begin, going_on = world.store.begin, threading.Event()
+
+    def hanging(calls: Any) -> Any:
+        going_on.wait(20)
+        return begin(calls)
+
+    monkeypatch.setattr(world.store, "begin", hanging)
+    world.put("a")
+    world.until(lambda: dispatcher._pulse._asked_ms is not None)
+    world.clock.advance(2_001)
+    assert not dispatcher.ready
+    going_on.set()
+    world.until(lambda: dispatcher.ready)
+
+
+def test_a_revived_thread_ends_when_it_is_to_end() -> None:
+    """Work that fails begins anew; work that fails after `stopping` was set does not."""
+    stopping, begun = threading.Event(), threading.Semaphore(0)
+
+    def work() -> None:
+        begun.release()
+        raise KeyError("always")
+
+    thread = RevivedThread(work, "t", stopping)
+    thread.start()
+    assert begun.acquire(timeout=20)
+    assert begun.acquire(timeout=20)
+    stopping.set()
+    thread.join(20)
+    assert not thread.is_alive()

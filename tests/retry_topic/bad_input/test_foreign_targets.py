@@ -1,0 +1,157 @@
+"""Headers and names choose no key: not the store's own, and no topic that the service was not configured for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+
+from retry_topic import RetryPolicy
+from retry_topic.brokers.memory import MemoryBroker
+from retry_topic.brokers.redis_streams.packing import topic_problem
+from retry_topic.headers import RetryState, write
+from retry_topic.home import Home
+from retry_topic.names import redelivery_topic_of, retry_topic_of
+from retry_topic.service import RetryService, ServiceConfig
+from wheel_sched.dispatcher import Dispatcher, PushTarget
+from wheel_sched.errors import ConfigError
+from wheel_sched.store import Item, encode_push
+
+if TYPE_CHECKING:
+    import redis
+    from conftest import Bench, Handler
+
+Policy = Callable[..., RetryPolicy]
+Handlers = Callable[..., "Handler"]
+RETRY = retry_topic_of("billing")
+
+
+def failed(origin: str, **more: int) -> tuple[tuple[str, bytes], ...]:
+    """Headers of a record in the retry topic that say it came from `origin`."""
+    return write((), RetryState(attempt=1, original_topic=origin, consumer_group="billing", **more))
+
+
+def test_a_record_is_not_sent_to_a_topic_that_its_group_does_not_read(
+    bench: Bench, handler: Handlers, policy: Policy
+) -> None:
+    """It is kept as a dead letter that says why, and nothing is written where its headers point."""
+    bench.serve(policy(), redelivery="origin")
+    handle = handler()
+    bench.consume(handle)
+    bench.publish(b"private", topic="payroll")
+    bench.publish(b"forged", topic=RETRY, headers=failed("payroll"))
+    (letter,) = bench.dead()
+    assert (letter.reason, letter.topic) == ("unknown-origin: no error", "payroll")
+    assert [record.value for record in bench.records("payroll")] == [b"private"]
+    assert letter.message is not None
+    assert letter.message.topic == redelivery_topic_of("billing")  # a replay goes to the group, and not there either
+
+
+def test_origins_that_are_configured_are_sent_to_and_no_others(
+    memory: Bench, handler: Handlers, policy: Policy
+) -> None:
+    """Also where nobody reads them yet; what the group reads is not asked for then."""
+    memory.serve(policy(), redelivery="origin", origins=("payroll",))
+    memory.consume(handler())
+    memory.publish(b"mine", topic="payroll")
+    memory.publish(b"m", topic=RETRY, headers=failed("payroll"))
+    memory.publish(b"m", topic=RETRY, headers=failed("orders"))
+    (letter,) = memory.dead()
+    memory.until(lambda: memory.home.broker.topics()["payroll"] == 2)
+    assert letter.topic == "orders"
+
+
+def test_a_group_that_joins_a_topic_later_is_found_reading_it(memory: Bench, handler: Handlers, policy: Policy) -> None:
+    """No is an answer for a second alone; a consumer may start at any time."""
+    service = memory.serve(policy(), redelivery="origin")
+    memory.consume(handler(), "invoices")
+    memory.publish(b"m", topic=RETRY, headers=failed("invoices"))
+    memory.until(lambda: memory.home.broker.topics().get("invoices") == 1)
+    assert memory.letters() == []
+    assert service.ready
+
+
+def test_a_broker_that_knows_no_readers_needs_configured_origins(memory: Bench, policy: Policy) -> None:
+    """Said at the start, with the setting that is missing."""
+
+    class Bare:
+        """A broker as `Broker` asks for, and no more."""
+
+        name = "bare"
+
+        def __init__(self, broker: MemoryBroker) -> None:
+            for method in ("publish", "consumer", "create_topic", "topics", "close"):
+                setattr(self, method, getattr(broker, method))
+
+    home = Home(memory.home.store, Bare(MemoryBroker()))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="origins"):
+        RetryService(home, "billing", policy(), config=ServiceConfig(redelivery="origin"))
+    RetryService(home, "billing", policy(), config=ServiceConfig(redelivery="origin", origins=("orders",)))
+
+
+@pytest.mark.parametrize(
+    ("given", "redelivery"), [((), "origin"), (("a",), "group"), ("a", "origin"), ([""], "origin")]
+)
+def test_origins_are_names_and_for_redelivery_to_the_origin_alone(given: object, redelivery: str) -> None:
+    """A setting that would do nothing is a mistake."""
+    if given == ():
+        ServiceConfig(redelivery="origin")
+        return
+    with pytest.raises(ConfigError, match="origin"):
+        ServiceConfig(redelivery=redelivery, origins=given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["{wheel:0}:mark", "{wheel:12}:due", "{x:0}:anything"])
+def test_no_topic_is_named_as_a_key_of_a_delay_store(name: str) -> None:
+    """Whatever would write to it would write into a store."""
+    assert topic_problem(name) is not None
+    assert topic_problem("{orders}:0") is None
+
+
+@pytest.mark.real
+def test_a_record_that_names_the_marker_stream_stops_nobody(
+    server: Bench, handler: Handlers, policy: Policy, redis_client: redis.Redis
+) -> None:
+    """The markers stay as they are, a message due after it is delivered, and the service is ready."""
+    service = server.serve(policy(), redelivery="origin")
+    handle = handler()
+    server.consume(handle)
+    server.publish(b"forged", topic=RETRY, headers=failed("{wheel:0}:mark"))
+    server.dead()
+    server.home.publish("orders", b"later", delay=0.05)
+    server.until(lambda: b"later" in handle.values)
+    assert all(set(fields) == {b"d"} for _, fields in redis_client.xrange("{wheel:0}:mark"))
+    assert service.ready
+
+
+@pytest.mark.real
+def test_the_server_pushes_nothing_into_a_store(server: Bench, redis_client: redis.Redis) -> None:
+    """However a body with such a target came into the store: it is refused with the reason."""
+    store, asked = server.home.store, []
+
+    class Refusals:
+        def publish(self, batch: object) -> None:
+            raise AssertionError("the server pushes")
+
+        def refuse(self, item: object, reason: str) -> object:
+            asked.append(reason)
+            raise ValueError
+
+    for number, target in enumerate(("{wheel:0}:mark", "{other:3}:mark")):
+        store.schedule([Item(f"m{number}", 1, encode_push("S", target, [b"a", b"b"]), "orders")])
+    with Dispatcher(store, Refusals(), push=PushTarget(create=True)):  # type: ignore[arg-type]
+        server.until(lambda: len(asked) >= 2)
+    assert all("key of a delay store" in reason for reason in asked)
+    assert not redis_client.exists("{other:3}:mark")
+
+
+@pytest.mark.real
+def test_one_topic_with_a_key_of_another_type_does_not_hide_the_others(
+    server: Bench, redis_client: redis.Redis
+) -> None:
+    """It is no topic, and so it is not listed."""
+    server.home.broker.create_topic("orders")
+    redis_client.sadd("topics", "strange")
+    redis_client.set("strange", "x")
+    assert server.home.broker.topics() == {"orders": 0}

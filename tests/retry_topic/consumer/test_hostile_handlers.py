@@ -1,0 +1,178 @@
+"""Handlers that do their worst: what they raise, return or stop costs nobody a slot, a thread or a message."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from retry_topic import RetryPolicy
+from retry_topic.consumer.failing import failure_in
+from retry_topic.message import Message
+
+if TYPE_CHECKING:
+    from conftest import Bench
+
+Policy = Callable[..., RetryPolicy]
+
+
+class _Raising:
+    """A descriptor that ends the thread of whoever reads it."""
+
+    def __get__(self, *_: object) -> Any:
+        raise SystemExit(3)
+
+
+class Text(str):
+    """Text whose methods are somebody else's code."""
+
+    def encode(self, *_: object) -> Any:  # type: ignore[override]
+        raise SystemExit(4)
+
+
+class Hostile(Exception):
+    """Everything about it raises `SystemExit`."""
+
+    response = status_code = status = code = headers = _Raising()
+    __class__ = _Raising()  # type: ignore[assignment]
+
+    def __str__(self) -> str:
+        raise SystemExit(5)
+
+    __repr__ = __str__
+
+
+class Quoting(Exception):
+    """Its text is no plain text."""
+
+    def __str__(self) -> str:
+        return Text("quoted")
+
+
+class Meta(type):
+    """A class that does not say its name."""
+
+    def __getattribute__(cls, name: str) -> Any:
+        if name == "__qualname__":
+            raise SystemExit(6)
+        return super().__getattribute__(name)
+
+
+class Nameless(Exception, metaclass=Meta):
+    """An error of such a class."""
+
+
+@pytest.mark.parametrize("error", [Hostile, Quoting, Nameless], ids=["hostile", "quoting", "nameless"])
+def test_a_hostile_error_is_a_failure_as_any_other(memory: Bench, policy: Policy, error: type[Exception]) -> None:
+    """With one slot: the message dies after its attempts, and the one behind it is handled."""
+    memory.serve(policy(max_attempts=2))
+
+    def handle(message: Message) -> None:
+        if message.value == b"bad":
+            raise error
+
+    consumer = memory.consume(handle, concurrency=1)
+    memory.publish(b"bad", b"good")
+    memory.dead()
+    memory.until(lambda: consumer.stats.acknowledged == 1)
+
+
+def test_what_can_be_told_of_a_hostile_error_is_told() -> None:
+    """Its class at least; a text that is no plain text becomes one."""
+    failure, _ = failure_in(Hostile())
+    assert failure.error_class.endswith("Hostile")
+    assert type(failure_in(Quoting())[0].message) is str
+    assert failure_in(Nameless())[0].error_class == "unknown"
+
+
+def test_an_answer_with_a_hostile_class_fails_its_message_alone(memory: Bench, policy: Policy) -> None:
+    """Also a return value may raise when it is looked at."""
+
+    class Answer:
+        __class__ = _Raising()  # type: ignore[assignment]
+
+        def __repr__(self) -> str:
+            raise SystemExit(7)
+
+    memory.serve(policy(max_attempts=1))
+    consumer = memory.consume(lambda message: Answer() if message.value == b"bad" else None, concurrency=1)
+    memory.publish(b"bad", b"good")
+    memory.dead()
+    memory.until(lambda: consumer.stats.acknowledged == 1)
+
+
+def test_a_handler_that_stops_the_event_loop_ends_nothing(memory: Bench) -> None:
+    """It is handled, and so is what comes after it; `stop` still ends the thread."""
+    handled: list[bytes] = []
+
+    async def handle(message: Message) -> None:
+        if message.value == b"bad":
+            asyncio.get_running_loop().stop()
+        await asyncio.sleep(0)
+        handled.append(message.value)
+
+    consumer = memory.consume(handle, concurrency=1)
+    memory.publish(b"bad", b"good")
+    memory.until(lambda: handled == [b"bad", b"good"])
+    assert consumer.ready
+    consumer.stop()
+    assert not any(thread.is_alive() for thread in consumer._all_threads())
+
+
+def test_a_task_that_raises_system_exit_ends_nothing(memory: Bench) -> None:
+    """It leaves the loop through `run_forever`; the loop's thread begins anew, and says so."""
+    handled: list[bytes] = []
+
+    async def ending() -> None:
+        raise SystemExit(8)
+
+    async def handle(message: Message) -> None:
+        if message.value == b"bad":
+            task = asyncio.get_running_loop().create_task(ending())
+            task.add_done_callback(lambda done: done.exception())
+        handled.append(message.value)
+
+    consumer = memory.consume(handle, concurrency=1)
+    memory.publish(b"bad", b"good")
+    memory.until(lambda: handled == [b"bad", b"good"])
+    memory.until(lambda: consumer.ready)
+
+
+def test_a_message_that_cannot_be_handed_over_holds_up_no_other(memory: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reader lets go of it and goes on; it comes again."""
+    handled: list[bytes] = []
+    consumer = memory.consume(lambda message: handled.append(message.value), idle_ms=150)
+    give, failures = consumer._hand_over, [KeyError("once")]
+
+    def failing(delivery: Any, sink: Any) -> None:
+        if delivery.message.value == b"bad" and failures:
+            raise failures.pop()
+        give(delivery, sink)
+
+    monkeypatch.setattr(consumer, "_hand_over", failing)
+    memory.publish(b"bad", b"good")
+    memory.until(lambda: sorted(handled) == [b"bad", b"good"])
+    assert not failures
+
+
+def test_a_consumer_is_not_ready_while_one_of_its_threads_is_down(
+    memory: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The thread begins anew, and the log says that it died."""
+    monkeypatch.setattr("wheel_sched.reviving._AGAIN_S", (0.05,))
+    consumer = memory.consume(lambda message: None)
+    assert consumer.ready
+    look, failures = consumer._in_flight.room, [KeyError("once")]
+
+    def failing(limit: int, timeout_s: float) -> int:
+        if failures:
+            raise failures.pop()
+        return look(limit, timeout_s)
+
+    monkeypatch.setattr(consumer._in_flight, "room", failing)
+    memory.until(lambda: not consumer.ready)
+    memory.until(lambda: consumer.ready)
+    assert "billing-poll begins anew" in caplog.text
+    assert consumer.ailing() == []

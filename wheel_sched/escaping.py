@@ -1,0 +1,76 @@
+"""Foreign text for a terminal or a log: on one line, in sight, and without power over whoever reads it.
+
+What is escaped: control characters (ANSI and C1 among them), line and paragraph separators, marks of direction, zero
+width and other format characters, lone surrogates, and what Unicode has not assigned. Pure, but for `logger_of`.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import traceback
+import unicodedata
+from functools import lru_cache
+
+from wheel_sched.redacting import redacted_text
+
+_NAMED = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+_UNSAFE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+_SUSPECT = re.compile(r"[^ -~]")
+
+
+def escaped(text: str) -> str:
+    """The text with each unsafe character as an escape of it."""
+    return text if text.isascii() and text.isprintable() else _SUSPECT.sub(_shown, text)
+
+
+def _shown(found: re.Match[str]) -> str:
+    return _of(found[0])
+
+
+@lru_cache(maxsize=4096)
+def _of(character: str) -> str:
+    if unicodedata.category(character) not in _UNSAFE:
+        return character
+    code = ord(character)
+    return _NAMED.get(character) or (
+        f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    )
+
+
+def safe(text: str) -> str:
+    """Foreign text as people may see it: escaped, without passwords."""
+    return escaped(redacted_text(text))
+
+
+class _OneLine(logging.Filter):
+    """Makes what a record says safe: a message from outside forges no second line, and quotes no password."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if isinstance(record.args, tuple):
+            record.args = tuple(map(_safe_argument, record.args))
+        elif record.args:
+            record.args = {name: _safe_argument(value) for name, value in record.args.items()}
+        if record.exc_info and not record.exc_text:
+            text = "".join(traceback.format_exception(*record.exc_info))
+            record.exc_text = "\n".join(f"  {safe(line)}" for line in text.rstrip("\n").split("\n"))
+        return True
+
+
+ONE_LINE = _OneLine()
+
+
+def _safe_argument(value: object) -> object:
+    if value is None or isinstance(value, int | float):
+        return value
+    try:
+        return safe(str(value))
+    except BaseException:  # an error of a handler, say, whose text is not ours to trust
+        return "(no text)"
+
+
+def logger_of(name: str) -> logging.Logger:
+    """The logger of that name, whose lines are safe whatever they quote."""
+    logger = logging.getLogger(name)
+    logger.addFilter(ONE_LINE)
+    return logger
