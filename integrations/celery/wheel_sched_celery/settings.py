@@ -53,7 +53,7 @@ class WheelSettings:
             what a worker holds longer than that timeout runs twice.
         dispatch: whether workers of this app release held tasks. Defaults to True.
         takeover: whether workers move ETA messages that reach them into the store. Defaults to True.
-        timeout: of one call on the store, in producers and in the consumer's loop. Defaults to 5 s.
+        timeout: of one call on the store, in producers and workers; no worker's loop waits for it. Defaults to 5 s.
         drain_timeout: how long a stopping worker waits for what its dispatcher is publishing. Defaults to 10 s.
     """
 

@@ -337,7 +337,7 @@ class Wheel:
         """Whether store and broker are one database of one server; None: it cannot be known now."""
         mine: tuple[str, int] | None = None
         with contextlib.suppress(StoreError, OSError):
-            mine = self.store.backend.identity()
+            mine = self._asked(lambda store: store.backend.identity())
             if mine is None:
                 return False
         if mine is None:

@@ -10,11 +10,11 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from celery import signals
+from celery import Celery, signals
 from kombu import Exchange, Queue
 from kombu.common import Broadcast
 from kombu.exceptions import OperationalError
-from wheel_sched_celery import HoldRefused
+from wheel_sched_celery import HoldRefused, install
 
 from wheel_sched.errors import InDoubt, StoreError, StoreFull, StoreUnavailable
 from wheel_sched.store.items import Item
@@ -214,3 +214,19 @@ def test_a_task_sent_event_that_cannot_be_sent_is_kept_as_in_stock(house: House)
     assert [task.task_id for task in house.held()] == ["an-id"]
     ((event, routing_key, *_),) = amqp._event_dispatcher._outbound_buffer
     assert (event["type"], event["uuid"], routing_key) == ("task-sent", "an-id", "task.sent")
+
+
+def test_a_store_that_is_away_is_asked_once_for_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also for the first one of a process, which asks where the broker is too: a store that hangs costs one timeout."""
+    asked: list[Any] = []
+
+    def hangs(*_: Any, **options: Any) -> Any:
+        asked.append(options["repeat_timeouts"])
+        raise StoreUnavailable("gone")
+
+    monkeypatch.setattr("wheel_sched_celery.wheel.open_store", hangs)
+    app = Celery("first", broker="redis://127.0.0.1:1/0", set_as_current=False)
+    install(app, "redis://nowhere.invalid", on_outage="refuse")
+    with pytest.raises(HoldRefused):
+        app.send_task("note", countdown=60)
+    assert asked == [False]
