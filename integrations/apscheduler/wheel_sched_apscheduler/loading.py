@@ -121,11 +121,10 @@ class Loading:
         stored = home.codec.decode(job_id, body, Job if home.driven else ClaimedJob)
         job = stored.job
         moment = job.next_run_time
-        if moment is None and not occurrence:
-            home._flights.settle(shard, claim, Next(item.id, None))  # paused while it ran, and its process was lost
-            return None
-        if not occurrence and to_us(moment) > to_us(now) and (due_of(moment) or 0) > item.due_ms:
-            home._flights.settle(shard, claim, Next(item.id, due_of(moment)))  # the same, but moved
+        later = moment is None or (to_us(moment) > to_us(now) and (due_of(moment) or 0) > item.due_ms)
+        if later and not occurrence:
+            # paused or moved while it ran, and its process was lost: the change holds, the run does not come again
+            home._flights.settle(shard, claim, Next(item.id, due_of(moment)))
             return None
         job._scheduler, job._jobstore_alias = home._scheduler, home._alias
         refusal = refusal_of(item.refs)

@@ -20,9 +20,9 @@ def send(*_: Any) -> None:
 
 @pytest.fixture
 def new_job(make_job: Any) -> Any:
-    """A job of the new release, due now and every hour; its function is under a name that is not importable here."""
-    trigger = IntervalTrigger(hours=1, start_date=NOW, timezone="UTC")
-    return make_job(NOW, id="j", func=send, trigger=trigger, misfire_grace_time=1200)
+    """A job of the new release, due now and every minute; its function is under a name that is not importable here."""
+    trigger = IntervalTrigger(seconds=60, start_date=NOW, timezone="UTC")
+    return make_job(NOW, id="j", func=send, trigger=trigger, misfire_grace_time=3600)
 
 
 def name_elsewhere(store: Any) -> None:
@@ -56,7 +56,7 @@ def test_what_one_process_lacks_runs_in_another(open_fake: Any, new_job: Any) ->
         assert old.store.find("refused") == ["j"]
         assert before_ms < old.store.get(["j"])[0].score_ms <= old.store.now_ms() + 5_000
         old.store.reschedule(["j"], 0)  # as if it had waited
-    later = NOW + timedelta(minutes=30)
+    later = NOW + timedelta(hours=2)
     (fire,) = new.claim_batch(later).fires
     assert (fire.job_id, fire.scheduled, fire.job.misfire_grace_time) == ("j", NOW, None)
     run_times, following = missed_runs(fire.job, later)
@@ -66,7 +66,7 @@ def test_what_one_process_lacks_runs_in_another(open_fake: Any, new_job: Any) ->
     new.finish(fire, Finish.EXECUTED)
     new.flush()
     entry = old.get_entry("j")
-    assert (entry.next_run_time, entry.reason, entry.tags) == (NOW + timedelta(hours=1), "", ("t",))
+    assert (entry.next_run_time, entry.reason, entry.tags) == (later + timedelta(seconds=60), "", ("t",))
     assert old.store.find("refused") == []
 
 
