@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from wheel_sched.cli.failing import FAILED, OK
@@ -70,7 +72,7 @@ def migrate(
     unpickler that makes triggers and plain data and nothing else, and imports no job's code.
     """
     stock = open_stock(source, jobs_key=jobs_key, run_times_key=run_times_key, table=table)
-    codec = {"allow": allow or None, "allow_pickle": allow_pickle, "triggers": trigger_classes(classes)}
+    codec: dict[str, Any] = {"allow": allow or None, "allow_pickle": allow_pickle, "triggers": trigger_classes(classes)}
     if dry_run:
         report = migrate_jobs(stock, None, classes=classes, codec=JobCodec(**codec))
     else:
