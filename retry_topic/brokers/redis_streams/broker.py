@@ -173,10 +173,11 @@ class RedisStreamsBroker:
             pipeline = client.pipeline(transaction=False)
             pipeline.exists(stream)
             pipeline.xlen(stream)
-            exists, length = pipeline.execute(raise_on_error=False)
+            replies: list[Any] = pipeline.execute(raise_on_error=False)
+            exists, length = replies
             if isinstance(length, ResponseError) and faults.code(length) == "WRONGTYPE":
                 return 0, 0  # a key of another type is no topic, and must not hide the others
-            for reply in (exists, length):
+            for reply in replies:
                 if isinstance(reply, Exception):
                     raise reply
             return exists, length
