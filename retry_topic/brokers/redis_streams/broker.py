@@ -174,13 +174,12 @@ class RedisStreamsBroker:
             pipeline.exists(stream)
             pipeline.xlen(stream)
             replies: list[Any] = pipeline.execute(raise_on_error=False)
-            exists, length = replies
-            if isinstance(length, ResponseError) and faults.code(length) == "WRONGTYPE":
+            if isinstance(replies[1], ResponseError) and faults.code(replies[1]) == "WRONGTYPE":
                 return 0, 0  # a key of another type is no topic, and must not hide the others
             for reply in replies:
                 if isinstance(reply, Exception):
                     raise reply
-            return exists, length
+            return int(replies[0]), int(replies[1])
 
         exists, length = self._connections.repeatable(stream, ask)
         return length if exists else None
