@@ -173,13 +173,14 @@ class RedisStreamsBroker:
             pipeline = client.pipeline(transaction=False)
             pipeline.exists(stream)
             pipeline.xlen(stream)
-            replies: list[Any] = pipeline.execute(raise_on_error=False)
-            if isinstance(replies[1], ResponseError) and faults.code(replies[1]) == "WRONGTYPE":
-                return 0, 0  # a key of another type is no topic, and must not hide the others
-            for reply in replies:
-                if isinstance(reply, Exception):
-                    raise reply
-            return int(replies[0]), int(replies[1])
+            exists, length = pipeline.execute(raise_on_error=False)
+            if isinstance(exists, Exception):
+                raise exists
+            if isinstance(length, Exception):
+                if faults.code(length) == "WRONGTYPE":
+                    return 0, 0  # a key of another type is no topic, and must not hide the others
+                raise length
+            return exists, length
 
         exists, length = self._connections.repeatable(stream, ask)
         return length if exists else None
