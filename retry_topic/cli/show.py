@@ -48,7 +48,12 @@ def show(session: Session, message_id: str, raw: bool, as_json: bool) -> None:
         flows = FlowControl(home.store).flows()
     message = entry.letter.message
     if raw:
-        sys.stdout.buffer.write(entry.found.body if message is None else message.value)
+        payload = entry.found.body if message is None else message.value
+        if sys.stdout.isatty():  # as it is it goes to files and pipes; a terminal would obey it
+            for line in payload.decode("utf-8", "backslashreplace").split("\n"):
+                say(line)
+        else:
+            sys.stdout.buffer.write(payload)
         return
     why = why_due(entry, entry.found.topic in counts.paused, flows)
     if as_json:

@@ -7,15 +7,17 @@ import json
 import logging
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
+from wheel_sched_celery.cli import WheelGroup
 
 from retry_topic.brokers.redis_streams import RedisStreamsBroker
 from wheel_sched.cli.failing import guarded
 from wheel_sched.cli.output import _MARK, note, paint, say, table
 from wheel_sched.cli.program import cli
 from wheel_sched.config import Settings
-from wheel_sched.errors import ConfigError, WheelSchedError
+from wheel_sched.errors import ConfigError, StoreUnavailable, WheelSchedError
 from wheel_sched.escaping import escaped, logger_of, safe
 from wheel_sched.redacting import redacted, redacted_text
 from wheel_sched.store import open_store
@@ -220,3 +222,23 @@ def test_json_is_exact_and_in_ascii(capsys: pytest.CaptureFixture[str]) -> None:
 def test_safe_does_both() -> None:
     """Redacted first: an escape must not hide a password from the look for it."""
     assert safe("redis://u:p\x1bw@h") == "redis://u:***@h"
+
+
+@pytest.mark.parametrize(
+    "error", [StoreUnavailable("a\nb \x1b[2J redis://u:pw@h"), click.UsageError("a\nb redis://u:pw@h")]
+)
+def test_the_commands_of_celery_show_errors_as_ours_do(error: Exception) -> None:
+    """They have a group of their own, whose errors go the same way."""
+
+    @click.command()
+    def fail() -> None:
+        raise error
+
+    group = WheelGroup(name="wheel", lazy={})
+    group.get_command = lambda *_: fail  # type: ignore[method-assign]  # a command that is in no module
+    group._lazy["fail"] = None  # type: ignore[assignment]
+    result = CliRunner().invoke(group, ["fail"])
+    assert result.exit_code != 0
+    assert "pw" not in result.stderr
+    assert "a\\nb" in result.stderr
+    assert "\x1b" not in result.stderr

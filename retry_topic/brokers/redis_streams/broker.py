@@ -180,11 +180,12 @@ class RedisStreamsBroker:
             pipeline.exists(stream)
             pipeline.xlen(stream)
             exists, length = pipeline.execute(raise_on_error=False)
-            if isinstance(length, ResponseError) and faults.code(length) == "WRONGTYPE":
-                return 0, 0  # a key of another type is no topic, and must not hide the others
-            for reply in (exists, length):
-                if isinstance(reply, Exception):
-                    raise reply
+            if isinstance(exists, Exception):
+                raise exists
+            if isinstance(length, Exception):
+                if faults.code(length) == "WRONGTYPE":
+                    return 0, 0  # a key of another type is no topic, and must not hide the others
+                raise length
             return exists, length
 
         exists, length = self._connections.repeatable(stream, ask)
