@@ -36,9 +36,13 @@ class Home:
     Args:
         store: an open delay store.
         broker: where topics live.
+
+    Raises:
+        ConfigError: a broker on Redis Streams keeps less than the store, or more.
     """
 
     def __init__(self, store: DelayStore, broker: Broker) -> None:
+        _agreed(store, broker)
         self.store = store
         self.broker = broker
         # items lie in the shard of the log they were taken in from, and not in that of their id
@@ -153,6 +157,22 @@ class Home:
         raise BrokerError(f"{failure.reason}; the message was not sent")
 
 
+def _agreed(store: DelayStore, broker: Broker) -> None:
+    """One level holds for all that is acknowledged, in the store and in topics."""
+    asked, kept = _level_of(store), getattr(broker, "durability", None)
+    if asked is not None and kept is not None and asked != kept:
+        raise ConfigError(
+            f"expected the broker to keep what the store does, durability {asked.level!r} ({asked.replicas} replicas), "
+            f"got: {kept.level!r} ({kept.replicas}); give RedisStreamsBroker durability= and replicas=; nothing was "
+            "opened"
+        )
+
+
+def _level_of(store: DelayStore) -> Any:
+    """The store's `Durability`, None of one in memory."""
+    return getattr(getattr(store.backend, "dialect", None), "level", None)
+
+
 def _checked(message: Message) -> Message:
     """The message, when it is one: callers need not have a type checker."""
     problems = [] if isinstance(message.value, bytes) else [f"value to be bytes, got: {type(message.value).__name__}"]
@@ -188,6 +208,7 @@ def connect(
     namespace: str = "wheel",
     shards: int = 1,
     durability: str = "everysec",
+    replicas: int = 1,
     prefix: str = "",
     create_topics: bool = False,
     keep: int = 10_000,
@@ -199,7 +220,9 @@ def connect(
         broker: where topics live. Defaults to the store's own server (or memory).
         namespace: prefix of the store's keys. Defaults to "wheel".
         shards: of the store, fixed at creation. Defaults to 1.
-        durability: of the store. Defaults to "everysec".
+        durability: what every acknowledged write waits for, of the store and of topics on its server; a broker that
+            is given has its own. Defaults to "everysec".
+        replicas: how many replicas confirm under "replicated". Defaults to 1.
         prefix: of the topics' streams. Defaults to "".
         create_topics: whether publishing creates topics. Defaults to False.
         keep: about how many records of a topic stay after every group has settled them. Defaults to 10,000.
@@ -207,7 +230,7 @@ def connect(
     Raises:
         ConfigError, StoreError: see `open_store`.
     """
-    store = open_store(url, namespace=namespace, shards=shards, durability=durability)
+    store = open_store(url, namespace=namespace, shards=shards, durability=durability, replicas=replicas)
     try:
         return Home(store, broker or _own_broker(store, url, prefix, create_topics, keep))
     except BaseException:
@@ -227,4 +250,12 @@ def _own_broker(store: DelayStore, url: str, prefix: str, create_topics: bool, k
         raise ConfigError(f"the store at {url!r} has no server for topics: give a broker")
     if store.backend.identity() is None and not store.backend.cluster:
         raise StoreUnavailable("the server does not say who it is; give a broker of your own")
-    return RedisStreamsBroker(client, prefix=prefix, create_topics=create_topics, maxlen=keep)
+    level = _level_of(store)
+    return RedisStreamsBroker(
+        client,
+        prefix=prefix,
+        create_topics=create_topics,
+        maxlen=keep,
+        durability=level.level,
+        replicas=level.replicas,
+    )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import Any
 
 import fakeredis
@@ -10,11 +12,29 @@ import pytest
 import redis
 
 from wheel_sched.errors import ConfigError, InDoubt, StoreError, StoreUnavailable
-from wheel_sched.store import open_async_store, open_store
+from wheel_sched.store import open_async_store, open_store, operations
 from wheel_sched.store.redis.conversation import Dialect
 from wheel_sched.store.redis.durability import Durability
+from wheel_sched.store.redis.library import READERS
 
 SAFE = {"appendonly": "yes", "appendfsync": "always", "no-appendfsync-on-rewrite": "no"}
+# scripts that write, calls whose loss loses nothing that was acknowledged, and why
+NOT_WAITED_FOR = {
+    "ClaimDue": "a lost lease is a redelivery",
+    "Extend": "a lost lease is a redelivery",
+    "PushDue": "the message is in its stream or in the store: both are written by one script",
+    "Sweep": "it is done again",
+    "Own": "another owner has another epoch",
+    "OwnScope": "another owner has another epoch",
+    "ReportJump": "it is seen again",
+    "Admit": "rates start anew",
+    "Report": "circuits start anew",
+    "CountSpread": "a figure for reports",
+    "LookAtFlows": "a question",
+    "LookAtHeads": "a question",
+    "ListKeys": "a question",
+    "CountParked": "a question",
+}
 EACH_SECOND = SAFE | {"appendfsync": "everysec"}
 
 
@@ -86,7 +106,7 @@ def test_an_answer_that_confirms_too_little_is_in_doubt(
 @pytest.mark.parametrize("values", [("paranoid", 1), ("replicated", 0), ("replicated", True)])
 def test_an_unknown_level_is_refused(values: tuple[str, int]) -> None:
     """With the ones there are."""
-    with pytest.raises(ConfigError, match="everysec|replicas"):
+    with pytest.raises(ConfigError, match=r"everysec|replicas"):
         Dialect("n", *values)
 
 
@@ -96,3 +116,19 @@ def test_both_faces_refuse_a_server_that_does_not_tell_its_settings() -> None:
         open_store(fakeredis.FakeRedis(), durability="fsync")
     with pytest.raises(StoreError, match="'fsync'"):
         asyncio.run(open_async_store(fakeredis.FakeAsyncRedis(), durability="fsync"))
+
+
+def test_every_call_that_changes_what_is_promised_waits_for_its_level() -> None:
+    """All operations there are: readers never wait, writers do, but for those named above."""
+    modules = [import_module(f"{operations.__name__}.{one.name}") for one in iter_modules(operations.__path__)]
+    found = {
+        one.__name__: one
+        for module in modules
+        for one in vars(module).values()
+        if isinstance(one, type) and one.__module__ == module.__name__ and hasattr(one, "script")
+    }
+    waiting = {name for name, one in found.items() if one.writes}
+    writers = {name for name, one in found.items() if one.script not in READERS}
+    assert waiting == writers - NOT_WAITED_FOR.keys()
+    assert NOT_WAITED_FOR.keys() <= writers
+    assert {"Schedule", "Settle", "Change", "Pause", "Remember", "Resolve", "ParkItems"} <= waiting

@@ -74,9 +74,13 @@ class Machine:
     def lose_power(self) -> None:
         """Kill the server, and leave of its append-only file what was synced."""
         self.server.sigkill()
-        size, _, path = self._notes.read_text().splitlines()[-1].partition(" ")
-        assert os.stat(path).st_size >= int(size)
-        os.truncate(path, int(size))
+        synced = dict.fromkeys(map(str, self.server.folder.rglob("*.incr.aof")), 0)
+        for note in self._notes.read_text().splitlines() if self._notes.exists() else ():
+            size, _, path = note.partition(" ")
+            synced[path] = int(size)
+        for path, length in synced.items():
+            assert Path(path).stat().st_size >= length
+            os.truncate(path, length)
 
 
 @pytest.fixture(scope="module")

@@ -9,16 +9,15 @@ Cost: one round trip per 500 messages or 16 MiB and server. Threads: any.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from redis.exceptions import MovedError
 
 from retry_topic.brokers.redis_streams import faults
 from retry_topic.brokers.redis_streams.packing import REGISTRY, Parcel, in_parts, pack, pack_fields, unknown_topic
+from wheel_sched.errors import BrokerError
 
 if TYPE_CHECKING:
-    import redis
-
     from retry_topic.brokers.protocol import PublishFailure
     from retry_topic.brokers.redis_streams.connections import Connections
     from retry_topic.message import Message
@@ -44,7 +43,7 @@ class Publisher:
         """Add topics to the registry, once each."""
         fresh = set(topics) - self._registered
         if fresh:
-            self._connections.repeatable(self.registry, lambda client: client.sadd(self.registry, *fresh))
+            self._connections.written(self.registry, "SADD", self.registry, *fresh)
             self._registered |= fresh
 
     def forget(self, topic: str) -> None:
@@ -73,6 +72,8 @@ class Publisher:
             parcels = redirected
         if outages and len(outages) == len(packed):
             error = next(iter(outages.values()))
+            if isinstance(error, BrokerError):
+                raise error
             raise faults.broker_error(error) from error
         return answers
 
@@ -89,20 +90,14 @@ class Publisher:
     def _send(self, part: list[Parcel], answers: Answers, outages: dict[int, Exception]) -> list[Parcel]:
         """Send one pipeline; what a Cluster redirected, and so did not execute."""
         option = () if self.create_topics else ("NOMKSTREAM",)
-
-        def send(client: redis.Redis) -> list[Any]:
-            pipeline = client.pipeline(transaction=False)
-            for parcel in part:
-                pipeline.execute_command("XADD", self.stream_key(parcel.topic), *option, "*", *parcel.fields)
-            return list(pipeline.execute(raise_on_error=False))
-
+        commands = [("XADD", self.stream_key(parcel.topic), *option, "*", *parcel.fields) for parcel in part]
         try:
-            replies = self._connections.run(self.stream_key(part[0].topic), send)
-        except faults.FAULTS as error:
+            replies = self._connections.write(self.stream_key(part[0].topic), commands)
+        except (*faults.FAULTS, BrokerError) as error:
             failure = faults.publish_failure(error)
             for parcel in part:
                 answers[parcel.index] = failure
-                if faults.is_lost(error):
+                if isinstance(error, BrokerError) or faults.is_lost(error):
                     outages[parcel.index] = error
             return []
         redirected = []

@@ -20,6 +20,7 @@ from wheel_sched.store.redis.library import library, shard_keys
 LOADS = 3  # of the library for one call: functions, scripts where these are refused, and once more after a flush
 REPEATS = 2  # after a lost reply; the caller's own retry comes on top
 REPEAT_AFTER_S = 0.05
+REPEATABLE = frozenset({"remember"})  # without a token: they raise to the greatest, so once more changes nothing
 
 Command = tuple[Argument, ...]
 
@@ -117,7 +118,7 @@ class Dialect:
                         self.functions = False
                         missing = True
                         again.append(i)
-                    elif faults.lost(reply) and (call.operation.token or not call.operation.writes):
+                    elif faults.lost(reply) and _repeatable(call):
                         lost = True
                         again.append(i)
                         if not faults.unsent(reply):
@@ -158,6 +159,11 @@ class Dialect:
             if isinstance(reply, Exception):
                 return faults.translate(reply)
         return None
+
+
+def _repeatable(call: Call[Any]) -> bool:
+    operation = call.operation
+    return bool(operation.token) or not operation.writes or operation.script in REPEATABLE
 
 
 def by_node(calls: Sequence[Call[Any]], cluster: bool) -> list[list[int]]:

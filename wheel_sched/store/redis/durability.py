@@ -2,10 +2,11 @@
 
 `confirmation` is sent behind the writes, on their own connection, and `doubt` reads its replies:
 
-| level | commands | why |
-|---|---|---|
-| `fsync` | CONFIG GET | with `appendfsync always` a server syncs before it replies: the reply is the confirmation. Asking in the same round trip notices a failover to a server with other settings. WAITAOF is not used: Valkey 9.1 answers it before a sync that comes each second |
-| `replicated` | a write, WAIT | WAIT speaks for the last write of its own connection, and a repeat that is answered from memory writes nothing |
+- `fsync`: CONFIG GET. With `appendfsync always` a server syncs before it replies, so the reply is the confirmation;
+  asking in the same round trip notices a failover to a server with other settings. WAITAOF is not used: Valkey 9.1
+  answers it before a sync that comes each second.
+- `replicated`: a write, then WAIT. WAIT speaks for the last write of its own connection, and a repeat that is answered
+  from memory writes nothing.
 
 The delay store and the topics on Redis Streams both send it.
 """
