@@ -12,7 +12,8 @@ import uuid
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from retry_topic.brokers.protocol import Broker, LogBroker
+from retry_topic.brokers.protocol import Broker, LogBroker, OnceBroker
+from retry_topic.headers import with_id
 from retry_topic.message import Headers, Message
 from retry_topic.wire import encode_body
 from wheel_sched.dispatcher import PushTarget
@@ -27,6 +28,8 @@ from wheel_sched.errors import (
 from wheel_sched.store import DelayStore, Item, open_store
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+KNOWN_MS = 600_000  # how long an id that was given is known to the topic of a message that went at once
+MADE_KNOWN_MS = 60_000  # the same of an id made here, for repeats of a call that is still going on
 EXPIRES_HEADER = "expires-at"  # epoch ms; a consumer dead-letters what it gets later than that
 
 
@@ -105,7 +108,9 @@ class Home:
             at: an aware datetime, instead of `delay`; the past is now.
             expires: seconds, timedelta or aware datetime; consumers dead-letter it when they get it later. Defaults
                 to never.
-            id: of a later message, so that a call repeated while it waits stores it once. Defaults to a random one.
+            id: so that a call may be repeated: a later message is stored once while it waits; one that goes at once
+                is sent once within ten minutes, but on Kafka each call sends a record, all with this id. Consumers
+                get it as the header `retry-id`. Defaults to a random one.
 
         Raises:
             UnknownTopic: the topic does not exist; nothing was sent.
@@ -130,7 +135,7 @@ class Home:
             message = message.to(topic, (*message.headers, (EXPIRES_HEADER, b"%d" % expires_ms)))
         self.check_topic(topic)
         if due_ms <= now_ms:
-            self._publish_now(message)
+            self._publish_now(message, message_id, MADE_KNOWN_MS if id is None else KNOWN_MS)
         else:
             self.store.schedule([Item(message_id, due_ms, encode_body(message), topic)])
         return message_id
@@ -146,13 +151,23 @@ class Home:
                 "broker.create_topic first"
             )
 
-    def _publish_now(self, message: Message) -> None:
-        failure = self.broker.publish([message])[0]
+    def _publish_now(self, message: Message, message_id: str, known_ms: int) -> None:
+        message = with_id(message, message_id)
+        once = self.broker if isinstance(self.broker, OnceBroker) else None
+        if once is not None:
+            failure = once.publish_once(message, message_id, known_ms)
+        else:
+            failure = self.broker.publish([message])[0]
         if failure is None:
             return
         self._topics.discard(message.topic)  # it may have been deleted since it was looked for
+        if failure.transient and failure.in_doubt:
+            again = f"publish it again with id={message_id!r}, "
+            again += "which sends nothing twice within " if once else "which may be a second record with this id"
+            again += f"{known_ms // 60_000} min" if once else ""
+            raise BrokerUnavailable(f"{failure.reason}; the message may be sent: {again}")
         if failure.transient:
-            raise BrokerUnavailable(f"{failure.reason}; the message {'may be' if failure.in_doubt else 'was not'} sent")
+            raise BrokerUnavailable(f"{failure.reason}; the message was not sent")
         self.check_topic(message.topic)
         raise BrokerError(f"{failure.reason}; the message was not sent")
 

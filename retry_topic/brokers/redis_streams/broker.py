@@ -86,6 +86,10 @@ class RedisStreamsBroker:
         """`publish` of (topic, flat field list) pairs, see `FieldsBroker`."""
         return self._publisher.publish_fields(entries)
 
+    def publish_once(self, message: Message, message_id: str, window_ms: int) -> PublishFailure | None:
+        """`publish` of one message that may be repeated, see `OnceBroker`."""
+        return self._publisher.publish_once(message, message_id, window_ms)
+
     def consumer(self, topics: Sequence[str], group: str, *, idle_ms: int = 30_000) -> RedisStreamsConsumer:
         """Join `group` on `topics`, which are created when absent; a new group starts at their beginning.
 

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 
 from redis.exceptions import MovedError
 
-from retry_topic.brokers.redis_streams import faults
+from retry_topic.brokers.protocol import InDoubt
+from retry_topic.brokers.redis_streams import faults, scripts
+from retry_topic.brokers.redis_streams.connections import tag_of
 from retry_topic.brokers.redis_streams.packing import REGISTRY, Parcel, in_parts, pack, pack_fields, unknown_topic
 from wheel_sched.errors import BrokerError
 
@@ -53,6 +55,27 @@ class Publisher:
     def publish(self, messages: Sequence[Message]) -> Answers:
         """Append each message to its topic; raises BrokerUnavailable when not one of them got an answer."""
         return self._publish([pack(index, message) for index, message in enumerate(messages)])
+
+    def publish_once(self, message: Message, message_id: str, window_ms: int) -> PublishFailure | None:
+        """Append the message unless one of this id was appended to its topic within `window_ms`."""
+        packed = pack(0, message)
+        if not isinstance(packed, Parcel):
+            return packed
+        stream = self.stream_key(packed.topic)
+        mark = f"{{{tag_of(stream)}}}:wheel-sched:sent:{len(message_id)}:{message_id}:{stream}"
+        try:
+            if self.create_topics:
+                self.register([packed.topic])
+            answer = scripts.publish_once(self._connections, stream, mark, self.create_topics, window_ms, packed.fields)
+        except (*faults.FAULTS, InDoubt) as error:
+            return faults.publish_failure(error)
+        if answer == b"done":
+            return None
+        return (
+            unknown_topic(packed.topic)
+            if answer == b"unknown"
+            else faults.publish_failure(answer.decode("utf-8", "replace"))
+        )
 
     def publish_fields(self, entries: Sequence[tuple[str, list[bytes]]]) -> Answers:
         """`publish` of (topic, flat field list) pairs."""

@@ -73,6 +73,15 @@ def beat(client: redis.Redis, stream: str, group: str, consumer: str, ids: Seque
     return set(_run(client, "beat", [stream], [group, consumer, *ids]))
 
 
+def publish_once(
+    connections: Connections, stream: str, mark: str, create_topics: bool, window_ms: int, fields: Sequence[bytes]
+) -> bytes:
+    """Append an entry unless `mark` says that it was; answers `done`, `unknown` or an error's text."""
+    args = ["" if create_topics else "NOMKSTREAM", window_ms, *fields]
+    answer: bytes = _write(connections, "publish_once", [stream, mark], args)
+    return answer
+
+
 def forward(connections: Connections, group: str, create_topics: bool, moves: Sequence[Move]) -> list[bytes]:
     """Publish and settle each; answers `done`, `unknown` or an error's text."""
     index: dict[str, int] = {}
