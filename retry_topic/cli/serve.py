@@ -30,7 +30,7 @@ from wheel_sched.cli.output import emit, note
 from wheel_sched.config import Settings, redacted
 from wheel_sched.errors import EmbeddedServerError
 from wheel_sched.observability import Endpoint, dead_parts, parse_address, unready_parts, verdict
-from wheel_sched.store.embedded import EmbeddedServer
+from wheel_sched.store.embedded import EmbeddedServer, fsync_for
 
 _LOOK_S = 1.0  # how soon the end of an embedded server is seen; looking sends no command
 
@@ -40,7 +40,7 @@ def _embedded(settings: Settings) -> EmbeddedServer | None:
     folder = embedded_folder(settings)
     if folder is None:
         return None
-    server = EmbeddedServer.open(folder)
+    server = EmbeddedServer.open(folder, fsync=fsync_for(settings.durability))
     if not server.started_here:
         note(f"the server in {folder} belongs to another process (it is pid {server.pid}) and ends with it")
     return server

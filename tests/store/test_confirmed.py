@@ -15,7 +15,7 @@ import redis
 from retry_topic import connect
 from retry_topic.home import Home
 from retry_topic.message import Message
-from wheel_sched.errors import BrokerUnavailable, ConfigError, InDoubt, StoreError
+from wheel_sched.errors import BrokerUnavailable, ConfigError, InDoubt, StoreError, StoreUnavailable
 from wheel_sched.store import Done, Item, open_async_store, open_store
 from wheel_sched.store.operations import Call, Schedule
 from wheel_sched.store.redis import durability
@@ -121,6 +121,25 @@ def test_what_was_acknowledged_is_on_the_replica(pair: Pair, name: str) -> None:
             assert replica.xlen(f"{name}:orders") == n + 1
             home.publish("orders", b"later", delay=60)
             assert replica.zcard(f"{{{name}:0}}:due") == n + 1
+
+
+def test_a_primary_without_the_replicas_it_wants_writes_nothing(pair: Pair, name: str) -> None:
+    """`min-replicas-to-write` bounds what a failover may cost: a refusal that passes, and nothing is in doubt."""
+    with (
+        connect(pair.primary.url, namespace=name, prefix=f"{name}:") as home,
+        redis.Redis.from_url(pair.primary.url) as admin,
+    ):
+        home.broker.create_topic("orders")
+        admin.config_set("min-replicas-to-write", 2)
+        try:
+            with pytest.raises(StoreUnavailable, match="nothing was written"):
+                home.publish("orders", b"later", delay=60)
+            with pytest.raises(BrokerUnavailable, match="the message was not sent"):
+                home.publish("orders", b"now")
+        finally:
+            admin.config_set("min-replicas-to-write", 0)
+        assert home.broker.topics() == {"orders": 0}
+        assert home.store.counts().total("due") == 0
 
 
 def test_more_replicas_than_there_are_is_refused_by_both_faces(pair: Pair, name: str) -> None:

@@ -301,6 +301,7 @@ def test_a_wrong_kind_of_key_is_an_error_that_changes_nothing(shared_client: Any
         (redis.AuthenticationError("invalid username-password pair"), StoreAuthError),
         (redis.exceptions.BusyLoadingError("Redis is loading the dataset in memory"), StoreUnavailable),
         (redis.ResponseError("BUSY Redis is busy running a script"), StoreUnavailable),
+        (redis.ResponseError("NOREPLICAS Not enough good replicas to write."), StoreUnavailable),
         (redis.ResponseError("CLUSTERDOWN Hash slot not served"), StoreUnavailable),
         (redis.exceptions.ClusterDownError("The cluster is down"), StoreUnavailable),
         (redis.exceptions.ClusterError("TTL exhausted."), StoreUnavailable),

@@ -59,6 +59,11 @@ _BY_START: tuple[tuple[str, type[StoreError], str], ...] = (
     ("WSEPOCH", StaleEpoch, "nothing was claimed; read the window again"),
     ("WSCOUNT", StaleCount, "nothing was stored; ask for the attempt records and decide anew"),
     ("WSTAKEN", TakenId, "nothing was stored; look it up, and leave it out or give it another"),
+    (
+        "NOREPLICAS",
+        StoreUnavailable,
+        "fewer replicas than the server's min-replicas-to-write keep up: nothing was written; see to them, then repeat",
+    ),
     ("LOADING", StoreUnavailable, "the server is still loading its data: repeat in a moment"),
     ("BUSY", StoreUnavailable, "the server is busy with a script: repeat in a moment"),
     ("MASTERDOWN", StoreUnavailable, "the replica has lost its primary: repeat after the failover"),
