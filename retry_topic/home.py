@@ -41,7 +41,7 @@ class Home:
         broker: where topics live.
 
     Raises:
-        ConfigError: a broker on Redis Streams keeps less than the store, or more.
+        ConfigError: a broker on Redis Streams keeps less than the store.
     """
 
     def __init__(self, store: DelayStore, broker: Broker) -> None:
@@ -173,13 +173,12 @@ class Home:
 
 
 def _agreed(store: DelayStore, broker: Broker) -> None:
-    """One level holds for all that is acknowledged, in the store and in topics."""
+    """What the store waits for before it acknowledges, topics wait for as well."""
     asked, kept = _level_of(store), getattr(broker, "durability", None)
-    if asked is not None and kept is not None and asked != kept:
+    if asked is not None and asked.confirms and kept is not None and not kept.confirms:
         raise ConfigError(
-            f"expected the broker to keep what the store does, durability {asked.level!r} ({asked.replicas} replicas), "
-            f"got: {kept.level!r} ({kept.replicas}); give RedisStreamsBroker durability= and replicas=; nothing was "
-            "opened"
+            f"expected the broker to keep what the store does, durability {asked.level!r}, got: {kept.level!r}; give "
+            "RedisStreamsBroker durability= (and replicas=); nothing was opened"
         )
 
 

@@ -45,7 +45,8 @@ def test_a_healthy_namespace_is_all_well(cli: Any, home: Any, wait_for: Any) -> 
     found = findings(cli, 0)
     assert set(found) == {
         "python", "packages", "core", "server", "version", "eviction", "persistence", "failover", "scripts", "clock",
-        "libraries", "hand-over", "frozen", "backlog", "leases", "counters", "clock jumps", "dead letters", "records", "places",
+        "libraries", "hand-over", "frozen", "backlog", "leases", "counters", "clock jumps", "dead letters", "records",
+        "places",
     }  # fmt: skip
     assert found["hand-over"]["evidence"].startswith("one script: exactly once")
     left = {key for key in set(home.store.backend.client.scan_iter()) - before if b":op:" not in key}

@@ -6,6 +6,8 @@ A replica follows through a proxy that can hold its link: then it is connected a
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -142,6 +144,27 @@ def test_a_primary_without_the_replicas_it_wants_writes_nothing(pair: Pair, name
         assert home.store.counts().total("due") == 0
 
 
+@pytest.mark.slow
+def test_a_primary_that_is_cut_off_soon_refuses_writes(pair: Pair, name: str) -> None:
+    """What it acknowledges alone, and a failover would lose, is bounded: `min-replicas-max-lag` and about a second."""
+    with (
+        connect(pair.primary.url, namespace=name, create_topics=True) as home,
+        redis.Redis.from_url(pair.primary.url) as admin,
+    ):
+        for setting in ("min-replicas-max-lag", "min-replicas-to-write"):
+            admin.config_set(setting, 1)
+        try:
+            home.publish(name, b"")
+            pair.link.blackhole()
+            began_s = time.monotonic()
+            with contextlib.suppress(BrokerUnavailable):
+                while time.monotonic() < began_s + 10:
+                    home.publish(name, b"")
+            assert time.monotonic() - began_s < 5  # 2 s and what a busy machine takes
+        finally:
+            admin.config_set("min-replicas-to-write", 0)
+
+
 def test_more_replicas_than_there_are_is_refused_by_both_faces(pair: Pair, name: str) -> None:
     """At the start, with how many are connected."""
     with pytest.raises(StoreError, match="needs 2 connected replicas, this server has 1"):
@@ -260,8 +283,8 @@ def test_on_a_cluster_every_primary_is_asked_and_every_write_confirmed(cluster: 
             node.config_set("appendfsync", "everysec")
 
 
-def test_a_broker_that_keeps_another_level_than_the_store_is_refused(syncing: TemporaryServer, name: str) -> None:
-    """One level holds for all that is acknowledged."""
+def test_a_broker_that_keeps_less_than_the_store_is_refused(syncing: TemporaryServer, name: str) -> None:
+    """The level holds for all that is acknowledged."""
     from retry_topic.brokers.redis_streams import RedisStreamsBroker
 
     with open_store(syncing.url, namespace=name, durability="fsync") as store:
