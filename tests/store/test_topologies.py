@@ -106,6 +106,16 @@ def test_a_client_made_by_sentinel_leads_to_the_primary(
         watcher.close()
 
 
+def test_a_listener_outlives_a_slot_that_nobody_serves(cluster: RedisCluster, namespace: str) -> None:
+    """The client's own error would end its thread; ours says that it passes."""
+    with open_store(cluster, namespace=namespace) as store:
+        slots = cluster.nodes_manager.slots_cache
+        served = slots.pop(cluster.keyslot(f"{{{namespace}:0}}:mark"))
+        with pytest.raises(StoreUnavailable, match="not covered"):
+            store.backend.waiter(0, 10)
+        slots[cluster.keyslot(f"{{{namespace}:0}}:mark")] = served
+
+
 def test_a_slot_that_is_being_moved_is_a_passing_matter(
     cluster: RedisCluster, cluster_nodes: list[TemporaryServer], namespace: str
 ) -> None:

@@ -205,7 +205,10 @@ class RedisBackend:
 
     def waiter(self, shard: int, timeout_ms: int) -> redis.Redis:
         """A connection of its own for `wait_for_mark`; close it when done."""
-        return blocking_twin(self.client, shard_keys(self.dialect.namespace, shard)[9], timeout_ms / 1000 + 5)
+        try:
+            return blocking_twin(self.client, shard_keys(self.dialect.namespace, shard)[9], timeout_ms / 1000 + 5)
+        except faults.FAULTS as error:  # a slot that nobody serves now
+            raise faults.translate(error) from error
 
     def interrupt(self, waiter: redis.Redis) -> None:
         """Make a blocked `wait_for_mark` on `waiter` return at once, from another thread."""
