@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import redis
+import redis.asyncio
 
 from retry_topic import connect
 from retry_topic.home import Home
@@ -281,6 +282,45 @@ def test_on_a_cluster_every_primary_is_asked_and_every_write_confirmed(cluster: 
     finally:
         for node in (one, two):
             node.config_set("appendfsync", "everysec")
+
+
+def test_on_a_cluster_the_asyncio_face_confirms_as_well(cluster: RedisCluster, name: str) -> None:
+    """Refused while a primary does not sync; then each shard's writes and their confirmation share a connection."""
+    primaries = [node.redis_connection for node in cluster.get_primaries()]
+    port = primaries[0].connection_pool.connection_kwargs["port"]
+
+    async def scenario() -> None:
+        client = redis.asyncio.RedisCluster(host="127.0.0.1", port=port)
+        with pytest.raises(StoreError, match="appendfsync always"):
+            await open_async_store(client, namespace=name, shards=6, durability="fsync")
+        for node in primaries:
+            node.config_set("appendfsync", "always")
+        store = await open_async_store(client, namespace=name, shards=6, durability="fsync")
+        assert (await store.schedule([Item(f"i{n}", None, b"") for n in range(60)])).accepted == 60
+        for node in primaries:
+            node.config_set("appendfsync", "everysec")
+        with pytest.raises(InDoubt, match="appendfsync always"):
+            await store.schedule([Item("x", None, b"")])
+        await client.aclose()
+
+    try:
+        asyncio.run(scenario())
+    finally:
+        for node in primaries:
+            node.config_set("appendfsync", "everysec")
+
+
+def test_a_topic_cannot_have_the_name_of_a_key_that_confirms(syncing: TemporaryServer, name: str) -> None:
+    """Under a prefix with a hash tag it would be written over."""
+    from retry_topic.brokers.redis_streams import RedisStreamsBroker
+
+    broker = RedisStreamsBroker(syncing.url, prefix="{one}:", create_topics=True)
+    with pytest.raises(ConfigError, match="wheel-sched:"):
+        broker.create_topic("wheel-sched:confirmed")
+    (failure,) = broker.publish([Message("wheel-sched:confirmed", b"")])
+    assert failure is not None
+    assert not failure.transient
+    broker.close()
 
 
 def test_a_broker_that_keeps_less_than_the_store_is_refused(syncing: TemporaryServer, name: str) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from retry_topic.brokers.protocol import PublishFailure
 from retry_topic.brokers.redis_streams.faults import REASON_CHARACTERS
 from retry_topic.fields import to_fields
+from wheel_sched.store.redis.durability import OURS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -36,6 +37,8 @@ def topic_problem(topic: str) -> str | None:
     """Why `topic` cannot be the name of a topic, if so."""
     if not isinstance(topic, str) or not topic or topic == REGISTRY:
         return f"expected topic to be a non-empty name other than {REGISTRY!r} (the registry of topics), got: {topic!r}"
+    if OURS in topic:
+        return f"expected topic to be a name without {OURS!r} (keys of ours beside topics have it), got: {topic!r}"
     try:
         topic.encode()
     except UnicodeEncodeError:

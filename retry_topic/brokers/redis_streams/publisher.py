@@ -18,6 +18,7 @@ from retry_topic.brokers.redis_streams import faults, scripts
 from retry_topic.brokers.redis_streams.connections import tag_of
 from retry_topic.brokers.redis_streams.packing import REGISTRY, Parcel, in_parts, pack, pack_fields, unknown_topic
 from wheel_sched.errors import BrokerError
+from wheel_sched.store.redis.durability import OURS
 
 if TYPE_CHECKING:
     from retry_topic.brokers.protocol import PublishFailure
@@ -62,7 +63,7 @@ class Publisher:
         if not isinstance(packed, Parcel):
             return packed
         stream = self.stream_key(packed.topic)
-        mark = f"{{{tag_of(stream)}}}:wheel-sched:sent:{len(message_id)}:{message_id}:{stream}"
+        mark = f"{{{tag_of(stream)}}}:{OURS}sent:{len(message_id)}:{message_id}:{stream}"
         try:
             if self.create_topics:
                 self.register([packed.topic])

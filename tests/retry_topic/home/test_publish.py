@@ -132,6 +132,32 @@ def test_two_groups_count_a_published_message_apart(ready: Bench) -> None:
     assert retry_state("a", record, secrets=[b"s" * 16]).oddities == ()  # it claims nothing that wants a signature
 
 
+class Plain:
+    """A broker that remembers no ids, as Kafka."""
+
+    name = "plain"
+
+    def __init__(self, broker: Any) -> None:
+        self.publish = broker.publish
+        self.topics = broker.topics
+
+
+def test_a_broker_without_a_memory_of_ids_sends_each_call_with_the_id(
+    memory: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second record under the same id, and an error in doubt says so."""
+    memory.home.broker.create_topic(TOPIC)
+    plain: Any = Plain(memory.home.broker)
+    with monkeypatch.context() as patch:
+        patch.setattr(memory.home, "broker", plain)
+        for _ in range(2):
+            memory.home.publish(TOPIC, b"m", id="7")
+        plain.publish = lambda _: [PublishFailure("no answer", in_doubt=True)]
+        with pytest.raises(BrokerUnavailable, match="id='7', which may be a second record"):
+            memory.home.publish(TOPIC, b"m", id="7")
+    assert [record.header("retry-id") for record in memory.records(TOPIC)] == [b"7", b"7"]
+
+
 def test_an_id_that_is_no_header_is_refused(ready: Bench) -> None:
     """Nothing is sent."""
     with pytest.raises(Rejected, match="printable"):

@@ -22,6 +22,8 @@ from wheel_sched.errors import ConfigError, InDoubt, StoreError, StoreUnavailabl
 LEVELS = ("memory", "everysec", "fsync", "replicated")
 CONFIRM_MS = 5_000  # how long WAIT may take before a write is in doubt
 SYNCED = {"appendonly": "yes", "appendfsync": "always", "no-appendfsync-on-rewrite": "no"}
+OURS = "wheel-sched:"  # what keys of ours beside topics have in their names, and topics have not
+CONFIRMED = f"{OURS}confirmed".encode()
 _TOUCH = "#!lua flags=allow-oom\nredis.call('SET', KEYS[1], '', 'PX', 60000)"  # also a full server can be drained
 _SET = "redis-cli CONFIG SET {0}, and the same in its configuration file"
 
@@ -138,5 +140,5 @@ def _pairs(reply: Any) -> dict[str, str]:
 
 
 def confirmation_key(tag: bytes | str) -> bytes:
-    """The key that `confirmation` writes, in the slot of whatever has this hash tag."""
-    return b"{%b}:confirmed" % (tag if isinstance(tag, bytes) else tag.encode())
+    """The key that `confirmation` writes, in the slot of whatever has this hash tag; no topic has such a name."""
+    return b"{%b}:%b" % (tag if isinstance(tag, bytes) else tag.encode(), CONFIRMED)
