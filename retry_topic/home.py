@@ -13,7 +13,8 @@ from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from typing import Any
 
-from retry_topic.brokers.protocol import Broker, LogBroker
+from retry_topic.brokers.protocol import Broker, LogBroker, OnceBroker
+from retry_topic.headers import with_id
 from retry_topic.message import Headers, Message
 from retry_topic.wire import encode_body
 from wheel_sched.dispatcher import PushTarget
@@ -29,6 +30,8 @@ from wheel_sched.redacting import redacted
 from wheel_sched.store import DelayStore, Item, open_store
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+KNOWN_MS = 600_000  # how long an id that was given is known to the topic of a message that went at once
+MADE_KNOWN_MS = 60_000  # the same of an id made here, for repeats of a call that is still going on
 EXPIRES_HEADER = "expires-at"  # epoch ms; a consumer dead-letters what it gets later than that
 
 
@@ -38,9 +41,13 @@ class Home:
     Args:
         store: an open delay store.
         broker: where topics live.
+
+    Raises:
+        ConfigError: a broker on Redis Streams keeps less than the store.
     """
 
     def __init__(self, store: DelayStore, broker: Broker) -> None:
+        _agreed(store, broker)
         self.store = store
         self.broker = broker
         # items lie in the shard of the log they were taken in from, and not in that of their id
@@ -103,7 +110,9 @@ class Home:
             at: an aware datetime, instead of `delay`; the past is now.
             expires: seconds, timedelta or aware datetime; consumers dead-letter it when they get it later. Defaults
                 to never.
-            id: of a later message, so that a call repeated while it waits stores it once. Defaults to a random one.
+            id: so that a call may be repeated: a later message is stored once while it waits; one that goes at once
+                is sent once within ten minutes, but on Kafka each call sends a record, all with this id. Consumers
+                get it as the header `retry-id`. Defaults to a random one.
 
         Raises:
             UnknownTopic: the topic does not exist; nothing was sent.
@@ -128,7 +137,7 @@ class Home:
             message = message.to(topic, (*message.headers, (EXPIRES_HEADER, b"%d" % expires_ms)))
         self.check_topic(topic)
         if due_ms <= now_ms:
-            self._publish_now(message)
+            self._publish_now(message, message_id, MADE_KNOWN_MS if id is None else KNOWN_MS)
         else:
             self.store.schedule([Item(message_id, due_ms, encode_body(message), topic)])
         return message_id
@@ -146,15 +155,40 @@ class Home:
                 f"do home.broker.create_topic({topic!r}) and, for every topic, connect(..., create_topics=True)"
             )
 
-    def _publish_now(self, message: Message) -> None:
-        failure = self.broker.publish([message])[0]
+    def _publish_now(self, message: Message, message_id: str, known_ms: int) -> None:
+        message = with_id(message, message_id)
+        once = self.broker if isinstance(self.broker, OnceBroker) else None
+        if once is not None:
+            failure = once.publish_once(message, message_id, known_ms)
+        else:
+            failure = self.broker.publish([message])[0]
         if failure is None:
             return
         self._topics.discard(message.topic)  # it may have been deleted since it was looked for
+        if failure.transient and failure.in_doubt:
+            again = f"publish it again with id={message_id!r}, "
+            again += "which sends nothing twice within " if once else "which may be a second record with this id"
+            again += f"{known_ms // 60_000} min" if once else ""
+            raise BrokerUnavailable(f"{failure.reason}; the message may be sent: {again}")
         if failure.transient:
-            raise BrokerUnavailable(f"{failure.reason}; the message {'may be' if failure.in_doubt else 'was not'} sent")
+            raise BrokerUnavailable(f"{failure.reason}; the message was not sent")
         self.check_topic(message.topic)
         raise BrokerError(f"{failure.reason}; the message was not sent")
+
+
+def _agreed(store: DelayStore, broker: Broker) -> None:
+    """What the store waits for before it acknowledges, topics wait for as well."""
+    asked, kept = _level_of(store), getattr(broker, "durability", None)
+    if asked is not None and asked.confirms and kept is not None and not kept.confirms:
+        raise ConfigError(
+            f"expected the broker to keep what the store does, durability {asked.level!r}, got: {kept.level!r}; give "
+            "RedisStreamsBroker durability= (and replicas=); nothing was opened"
+        )
+
+
+def _level_of(store: DelayStore) -> Any:
+    """The store's `Durability`, None of one in memory."""
+    return getattr(getattr(store.backend, "dialect", None), "level", None)
 
 
 def _checked(message: Message) -> Message:
@@ -192,6 +226,7 @@ def connect(
     namespace: str = "wheel",
     shards: int = 1,
     durability: str = "everysec",
+    replicas: int = 1,
     prefix: str = "",
     create_topics: bool = False,
     keep: int = 10_000,
@@ -203,7 +238,9 @@ def connect(
         broker: where topics live. Defaults to the store's own server (or memory).
         namespace: prefix of the store's keys. Defaults to "wheel".
         shards: of the store, fixed at creation. Defaults to 1.
-        durability: of the store. Defaults to "everysec".
+        durability: what every acknowledged write waits for, of the store and of topics on its server; a broker that
+            is given has its own. Defaults to "everysec".
+        replicas: how many replicas confirm under "replicated". Defaults to 1.
         prefix: of the topics' streams. Defaults to "".
         create_topics: whether publishing creates topics. Defaults to False.
         keep: about how many records of a topic stay after every group has settled them. Defaults to 10,000.
@@ -211,7 +248,7 @@ def connect(
     Raises:
         ConfigError, StoreError: see `open_store`.
     """
-    store = open_store(url, namespace=namespace, shards=shards, durability=durability)
+    store = open_store(url, namespace=namespace, shards=shards, durability=durability, replicas=replicas)
     try:
         return Home(store, broker or _own_broker(store, url, prefix, create_topics, keep))
     except BaseException:
@@ -231,4 +268,12 @@ def _own_broker(store: DelayStore, url: str, prefix: str, create_topics: bool, k
         raise ConfigError(f"the store at {redacted(url)!r} has no server for topics: give a broker")
     if store.backend.identity() is None and not store.backend.cluster:
         raise StoreUnavailable("the server does not say who it is; give a broker of your own")
-    return RedisStreamsBroker(client, prefix=prefix, create_topics=create_topics, maxlen=keep)
+    level = _level_of(store)
+    return RedisStreamsBroker(
+        client,
+        prefix=prefix,
+        create_topics=create_topics,
+        maxlen=keep,
+        durability=level.level,
+        replicas=level.replicas,
+    )

@@ -26,7 +26,7 @@ from uuid import uuid4
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retry_topic.brokers.protocol import Broker, BrokerConsumer, Delivery
+from retry_topic.brokers.protocol import Broker, BrokerConsumer, Delivery, OnceBroker
 from retry_topic.message import Headers, Message
 
 PATIENCE_MS = 10_000  # how long something that must come is waited for: generous, the machine may be busy
@@ -122,6 +122,22 @@ class MessageCases(_Cases):
         assert absent in failure.reason
         assert values(receive(self.member(broker, topic), 2)) == [b"a", b"c"]
         assert absent not in broker.topics()
+
+    def test_what_is_published_once_may_be_repeated(self, broker: Broker) -> None:
+        """Where a broker offers it: one record for an id, topic and window; a refusal leaves the id free."""
+        if not isinstance(broker, OnceBroker):
+            return
+        one, other = fresh_topic(broker), fresh_topic(broker)
+        for topic, message_id in ((one, "i"), (one, "i"), (other, "i"), (one, "j")):
+            assert broker.publish_once(Message(topic, b"x"), message_id, 60_000) is None
+        assert (broker.topics()[one], broker.topics()[other]) == (2, 1)
+        absent = Message(f"absent-{uuid4().hex}", b"x")
+        failures = [broker.publish_once(absent, "i", 60_000) for _ in range(2)]
+        assert [failure is not None and not failure.transient for failure in failures] == [True, True]
+        for _ in range(2):
+            assert broker.publish_once(Message(other, b"x"), "short", 1) is None
+            time.sleep(0.02)  # the window is the broker's time
+        assert broker.topics()[other] == 3
 
     def test_nothing_to_publish_is_fine(self, broker: Broker) -> None:
         """An empty batch has an empty answer."""

@@ -119,6 +119,7 @@ class MemoryBroker:
         self._monotonic_ms = monotonic_ms
         self._wall_ms = wall_ms
         self._topics: dict[str, _Topic] = {}
+        self._sent: dict[tuple[str, str], int] = {}  # topic and id of what was published once, and until when it counts
         self._members = count(1)
         self._closed = False
         self._changed = threading.Condition(threading.Lock())
@@ -130,6 +131,23 @@ class MemoryBroker:
     def publish_fields(self, entries: Sequence[tuple[str, list[bytes]]]) -> list[PublishFailure | None]:
         """`publish` of (topic, flat field list) pairs, see `FieldsBroker`; they are taken apart when they are read."""
         return self._publish(entries)
+
+    def publish_once(self, message: Message, message_id: str, window_ms: int) -> PublishFailure | None:
+        """`publish` of one message that may be repeated, see `OnceBroker`."""
+        at_ms, now_ms = self._wall_ms(), self._monotonic_ms()
+        sent, place = self._sent, (message.topic, message_id)
+        with self._changed:
+            self._check_open()
+            while sent and (oldest := next(iter(sent))) and sent[oldest] <= now_ms:
+                del sent[oldest]
+            if sent.get(place, now_ms) > now_ms:
+                return None
+            (answer,) = self._append([(message.topic, message)], at_ms)
+            if answer is None:
+                sent.pop(place, None)
+                sent[place] = now_ms + window_ms
+            self._changed.notify_all()
+        return answer
 
     def consumer(self, topics: Sequence[str], group: str, *, idle_ms: int = 30_000) -> MemoryConsumer:
         """Join `group` on `topics`, which are created when absent; a new group starts at their beginning."""

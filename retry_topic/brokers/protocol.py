@@ -303,6 +303,18 @@ class FieldsBroker(Protocol):
 
 
 @runtime_checkable
+class OnceBroker(Protocol):
+    """What a broker may offer besides: a publish that can be repeated, because it remembers the id for a while."""
+
+    def publish_once(self, message: Message, message_id: str, window_ms: int) -> PublishFailure | None:
+        """As `Broker.publish` of one message; nothing when its topic got one under this id within `window_ms`.
+
+        A failure `in_doubt` may be repeated as it is.
+        """
+        ...
+
+
+@runtime_checkable
 class GroupTopicsBroker(Protocol):
     """What a broker may offer besides: topics of a group that are created as what they are for wants it."""
 

@@ -44,7 +44,9 @@ def opened_home(settings: Settings, *, create: bool = False) -> Iterator[Home]:
 
 def _streams(settings: Settings, store: DelayStore) -> Broker:
     client: Any = getattr(store.backend, "client")  # noqa: B009  # of the kind of backend that a URL gives
-    return RedisStreamsBroker(client, prefix=settings.prefix, maxlen=KEEP)
+    return RedisStreamsBroker(
+        client, prefix=settings.prefix, maxlen=KEEP, durability=settings.durability, replicas=settings.replicas
+    )
 
 
 def kafka_broker(settings: Settings, **more: Any) -> KafkaBroker:

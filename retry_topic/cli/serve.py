@@ -32,7 +32,7 @@ from wheel_sched.errors import EmbeddedServerError
 from wheel_sched.escaping import ONE_LINE
 from wheel_sched.observability import Endpoint, dead_parts, parse_address, unready_parts, verdict
 from wheel_sched.redacting import redacted
-from wheel_sched.store.embedded import EmbeddedServer
+from wheel_sched.store.embedded import EmbeddedServer, fsync_for
 
 _LOOK_S = 1.0  # how soon the end of an embedded server is seen; looking sends no command
 
@@ -42,7 +42,7 @@ def _embedded(settings: Settings) -> EmbeddedServer | None:
     folder = embedded_folder(settings)
     if folder is None:
         return None
-    server = EmbeddedServer.open(folder)
+    server = EmbeddedServer.open(folder, fsync=fsync_for(settings.durability))
     if not server.started_here:
         note(f"the server in {folder} belongs to another process (it is pid {server.pid}) until that ends")
     return server

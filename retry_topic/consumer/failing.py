@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from retry_topic.fingerprint import fingerprint, fingerprint_of
-from retry_topic.headers import MAX_COUNT, RetryState, read, retry_id, sign, verify, write
+from retry_topic.headers import MAX_COUNT, RetryState, is_only_named, read, retry_id, sign, verify, write
 from retry_topic.message import Message
 from retry_topic.names import NAMED_AFTER_GROUP, GroupTopics
 from retry_topic.policy import Failure, class_name, failure_of
@@ -32,6 +32,8 @@ def retry_state(
         topics: of the group. Defaults to those named after it.
     """
     state = read(message.headers)
+    if is_only_named(state):
+        return RetryState()  # by its publisher, for every group that reads it: each makes an id of its own
     if state.dialect == "own" and message.topic != topics.redelivery_of(group):
         if message.topic != (state.original_topic or message.topic):
             return RetryState()  # copied from a message of another topic

@@ -4,6 +4,7 @@ from retry_topic.headers.codec import AMPLE, Restating, read, write
 from retry_topic.headers.homeward import homeward
 from retry_topic.headers.identity import member_id, retry_id
 from retry_topic.headers.names import HEADER_NAMES, MAX_TOTAL_BYTES
+from retry_topic.headers.naming import is_only_named, with_id
 from retry_topic.headers.owner import of_another_group
 from retry_topic.headers.signature import sign, verify
 from retry_topic.headers.spring import SPRING_NAMES, with_spring
@@ -18,12 +19,14 @@ __all__ = [
     "Restating",
     "RetryState",
     "homeward",
+    "is_only_named",
     "member_id",
     "of_another_group",
     "read",
     "retry_id",
     "sign",
     "verify",
+    "with_id",
     "with_spring",
     "write",
 ]

@@ -44,8 +44,8 @@ def test_a_healthy_namespace_is_all_well(cli: Any, home: Any, wait_for: Any) -> 
     before = set(home.store.backend.client.scan_iter())
     found = findings(cli, 0)
     assert set(found) == {
-        "python", "packages", "core", "server", "version", "eviction", "persistence", "scripts", "clock", "libraries",
-        "hand-over", "frozen", "backlog", "retries", "leases", "counters", "clock jumps", "dead letters",
+        "python", "packages", "core", "server", "version", "eviction", "persistence", "failover", "scripts", "clock",
+        "libraries", "hand-over", "frozen", "backlog", "retries", "leases", "counters", "clock jumps", "dead letters",
         "records", "places",
     }  # fmt: skip
     assert found["hand-over"]["evidence"].startswith("one script: exactly once")
@@ -59,7 +59,7 @@ def test_the_text_names_the_mend_and_the_sum(cli: Any, home: Any, wait_for: Any)
     text = cli("doctor", code=1).stdout
     assert "PROBLEM  backlog      1 item is overdue, by 10s: no dispatcher releases them" in text
     assert "mend: start `wheel-sched serve GROUP`" in text
-    assert text.splitlines()[-1] == "1 problem, 0 warnings, 19 checks fine"
+    assert text.splitlines()[-1] == "1 problem, 0 warnings, 20 checks fine"
 
 
 def test_an_absent_namespace_is_no_problem_and_stays_absent(cli: Any) -> None:
@@ -153,6 +153,62 @@ def test_a_server_that_may_drop_or_lose_messages_is_a_problem(cli_at: Any) -> No
                 time.sleep(0.02)  # the first file is being written by a child; a server in that state does not stop
             client.config_set("appendfsync", "everysec")
             assert harmed(cli, 1, "--durability", "replicated") == {("persistence", "problem")}
+
+
+def examined(durability: str, info: dict[str, Any], config: dict[str, str], replicas: int = 1) -> Patient:
+    settings = Settings(durability=durability, replicas=replicas)
+    return Patient(settings, "redis://h", None, {"aof_enabled": 1, **info}, config)
+
+
+SYNCED = {"appendonly": "yes", "appendfsync": "always", "no-appendfsync-on-rewrite": "no"}
+
+
+@pytest.mark.parametrize(
+    ("durability", "replicas", "info", "config", "level", "words"),
+    [
+        ("fsync", 1, {}, SYNCED, "ok", "synced before each reply"),
+        ("fsync", 1, {}, SYNCED | {"appendfsync": "everysec"}, "problem", "CONFIG SET appendfsync always"),
+        ("fsync", 1, {}, SYNCED | {"no-appendfsync-on-rewrite": "yes"}, "problem", "no-appendfsync-on-rewrite no"),
+        ("fsync", 1, {}, {}, "problem", "+config|get"),
+        ("replicated", 2, {"connected_slaves": 1}, {}, "problem", "needs 2"),
+        ("replicated", 1, {"connected_slaves": 2}, {}, "warn", "loss is bounded, not excluded"),
+        ("replicated", 2, {"connected_slaves": 2}, {}, "ok", "all confirm"),
+        ("everysec", 1, {}, {"appendfsync": "no"}, "problem", "the kernel decides"),
+    ],
+)
+def test_persistence_says_whether_the_level_is_kept(
+    durability: str, replicas: int, info: dict[str, Any], config: dict[str, str], level: str, words: str
+) -> None:
+    """With what to set where it is not."""
+    finding = doctor_server.persistence(examined(durability, info, config, replicas))
+    assert finding.level == level
+    assert words in f"{finding.evidence} {finding.mend}"
+
+
+@pytest.mark.parametrize(
+    ("durability", "info", "config", "level", "words"),
+    [
+        ("everysec", {}, {}, "ok", "no replicas"),
+        ("everysec", {"connected_slaves": 1}, {}, "warn", "hides"),
+        ("everysec", {"connected_slaves": 1}, {"min-replicas-to-write": "0"}, "warn", "goes on acknowledging"),
+        (
+            "everysec",
+            {"connected_slaves": 1},
+            {"min-replicas-to-write": "1", "min-replicas-max-lag": "5"},
+            "ok",
+            "in the last 6 s",
+        ),
+        ("replicated", {"connected_slaves": 1}, {"min-replicas-to-write": "0"}, "ok", "replicated"),
+        ("everysec", {"role": "slave"}, {}, "warn", "primary"),
+    ],
+)
+def test_failover_says_what_one_may_cost(
+    durability: str, info: dict[str, Any], config: dict[str, str], level: str, words: str
+) -> None:
+    """A primary with replicas that nothing keeps from acknowledging alone is a warning."""
+    finding = doctor_server.failover(examined(durability, info, config))
+    assert finding.level == level
+    assert words in f"{finding.evidence} {finding.mend}"
 
 
 @pytest.mark.real

@@ -15,12 +15,13 @@ def now_ms() -> int:
 
 
 def test_publish_now_reaches_the_topic(cli: Any, home: Any) -> None:
-    """Payload, key and headers arrive as given."""
+    """Payload, key and headers arrive as given, and the id that was printed."""
     done = cli("publish", "orders", "hi", "--key", "k", "--header", "a=1", "--header", "a=2", "--create")
     assert len(done.stdout.split()) == 1
     (delivery,) = home.broker.consumer(["orders"], "g").poll(10, 2_000)
     message = delivery.message
-    assert (message.value, message.key, message.headers) == (b"hi", b"k", (("a", b"1"), ("a", b"2")))
+    headers = (("a", b"1"), ("a", b"2"), ("retry-id", done.stdout.split()[0].encode()))
+    assert (message.value, message.key, message.headers) == (b"hi", b"k", headers)
 
 
 def test_publish_later_waits_in_the_store(cli: Any, home: Any) -> None:

@@ -250,21 +250,27 @@ def test_what_a_stream_cannot_have_is_refused(
 def test_a_write_waits_for_the_durability_it_names(
     spark: SparkSession, store: DelayStore, rows: DataFrame, write: Callable[..., None], redis_client: Any
 ) -> None:
-    """`fsync` asks the server whether its file has it; where no replica can confirm, `replicated` is refused."""
+    """`fsync` is refused on a server that does not sync before it replies, and asks one that does with every write."""
 
     def asked() -> int:
-        return int(redis_client.info("commandstats").get("cmdstat_waitaof", {}).get("calls", 0))
+        return int(redis_client.info("commandstats").get("cmdstat_config|get", {}).get("calls", 0))
 
     before = asked()
     write(rows.limit(40), job_id="a")
     assert asked() == before
-    write(rows.limit(40), job_id="b", durability="fsync")
-    assert asked() > before
+    with pytest.raises(PySparkException, match="CONFIG SET appendfsync always"):
+        write(rows.limit(40), job_id="b", durability="fsync")
+    redis_client.config_set("appendfsync", "always")
+    try:
+        write(rows.limit(40), job_id="c", durability="fsync")
+    finally:
+        redis_client.config_set("appendfsync", "everysec")
+    assert asked() > before + 2
 
 
 def test_a_store_that_is_away_fails_the_query(spark: SparkSession, options: dict[str, str]) -> None:
     """Nothing is left out in silence."""
-    with pytest.raises(PySparkException, match="no answer from the server"):
+    with pytest.raises(PySparkException, match="no connection to the server"):
         read(spark, {"store": "unix:///nonexistent/redis.sock"}).count()
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import redis
+import redis.sentinel
 
 from wheel_sched.errors import (
     StoreAuthError,
@@ -22,7 +23,7 @@ from wheel_sched.store.operations import Call, Count, Schedule
 from wheel_sched.store.push_form import encode_push
 from wheel_sched.store.redis import faults
 from wheel_sched.store.redis.backend import RedisBackend, client_for
-from wheel_sched.store.redis.conversation import Dialect
+from wheel_sched.store.redis.conversation import Dialect, Sleep
 from wheel_sched.testing.faulty_proxy import FaultyProxy
 from wheel_sched.testing.servers import TemporaryServer, free_port, temporary_server
 from wheel_sched.testing.store_conformance import Bench
@@ -133,10 +134,71 @@ class TestLostReplies:
 
 
 def test_a_server_that_is_away_is_told() -> None:
-    """At the start: transient, with what to do."""
-    with pytest.raises(StoreUnavailable, match="repeat") as caught:
-        open_store(f"redis://127.0.0.1:{free_port()}/0")
-    assert caught.value.transient
+    """At the start: transient, with what to do; nothing was sent, so nothing can have been executed."""
+    for scheme in (f"redis://127.0.0.1:{free_port()}/0", "unix:///nowhere/server.sock"):
+        with pytest.raises(StoreUnavailable, match=r"no connection.*nothing was sent.*repeat") as caught:
+            open_store(scheme)
+        assert caught.value.transient
+        assert "executed" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("reply", "writes", "sent", "words"),
+    [
+        (redis.ConnectionError("Error 111 connecting to h:6379. Connection refused."), True, False, "nothing was sent"),
+        (
+            redis.ConnectionError("Error 111 connecting to h:6379. Connection refused."),
+            True,
+            True,
+            "may have been exec",
+        ),
+        (redis.ConnectionError("Error 111 connecting to h:6379. Connection refused."), False, True, "nothing was sent"),
+        (redis.TimeoutError("Timeout connecting to server"), True, False, "nothing was sent"),
+        (redis.sentinel.MasterNotFoundError("No master found for 'main'"), True, False, "nothing was sent"),
+        (redis.ConnectionError("Connection closed by server."), True, False, "may have been executed"),
+        (
+            redis.ConnectionError("Error 32 while writing to socket. Broken pipe."),
+            True,
+            False,
+            "may have been executed",
+        ),
+        (redis.ConnectionError("Connection closed by server."), False, False, "nothing was changed"),
+        (redis.TimeoutError("Timeout reading from socket"), False, False, "nothing was changed"),
+    ],
+)
+def test_a_failed_connection_says_whether_anything_was_sent(
+    reply: Exception, writes: bool, sent: bool, words: str
+) -> None:
+    """Not sent; a read, which changes nothing; a write, which may have been executed, now or by a first try."""
+    told = faults.translate(reply, writes=writes, sent=sent)
+    assert isinstance(told, StoreUnavailable)
+    assert words in str(told)
+
+
+def test_a_write_that_was_sent_once_stays_in_doubt() -> None:
+    """Its reply was lost, and the repeats found nobody: it may have been executed all the same."""
+    talk = Dialect("n").talk([Call(0, Schedule([Item("a", 0, b"")], token="t"))], None)
+    lost, refused = redis.ConnectionError("Connection closed by server."), redis.ConnectionError("connecting to h.")
+    next(talk)
+    step = talk.send([lost])
+    answers: list[Any] = []
+    while not answers:
+        try:
+            step = talk.send([] if isinstance(step, Sleep) else [refused])
+        except StopIteration as end:
+            answers = end.value
+    assert "may have been executed" in str(answers[0])
+
+
+def test_a_call_that_found_nobody_was_not_sent() -> None:
+    """Reads and writes alike, when the connection could not be made."""
+    with temporary_server() as server, client_for(server.url) as client:
+        bench = Bench(RedisBackend(client, Dialect("n")), 1)
+        server.stop()
+        client.connection_pool.disconnect()
+        for call in (bench.store.counts, lambda: bench.put("a")):
+            with pytest.raises(StoreUnavailable, match="nothing was sent"):
+                call()
 
 
 def test_a_server_that_goes_and_comes_back_is_used_again() -> None:
@@ -239,7 +301,17 @@ def test_a_wrong_kind_of_key_is_an_error_that_changes_nothing(shared_client: Any
         (redis.AuthenticationError("invalid username-password pair"), StoreAuthError),
         (redis.exceptions.BusyLoadingError("Redis is loading the dataset in memory"), StoreUnavailable),
         (redis.ResponseError("BUSY Redis is busy running a script"), StoreUnavailable),
+        (redis.ResponseError("NOREPLICAS Not enough good replicas to write."), StoreUnavailable),
         (redis.ResponseError("CLUSTERDOWN Hash slot not served"), StoreUnavailable),
+        (redis.exceptions.ClusterDownError("The cluster is down"), StoreUnavailable),
+        (redis.exceptions.ClusterError("TTL exhausted."), StoreUnavailable),
+        (redis.exceptions.TryAgainError("Multiple keys request during rehashing of slot"), StoreUnavailable),
+        (redis.exceptions.AskError("5 127.0.0.1:7001"), StoreUnavailable),
+        (redis.exceptions.MovedError("6 127.0.0.1:7001"), StoreUnavailable),
+        (redis.exceptions.MasterDownError("Link with MASTER is down"), StoreUnavailable),
+        (redis.exceptions.SlotNotCoveredError('Slot "5" not covered by the cluster'), StoreUnavailable),
+        (redis.exceptions.RedisClusterException("Redis Cluster cannot be connected"), StoreUnavailable),
+        (redis.exceptions.MaxConnectionsError("Too many connections"), StoreUnavailable),
         (redis.TimeoutError("Timeout reading from socket"), StoreUnavailable),
         (ConnectionResetError(), StoreUnavailable),
         (redis.ResponseError("something new"), StoreError),

@@ -14,7 +14,7 @@ from wheel_sched.store.delay_store import DelayStore
 from wheel_sched.store.items import Fence, Item, Outcome
 from wheel_sched.store.operations import Call, Count, Find, Inspect, Mend
 from wheel_sched.store.redis.backend import RedisBackend, check_version
-from wheel_sched.store.redis.conversation import Dialect, Send, Sleep, ensure_durable
+from wheel_sched.store.redis.conversation import Dialect, Send, Sleep
 from wheel_sched.store.redis.library import library, shard_keys
 from wheel_sched.testing.store_conformance import Bench
 
@@ -236,35 +236,6 @@ def test_old_servers_are_refused(info: dict[str, Any], fits: bool) -> None:
         return
     with pytest.raises(StoreTooOld, match="upgrade"):
         check_version(info)
-
-
-@pytest.mark.parametrize(
-    ("durability", "info", "config", "fits"),
-    [
-        ("fsync", {"redis_version": "7.2.0", "aof_enabled": 1}, {}, True),
-        ("fsync", {"redis_version": "7.0.9", "aof_enabled": 1}, {"appendfsync": "always"}, True),
-        ("fsync", {"redis_version": "7.0.9", "aof_enabled": 1}, {"appendfsync": "everysec"}, False),
-        ("fsync", {"redis_version": "8.0.0", "aof_enabled": 0}, {}, False),
-        ("replicated", {"connected_slaves": 1}, {}, True),
-        ("replicated", {"connected_slaves": 0}, {}, False),
-        ("everysec", {}, {}, True),
-    ],
-)
-def test_a_level_the_server_cannot_keep_is_refused(
-    durability: str, info: dict[str, Any], config: dict[str, str], fits: bool
-) -> None:
-    """At the start, instead of being trusted."""
-    if fits:
-        ensure_durable(durability, info, config)
-        return
-    with pytest.raises(StoreError, match="nothing was changed"):
-        ensure_durable(durability, info, config)
-
-
-def test_an_unknown_level_is_refused() -> None:
-    """With the ones there are."""
-    with pytest.raises(ConfigError, match="everysec"):
-        Dialect("n", durability="paranoid")
 
 
 @pytest.mark.parametrize("namespace", ["", "a{b}", "a:b", "x" * 65, "a b", "a\nb"])

@@ -11,6 +11,7 @@ import redis
 from redis.sentinel import Sentinel
 
 from wheel_sched.dispatcher import Batch, Dispatcher, Failed
+from wheel_sched.errors import StoreUnavailable
 from wheel_sched.store import Claimed, DelayStore, Done, Item, Next, Outcome, open_store
 from wheel_sched.testing.servers import TemporaryServer
 
@@ -103,3 +104,41 @@ def test_a_client_made_by_sentinel_leads_to_the_primary(
     client.close()
     for watcher in sentinel.sentinels:
         watcher.close()
+
+
+def test_a_listener_outlives_a_slot_that_nobody_serves(cluster: RedisCluster, namespace: str) -> None:
+    """The client's own error would end its thread; ours says that it passes."""
+    with open_store(cluster, namespace=namespace) as store:
+        slots = cluster.nodes_manager.slots_cache
+        served = slots.pop(cluster.keyslot(f"{{{namespace}:0}}:mark"))
+        with pytest.raises(StoreUnavailable, match="not covered"):
+            store.backend.waiter(0, 10)
+        slots[cluster.keyslot(f"{{{namespace}:0}}:mark")] = served
+
+
+def test_a_slot_that_is_being_moved_is_a_passing_matter(
+    cluster: RedisCluster, cluster_nodes: list[TemporaryServer], namespace: str
+) -> None:
+    """Before a key has moved the cluster answers TRYAGAIN for as long as it takes: transient, and true afterwards."""
+    slot = cluster.keyslot(f"{{{namespace}:0}}:meta")
+    with open_store(cluster, namespace=namespace) as store:
+        item = Item("a", store.now_ms(), b"x", "orders")
+        source, target = (node.redis_connection for node in cluster.get_primaries())
+        if (
+            cluster.get_node_from_key(f"{{{namespace}:0}}:meta").port
+            != source.connection_pool.connection_kwargs["port"]
+        ):
+            source, target = target, source
+        ids = {client: client.execute_command("CLUSTER", "MYID").decode() for client in (source, target)}
+        target.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", ids[source])
+        source.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", ids[target])
+        with pytest.raises(StoreUnavailable, match="being moved: nothing was executed") as caught:
+            store.schedule([item], token="t")
+        assert caught.value.transient
+        keys = source.execute_command("CLUSTER", "GETKEYSINSLOT", slot, 100)
+        port = target.connection_pool.connection_kwargs["port"]
+        source.execute_command("MIGRATE", "127.0.0.1", port, "", 0, 5_000, "KEYS", *keys)
+        for client in (target, source):
+            client.execute_command("CLUSTER", "SETSLOT", slot, "NODE", ids[target])
+        assert store.schedule([item], token="t").accepted == 1
+        assert [one.id for one in store.claim(1).items] == ["a"]

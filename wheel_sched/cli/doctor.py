@@ -30,6 +30,7 @@ _SERVER: Sequence[Check] = (
     doctor_server.server_version,
     doctor_server.eviction,
     doctor_server.persistence,
+    doctor_server.failover,
     doctor_server.round_trip,
     doctor_server.clock_skew,
     doctor_server.libraries,
@@ -155,6 +156,7 @@ def _examine(stack: contextlib.ExitStack, settings: Settings, url: str) -> Patie
     from wheel_sched.store.operations import Call, Count
     from wheel_sched.store.redis.backend import RedisBackend, client_for
     from wheel_sched.store.redis.conversation import Dialect
+    from wheel_sched.store.redis.durability import SYNCED
 
     client = stack.enter_context(client_for(url))
     client.ping()
@@ -165,7 +167,7 @@ def _examine(stack: contextlib.ExitStack, settings: Settings, url: str) -> Patie
     info = {**backend.info(), "ping_ms": ping_ms}
     config: dict[str, str] = {}
     with contextlib.suppress(redis.RedisError):  # managed servers hide CONFIG
-        for name in ("maxmemory-policy", "appendfsync"):
+        for name in ("maxmemory-policy", *SYNCED, "min-replicas-to-write", "min-replicas-max-lag"):
             config |= {_text(key): _text(value) for key, value in dict(client.config_get(name)).items()}
     shards = int(created_as(url, settings.namespace).get("shards", 0))
     counts = backend.execute([Call(shard, Count()) for shard in range(shards)])

@@ -96,15 +96,8 @@ def persistence(patient: Patient) -> Finding:
         return problem("persistence", f"{text}; the last write to it failed", "free disk space, see the server's log")
     if asked == "memory":
         return ok("persistence", f"{text}: a restart of the server may lose all messages, as was asked for")
-    if asked == "replicated":
-        replicas = int(patient.info.get("connected_slaves", 0) or 0)
-        if replicas < patient.settings.replicas:
-            return problem(
-                "persistence",
-                f"{text}; {replicas} of {patient.settings.replicas} replicas connected",
-                "connect the replicas, or ask for another durability",
-            )
-        return ok("persistence", f"{text}; {replicas} replicas connected")
+    if asked in ("fsync", "replicated"):
+        return _confirmed(patient, text)
     if not aof:
         return problem(
             "persistence",
@@ -116,6 +109,54 @@ def persistence(patient: Patient) -> Finding:
             "persistence", f"{text}: the kernel decides when", "redis-cli CONFIG SET appendfsync everysec (or always)"
         )
     return ok("persistence", text)
+
+
+def _confirmed(patient: Patient, text: str) -> Finding:
+    """A level whose writes wait for a confirmation: whether the server can give one, and what that is worth."""
+    from wheel_sched.store.redis.durability import Durability
+
+    replicas = patient.settings.replicas
+    unknown = "CONFIG is not permitted"
+    refusal = Durability(patient.settings.durability, replicas).refusal(
+        patient.info, patient.config if "appendfsync" in patient.config else WheelSchedError(unknown)
+    )
+    if refusal is not None:
+        return problem("persistence", text, str(refusal))
+    if patient.settings.durability == "fsync":
+        return ok("persistence", f"{text}: synced before each reply")
+    connected = int(patient.info.get("connected_slaves", 0) or 0)
+    if connected > replicas:
+        return warn(
+            "persistence",
+            f"{text}; {connected} replicas could be promoted, {replicas} confirm: loss is bounded, not excluded",
+            f"set replicas to {connected}, or let only those that confirm be promoted",
+        )
+    return ok("persistence", f"{text}; {connected} replicas connected, all confirm")
+
+
+def failover(patient: Patient) -> Finding:
+    """What a failover may cost: a primary that is cut off from its replicas does not go on acknowledging."""
+    connected = int(patient.info.get("connected_slaves", 0) or 0)
+    if patient.info.get("role") == "slave":
+        return warn("failover", "this server is a replica", "connect to the primary, or through Sentinel")
+    if not connected:
+        return ok("failover", "no replicas: nothing to fail over to")
+    asked = patient.settings.durability
+    if asked in ("replicated", "memory"):
+        return ok("failover", f"{connected} replicas; durability {asked}")
+    least = int(patient.config.get("min-replicas-to-write", 0) or 0)
+    lag_s = int(patient.config.get("min-replicas-max-lag", 0) or 0)
+    if "min-replicas-to-write" not in patient.config:
+        return warn("failover", f"{connected} replicas; the server hides min-replicas-to-write", "ask its operator")
+    if not least or not lag_s:
+        return warn(
+            "failover",
+            f"{connected} replicas, min-replicas-to-write {least}, min-replicas-max-lag {lag_s}: a primary that is cut "
+            "off from them goes on acknowledging, and a failover loses all of that",
+            "redis-cli CONFIG SET min-replicas-to-write 1 min-replicas-max-lag 10, and the same in the configuration "
+            "files of all servers; or --durability replicated",
+        )
+    return ok("failover", f"{connected} replicas; loses at most what was written in the last {lag_s + 1} s or so")
 
 
 def round_trip(patient: Patient) -> Finding:

@@ -48,9 +48,9 @@ def server_url(settings: Settings, *, create: bool = False) -> Iterator[str]:
             f"there is no data folder {folder}: nothing was changed; give --store, or start with "
             "`wheel-sched publish` or `wheel-sched serve`, which create it"
         )
-    from wheel_sched.store.embedded import EmbeddedServer
+    from wheel_sched.store.embedded import EmbeddedServer, fsync_for
 
-    with EmbeddedServer.open(folder) as server:
+    with EmbeddedServer.open(folder, fsync=fsync_for(settings.durability)) as server:
         yield server.url
 
 

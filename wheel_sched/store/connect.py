@@ -8,7 +8,7 @@ memory:                                                   this process only
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 from wheel_sched.errors import ConfigError
 from wheel_sched.redacting import redacted
@@ -81,12 +81,11 @@ def _backend(
     if not isinstance(target, str):
         return RedisBackend(target, dialect)
     if target.startswith("embedded:"):
-        from wheel_sched.store.embedded import EmbeddedServer
+        from wheel_sched.store.embedded import EmbeddedServer, fsync_for
         from wheel_sched.store.redis.embedded_backend import EmbeddedBackend
 
-        # WAITAOF only waits for the next sync: on a server that syncs each second a batch would take as long
-        fsync: Literal["always", "everysec"] = "always" if durability == "fsync" else "everysec"
-        server = EmbeddedServer.open(target.removeprefix("embedded:") or ".wheel-sched", fsync=fsync)
+        folder = target.removeprefix("embedded:") or ".wheel-sched"
+        server = EmbeddedServer.open(folder, fsync=fsync_for(durability))
         return EmbeddedBackend(server, client_for(server.url), dialect)
     if target.startswith(_SCHEMES):
         return RedisBackend(client_for(target), dialect, owns_client=True)

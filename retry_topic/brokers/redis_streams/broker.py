@@ -24,6 +24,7 @@ from retry_topic.brokers.redis_streams.consumer import RedisStreamsConsumer
 from retry_topic.brokers.redis_streams.packing import topic_problem
 from retry_topic.brokers.redis_streams.publisher import Publisher
 from wheel_sched.errors import ConfigError
+from wheel_sched.store.redis.durability import Durability
 
 if TYPE_CHECKING:
     import redis
@@ -43,6 +44,9 @@ class RedisStreamsBroker:
         create_topics: publishing to an absent topic creates it instead of failing. Defaults to False.
         maxlen: about how many records of a topic stay after every group has settled them (0: none); unsettled ones
             always stay. Defaults to None (all stay).
+        durability: what every acknowledged write waits for, as of a store, see docs/guarantees.md. Defaults to
+            "everysec".
+        replicas: how many replicas confirm under "replicated". Defaults to 1.
     """
 
     name = "redis-streams"
@@ -54,10 +58,13 @@ class RedisStreamsBroker:
         prefix: str = "",
         create_topics: bool = False,
         maxlen: int | None = None,
+        durability: str = "everysec",
+        replicas: int = 1,
     ) -> None:
         if maxlen is not None and maxlen < 0:
             raise ConfigError(f"expected maxlen to be None or 0 and more, got: {maxlen!r}")
-        self._connections = Connections(client_or_url)
+        self.durability = Durability(durability, replicas)
+        self._connections = Connections(client_or_url, self.durability)
         self.prefix = prefix
         self.create_topics = create_topics
         self._publisher = Publisher(self._connections, prefix, create_topics)
@@ -79,6 +86,10 @@ class RedisStreamsBroker:
     def publish_fields(self, entries: Sequence[tuple[str, list[bytes]]]) -> list[PublishFailure | None]:
         """`publish` of (topic, flat field list) pairs, see `FieldsBroker`."""
         return self._publisher.publish_fields(entries)
+
+    def publish_once(self, message: Message, message_id: str, window_ms: int) -> PublishFailure | None:
+        """`publish` of one message that may be repeated, see `OnceBroker`."""
+        return self._publisher.publish_once(message, message_id, window_ms)
 
     def consumer(self, topics: Sequence[str], group: str, *, idle_ms: int = 30_000) -> RedisStreamsConsumer:
         """Join `group` on `topics`, which are created when absent; a new group starts at their beginning.
@@ -106,7 +117,10 @@ class RedisStreamsBroker:
         if problem:
             raise ConfigError(problem)
         stream = self.stream_key(topic)
-        self._connections.repeatable(stream, lambda client: scripts.create(client, stream))
+        try:
+            scripts.create(self._connections, stream)
+        except faults.FAULTS as error:
+            raise faults.broker_error(error) from error
         self._publisher.forget(topic)
         self._publisher.register([topic])
 

@@ -6,6 +6,9 @@ credentials, TLS and Sentinel stay) with no retries, bytes only and raw replies.
 their own whose socket timeout is longer than the block. In a Cluster there is one client per node, a redirection is
 followed once, and a lost connection makes the next call ask for the topology anew.
 
+Whatever is acknowledged to anybody goes through `write`, which waits for what the durability level asks; what passes it
+by (reading, holds, trimming) costs a redelivery at most when it is lost.
+
 Threads: any; `reader` gives a client for one thread.
 """
 
@@ -13,19 +16,24 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from itertools import count
 from typing import Any, TypeVar
 
 import redis
 from redis.backoff import NoBackoff
 from redis.cluster import RedisCluster
+from redis.crc import key_slot
 from redis.exceptions import MovedError, RedisClusterException, RedisError
 from redis.retry import Retry
 from redis.sentinel import SentinelConnectionPool
 
+from retry_topic.brokers.protocol import InDoubt
 from retry_topic.brokers.redis_streams import faults
-from wheel_sched.errors import BrokerUnavailable, ConfigError
+from wheel_sched.errors import BrokerError, BrokerUnavailable, ConfigError
 from wheel_sched.redacting import redacted
+from wheel_sched.store.redis.durability import SYNCED, Command, Durability, confirmation_key
 
 T = TypeVar("T")
 
@@ -39,9 +47,10 @@ class Connections:
 
     Args:
         client_or_url: a `redis.Redis` (also one made by Sentinel), a `RedisCluster`, or a URL.
+        durability: what a write waits for. Defaults to None: "everysec".
     """
 
-    def __init__(self, client_or_url: redis.Redis | RedisCluster | str) -> None:
+    def __init__(self, client_or_url: redis.Redis | RedisCluster | str, durability: Durability | None = None) -> None:
         self._owned = isinstance(client_or_url, str)
         if isinstance(client_or_url, str):
             url = client_or_url
@@ -61,6 +70,8 @@ class Connections:
         self._derived: dict[str, redis.Redis] = {}
         self._stale = False
         self._closed = False
+        self._durability = Durability() if durability is None else durability
+        self._able: set[str] = set()  # servers that were found to keep the level
 
     @property
     def is_cluster(self) -> bool:
@@ -104,9 +115,63 @@ class Connections:
             return call(self._of(key))
         except (*faults.LOST, RedisClusterException) as error:
             self._stale = True
-            if repeat and faults.is_lost(error):
+            if not (repeat and faults.is_lost(error)):
+                raise
+            try:
                 return call(self._of(key))
-            raise
+            except faults.LOST as second:
+                if faults.is_unsent(second):  # which says nothing of the first
+                    raise error from second
+                raise
+
+    def write(self, key: str, commands: Sequence[Command], *, repeat: bool = False) -> list[Any]:
+        """Send commands that write, and wait until what they wrote is as durable as was asked for.
+
+        Args:
+            key: any key of the commands, which are all of one server.
+            commands: several of them may be of several slots; a redirection of a single one is followed.
+            repeat: see `run`. Defaults to False.
+
+        Returns:
+            For each its reply, or the error instead: the server's, or `InDoubt` when it was written and not confirmed.
+
+        Raises:
+            RedisError, OSError: as the client raised it.
+            BrokerError: the server cannot keep the level; nothing was sent.
+        """
+
+        def send(client: redis.Redis) -> list[Any]:
+            self._ensure_able(self.node(key), client)
+            confirmation = self._durability.confirmation(confirmation_key(tag_of(key)))
+            pipeline = client.pipeline(transaction=False)
+            for command in (*commands, *confirmation):
+                pipeline.execute_command(*command)
+            found: list[Any] = pipeline.execute(raise_on_error=False)
+            replies = found[: len(commands)]
+            if len(replies) == 1 and isinstance(replies[0], MovedError):
+                raise replies[0]
+            doubt = self._durability.doubt(found[len(commands) :]) if confirmation else None
+            if doubt is not None:
+                replies = [one if one is None or isinstance(one, Exception) else InDoubt(str(doubt)) for one in replies]
+            return replies
+
+        return self.run(key, send, repeat=repeat)
+
+    def written(self, key: str, *command: bytes | str | int) -> Any:
+        """`write` of one idempotent command, its reply; client errors become broker errors.
+
+        Raises:
+            BrokerError: the server refused, could not answer or did not confirm.
+        """
+        try:
+            (reply,) = self.write(key, [command], repeat=True)
+        except faults.FAULTS as error:
+            raise faults.broker_error(error) from error
+        if isinstance(reply, BrokerError):
+            raise reply
+        if isinstance(reply, Exception):
+            raise faults.broker_error(reply) from reply
+        return reply
 
     def repeatable(self, key: str, call: Callable[[redis.Redis], T]) -> T:
         """Perform an idempotent call; client errors become broker errors.
@@ -149,12 +214,39 @@ class Connections:
                 self._derived[name] = _derive(self._origin(key))
             return self._derived[name]
 
+    def _ensure_able(self, server: str, client: redis.Redis) -> None:
+        """Ask a server once whether it can keep the level; that it still does is in each confirmation."""
+        if not self._durability.confirms or server in self._able:
+            return
+        info: Any = client.info()
+        try:
+            settings: Any = client.execute_command("CONFIG", "GET", *SYNCED)
+        except redis.ResponseError as error:
+            settings = error
+        refusal = self._durability.refusal(info, settings)
+        if refusal is not None:
+            raise (BrokerUnavailable if refusal.transient else BrokerError)(str(refusal)) from refusal
+        self._able.add(server)
+
     def _origin(self, key: str) -> redis.Redis:
         if self._cluster is None:
             assert isinstance(self._client, redis.Redis)  # noqa: S101 - either one or the other, see __init__
             return self._client
         node: Any = self._cluster.get_node_from_key(key)
         return self._cluster.get_redis_connection(node)
+
+
+@lru_cache(maxsize=1024)
+def tag_of(key: str) -> str:
+    """A hash tag that puts a key of ours in the slot of `key`."""
+    start = key.find("{")
+    end = key.find("}", start + 1)
+    if start >= 0 and end > start + 1:
+        return key[start + 1 : end]
+    if "}" not in key:
+        return key
+    slot = key_slot(key.encode())  # it has no tag and can be none: the first number that lies there
+    return next(tag for tag in map(str, count()) if key_slot(tag.encode()) == slot)
 
 
 def release(client: redis.Redis) -> None:

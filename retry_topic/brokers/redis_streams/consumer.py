@@ -140,14 +140,16 @@ class RedisStreamsConsumer:
         self._publisher.register(self._topics.values())
 
     def _create_group(self, stream: str) -> None:
-        def create(client: redis.Redis) -> None:
-            try:
-                client.execute_command("XGROUP", "CREATE", stream, self._group, "0", "MKSTREAM")
-            except ResponseError as error:
-                if faults.code(error) != "BUSYGROUP":  # somebody has joined before
-                    raise
-
-        self._connections.repeatable(stream, create)
+        try:
+            (reply,) = self._connections.write(
+                stream, [("XGROUP", "CREATE", stream, self._group, "0", "MKSTREAM")], repeat=True
+            )
+        except faults.FAULTS as error:
+            raise faults.broker_error(error) from error
+        if isinstance(reply, BrokerError):
+            raise reply
+        if isinstance(reply, Exception) and faults.code(reply) != "BUSYGROUP":  # somebody has joined before
+            raise faults.broker_error(reply) from reply
 
     def _rejoin_if_gone(self, error: ResponseError) -> None:
         """The stream or group was deleted, or the server came back without it: begin anew, else pass the error on."""

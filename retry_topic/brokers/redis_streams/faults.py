@@ -1,7 +1,8 @@
 """Client and server errors in this project's words: whose fault, what stayed unchanged, what to do.
 
 The server names an error by its first word; the client library replaces some of these words by exception classes, so
-both are looked up in one table. A refusal says that nothing was written; a lost connection leaves that open.
+both are looked up in one table. A refusal says that nothing was written, and so does a connection that could not be
+made; a lost one leaves that open.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from redis import exceptions as client
 
 from retry_topic.brokers.protocol import PublishFailure
 from wheel_sched.errors import BrokerError, BrokerUnavailable
+from wheel_sched.store.redis.faults import unsent
 
 REASON_CHARACTERS = 500  # what `PublishFailure.reason` promises
 
@@ -27,6 +29,7 @@ _CLASSES: tuple[tuple[type[Exception], str], ...] = (
     (client.MovedError, "MOVED"),
     (client.AskError, "ASK"),
     (client.ClusterCrossSlotError, "CROSSSLOT"),
+    (client.ClusterError, "TRYAGAIN"),  # "TTL exhausted": redirected or put off 16 times
 )
 
 # Errors that go away by themselves, or when somebody sees to the server: the message is not to blame.
@@ -72,11 +75,18 @@ def is_lost(error: Exception) -> bool:
     return code(error) == ""
 
 
+def is_unsent(error: Exception | str) -> bool:
+    """Whether there was no connection to send anything on."""
+    return isinstance(error, Exception) and code(error) == "" and unsent(error)
+
+
 def words(error: Exception | str) -> str:
     """What is wrong and what to do, with the server's own words after it."""
     name = code(error)
     known = _PASSING.get(name) or _REFUSED.get(name) or _HOPELESS.get(name)
-    if name == "":
+    if isinstance(error, Exception) and is_unsent(error):
+        known = "no connection to the server: nothing was sent; see that it runs, then repeat"
+    elif name == "":
         known = "no answer from the server: what was being sent is in doubt; repeat it"
     text = f"{known} ({error})" if known else f"the server refused: {error}"
     return text[:REASON_CHARACTERS]
@@ -86,7 +96,9 @@ def publish_failure(error: Exception | str) -> PublishFailure:
     """The failure of one message. Wrong credentials count as transient: they are not the message's fault."""
     if isinstance(error, BrokerError):  # told already
         return PublishFailure(str(error)[:REASON_CHARACTERS], in_doubt=error.transient)
-    return PublishFailure(words(error), transient=code(error) not in _HOPELESS, in_doubt=code(error) == "")
+    return PublishFailure(
+        words(error), transient=code(error) not in _HOPELESS, in_doubt=code(error) == "" and not is_unsent(error)
+    )
 
 
 def broker_error(error: Exception) -> BrokerError:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from retry_topic.brokers.protocol import PublishFailure
 from retry_topic.brokers.redis_streams.faults import REASON_CHARACTERS
 from retry_topic.fields import to_fields
+from wheel_sched.store.redis.durability import OURS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -40,6 +41,8 @@ def topic_problem(topic: str) -> str | None:
         return f"expected topic to be a non-empty name other than {REGISTRY!r} (the registry of topics), got: {topic!r}"
     if STORE_KEY.match(topic):
         return f"expected topic to be no name of a delay store's keys ({{namespace:shard}}:...), got: {topic!r}"
+    if OURS in topic:
+        return f"expected topic to be a name without {OURS!r} (keys of ours beside topics have it), got: {topic!r}"
     try:
         topic.encode()
     except UnicodeEncodeError:

@@ -9,16 +9,18 @@ Cost: one round trip per 500 messages or 16 MiB and server. Threads: any.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from redis.exceptions import MovedError
 
-from retry_topic.brokers.redis_streams import faults
+from retry_topic.brokers.protocol import InDoubt
+from retry_topic.brokers.redis_streams import faults, scripts
+from retry_topic.brokers.redis_streams.connections import tag_of
 from retry_topic.brokers.redis_streams.packing import REGISTRY, Parcel, in_parts, pack, pack_fields, unknown_topic
+from wheel_sched.errors import BrokerError
+from wheel_sched.store.redis.durability import OURS
 
 if TYPE_CHECKING:
-    import redis
-
     from retry_topic.brokers.protocol import PublishFailure
     from retry_topic.brokers.redis_streams.connections import Connections
     from retry_topic.message import Message
@@ -44,7 +46,7 @@ class Publisher:
         """Add topics to the registry, once each."""
         fresh = set(topics) - self._registered
         if fresh:
-            self._connections.repeatable(self.registry, lambda client: client.sadd(self.registry, *fresh))
+            self._connections.written(self.registry, "SADD", self.registry, *fresh)
             self._registered |= fresh
 
     def forget(self, topic: str) -> None:
@@ -54,6 +56,27 @@ class Publisher:
     def publish(self, messages: Sequence[Message]) -> Answers:
         """Append each message to its topic; raises BrokerUnavailable when not one of them got an answer."""
         return self._publish([pack(index, message) for index, message in enumerate(messages)])
+
+    def publish_once(self, message: Message, message_id: str, window_ms: int) -> PublishFailure | None:
+        """Append the message unless one of this id was appended to its topic within `window_ms`."""
+        packed = pack(0, message)
+        if not isinstance(packed, Parcel):
+            return packed
+        stream = self.stream_key(packed.topic)
+        mark = f"{{{tag_of(stream)}}}:{OURS}sent:{len(message_id)}:{message_id}:{stream}"
+        try:
+            if self.create_topics:
+                self.register([packed.topic])
+            answer = scripts.publish_once(self._connections, stream, mark, self.create_topics, window_ms, packed.fields)
+        except (*faults.FAULTS, InDoubt) as error:
+            return faults.publish_failure(error)
+        if answer == b"done":
+            return None
+        return (
+            unknown_topic(packed.topic)
+            if answer == b"unknown"
+            else faults.publish_failure(answer.decode("utf-8", "replace"))
+        )
 
     def publish_fields(self, entries: Sequence[tuple[str, list[bytes]]]) -> Answers:
         """`publish` of (topic, flat field list) pairs."""
@@ -73,6 +96,8 @@ class Publisher:
             parcels = redirected
         if outages and len(outages) == len(packed):
             error = next(iter(outages.values()))
+            if isinstance(error, BrokerError):
+                raise error
             raise faults.broker_error(error) from error
         return answers
 
@@ -89,20 +114,14 @@ class Publisher:
     def _send(self, part: list[Parcel], answers: Answers, outages: dict[int, Exception]) -> list[Parcel]:
         """Send one pipeline; what a Cluster redirected, and so did not execute."""
         option = () if self.create_topics else ("NOMKSTREAM",)
-
-        def send(client: redis.Redis) -> list[Any]:
-            pipeline = client.pipeline(transaction=False)
-            for parcel in part:
-                pipeline.execute_command("XADD", self.stream_key(parcel.topic), *option, "*", *parcel.fields)
-            return list(pipeline.execute(raise_on_error=False))
-
+        commands = [("XADD", self.stream_key(parcel.topic), *option, "*", *parcel.fields) for parcel in part]
         try:
-            replies = self._connections.run(self.stream_key(part[0].topic), send)
-        except faults.FAULTS as error:
+            replies = self._connections.write(self.stream_key(part[0].topic), commands)
+        except (*faults.FAULTS, BrokerError) as error:
             failure = faults.publish_failure(error)
             for parcel in part:
                 answers[parcel.index] = failure
-                if faults.is_lost(error):
+                if isinstance(error, BrokerError) or faults.is_lost(error):
                     outages[parcel.index] = error
             return []
         redirected = []

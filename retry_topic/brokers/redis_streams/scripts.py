@@ -16,6 +16,8 @@ from redis.exceptions import NoScriptError
 if TYPE_CHECKING:
     import redis
 
+    from retry_topic.brokers.redis_streams.connections import Connections
+
 Entry = tuple[bytes, list[bytes], int]  # id, fields, deliveries
 
 
@@ -42,9 +44,20 @@ def _run(client: redis.Redis, name: str, keys: Sequence[str], args: Sequence[str
         return client.execute_command("EVAL", source, len(keys), *keys, *args)
 
 
-def create(client: redis.Redis, stream: str) -> bool:
+def _write(connections: Connections, name: str, keys: Sequence[str], args: Sequence[str | bytes | int]) -> Any:
+    """Of a script that may be repeated: its reply, once that is as durable as was asked for."""
+    source, digest = _script(name)
+    (reply,) = connections.write(keys[0], [("EVALSHA", digest, len(keys), *keys, *args)], repeat=True)
+    if isinstance(reply, NoScriptError):
+        (reply,) = connections.write(keys[0], [("EVAL", source, len(keys), *keys, *args)], repeat=True)
+    if isinstance(reply, Exception):
+        raise reply
+    return reply
+
+
+def create(connections: Connections, stream: str) -> bool:
     """Create an empty stream when it is absent."""
-    return bool(_run(client, "create", [stream], []))
+    return bool(_write(connections, "create", [stream], []))
 
 
 def reclaim(
@@ -60,7 +73,16 @@ def beat(client: redis.Redis, stream: str, group: str, consumer: str, ids: Seque
     return set(_run(client, "beat", [stream], [group, consumer, *ids]))
 
 
-def forward(client: redis.Redis, group: str, create_topics: bool, moves: Sequence[Move]) -> list[bytes]:
+def publish_once(
+    connections: Connections, stream: str, mark: str, create_topics: bool, window_ms: int, fields: Sequence[bytes]
+) -> bytes:
+    """Append an entry unless `mark` says that it was; answers `done`, `unknown` or an error's text."""
+    args = ["" if create_topics else "NOMKSTREAM", window_ms, *fields]
+    answer: bytes = _write(connections, "publish_once", [stream, mark], args)
+    return answer
+
+
+def forward(connections: Connections, group: str, create_topics: bool, moves: Sequence[Move]) -> list[bytes]:
     """Publish and settle each; answers `done`, `unknown` or an error's text."""
     index: dict[str, int] = {}
     args: list[str | bytes | int] = [group, "" if create_topics else "NOMKSTREAM"]
@@ -68,7 +90,7 @@ def forward(client: redis.Redis, group: str, create_topics: bool, moves: Sequenc
         at = index.setdefault(source, len(index) + 1)
         to = index.setdefault(target, len(index) + 1)
         args += (at, entry_id, to, len(fields), *fields)
-    answers: list[bytes] = _run(client, "forward", list(index), args)
+    answers: list[bytes] = _write(connections, "forward", list(index), args)
     return answers
 
 

@@ -83,7 +83,7 @@ class Settler:
             self._trim(stream)
 
     def _ack(self, stream: str, ids: list[bytes]) -> None:
-        self._connections.repeatable(stream, lambda client: client.execute_command("XACK", stream, self._group, *ids))
+        self._connections.written(stream, "XACK", stream, self._group, *ids)
 
     def _in_one_step(self, part: list[Parcel], pairs: Sequence[tuple[Delivery, Message]], answers: Answers) -> None:
         create = self._publisher.create_topics
@@ -95,9 +95,7 @@ class Settler:
         try:
             if create:
                 self._publisher.register(parcel.topic for parcel in part)
-            replies = self._connections.run(
-                handles[0][0], lambda client: scripts.forward(client, self._group, create, moves), repeat=True
-            )
+            replies = scripts.forward(self._connections, self._group, create, moves)
         except (*faults.FAULTS, BrokerError) as error:
             failure = faults.publish_failure(error)
             for parcel in part:

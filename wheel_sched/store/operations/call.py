@@ -30,7 +30,11 @@ def new_token() -> str:
 
 
 class Operation(Protocol[R_co]):
-    """What a backend needs to know of a call."""
+    """What a backend needs to know of a call.
+
+    `writes`: it changes what is promised to last, so that its answer waits for the durability level. What takes a lease
+    or counts for reports writes as well, but costs a redelivery at most, or nothing, when it is lost: False.
+    """
 
     script: ClassVar[str]
     writes: ClassVar[bool]

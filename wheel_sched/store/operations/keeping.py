@@ -190,7 +190,7 @@ class Remember:
     """Raise attempt records and answer the greatest known of each key; 0 attempts only asks."""
 
     script: ClassVar[str] = "remember"
-    writes: ClassVar[bool] = False
+    writes: ClassVar[bool] = True
     tries: Sequence[tuple[str, int, int]]  # key, attempts, expiry in ms
     token: str = ""
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Any
 
 import redis
 import redis.asyncio
-from redis.asyncio.cluster import RedisCluster
+from redis.asyncio.cluster import PipelineCommand, RedisCluster
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from wheel_sched.store.operations import Call
-from wheel_sched.store.redis.backend import CLIENT_SETTINGS, bad_url, check_version
+from wheel_sched.store.redis import faults
+from wheel_sched.store.redis.backend import CLIENT_SETTINGS, bad_url, check_version, repeats_by_itself
 from wheel_sched.store.redis.conversation import Dialect, Send, Sleep, by_node
-from wheel_sched.store.redis.faults import translate
+from wheel_sched.store.redis.durability import SYNCED
 
 AsyncClient = redis.asyncio.Redis | RedisCluster
 
@@ -40,6 +41,7 @@ class AsyncRedisBackend:
         self.client = client
         self.dialect = dialect
         self.cluster = isinstance(client, RedisCluster)
+        dialect.client_repeats = repeats_by_itself(client)
         self._owns_client = owns_client
 
     async def execute(self, calls: Sequence[Call[Any]], now_ms: int | None = None) -> list[Any]:
@@ -63,16 +65,18 @@ class AsyncRedisBackend:
         return answers
 
     async def _send(self, step: Send) -> list[Any]:
-        if isinstance(self.client, RedisCluster):
-            return [await self._cluster_command(self.client, command, step) for command in step.commands]
         try:
+            if isinstance(self.client, RedisCluster):
+                if step.together:
+                    return await _on_one_node(self.client, step)
+                return [await self._cluster_command(self.client, command, step) for command in step.commands]
             if len(step.commands) == 1:
                 return [await self.client.execute_command(*step.commands[0])]
             async with self.client.pipeline(transaction=False) as pipeline:
                 for command in step.commands:
                     pipeline.execute_command(*command)
                 return list(await pipeline.execute(raise_on_error=False))
-        except (redis.RedisError, OSError) as error:
+        except faults.FAULTS as error:
             return [error] * len(step.commands)
 
     async def _cluster_command(self, client: RedisCluster, command: tuple[Any, ...], step: Send) -> Any:
@@ -81,21 +85,71 @@ class AsyncRedisBackend:
                 replies = [await node.execute_command(*command) for node in client.get_primaries()]
                 return replies[0]
             return await client.execute_command(*command)
-        except (redis.RedisError, OSError) as error:
+        except faults.FAULTS as error:
             return error
 
     async def check_server(self) -> None:
-        """Refuse a server that is too old."""
+        """Refuse a server that is too old or cannot keep the durability level.
+
+        Raises:
+            StoreError: with what to change; nothing was written.
+        """
+        level = self.dialect.level
+        nodes: list[Any] = [self.client]
         if isinstance(self.client, RedisCluster):
-            return
+            await self._reached(self.client.initialize())
+            nodes = list(self.client.get_primaries()) if level.confirms else [self.client.get_default_node()]
+        for node in nodes:
+            info = await self._info_of(node)
+            check_version(info)
+            if not level.confirms:
+                continue
+            settings: Any = {}
+            if level.level == "fsync":
+                try:
+                    settings = await self._reached(node.execute_command("CONFIG", "GET", *SYNCED))
+                except redis.ResponseError as error:
+                    settings = error
+            refusal = level.refusal(info, settings)
+            if refusal is not None:
+                raise refusal
+
+    async def _info_of(self, node: Any) -> dict[str, Any]:
         try:
-            check_version(await self.client.info())
+            answer = await self._reached(node.execute_command("INFO"))
         except redis.ResponseError as error:
-            if "unknown command" not in str(error).lower():
-                raise translate(error) from error
-        except (redis.RedisError, OSError) as error:
-            raise translate(error) from error
+            if "unknown command" in str(error).lower():
+                return {}
+            raise faults.translate(error) from error
+        info: dict[str, Any] = dict(answer)
+        return info
+
+    async def _reached(self, call: Awaitable[Any]) -> Any:
+        """The answer; without one, an error of ours."""
+        try:
+            return await call
+        except redis.ResponseError:
+            raise
+        except faults.FAULTS as error:
+            raise faults.translate(error) from error
 
     async def close(self) -> None:
         if self._owns_client:
             await self.client.aclose()
+
+
+async def _on_one_node(cluster: RedisCluster, step: Send) -> list[Any]:
+    """Down one connection of the key's node, and once more where a moved slot has gone to."""
+    await cluster.initialize()
+    replies = await _in_one_go(cluster, step)
+    if not any(faults.moved(reply) for reply in replies):
+        return replies
+    await cluster.nodes_manager.initialize()
+    return await _in_one_go(cluster, step)
+
+
+async def _in_one_go(cluster: RedisCluster, step: Send) -> list[Any]:
+    node: Any = cluster.get_node_from_key(step.key.decode())
+    commands = [PipelineCommand(position, *command) for position, command in enumerate(step.commands)]
+    await node.execute_pipeline(commands)
+    return [command.result for command in commands]

@@ -21,7 +21,8 @@ from wheel_sched.store.begun import Begun, Performed
 from wheel_sched.store.items import Mark
 from wheel_sched.store.operations import Call
 from wheel_sched.store.redis import faults
-from wheel_sched.store.redis.conversation import Dialect, Send, Sleep, Talk, by_node, ensure_durable
+from wheel_sched.store.redis.conversation import Dialect, Send, Sleep, Talk, by_node
+from wheel_sched.store.redis.durability import SYNCED
 from wheel_sched.store.redis.library import shard_keys
 from wheel_sched.store.redis.line import Line
 
@@ -91,6 +92,7 @@ class RedisBackend:
         self.client = client
         self.dialect = dialect
         self.cluster = isinstance(client, RedisCluster)
+        dialect.client_repeats = repeats_by_itself(client)
         self._owns_client = owns_client
         self._lines: list[Line] = []  # those nobody talks on
 
@@ -137,18 +139,26 @@ class RedisBackend:
             return answers
 
     def _send(self, step: Send) -> list[Any]:
-        if self.cluster:
+        if self.cluster and not step.together:
             return [self._cluster_command(command, step) for command in step.commands]
         client: Any = self.client  # redis-py leaves execute_command unannotated
         try:
+            if self.cluster:
+                return self._on_one_node(step)
             if len(step.commands) == 1:
                 return [client.execute_command(*step.commands[0])]
-            pipeline = client.pipeline(transaction=False)
-            for command in step.commands:
-                pipeline.execute_command(*command)
-            return list(pipeline.execute(raise_on_error=False))
-        except (redis.RedisError, OSError) as error:
+            return _in_one_go(client, step)
+        except faults.FAULTS as error:
             return [error] * len(step.commands)
+
+    def _on_one_node(self, step: Send) -> list[Any]:
+        """Down one connection of the key's node, and once more where a moved slot has gone to."""
+        cluster: Any = self.client
+        replies = _in_one_go(cluster.get_redis_connection(cluster.get_node_from_key(step.key.decode())), step)
+        if not any(faults.moved(reply) for reply in replies):
+            return replies
+        cluster.nodes_manager.initialize()
+        return _in_one_go(cluster.get_redis_connection(cluster.get_node_from_key(step.key.decode())), step)
 
     def _cluster_command(self, command: tuple[Any, ...], step: Send) -> Any:
         client: Any = self.client
@@ -157,7 +167,7 @@ class RedisBackend:
                 replies = [node.redis_connection.execute_command(*command) for node in client.get_primaries()]
                 return replies[0]
             return client.execute_command(*command)
-        except (redis.RedisError, OSError) as error:
+        except faults.FAULTS as error:
             return error
 
     def check_server(self) -> None:
@@ -166,30 +176,30 @@ class RedisBackend:
         Raises:
             StoreError: with what to change; nothing was written.
         """
-        info = self.info()
-        check_version(info)
-        if self.dialect.durability in ("fsync", "replicated"):
-            try:
-                config = self.client.config_get("appendfsync")
-            except redis.RedisError:
-                config = {}  # managed servers hide CONFIG; the version decides then
-            ensure_durable(self.dialect.durability, info, {_text(k): _text(v) for k, v in dict(config).items()})
+        level = self.dialect.level
+        for node in self._primaries() if level.confirms else ():
+            info = _info_of(node)
+            check_version(info)
+            settings = _settings_of(node) if level.level == "fsync" else {}
+            refusal = level.refusal(info, settings)
+            if refusal is not None:
+                raise refusal
+        if not level.confirms:
+            check_version(self.info())
+
+    def _primaries(self) -> list[Any]:
+        """A client of each server that takes writes."""
+        if isinstance(self.client, RedisCluster):
+            return [node.redis_connection for node in self.client.get_primaries()]
+        return [self.client]
 
     def info(self) -> dict[str, Any]:
         """The server's INFO, {} where there is none (test doubles)."""
-        try:
-            node: Any = self.client
-            if isinstance(self.client, RedisCluster):
-                default: Any = self.client.get_default_node()
-                node = default.redis_connection
-            info: dict[str, Any] = node.info()
-            return info
-        except redis.ResponseError as error:
-            if "unknown command" in str(error).lower():
-                return {}
-            raise faults.translate(error) from error
-        except (redis.RedisError, OSError) as error:
-            raise faults.translate(error) from error
+        node: Any = self.client
+        if isinstance(self.client, RedisCluster):
+            default: Any = self.client.get_default_node()
+            node = default.redis_connection
+        return _info_of(node)
 
     def identity(self) -> tuple[str, int] | None:
         """(run id, database) of a standalone server; None in a cluster or where the server does not say."""
@@ -207,14 +217,17 @@ class RedisBackend:
             timeout_ms = min(timeout_ms, IMITATION_BLOCK_MS)
         try:
             reply: Any = waiter.xread(streams, block=timeout_ms)
-        except (redis.RedisError, OSError) as error:
+        except faults.FAULTS as error:
             raise faults.translate(error) from error
         entries = reply.items() if isinstance(reply, dict) else reply or []
         return {keys[key]: _newest(key, rows) for key, rows in entries if rows}
 
     def waiter(self, shard: int, timeout_ms: int) -> redis.Redis:
         """A connection of its own for `wait_for_mark`; close it when done."""
-        return blocking_twin(self.client, shard_keys(self.dialect.namespace, shard)[9], timeout_ms / 1000 + 5)
+        try:
+            return blocking_twin(self.client, shard_keys(self.dialect.namespace, shard)[9], timeout_ms / 1000 + 5)
+        except faults.FAULTS as error:  # a slot that nobody serves now
+            raise faults.translate(error) from error
 
     def interrupt(self, waiter: redis.Redis) -> None:
         """Make a blocked `wait_for_mark` on `waiter` return at once, from another thread."""
@@ -275,5 +288,38 @@ def check_version(info: dict[str, Any]) -> None:
         )
 
 
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
+def repeats_by_itself(client: Any) -> bool:
+    """Whether a client sends again what it had no reply to."""
+    if getattr(client, "nodes_manager", None) is not None:  # a cluster's: after its own rules
+        return True
+    retry = client.connection_pool.connection_kwargs.get("retry")
+    return bool(getattr(retry, "_retries", 0))
+
+
+def _in_one_go(client: Any, step: Send) -> list[Any]:
+    pipeline = client.pipeline(transaction=False)
+    for command in step.commands:
+        pipeline.execute_command(*command)
+    return list(pipeline.execute(raise_on_error=False))
+
+
+def _info_of(node: Any) -> dict[str, Any]:
+    try:
+        info: dict[str, Any] = node.info()
+        return info
+    except redis.ResponseError as error:
+        if "unknown command" in str(error).lower():
+            return {}
+        raise faults.translate(error) from error
+    except faults.FAULTS as error:
+        raise faults.translate(error) from error
+
+
+def _settings_of(node: Any) -> Any:
+    """What CONFIG GET says of those that `fsync` needs; the refusal, when the server refuses to say."""
+    try:
+        return node.execute_command("CONFIG", "GET", *SYNCED)
+    except redis.ResponseError as error:
+        return error
+    except faults.FAULTS as error:
+        raise faults.translate(error) from error

@@ -7,32 +7,36 @@ durability level stand in one place.
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import redis.exceptions
 
-from wheel_sched.errors import ConfigError, InDoubt, StoreError
 from wheel_sched.store.operations import Argument, Call
 from wheel_sched.store.redis import faults
+from wheel_sched.store.redis.durability import Durability, confirmation_key
 from wheel_sched.store.redis.library import library, shard_keys
 
-DURABILITIES = ("memory", "everysec", "fsync", "replicated")
 LOADS = 3  # of the library for one call: functions, scripts where these are refused, and once more after a flush
 REPEATS = 2  # after a lost reply; the caller's own retry comes on top
 REPEAT_AFTER_S = 0.05
-CONFIRM_MS = 5_000  # how long WAIT and WAITAOF may take before a write is in doubt
+REPEATABLE = frozenset({"remember"})  # without a token: they raise to the greatest, so once more changes nothing
 
 Command = tuple[Argument, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send these commands on one connection of the shard's node, in order, and give back replies or exceptions."""
+    """Send these commands to the shard's node, in order, and give back replies or exceptions.
+
+    `everywhere`: each of them to every node. `together`: down one connection, also in a cluster, because a confirmation
+    among them speaks for its own connection alone.
+    """
 
     commands: Sequence[Command]
     key: bytes
     everywhere: bool = False
+    together: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,8 @@ class Dialect:
             Defaults to 0: not checked.
         repeat_timeouts: whether a call that timed out is repeated as one whose connection broke is; False: a call takes
             one timeout at most. Defaults to True.
+        client_repeats: whether the client repeats by itself, so that its last error does not tell what was sent before.
+            Defaults to False.
     """
 
     namespace: str
@@ -69,10 +75,11 @@ class Dialect:
     variant: str = ""
     shards: int = 0
     repeat_timeouts: bool = True
+    client_repeats: bool = False
+    level: Durability = field(init=False)
 
     def __post_init__(self) -> None:
-        if self.durability not in DURABILITIES:
-            raise ConfigError(f"expected durability to be one of {', '.join(DURABILITIES)}, got: {self.durability!r}")
+        self.level = Durability(self.durability, self.replicas)
 
     def command(self, call: Call[Any], now_ms: int | None) -> Command:
         """The call as one command."""
@@ -83,48 +90,30 @@ class Dialect:
         context = f"{'' if now_ms is None else now_ms}@{self.shards}"
         return (*start, len(keys), *keys, context, operation.token, *operation.argv())
 
-    def confirmation(self, calls: Sequence[Call[Any]]) -> Command | None:
+    def confirmation(self, calls: Sequence[Call[Any]]) -> tuple[Command, ...]:
         """What makes the server say that the writes before it are safe, on the same connection."""
         if not any(call.operation.writes for call in calls):
-            return None
-        if self.durability == "fsync":
-            return ("WAITAOF", 1, 0, CONFIRM_MS)
-        if self.durability == "replicated":
-            return ("WAIT", self.replicas, CONFIRM_MS)
-        return None
-
-    def confirmed(self, reply: Any) -> Exception | None:
-        """The error in the confirmation's reply, if any."""
-        if isinstance(reply, Exception):
-            return faults.translate(reply)
-        if self.durability == "fsync" and reply[0] < 1:
-            return InDoubt("written, but not yet on disk after 5 s: repeat under the same token or id")
-        if self.durability == "replicated" and reply < self.replicas:
-            return InDoubt(
-                f"written, but only {reply} of {self.replicas} replicas confirmed within 5 s: repeat under the same "
-                "token or id"
-            )
-        return None
+            return ()
+        return self.level.confirmation(confirmation_key(f"{self.namespace}:{calls[0].shard}"))
 
     def talk(self, calls: Sequence[Call[Any]], now_ms: int | None) -> Talk:
         """Perform calls of one node; the result holds a value or an exception for each."""
         answers: list[Any] = [None] * len(calls)
         open_ = list(range(len(calls)))
         repeats = loads = 0
+        sent: set[int] = set(open_) if self.client_repeats else set()  # what may have been executed before
         while open_:
             batch = [calls[i] for i in open_]
             commands = [self.command(call, now_ms) for call in batch]
             confirmation = self.confirmation(batch)
-            if confirmation is not None:
-                commands.append(confirmation)
             key = shard_keys(self.namespace, batch[0].shard)[0]
-            replies = yield Send(commands, key)
-            doubt = self.confirmed(replies[len(batch)]) if confirmation is not None else None
+            replies = yield Send([*commands, *confirmation], key, together=bool(confirmation))
+            doubt = self.level.doubt(replies[len(batch) :]) if confirmation else None
             again: list[int] = []
             missing = lost = False
             for i, call, reply in zip(open_, batch, replies, strict=False):
                 if isinstance(reply, Exception):
-                    answers[i] = faults.translate(reply)
+                    answers[i] = faults.translate(reply, writes=call.operation.writes, sent=i in sent)
                     if faults.no_function(reply) or isinstance(reply, redis.exceptions.NoScriptError):
                         missing = True
                         again.append(i)
@@ -132,9 +121,11 @@ class Dialect:
                         self.functions = False
                         missing = True
                         again.append(i)
-                    elif self._may_repeat(reply) and (call.operation.token or not call.operation.writes):
+                    elif self._may_repeat(reply) and _repeatable(call):
                         lost = True
                         again.append(i)
+                        if not faults.unsent(reply):
+                            sent.add(i)
                 elif doubt is not None and call.operation.writes:
                     answers[i] = doubt
                 else:
@@ -176,6 +167,11 @@ class Dialect:
         return None
 
 
+def _repeatable(call: Call[Any]) -> bool:
+    operation = call.operation
+    return bool(operation.token) or not operation.writes or operation.script in REPEATABLE
+
+
 def by_node(calls: Sequence[Call[Any]], cluster: bool) -> list[list[int]]:
     """Which calls can go down one connection: all of them on one server, a shard's own in a cluster."""
     if not cluster:
@@ -184,26 +180,3 @@ def by_node(calls: Sequence[Call[Any]], cluster: bool) -> list[list[int]]:
     for i, call in enumerate(calls):
         groups.setdefault(call.shard, []).append(i)
     return list(groups.values())
-
-
-def ensure_durable(durability: str, info: dict[str, Any], config: dict[str, str]) -> None:
-    """Refuse a durability level at start that the server cannot keep.
-
-    Raises:
-        StoreError: with what to change.
-    """
-    if durability == "fsync":
-        version = str(info.get("valkey_version") or info.get("redis_version") or "0")
-        major, minor = (int(part) for part in (*version.split("."), "0")[:2])
-        aof = str(info.get("aof_enabled", "0")) == "1"
-        if not aof:
-            raise StoreError(
-                "durability 'fsync' needs the append-only file: set `appendonly yes` on the server; nothing was changed"
-            )
-        if (major, minor) < (7, 2) and config.get("appendfsync") != "always":
-            raise StoreError(
-                f"durability 'fsync' needs WAITAOF (Redis 7.2, Valkey 8) or `appendfsync always`; this server is "
-                f"{version}; nothing was changed"
-            )
-    if durability == "replicated" and int(info.get("connected_slaves", 0)) < 1:
-        raise StoreError("durability 'replicated' needs a connected replica; there is none; nothing was changed")

@@ -1,6 +1,13 @@
-"""Client errors as ours: who is at fault, what stayed unchanged, what to do next."""
+"""Client errors as ours: who is at fault, what stayed unchanged, what to do next.
+
+A failed connection leaves three cases, which are told apart: nothing was sent; a read was sent, which changes nothing;
+a write was sent, which may have been executed.
+"""
 
 from __future__ import annotations
+
+import re
+from typing import Any
 
 import redis
 import redis.exceptions
@@ -52,16 +59,49 @@ _BY_START: tuple[tuple[str, type[StoreError], str], ...] = (
     ("WSEPOCH", StaleEpoch, "nothing was claimed; read the window again"),
     ("WSCOUNT", StaleCount, "nothing was stored; ask for the attempt records and decide anew"),
     ("WSTAKEN", TakenId, "nothing was stored; look it up, and leave it out or give it another"),
+    (
+        "NOREPLICAS",
+        StoreUnavailable,
+        "fewer replicas than the server's min-replicas-to-write keep up: nothing was written; see to them, then repeat",
+    ),
     ("LOADING", StoreUnavailable, "the server is still loading its data: repeat in a moment"),
     ("BUSY", StoreUnavailable, "the server is busy with a script: repeat in a moment"),
     ("MASTERDOWN", StoreUnavailable, "the replica has lost its primary: repeat after the failover"),
     ("CLUSTERDOWN", StoreUnavailable, "the cluster is down: repeat when its slots are served again"),
-    ("TRYAGAIN", StoreUnavailable, "the slot is being moved: repeat in a moment"),
+    ("TRYAGAIN", StoreUnavailable, "the slot is being moved: nothing was executed; repeat in a moment"),
+    ("ASK", StoreUnavailable, "the slot is being moved: nothing was executed; repeat in a moment"),
+    ("MOVED", StoreUnavailable, "the slot has been moved: nothing was executed; repeat in a moment"),
+)
+
+# redis-py strips the code of errors it has a class for; the first that fits
+_CODES: tuple[tuple[type[Exception], str], ...] = (
+    (redis.exceptions.ReadOnlyError, "READONLY"),
+    (redis.exceptions.OutOfMemoryError, "OOM"),
+    (redis.exceptions.NoPermissionError, "NOPERM"),
+    (redis.exceptions.BusyLoadingError, "LOADING"),
+    (redis.exceptions.MasterDownError, "MASTERDOWN"),
+    (redis.exceptions.ClusterDownError, "CLUSTERDOWN"),
+    (redis.exceptions.TryAgainError, "TRYAGAIN"),
+    (redis.exceptions.MovedError, "MOVED"),
+    (redis.exceptions.AskError, "ASK"),
+    (redis.exceptions.ClusterError, "TRYAGAIN"),  # "TTL exhausted": it was redirected or put off 16 times
+)
+
+FAULTS = (redis.RedisError, redis.exceptions.RedisClusterException, OSError)  # all that a call on a client may raise
+_LOST = (redis.ConnectionError, redis.TimeoutError, OSError)
+_NO_CONNECTION = re.compile(
+    r"\bconnecting to\b|max number of clients reached|No (connection|master|slave|replica)", re.I
 )
 
 
-def translate(error: Exception) -> Exception:
-    """Our error for the client's; what is not known is a `StoreError` with the server's words."""
+def translate(error: Exception, *, writes: bool = False, sent: bool = False) -> Exception:
+    """Our error for the client's; what is not known is a `StoreError` with the server's words.
+
+    Args:
+        error: as the client raised it.
+        writes: whether what was asked for changes something. Defaults to False.
+        sent: whether it was sent before, in vain. Defaults to False.
+    """
     if isinstance(error, redis.AuthenticationError):
         return StoreAuthError(f"the server refused the login ({error}): nothing was written; correct the URL")
     text = f"{_code(error)}{error}"
@@ -70,10 +110,18 @@ def translate(error: Exception) -> Exception:
     for start, kind, advice in _BY_START:
         if text.startswith(start):
             return kind(f"{text}: {advice}")
-    if isinstance(error, redis.ConnectionError | redis.TimeoutError | OSError):
+    if lost(error):
+        words = str(error) or type(error).__name__
+        if unsent(error) and not (sent and writes):
+            return StoreUnavailable(
+                f"no connection to the server ({words}): nothing was sent; see that it runs and that the address is "
+                "right, then repeat"
+            )
+        if not writes:
+            return StoreUnavailable(f"no answer from the server ({words}): nothing was changed; repeat")
         return StoreUnavailable(
-            f"no answer from the server ({str(error) or type(error).__name__}): what was sent may have been "
-            "executed; repeat under the same token or id"
+            f"no answer from the server ({words}): what was sent may have been executed; repeat under the same token "
+            "or id"
         )
     if "unknown command" in text.lower():
         return StoreTooOld(f"{text}: the server lacks a command; use Valkey 8 or Redis 7 or newer")
@@ -85,22 +133,30 @@ def translate(error: Exception) -> Exception:
 
 
 def _code(error: Exception) -> str:
-    """redis-py strips the code of errors it has a class for; put it back."""
-    codes: dict[type[Exception], str] = {
-        redis.exceptions.ReadOnlyError: "READONLY ",
-        redis.exceptions.OutOfMemoryError: "OOM ",
-        redis.exceptions.NoPermissionError: "NOPERM ",
-        redis.exceptions.BusyLoadingError: "LOADING ",
-    }
-    code = codes.get(type(error), "")
+    """The code that the client stripped, to be put back."""
+    code = next((f"{name} " for kind, name in _CODES if isinstance(error, kind)), "")
     return "" if str(error).startswith(code.strip() or "\0") else code
 
 
 def lost(error: Exception) -> bool:
-    """Whether the outcome is unknown: the reply did not arrive."""
-    return isinstance(error, redis.ConnectionError | redis.TimeoutError | OSError) and not isinstance(
-        error, redis.AuthenticationError | redis.exceptions.BusyLoadingError
+    """Whether the connection failed, so that the server has said nothing of it."""
+    if isinstance(error, redis.AuthenticationError | redis.exceptions.BusyLoadingError):
+        return False
+    return isinstance(error, (*_LOST, redis.exceptions.RedisClusterException))
+
+
+def unsent(error: Exception) -> bool:
+    """Whether there was no connection to send anything on."""
+    if isinstance(error, redis.exceptions.RedisClusterException):  # no node, no slot
+        return True
+    return isinstance(error, (redis.ConnectionError, redis.TimeoutError)) and (
+        isinstance(error, redis.exceptions.MaxConnectionsError) or _NO_CONNECTION.search(str(error)) is not None
     )
+
+
+def moved(reply: Any) -> bool:
+    """Whether another node serves the slot now."""
+    return isinstance(reply, redis.exceptions.MovedError)
 
 
 def no_function(error: Exception) -> bool:

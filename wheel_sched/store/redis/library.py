@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 KEY_NAMES = ("meta", "due", "fly", "body", "claim", "held", "why", "dead", "deadbody", "mark", "tries", "lapsed")
 
-_READERS = (
+READERS = (
     "window",
     "get",
     "list",
@@ -30,7 +30,7 @@ _READERS = (
 )
 _GROWING = ("schedule", "open", "restore")
 SCRIPTS = (
-    *_READERS,
+    *READERS,
     *_GROWING,
     "claim",
     "publish",
@@ -70,7 +70,7 @@ class Library(NamedTuple):
 
 
 def _flags(script: str) -> str:
-    if script in _READERS:
+    if script in READERS:
         return "flags={'no-writes'}"
     return "" if script in _GROWING else "flags={'allow-oom'}"
 

@@ -1,0 +1,134 @@
+"""Durability without a server: which servers are refused, what a write waits for, and what an answer leaves open."""
+
+from __future__ import annotations
+
+import asyncio
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import Any
+
+import fakeredis
+import pytest
+import redis
+
+from wheel_sched.errors import ConfigError, InDoubt, StoreError, StoreUnavailable
+from wheel_sched.store import open_async_store, open_store, operations
+from wheel_sched.store.redis.conversation import Dialect
+from wheel_sched.store.redis.durability import Durability
+from wheel_sched.store.redis.library import READERS
+
+SAFE = {"appendonly": "yes", "appendfsync": "always", "no-appendfsync-on-rewrite": "no"}
+# scripts that write, calls whose loss loses nothing that was acknowledged, and why
+NOT_WAITED_FOR = {
+    "ClaimDue": "a lost lease is a redelivery",
+    "Extend": "a lost lease is a redelivery",
+    "PushDue": "the message is in its stream or in the store: both are written by one script",
+    "Sweep": "it is done again",
+    "Own": "another owner has another epoch",
+    "OwnScope": "another owner has another epoch",
+    "ReportJump": "it is seen again",
+    "Admit": "rates start anew",
+    "Report": "circuits start anew",
+    "CountSpread": "a figure for reports",
+    "LookAtFlows": "a question",
+    "LookAtHeads": "a question",
+    "ListKeys": "a question",
+    "CountParked": "a question",
+}
+EACH_SECOND = SAFE | {"appendfsync": "everysec"}
+
+
+@pytest.mark.parametrize(
+    ("level", "info", "settings", "problem"),
+    [
+        (Durability("fsync"), {"redis_version": "7.0.9"}, SAFE, None),
+        (Durability("fsync"), {"valkey_version": "9.1.2"}, EACH_SECOND, "appendfsync everysec: .* appendfsync always"),
+        (Durability("fsync"), {}, SAFE | {"appendonly": "no"}, "CONFIG SET appendonly yes"),
+        (Durability("fsync"), {}, SAFE | {"no-appendfsync-on-rewrite": "yes"}, "no-appendfsync-on-rewrite no"),
+        (Durability("fsync"), {}, {}, "appendfsync unknown"),
+        (Durability("fsync"), {}, redis.ResponseError("NOPERM"), r"NOPERM.* \+config\|get"),
+        (Durability("fsync"), {"aof_rewrite_in_progress": 1, "aof_base_size": 0}, SAFE, "first append-only file"),
+        (Durability("fsync"), {"aof_rewrite_in_progress": 1, "aof_base_size": 9}, SAFE, None),
+        (Durability("replicated"), {"connected_slaves": 1}, {}, None),
+        (Durability("replicated"), {"connected_slaves": 0}, {}, "needs 1 connected replicas, this server has 0"),
+        (Durability("replicated", 2), {"connected_slaves": 1}, {}, "needs 2"),
+        (Durability("everysec"), {}, {}, None),
+    ],
+)
+def test_a_level_the_server_cannot_keep_is_refused(
+    level: Durability, info: dict[str, Any], settings: Any, problem: str | None
+) -> None:
+    """With what to set, instead of being trusted."""
+    refusal = level.refusal(info, settings)
+    if problem is None:
+        assert refusal is None
+        return
+    assert refusal is not None
+    with pytest.raises(StoreError, match=problem):
+        raise refusal
+    assert "nothing was changed" in str(refusal)
+
+
+def test_a_server_that_is_making_its_first_file_may_be_asked_again() -> None:
+    """`CONFIG SET appendonly yes` takes effect when the first file is there: a crash before that loses everything."""
+    refusal = Durability("fsync").refusal({"aof_rewrite_in_progress": "1", "aof_base_size": "0"}, SAFE)
+    assert isinstance(refusal, StoreUnavailable)
+
+
+@pytest.mark.parametrize(
+    ("level", "replies", "doubt"),
+    [
+        (
+            Durability("fsync"),
+            [[b"appendonly", b"yes", b"appendfsync", b"always", b"no-appendfsync-on-rewrite", b"no"]],
+            None,
+        ),
+        (Durability("fsync"), [SAFE], None),
+        (Durability("fsync"), [EACH_SECOND], "before it has synced .appendfsync everysec"),
+        (Durability("fsync"), [redis.ResponseError("NOPERM no config")], "could not be confirmed .NOPERM"),
+        (Durability("replicated", 2), [None, 2], None),
+        (Durability("replicated", 2), [None, 1], "only 1 of 2"),
+        (Durability("replicated"), [redis.ResponseError("NOSCRIPT"), 1], "could not be confirmed"),
+    ],
+)
+def test_an_answer_that_confirms_too_little_is_in_doubt(
+    level: Durability, replies: list[Any], doubt: str | None
+) -> None:
+    """It was written, so the error says to repeat it under the same id."""
+    found = level.doubt(replies)
+    if doubt is None:
+        assert found is None
+        return
+    with pytest.raises(InDoubt, match=f"{doubt}.*same token or id"):
+        raise found or AssertionError("expected a doubt")
+
+
+@pytest.mark.parametrize("values", [("paranoid", 1), ("replicated", 0), ("replicated", True)])
+def test_an_unknown_level_is_refused(values: tuple[str, int]) -> None:
+    """With the ones there are."""
+    with pytest.raises(ConfigError, match=r"everysec|replicas"):
+        Dialect("n", *values)
+
+
+def test_both_faces_refuse_a_server_that_does_not_tell_its_settings() -> None:
+    """The imitation has no CONFIG: neither face takes `fsync` on trust."""
+    with pytest.raises(StoreError, match="'fsync'"):
+        open_store(fakeredis.FakeRedis(), durability="fsync")
+    with pytest.raises(StoreError, match="'fsync'"):
+        asyncio.run(open_async_store(fakeredis.FakeAsyncRedis(), durability="fsync"))
+
+
+def test_every_call_that_changes_what_is_promised_waits_for_its_level() -> None:
+    """All operations there are: readers never wait, writers do, but for those named above."""
+    modules = [import_module(f"{operations.__name__}.{one.name}") for one in iter_modules(operations.__path__)]
+    found = {
+        one.__name__: one
+        for module in modules
+        for one in vars(module).values()
+        if isinstance(one, type) and one.__module__ == module.__name__ and hasattr(one, "script")
+    }
+    waiting = {name for name, one in found.items() if one.writes}
+    writers = {name for name, one in found.items() if one.script not in READERS}
+    assert waiting == writers - NOT_WAITED_FOR.keys()
+    assert NOT_WAITED_FOR.keys() <= writers
+    assert {"Schedule", "Settle", "Change", "Pause", "Remember", "Resolve", "ParkItems"} <= waiting
