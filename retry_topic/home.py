@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from retry_topic.brokers.protocol import Broker, LogBroker
+from retry_topic.headers import published, without_ours
 from retry_topic.message import Headers, Message
 from retry_topic.wire import encode_body
 from wheel_sched.dispatcher import PushTarget
@@ -96,12 +97,14 @@ class Home:
             topic: an existing topic.
             value: payload.
             key: partitioning key. Defaults to None.
-            headers: pairs of name and bytes. Defaults to none.
+            headers: pairs of name and bytes; retry headers, which are another message's, are left out. Defaults to
+                none.
             delay: seconds or a timedelta from now. Defaults to now.
             at: an aware datetime, instead of `delay`; the past is now.
             expires: seconds, timedelta or aware datetime; consumers dead-letter it when they get it later. Defaults
                 to never.
-            id: of a later message, so that a call repeated while it waits stores it once. Defaults to a random one.
+            id: of a later message, so that a call repeated while it waits stores it once; its handler gets it as the
+                header `retry-id`. Defaults to a random one.
 
         Raises:
             UnknownTopic: the topic does not exist; nothing was sent.
@@ -111,6 +114,7 @@ class Home:
         if delay is not None and at is not None:
             raise Rejected("expected delay or at, got both; nothing was sent")
         message = _checked(Message(topic, value, key, tuple(headers)))
+        message = message.to(topic, without_ours(message.headers))  # what was copied is another message's
         message_id = uuid.uuid4().hex[:20] if id is None else id
         Item(message_id, None, b"").check()
         # the store's time decides what is early, not this machine's; rounded up, as every due is
@@ -128,7 +132,8 @@ class Home:
         if due_ms <= now_ms:
             self._publish_now(message)
         else:
-            self.store.schedule([Item(message_id, due_ms, encode_body(message), topic)])
+            body = encode_body(published(message, message_id, now_ms))
+            self.store.schedule([Item(message_id, due_ms, body, topic)])
         return message_id
 
     def check_topic(self, topic: str) -> None:

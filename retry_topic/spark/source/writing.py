@@ -11,12 +11,14 @@ writer is its `job_id`: a second run of it stores what the first has not, and no
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
+from retry_topic.headers import published
 from retry_topic.message import Message
 from retry_topic.spark.source.options import Place
 from retry_topic.spark.source.pacing import BYTES_BESIDE_A_BODY, Pace, bytes_left, check_room
@@ -166,9 +168,10 @@ def items_of(batch: pa.RecordBatch, pace: Pace = AS_THEY_ARE) -> list[Item]:
     refs = columns.get("refs")
     if "value" in columns:
         keys, headers = columns.get("key", nothing), columns.get("headers", nothing)
+        now_ms = time.time_ns() // 1_000_000
         bodies = [
-            encode_body(Message(topic, _bytes(value) or b"", _bytes(key), _headers(pairs)))
-            for topic, value, key, pairs in zip(topics, columns["value"], keys, headers, strict=True)
+            encode_body(published(Message(topic, _bytes(value) or b"", _bytes(key), _headers(pairs)), row_id, now_ms))
+            for row_id, topic, value, key, pairs in zip(ids, topics, columns["value"], keys, headers, strict=True)
         ]
     else:
         bodies = [_bytes(body) or b"" for body in columns["body"]]
