@@ -144,10 +144,10 @@ def is_copy(state: RetryState, replays: int, count: int) -> bool:
         replays: of the message, by the store's word.
         count: attempts of it, by the store's word.
     """
-    if state.unsigned:
-        return False
     if count == ENDED:
         return True
+    if state.unsigned:
+        return False
     counting = (state.started_ms is not None or state.verdict == "dead") and state.attempt > 0
     return counting and (state.replays < replays or (state.replays == replays and count >= state.attempt))
 

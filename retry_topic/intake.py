@@ -249,7 +249,7 @@ class Intake:
         shared: dict[str, int] = {}  # counts of ids that several records have
         copies: list[Case] = []
         for case, state, times, count, taken in zip(cases, told, replays, counts, taken_in, strict=True):
-            if case.state.unsigned and not taken:
+            if case.state.unsigned and not taken and count != ENDED:
                 count_on(case, count, shared)
             elif not taken and is_copy(state, times, count):
                 case.through = count == ENDED

@@ -336,7 +336,7 @@ class SliceIntake(Intake):
         shared: dict[str, int] = {}
         for case, state in zip(cases, told, strict=True):
             count = counts[case.tries_key]
-            if case.state.unsigned:
+            if case.state.unsigned and count != ENDED:
                 count_on(case, count, shared)
             elif is_copy(state, case.state.replays, count):
                 case.through = count == ENDED

@@ -13,7 +13,7 @@ from retry_topic.brokers.memory import MemoryBroker
 from retry_topic.brokers.protocol import Delivery, Slice
 from retry_topic.cases import Taken, tries_of
 from retry_topic.consumer.successes import Successes
-from retry_topic.headers import RetryState, read, write
+from retry_topic.headers import RetryState, content_id, read, write
 from retry_topic.history import read_attempt
 from retry_topic.home import Home
 from retry_topic.message import Message, Source
@@ -166,6 +166,10 @@ def test_records_that_nobody_signed_are_counted_by_the_store(bench: Bench) -> No
     taken = bench.take(RetryState(), failed("a", 1), failed("a", 1)) + bench.take(RetryState(), expected=3)
     assert [(one.attempt, one.dead) for one in taken] == [(1, None), (2, None), (3, None), (4, "max-attempts")]
     assert len({one.id for one in taken}) == 4
+    # no consumer of ours says so of such an id; whoever did has ended these records, and the slice comes to its end
+    ended = RetryState(id=content_id("g", b"v", None))
+    Successes(bench.home.store).tell([tries_of(ended, Message("g.retry", b"v"))])
+    assert bench.take(RetryState(), expected=4)[0].duplicate
 
 
 def test_one_failure_twice_in_a_slice_is_one(bench: Bench) -> None:
