@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from retry_topic.brokers.protocol import Delivery
-from retry_topic.headers import HEADER_NAMES, SPRING_NAMES, RetryState
+from retry_topic.headers import HEADER_NAMES, MAX_COUNT, SPRING_NAMES, RetryState, content_print
 from retry_topic.history import Attempt, releasing_shard
 from retry_topic.message import Message
 from retry_topic.policy import Decision, explain
 from retry_topic.wire import decode_body
 from wheel_sched.errors import Rejected
-from wheel_sched.store import Found, Item, Tries
+from wheel_sched.store import ENDED, Found, Item, Tries
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class Case:
     """One failed message on its way through the intake, filled in step by step.
 
     `given` is what its headers say, `state` the same with the counts and the id that hold; `message` is what everybody
-    is told of the dead.
+    is told of the dead; `through` is a second copy whose message has succeeded.
     """
 
     delivery: Delivery
@@ -49,7 +49,9 @@ class Case:
     due_ms: int | None = None
     dead: str | None = None
     decision: Decision | None = None
+    now_ms: int = 0
     keep_until_ms: int = 0
+    through: bool = False
     message: Message | None = None
     item: Item | None = None
     duplicate: bool = False
@@ -89,12 +91,17 @@ class Case:
 
     @property
     def tries_key(self) -> str:
-        return tries_of(self.state)
+        return tries_of(self.state, self.delivery.message)
+
+    @property
+    def counted_attempt(self) -> int:
+        """As its record has it: of those above the greatest it knows no more."""
+        return min(self.state.attempt, ENDED - 1)
 
     def tries(self) -> tuple[Tries, Tries]:
         """The attempt records it is stored with: its attempts are raised, its replays must be these."""
         state = self.state
-        return (self.tries_key, state.attempt, self.keep_until_ms), (f"{state.id}!", state.replays, None)
+        return (self.tries_key, state.attempt, self.keep_until_ms), (replays_of(state), state.replays, None)
 
     def is_in(self, found: Found | None) -> bool:
         """Whether what the store has under this id is this very message."""
@@ -109,9 +116,40 @@ class Case:
         return Taken(self.member, self.topic, self.state.attempt, self.due_ms, self.dead, self.decision, self.duplicate)
 
 
-def tries_of(state: RetryState) -> str:
-    """The key of the attempt record of a message."""
-    return f"{state.id}:{state.replays}"
+def tries_of(state: RetryState, message: Message) -> str:
+    """The key of the attempt record of a message: another payload under its id is another message."""
+    return f"{state.known_as}:{state.replays}:{content_print(message.value, message.key)}"
+
+
+def replays_of(state: RetryState) -> str:
+    """The key of the record of how often a message was replayed."""
+    return f"{state.known_as}!"
+
+
+def count_on(case: Case, count: int, shared: dict[str, int]) -> None:
+    """Give a case the next number of an id that several records may have, by the store's count and those before it."""
+    key = case.tries_key
+    shared[key] = max(count, shared.get(key, 0)) + 1
+    case.state = replace(case.state, attempt=min(shared[key], MAX_COUNT))
+
+
+def is_copy(state: RetryState, replays: int, count: int) -> bool:
+    """Whether a failure is a second copy's: that attempt was counted, or the message has succeeded.
+
+    A record of whoever hands failed messages on as they were says of no attempt that it is its own; a consumer that
+    counts tells when its attempt was started, or that it was not. Only from these a number that is no news is believed.
+
+    Args:
+        state: what the headers say.
+        replays: of the message, by the store's word.
+        count: attempts of it, by the store's word.
+    """
+    if count == ENDED:
+        return True
+    if state.unsigned:
+        return False
+    counting = (state.started_ms is not None or state.verdict == "dead") and state.attempt > 0
+    return counting and (state.replays < replays or (state.replays == replays and count >= state.attempt))
 
 
 def counted(state: RetryState, replays: int) -> RetryState:

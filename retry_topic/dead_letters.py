@@ -321,11 +321,11 @@ class DeadLetters:
         goes_to = message.topic if target is None else target
         if goes_to != message.topic:
             state = replace(state, original_topic=target)  # or its new consumer would take it for a stray copy
-        if self._secrets and state.id is not None:
-            state = sign(state, self._secrets[0])
         message = edit(letter, message)
         if not isinstance(message, Message):
             raise Rejected(f"expected edit to return a Message, got: {message!r:.200}; {letter.id} stays dead")
+        if self._secrets and state.id is not None:
+            state = sign(state, message, self._secrets[0])
         message = message.to(goes_to, write(message.headers, state))
         return Item(letter.id, None, encode_body(message), letter.topic, route=letter.route)
 
@@ -362,7 +362,7 @@ def reborn_state(state: RetryState, replays: int) -> RetryState:
 
 def _root(letter: DeadLetterInfo) -> str:
     """The message's id, the same for all its attempts and replays."""
-    return letter.state.id or letter.id
+    return letter.id if letter.state.id is None else letter.state.known_as
 
 
 def read_dead(found: Found) -> DeadLetterInfo:

@@ -26,7 +26,6 @@ from wheel_sched.store.operations.flow import Admitted, Limits
 
 logger = logger_of("retry_topic.flow")
 
-_RETRY_ID = FIELDS["id"].header.encode()
 _GROUP = FIELDS["consumer_group"].header.encode()
 _MOST = 200  # characters of a destination
 
@@ -156,7 +155,7 @@ def _read(item: Claimed, policy: RetryPolicy) -> tuple[str | None, str]:
     except Rejected:
         return None, ""
     names: Sequence[bytes] = fields[::2]
-    if _RETRY_ID not in names:
+    if _GROUP not in names:  # a message that is published for later has an id, and failed in no group
         return None, ""
     last = dict(zip(names, fields[1::2], strict=False))
     by = policy.breaker.by if policy.breaker else ""

@@ -24,7 +24,7 @@ from typing import Any, ClassVar
 from retry_topic.brokers.protocol import Delivery
 from retry_topic.cases import Case, Taken, tries_of
 from retry_topic.fields import KEY, VALUE, field_of
-from retry_topic.headers import AMPLE, read
+from retry_topic.headers import AMPLE, content_print, read
 from retry_topic.headers.names import FIELDS, LAST_MS, Field
 from retry_topic.intake import DAY_MS, MAX_BODY_BYTES, RESTATED
 from retry_topic.message import Message, Source
@@ -37,7 +37,7 @@ from wheel_sched.store import Item, Tries
 _MOST = 4_096  # herds that are remembered, and layouts
 _MOST_HEADERS = 64  # a few dozen are usual
 _MOST_TEXT = FIELDS["error_message"].max_bytes
-_UNUSUAL = frozenset({"ordering", "signature", "retry_after_ms"})
+_UNUSUAL = frozenset({"ordering", "signature", "retry_after_ms", "published_ms"})
 _NAME_OF = {field.header: name for name, field in FIELDS.items()}
 _DUE, _DELAY = FIELDS["due_ms"].header, FIELDS["delay_ms"].header
 
@@ -73,7 +73,7 @@ class Ready:
         """See `Case.tries`."""
         herd = self.herd
         return (
-            (self.id + herd.tries_suffix, herd.attempt, self.keep_until_ms),
+            (self.id + herd.tries_suffix + content_print(self.value, self.key), herd.attempt, self.keep_until_ms),
             (self.id + "!", herd.replays, None),
         )
 
@@ -296,7 +296,7 @@ def _herd(case: Case, layout: _Layout, values: Sequence[bytes], policies: Policy
         _form(stored, layout.is_gap),
         AMPLE - sum(map(len, kept)),
         f"{state.stem}.{state.attempt}".removeprefix(f"{state.id}"),
-        tries_of(state).removeprefix(f"{state.id}"),
+        tries_of(state, message).removeprefix(f"{state.id}").removesuffix(content_print(message.value, message.key)),
     )
     pieces = _pieces(message, layout.gaps(values), decision)
     try:

@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from retry_topic.brokers.protocol import Broker, LogBroker, OnceBroker
-from retry_topic.headers import with_id
+from retry_topic.headers import published, without_ours
 from retry_topic.message import Headers, Message
 from retry_topic.wire import encode_body
 from wheel_sched.dispatcher import PushTarget
@@ -105,7 +105,8 @@ class Home:
             topic: an existing topic.
             value: payload.
             key: partitioning key. Defaults to None.
-            headers: pairs of name and bytes. Defaults to none.
+            headers: pairs of name and bytes; retry headers, which are another message's, are left out. Defaults to
+                none.
             delay: seconds or a timedelta from now. Defaults to now.
             at: an aware datetime, instead of `delay`; the past is now.
             expires: seconds, timedelta or aware datetime; consumers dead-letter it when they get it later. Defaults
@@ -122,6 +123,7 @@ class Home:
         if delay is not None and at is not None:
             raise Rejected("expected delay or at, got both; nothing was sent")
         message = _checked(Message(topic, value, key, tuple(headers)))
+        message = message.to(topic, without_ours(message.headers))  # what was copied is another message's
         message_id = uuid.uuid4().hex[:20] if id is None else id
         Item(message_id, None, b"").check()
         # the store's time decides what is early, not this machine's; rounded up, as every due is
@@ -139,7 +141,8 @@ class Home:
         if due_ms <= now_ms:
             self._publish_now(message, message_id, MADE_KNOWN_MS if id is None else KNOWN_MS)
         else:
-            self.store.schedule([Item(message_id, due_ms, encode_body(message), topic)])
+            body = encode_body(published(message, message_id, now_ms))
+            self.store.schedule([Item(message_id, due_ms, body, topic)])
         return message_id
 
     def check_topic(self, topic: str) -> None:
@@ -156,7 +159,7 @@ class Home:
             )
 
     def _publish_now(self, message: Message, message_id: str, known_ms: int) -> None:
-        message = with_id(message, message_id)
+        message = published(message, message_id)
         once = self.broker if isinstance(self.broker, OnceBroker) else None
         if once is not None:
             failure = once.publish_once(message, message_id, known_ms)

@@ -7,8 +7,13 @@ which finds the id already there.
 
 Attempt ids: `<retry id>[r<replay>].<attempt>`. The store's record is kept until the cap by age. Which retry records
 were taken in is kept for an hour, so a record that is handed out again after a crash within that time is taken in
-exactly once, also when the message has long gone out. What is left is a crash between two neighbouring calls (store,
-then note) by a message whose delay is over before the next look: it is delivered once more.
+exactly once, also when the message has long gone out: both are noted in the step that stores the message. In a
+namespace of several shards they are noted in a call of their own; a crash between the two, over a message that goes
+out before the next look, delivers it once more, as the attempt that it is.
+
+An attempt is counted once. When two copies of one delivery fail, the second failure tells nothing new: it is settled,
+neither scheduled nor buried (`cases.is_copy`). Nor is a message that has succeeded, as far as the store knows:
+consumers tell it of those that have passed it.
 
 Two records with one id are taken for the same only when their payload, key and other headers are the same. Whatever
 else claims an id that is taken (copied headers, a forger) is stored under an id of its own: nothing is dropped for
@@ -26,13 +31,14 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from retry_topic.brokers.protocol import BrokerConsumer, Delivery
-from retry_topic.cases import Case, Taken, counted
+from retry_topic.cases import Case, Taken, count_on, counted, is_copy, replays_of
 from retry_topic.decision_log import log_decisions
 from retry_topic.fingerprint import fingerprint
 from retry_topic.flow import count_spread
 from retry_topic.headers import (
     MAX_COUNT,
     Restating,
+    content_id,
     homeward,
     read,
     retry_id,
@@ -46,11 +52,11 @@ from retry_topic.home import Home
 from retry_topic.message import Message
 from retry_topic.names import NAMED_AFTER_GROUP, GroupTopics
 from retry_topic.origins import Origins
-from retry_topic.policy import Dead, PolicySet, Retry, decide, failure_from
+from retry_topic.policy import Dead, PolicySet, Retry, RetryPolicy, decide, failure_from
 from retry_topic.wire import encode_body
 from wheel_sched.errors import BrokerError, Rejected
 from wheel_sched.escaping import logger_of
-from wheel_sched.store import Item, Outcome
+from wheel_sched.store import ENDED, Item, Outcome
 from wheel_sched.store.flow_control import FlowControl
 from wheel_sched.store.key_gates import KeyGates, ref_of, route_of
 
@@ -178,14 +184,18 @@ class Intake:
         dead = [case for case in fresh if case.dead is not None]
         self._bury(dead, now_ms, insist)
         self._give_way(dead, insist)
-        tries = [(case.tries_key, case.state.attempt, case.keep_until_ms) for case in fresh]
-        tries += [(self._record_key(case), 1, now_ms + _TAKEN_FOR_MS) for case in fresh]
+        tries = self._notes(dead)  # those of the others are stored with them
         if self._history:
             rows = self._rows(fresh, now_ms)
             insist(lambda: store.remember(tries, logged=rows, keep=self._history))
         else:
             insist(lambda: store.remember(tries))
         self._count_spread(fresh)
+
+    def _notes(self, cases: Sequence[Case]) -> list[tuple[str, int, int]]:
+        """What is to be known of cases: the attempt each has had, and that its record is taken in."""
+        tries = [(case.tries_key, case.counted_attempt, case.keep_until_ms) for case in cases]
+        return tries + [(self._record_key(case), 1, case.now_ms + _TAKEN_FOR_MS) for case in cases]
 
     def settle(self, consumer: BrokerConsumer, cases: Sequence[Case]) -> list[Taken]:
         """Settle what is stored, and tell the dead topic of the dead. May be repeated.
@@ -200,16 +210,19 @@ class Intake:
     # -- reading
 
     def _case(self, delivery: Delivery, again: bool) -> Case:
-        state = given = read(delivery.message.headers)
+        message = delivery.message
+        state = given = read(message.headers)
         if self._secrets:
-            verified = verify(state, self._secrets)
-            if verified is not state:
-                state = replace(verified, id=None)  # an id that was not signed may be somebody else's
+            state = verify(state, message, self._secrets, self._group)
+            if not state.unsigned and state.id == content_id(self._group, message.value, message.key):
+                state = replace(state, unsigned=True)  # the id was made here, and records alike share it
         if state.id is None:
-            state = replace(state, id=self._own_id(delivery))
+            state = replace(state, id=self._own_id(delivery), published_ms=None)
+        elif state.published_ms is not None and state.consumer_group != self._group:
+            state = replace(state, consumer_group=self._group)
         for oddity in state.oddities:
             logger.warning("intake.odd_header: %s: %s", state.id, oddity)
-        topic = state.original_topic or delivery.message.topic
+        topic = state.original_topic or message.topic
         repeated = again or delivery.deliveries > 1
         return Case(delivery, given, state, topic, repeated, head=state.stem)
 
@@ -229,16 +242,27 @@ class Intake:
         def known(keys: list[str]) -> list[int]:
             return insist(lambda: store.remember([(key, 0, 0) for key in keys]))
 
-        for case, count in zip(cases, known([f"{case.state.id}!" for case in cases]), strict=True):
+        told = [case.state for case in cases]
+        replays = known([replays_of(state) for state in told])
+        for case, count in zip(cases, replays, strict=True):
             case.state = counted(case.state, count)
             case.head = case.state.stem  # as its ordering key knows it
         taken_in = known([self._record_key(case) for case in cases])
         behind: list[tuple[Case, int, int]] = []
         counts = known([case.tries_key for case in cases])
-        for case, count, taken in zip(cases, counts, taken_in, strict=True):
-            if taken or count >= case.state.attempt:
+        shared: dict[str, int] = {}  # counts of ids that several records have
+        copies: list[Case] = []
+        for case, state, times, count, taken in zip(cases, told, replays, counts, taken_in, strict=True):
+            if case.state.unsigned and not taken and count != ENDED:
+                count_on(case, count, shared)
+            elif not taken and is_copy(state, times, count):
+                case.through = count == ENDED
+                copies.append(case)
+                case.is_there_already()
+            elif taken or count >= case.state.attempt:
                 behind.append((case, case.state.attempt, taken))
                 case.state = replace(case.state, attempt=max(count, case.state.attempt))
+        self._let_go(copies, insist)
         members = [case.member for case, _, _ in behind]
         stored = insist(lambda: store.get(members, anywhere=True))
         for (case, claimed, taken), found in zip(behind, stored, strict=True):
@@ -250,10 +274,28 @@ class Intake:
             elif not (case.repeated and claimed == case.state.attempt):
                 case.state = replace(case.state, attempt=min(case.state.attempt + 1, MAX_COUNT))
 
+    def _let_go(self, copies: Sequence[Case], insist: Insist) -> None:
+        """Second copies of what has failed already, or has succeeded: said, and no ordering key waits for them.
+
+        A key whose head has failed keeps it: the retry of the first copy opens it. One that was closed by the failing
+        copy of a message that has come to its end would wait for ever.
+        """
+        for case in copies:
+            logger.info("intake.second_copy: %s: attempt %d is counted already", case.state.stem, case.given.attempt)
+        self._give_way([case for case in copies if case.through], insist)
+
     # -- deciding
 
-    def _decide(self, case: Case, now_ms: int, insist: Insist) -> None:
+    def _policy_of(self, case: Case) -> RetryPolicy:
+        """The policy of the topic; a record that nobody signed gets no more attempts than any message does."""
         policy = self.policies.for_topic(case.topic)
+        if case.state.unsigned and case.state.attempt >= (least := self.policies.least_attempts):
+            return replace(policy, max_attempts=least, rules=())
+        return policy
+
+    def _decide(self, case: Case, now_ms: int, insist: Insist) -> None:
+        case.now_ms = now_ms
+        policy = self._policy_of(case)
         decision = decide(policy, failure_from(case.state, now_ms=now_ms), now_ms, self._rng)
         case.decision = decision
         if isinstance(decision, Dead):
@@ -274,7 +316,10 @@ class Intake:
         fingerprint = state.error_fingerprint or _fingerprint(state.error_class or "", state.error_message or "")
         policy = (None, None) if decision is None else (decision.why.policy, decision.why.max_attempts)
         delay_ms = decision.delay_ms if isinstance(decision, Retry) else state.delay_ms
-        signature = sign(state, self._secrets[0]).signature if self._secrets else None
+        signature = None
+        if self._secrets:
+            told = replace(state, original_topic=case.topic, consumer_group=self._group)
+            signature = sign(told, message, self._secrets[0]).signature
         shared, own = (*policy, fingerprint, case.topic, self._group), (None, case.due_ms, delay_ms, signature)
         if state is case.given and not self._spring:
             headers = _restate(message.headers, state, shared, own)
@@ -295,7 +340,8 @@ class Intake:
 
     def _goes_to_origin(self, case: Case) -> bool:
         """Whether it is to come back where it first failed, if that is a topic it may be sent to."""
-        return self._origins is not None and case.topic != case.delivery.message.topic and case.state.gate is None
+        elsewhere = case.topic != case.delivery.message.topic
+        return self._origins is not None and elsewhere and case.state.gate is None and not case.state.unsigned
 
     # -- storing
 
@@ -303,7 +349,8 @@ class Intake:
         if not cases:
             return
         items, token = [case.item for case in cases if case.item is not None], uuid.uuid4().hex
-        outcomes = insist(lambda: self._home.store.schedule(items, token=token)).outcomes
+        tries = self._notes(cases)
+        outcomes = insist(lambda: self._home.store.schedule(items, token=token, tries=tries)).outcomes
         taken = [case for case, outcome in zip(cases, outcomes, strict=True) if outcome is Outcome.DUPLICATE]
         self._schedule([case for case in self._others_ids(taken, insist) if self._renamed(case)], insist)
 
@@ -327,7 +374,8 @@ class Intake:
         stored = insist(lambda: self._home.store.get(members, anywhere=True))
         for case, found in zip(cases, stored, strict=True):
             told = case.dead is not None and found is not None and found.state == "dead" and not found.body
-            if told or case.is_in(found) or (found is None and case.repeated):
+            here = case.is_in(found) and (case.repeated or not case.state.unsigned)  # unsigned ones are many
+            if told or here or (found is None and case.repeated):
                 case.duplicate = case.dead is None
             else:
                 others.append(case)
@@ -339,7 +387,7 @@ class Intake:
         if case.state.id == own_id:
             return False
         logger.warning("intake.id_is_taken: %s is another message's; stored as %s", case.state.id, own_id)
-        case.state = replace(case.state, id=own_id, replays=0)
+        case.state = replace(case.state, id=own_id, replays=0, published_ms=None)
         self._write(case)
         if case.state.gate is not None:  # its key waits for the other id, which is not this message's
             self._gates.given_up([(case.state.gate, case.head)])

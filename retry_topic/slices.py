@@ -31,14 +31,14 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from retry_topic.brokers.protocol import Delivery, LogReader, Slice
-from retry_topic.cases import Case, Taken, counted, is_same
+from retry_topic.cases import Case, Taken, count_on, counted, is_copy, is_same, replays_of
 from retry_topic.headers import MAX_COUNT, homeward
 from retry_topic.herds import Herds, Ready
 from retry_topic.intake import MAX_BODY_BYTES, Insist, Intake, as_grave
 from retry_topic.message import Message
 from wheel_sched.errors import BrokerUnavailable, StaleCount, StalePosition, TakenId
 from wheel_sched.escaping import logger_of
-from wheel_sched.store import Item, Outcome, Position, Stored, Tries
+from wheel_sched.store import ENDED, Item, Outcome, Position, Stored, Tries
 from wheel_sched.store.key_gates import route_of
 from wheel_sched.store.operations import new_token
 from wheel_sched.store.plans import shard_of
@@ -266,9 +266,10 @@ class SliceIntake(Intake):
 
     def _plan(self, work: _Work, insist: Insist, *, counted: bool) -> None:
         """What is to be stored of a slice that is decided, by counts of the store or of headers; its dead are told."""
-        doomed = [one for one in work.read if isinstance(one, Case) and one.dead is not None]
-        if doomed and not counted:
-            self._decide_anew(work, doomed, insist)  # nobody is told of a death by headers alone
+        # nobody is told of a death by headers alone, and what nobody signed has its number from the store
+        asked = [one for one in work.read if isinstance(one, Case) and (one.dead is not None or one.state.unsigned)]
+        if asked and not counted:
+            self._decide_anew(work, asked, insist)
         fresh = self._distinct(work)
         dead = [one for one in fresh if isinstance(one, Case) and one.dead is not None]
         news = [case for case in dead if case.member not in work.told]
@@ -301,7 +302,8 @@ class SliceIntake(Intake):
         for case, found in zip(cases, stored, strict=True):
             if found is None:
                 continue
-            if case.is_in(found) or (case.dead is not None and found.state == "dead" and not found.body):
+            told = case.dead is not None and found.state == "dead" and not found.body
+            if told or (case.is_in(found) and not case.state.unsigned):  # unsigned ones are many
                 case.is_there_already()
             else:
                 self._give_another_id(case)
@@ -318,21 +320,32 @@ class SliceIntake(Intake):
         """As `_count`; whether a record was taken in before, its position says."""
         store = self._home.store
         # mostly the headers are right about the replays, so that both are asked for at once
-        asked = [f"{case.state.id}!" for case in cases] + [case.tries_key for case in cases]
+        told = [case.state for case in cases]
+        asked = [replays_of(case.state) for case in cases] + [case.tries_key for case in cases]
         known = insist(lambda: store.remember([(key, 0, 0) for key in asked]))
         counts = dict(zip(asked, known, strict=True))
         for case in cases:
-            case.state = counted(case.state, counts[f"{case.state.id}!"])
+            case.state = counted(case.state, counts[replays_of(case.state)])
             case.head = case.state.stem  # as its ordering key knows it
         others = list({case.tries_key for case in cases} - counts.keys())
         if others:
             known = insist(lambda: store.remember([(key, 0, 0) for key in others]))
             counts.update(zip(others, known, strict=True))
         behind: list[Case] = []
-        for case in cases:
-            if (count := counts[case.tries_key]) >= case.state.attempt:
+        copies: list[Case] = []
+        shared: dict[str, int] = {}
+        for case, state in zip(cases, told, strict=True):
+            count = counts[case.tries_key]
+            if case.state.unsigned and count != ENDED:
+                count_on(case, count, shared)
+            elif is_copy(state, case.state.replays, count):
+                case.through = count == ENDED
+                copies.append(case)
+                case.is_there_already()
+            elif count >= case.state.attempt:
                 case.state = replace(case.state, attempt=count)
                 behind.append(case)
+        self._let_go(copies, insist)
         members = [case.member for case in behind]
         stored = insist(lambda: store.get(members, anywhere=True))
         for case, found in zip(behind, stored, strict=True):
@@ -366,7 +379,7 @@ class SliceIntake(Intake):
     def _give_another_id(self, case: Case) -> None:
         """The one of its place, or, where that is taken as well (who knows how they are made can do so), any."""
         if not self._renamed(case):
-            case.state = replace(case.state, id=uuid.uuid4().hex)
+            case.state = replace(case.state, id=uuid.uuid4().hex, published_ms=None)
             self._write(case)
 
     def _tell_dead(self, dead: Sequence[Case]) -> None:

@@ -27,7 +27,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from retry_topic.brokers.protocol import Broker, BrokerConsumer, Delivery, OnceBroker
+from retry_topic.home import Home
 from retry_topic.message import Headers, Message
+from retry_topic.publisher import BrokerPublisher
+from wheel_sched.dispatcher import Dispatcher
+from wheel_sched.store import open_store
 
 PATIENCE_MS = 10_000  # how long something that must come is waited for: generous, the machine may be busy
 
@@ -318,6 +322,24 @@ class GroupCases(_Cases):
         again = receive(consumer, 1)
         assert values(again) == [b"to nowhere"]
         assert again[0].deliveries == 2
+
+    def test_a_message_published_for_later_comes_with_its_id(self, broker: Broker) -> None:
+        """Claimed, published and settled: what handles it gets the id that whoever published it has."""
+        topic = fresh_topic(broker)
+        consumer = self.member(broker, topic)
+        with open_store("memory:") as store:
+            home, copied = Home(store, broker), ("retry-attempt", b"7")
+            home.publish(topic, b"m", key=b"k", headers=(("a", b"1"), copied), delay=0.001, id="daily")
+            made = home.publish(topic, b"n", delay=0.001)
+            dispatcher = Dispatcher(store, BrokerPublisher(broker))
+            dispatcher.start()
+            messages = [delivery.message for delivery in receive(consumer, 2)]
+            dispatcher.stop()
+        by_value = {message.value: message for message in messages}
+        assert by_value[b"m"].header("retry-id") == b"daily"
+        assert by_value[b"n"].header("retry-id") == made.encode()
+        message = by_value[b"m"]
+        assert (message.key, message.header("a"), message.header("retry-attempt")) == (b"k", b"1", None)
 
     def test_a_consumer_creates_its_topic(self, broker: Broker) -> None:
         """Joining on an absent topic creates it, and what is published afterwards arrives."""

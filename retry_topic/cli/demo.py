@@ -17,6 +17,9 @@ from wheel_sched.cli.options import json_option
 def demo(input_path: str | None, count: int | None, folder: str | None, as_json: bool) -> int:
     """See it work: an embedded server, messages that fail, retries on the millisecond, a killed service.
 
+    The last number, "duplicated" with --json, counts requests that the endpoint accepted although it had accepted the
+    record before: its answer came too late for the consumer, which tried again.
+
     \b
     Examples:
       wheel-sched demo

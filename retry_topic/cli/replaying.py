@@ -30,7 +30,7 @@ def check_secrets(letters: Iterable[RetryState], secrets: Sequence[bytes]) -> No
     """Raise `ConfigError` where letters were signed and there is no secret to sign them again."""
     if not secrets and any(state.signature is not None for state in letters):
         raise ConfigError(
-            "these letters are signed, and what is not signed again is dead at its next failure: none of them was "
+            "these letters are signed, and what is not signed again is not believed by the group's service: none was "
             "replayed; give the file of the group's secrets, --secrets FILE, WHEEL_SCHED_SECRETS or secrets = in "
             "wheel-sched.toml"
         )
@@ -66,7 +66,7 @@ class Reborn:
         """The message, which is replayed for the `replays`th time.
 
         Raises:
-            ConfigError: it was signed, and there is no secret to sign it with: its next failure would be its last.
+            ConfigError: it was signed, and there is no secret to sign it with.
         """
         state = read(letter.headers)
         check_secrets([state], self.secrets)
@@ -75,7 +75,7 @@ class Reborn:
             fresh.original_topic = state.original_topic
             fresh.original_partition = state.original_partition
             fresh.original_timestamp_ms = state.original_timestamp_ms
-        signed = sign(fresh, self.secrets[0]) if self.secrets else fresh
+        signed = sign(fresh, letter, self.secrets[0]) if self.secrets else fresh
         return homeward(letter.to(self.to, write(letter.headers, signed)))
 
 
@@ -104,7 +104,13 @@ class TopicReplay:
             StoreError, BrokerError: what was not settled comes again.
         """
         guard = LoopGuard(self.store)
-        counts = guard.counts([read(one.message.headers).id or self.reborn.id_of(one.message) for one in letters])
+        states = [read(one.message.headers) for one in letters]
+        counts = guard.counts(
+            [
+                self.reborn.id_of(one.message) if state.id is None else state.known_as
+                for one, state in zip(letters, states, strict=True)
+            ]
+        )
         sent = [(one, count + 1) for one, count in zip(letters, counts, strict=True) if count < self.max_replays]
         pairs = [(one, self.reborn(one.message, replays)) for one, replays in sent]
         if sent:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from retry_topic.fingerprint import fingerprint, fingerprint_of
-from retry_topic.headers import MAX_COUNT, RetryState, is_only_named, read, retry_id, sign, verify, write
+from retry_topic.headers import MAX_COUNT, RetryState, read, retry_id, sign, unsigned, verify, write
 from retry_topic.message import Message
 from retry_topic.names import NAMED_AFTER_GROUP, GroupTopics
 from retry_topic.policy import Failure, class_name, failure_of
@@ -32,21 +32,30 @@ def retry_state(
         topics: of the group. Defaults to those named after it.
     """
     state = read(message.headers)
-    if is_only_named(state):
-        return RetryState()  # by its publisher, for every group that reads it: each makes an id of its own
-    if state.dialect == "own" and message.topic != topics.redelivery_of(group):
+    to_group = message.topic == topics.redelivery_of(group)
+    if state.dialect == "own" and not to_group:
         if message.topic != (state.original_topic or message.topic):
             return RetryState()  # copied from a message of another topic
         if state.consumer_group not in (None, group):
             # Another group's retry, brought back on the common topic. For us it is a record of its own, but its count
             # goes on: two groups that both fail would else make each other's retries for ever.
-            counted = verify(state, secrets) if secrets else state
+            counted = verify(state, message, secrets, group) if secrets else state
+            if counted.unsigned:
+                return counted
             return RetryState(attempt=counted.attempt, first_failed_ms=counted.first_failed_ms)
-    if secrets:
-        verified = verify(state, secrets)
-        if verified is not state:
-            return replace(verified, id=None)  # an id that was not signed may be somebody else's
-    return state
+    if not secrets:
+        return state
+    if to_group and state.dialect == "none":
+        return unsigned(state, message, group, "is missing")  # what a dispatcher of ours brings is signed
+    if state.signature is None and not to_group and _claims_nothing(state):
+        return state if state.published_ms is not None else RetryState()
+    return verify(state, message, secrets, group)
+
+
+def _claims_nothing(state: RetryState) -> bool:
+    """Whether headers tell of no failure: at most under which id the message was published."""
+    counts = state.attempt, state.replays, state.first_failed_ms, state.ordering
+    return state.dialect in ("own", "none") and counts == (0, 0, None, None)
 
 
 def failed_message(
@@ -92,8 +101,8 @@ def failed_message(
         signature=None,
         oddities=(),
     )
-    if secrets and state.id is not None:
-        state = sign(state, secrets[0])
+    if secrets and state.id is not None and not state.unsigned:
+        state = sign(state, message, secrets[0])
     return message.to(topics.retry_of(group), write(message.headers, state))
 
 
@@ -108,7 +117,12 @@ def ordered_state(
 
 
 def is_of_its_place(group: str, message: Message, state: RetryState, topic_id: str | None = None) -> bool:
-    """Whether an id was made of the place its message was read at: no other message has it, whatever headers say."""
+    """Whether an id was made of the place its message was read at: no other message has it, whatever headers say.
+
+    So is one that was given when it was published, of which the time is a part.
+    """
+    if state.published_ms is not None:
+        return True
     source = message.source
     return source is not None and state.id == retry_id(group, topic_id or source.topic, source.partition, source.offset)
 
@@ -121,17 +135,22 @@ def parked_message(
     topics: GroupTopics = NAMED_AFTER_GROUP,
 ) -> Message:
     """The message as it waits behind its key's head, untried: it comes back on the group's redelivery topic."""
-    if secrets and state.id is not None:
-        state = sign(state, secrets[0])
+    if secrets and state.id is not None and not state.unsigned:
+        state = sign(state, message, secrets[0])
     return message.to(topics.redelivery_of(group), write(message.headers, state))
 
 
 def _rooted(group: str, message: Message, state: RetryState, topic_id: str | None = None) -> RetryState:
     """The state with an id and an origin. What the headers know of the origin stays; the rest is where it was read."""
     source = message.source
-    if source is None or state.id is not None:
+    named = state.id is not None
+    if source is None or (named and (state.attempt or state.replays)):
         return state
-    if state.original_topic is None:
+    nowhere = state.original_topic is None
+    if named and nowhere and not state.unsigned and state.published_ms is None:
+        # an id that somebody gave when publishing: other groups read the message under it as well
+        state = replace(state, published_ms=source.timestamp_ms or 0)
+    if nowhere or (named and state.published_ms is not None and state.original_topic == source.topic):
         state = replace(
             state,
             original_topic=source.topic,
@@ -139,6 +158,8 @@ def _rooted(group: str, message: Message, state: RetryState, topic_id: str | Non
             original_offset=source.offset,
             original_timestamp_ms=source.timestamp_ms,
         )
+    if named:
+        return state
     if state.original_topic is not None and state.original_offset is not None:
         place = state.original_topic, state.original_partition or 0, state.original_offset
     else:  # foreign headers that do not say where: this record is the only place there is

@@ -44,6 +44,7 @@ from retry_topic.consumer.partitions import OrderedPartitions
 from retry_topic.consumer.reader import OrderedReader
 from retry_topic.consumer.reporting import Reporter
 from retry_topic.consumer.settling import AWAY_S, InFlight, Outcome, Settler, Sink
+from retry_topic.consumer.successes import Successes, success_of
 from retry_topic.consumer.term import Reading
 from retry_topic.headers import RetryState
 from retry_topic.history import Attempt, HistoryWriter, releasing_shard
@@ -173,7 +174,10 @@ class Consumer:
             consumer = broker.consumer(topics, self.group, idle_ms=self.config.idle_ms)
             self._consumer = consumer
             self._topic_id_of = consumer.topic_id_of if isinstance(consumer, PartitionedConsumer) else None
-            settler = Settler(broker, consumer, self._in_flight, self.stats, self.config.idle_ms, self._history)
+            successes = Successes(self.home.store)
+            settler = Settler(
+                broker, consumer, self._in_flight, self.stats, self.config.idle_ms, self._history, successes
+            )
             self._settler = settler
             if self._asynchronous:
                 self._loop = HandlerLoop(self._handle_async)
@@ -374,7 +378,9 @@ class Consumer:
     def _judged(self, delivery: Delivery, state: RetryState, started_ms: int, returned: Any) -> Outcome:
         match verdict_of(returned):
             case Ack():
-                return Outcome(delivery, "acknowledged", attempt=self._went_through(delivery, state, started_ms))
+                success = success_of(self.group, delivery.message, state)
+                attempt = self._went_through(delivery, state, started_ms)
+                return Outcome(delivery, "acknowledged", attempt=attempt, success=success)
             case Retry() as retry:
                 failure = Failure(message=retry.reason, retry_after_ms=retry.after_ms, verdict="retry")
             case DeadLetter(reason):

@@ -20,6 +20,7 @@ from typing import Literal, Protocol
 
 from retry_topic.brokers.protocol import Broker, BrokerConsumer, Delivery
 from retry_topic.consumer.config import ConsumerStats
+from retry_topic.consumer.successes import Successes
 from retry_topic.history import Attempt, HistoryWriter
 from retry_topic.message import Message
 from wheel_sched.errors import BrokerError
@@ -35,13 +36,14 @@ _LAST_TRIES = 3  # how often a draining consumer tries a broker that is away; wh
 
 @dataclass(slots=True)
 class Outcome:
-    """What is to become of a delivery: settled as it is, or forwarded."""
+    """What is to become of a delivery: settled as it is, or forwarded. `success`: what the store is told of it."""
 
     delivery: Delivery
     ended: Literal["acknowledged", "retried", "dead", "parked"]
     forward: Message | None = None
     refusals: int = 0
     attempt: Attempt | None = None
+    success: str | None = None
 
 
 class Sink(Protocol):
@@ -149,6 +151,7 @@ class Settler:
         stats: where it counts.
         idle_ms: as `in_flight` has it.
         history: told of what went through after a failure. Defaults to none.
+        successes: told of what has succeeded, before it is acknowledged. Defaults to none.
         in_order: what could not be settled keeps back what came after it, or a crash would let an earlier message of
             a key be handled again behind a later one. Defaults to False.
     """
@@ -161,6 +164,7 @@ class Settler:
         stats: ConsumerStats,
         idle_ms: int,
         history: HistoryWriter | None = None,
+        successes: Successes | None = None,
         *,
         in_order: bool = False,
     ) -> None:
@@ -170,6 +174,7 @@ class Settler:
         self._in_flight = in_flight
         self._stats = stats
         self._history = history
+        self._successes = successes
         self._look_s = idle_ms / 3000
         self._outcomes: queue.SimpleQueue[Sequence[Outcome]] = queue.SimpleQueue()
         self.finishing = threading.Event()
@@ -243,6 +248,8 @@ class Settler:
             self._again_at = time.monotonic() + AWAY_S[min(self._failures, len(AWAY_S)) - 1]
 
     def _acknowledge(self, outcomes: list[Outcome]) -> list[Outcome]:
+        if self._successes is not None:
+            self._successes.tell([one.success for one in outcomes if one.success is not None])
         self._consumer.ack([self._in_flight.current(outcome.delivery) for outcome in outcomes])
         self._done(outcomes)
         return []

@@ -23,6 +23,7 @@ from retry_topic.consumer.failure_log import FailureLog
 from retry_topic.consumer.heads import Give
 from retry_topic.consumer.lanes import Lanes
 from retry_topic.consumer.settling import InFlight, Settler
+from retry_topic.consumer.successes import Successes
 from retry_topic.history import HistoryWriter
 from retry_topic.home import Home
 from wheel_sched.errors import StoreError
@@ -107,6 +108,7 @@ class Term:
             reading.stats,
             reading.config.idle_ms,
             reading.history,
+            Successes(reading.home.store),
             in_order=True,
         )
         self._lanes: Lanes | None = None

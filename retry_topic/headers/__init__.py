@@ -2,11 +2,11 @@
 
 from retry_topic.headers.codec import AMPLE, Restating, read, write
 from retry_topic.headers.homeward import homeward
-from retry_topic.headers.identity import member_id, retry_id
+from retry_topic.headers.identity import content_id, content_print, member_id, retry_id
 from retry_topic.headers.names import HEADER_NAMES, MAX_TOTAL_BYTES
-from retry_topic.headers.naming import is_only_named, with_id
 from retry_topic.headers.owner import of_another_group
-from retry_topic.headers.signature import sign, verify
+from retry_topic.headers.published import published, without_ours
+from retry_topic.headers.signature import sign, unsigned, verify
 from retry_topic.headers.spring import SPRING_NAMES, with_spring
 from retry_topic.headers.state import MAX_COUNT, RetryState
 
@@ -18,15 +18,18 @@ __all__ = [
     "SPRING_NAMES",
     "Restating",
     "RetryState",
+    "content_id",
+    "content_print",
     "homeward",
-    "is_only_named",
     "member_id",
     "of_another_group",
+    "published",
     "read",
     "retry_id",
     "sign",
+    "unsigned",
     "verify",
-    "with_id",
     "with_spring",
+    "without_ours",
     "write",
 ]

@@ -73,6 +73,7 @@ FIELDS: dict[str, Field] = {
     "error_status": Field("retry-error-status", "integer", low=100, high=599, shared=True),
     "replays": Field("retry-replays", "integer", high=MAX_COUNT, clamp=True, shared=True),
     "ordering": Field("retry-ordering", "label", max_bytes=29),
+    "published_ms": Field("retry-published-at", "integer"),
     "signature": Field("retry-signature", "label"),
 }
 """Field of `RetryState` -> its header, in the order in which headers are written."""

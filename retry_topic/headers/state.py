@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Literal
 
+from retry_topic.headers.identity import retry_id
+
 MAX_COUNT = 1_000_000
 """Greatest attempt or replay count there is; larger claims are clamped to it, which is past every sensible cap."""
 
@@ -49,10 +51,13 @@ class RetryState:
         error_status: its HTTP status.
         replays: how often it was replayed from the dead letters. Defaults to 0.
         ordering: the gate of its ordering key, see `wheel_sched.store.key_gates`; None = it is not ordered.
-        signature: HMAC over id, attempt, first failure and replays, see `signature`.
+        published_ms: epoch ms when it was published for later, under the id it has; None: its id was made of its place.
+        signature: HMAC over what decides and over the payload, see `signature`.
         oddities: what was wrong with the headers when they were read; says nothing about the state, so it is not
             compared and not written. Defaults to none.
         dialect: whose headers it was read from, "none" when there were none; not compared and not written.
+        unsigned: no secret of ours has signed what it says: its id is made of what it carries, and the store counts its
+            attempts; not compared and not written.
     """
 
     id: str | None = None
@@ -78,14 +83,33 @@ class RetryState:
     error_status: int | None = None
     replays: int = 0
     ordering: str | None = None
+    published_ms: int | None = None
     signature: str | None = None
     oddities: tuple[str, ...] = field(default=(), compare=False)
     dialect: Dialect = field(default="none", compare=False)
+    unsigned: bool = field(default=False, compare=False)
+
+    @property
+    def known_as(self) -> str:
+        """What the store knows the message by.
+
+        That is its id, of which the group is a part. An id that was given when the message was published is every
+        group's that reads the topic, and may be given again later: it gets a part that is this group's and this
+        message's alone.
+        """
+        if self.published_ms is None:
+            return f"{self.id}"
+        return f"{f'{self.id}'[:64]}~{retry_id(self.consumer_group or '', f'{self.id}', 0, f'{self.published_ms}')[:8]}"
 
     @property
     def stem(self) -> str:
         """What the ids of all its attempts in the delay store begin with; another one after each replay."""
-        return f"{self.id}r{self.replays}" if self.replays else f"{self.id}"
+        return f"{self.known_as}r{self.replays}" if self.replays else self.known_as
+
+    @property
+    def passed_the_store(self) -> bool:
+        """Whether it was released by a dispatcher: a second copy of it may be on its way."""
+        return self.id is not None and bool(self.attempt or self.replays or self.published_ms is not None)
 
     @property
     def gate(self) -> str | None:

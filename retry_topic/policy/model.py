@@ -96,6 +96,14 @@ class PolicySet:
         # A private read-only copy: a frozen set must not change through the caller's dict.
         object.__setattr__(self, "topics", MappingProxyType(dict(self.topics)))
 
+    @property
+    def least_attempts(self) -> int:
+        """The least cap by count of any policy and rule."""
+        policies = (self.default, *self.topics.values())
+        caps = [policy.max_attempts for policy in policies]
+        caps += [rule.max_attempts for policy in policies for rule in policy.rules]
+        return min((cap for cap in caps if cap is not None), default=MAX_ATTEMPTS)
+
     def for_topic(self, topic: str) -> RetryPolicy:
         """The policy that decides about messages of `topic`."""
         return self.topics.get(topic, self.default)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -225,15 +226,17 @@ def test_replay_of_what_is_not_dead_replays_nothing(cli: Any, home: Any, waiting
 
 @pytest.mark.parametrize("command", ["replay d --yes", "retry d"])
 def test_signed_letters_are_signed_again_or_left_alone(cli: Any, home: Any, command: str) -> None:
-    """Without their group's secret they would be dead at their next failure."""
-    state = sign(RetryState(id="root", attempt=8, original_topic="orders", consumer_group="billing"), SECRET)
-    body = encode_body(Message("billing.redelivery", b"v", None, write((), state)))
+    """Without their group's secret nobody would believe them."""
+    bare = Message("billing.redelivery", b"v")
+    state = sign(RetryState(id="root", attempt=8, original_topic="orders", consumer_group="billing"), bare, SECRET)
+    body = encode_body(replace(bare, headers=write((), state)))
     home.store.bury([(Item("d", now_ms(), body, "orders"), "max-attempts: ValueError")])
     assert "--secrets FILE" in cli(*command.split(), code=2).output
     assert home.store.counts().total("dead") == 1
     Path("secrets").write_bytes(SECRET)
     cli("--secrets", "secrets", *command.split())
     (found,) = home.store.get(["d"])
-    state = read(decode_body(found.body).headers)
-    assert verify(state, SECRET) is state
+    message = decode_body(found.body)
+    state = read(message.headers)
+    assert verify(state, message, SECRET, "billing") is state
     assert (found.state, state.attempt) == ("due", 0)

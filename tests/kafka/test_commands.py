@@ -180,12 +180,13 @@ def test_signed_letters_are_replayed_signed_and_not_for_ever(
         done, _ = run(kafka.bootstrap, name, *store, *words)
         assert done == [{"replayed": 1, "guarded": 0}]
         until(lambda: home.store.counts().total("dead") == 2)
-        found = [letter.state for letter in DeadLetters(home).select()]
+        letters = [*DeadLetters(home).select()]
+        found = [letter.state for letter in letters]
         assert sorted((one.attempt, one.replays, one.original_topic) for one in found) == [
             (1, 0, f"{name}-orders"),
             (1, 1, f"{name}-orders"),
         ]
-        assert all(verify(one, SECRET) is one for one in found)
+        assert not any(verify(one.state, one.message, SECRET, name).unsigned for one in letters if one.message)
         done, _ = run(kafka.bootstrap, name, *store, *words, code=1)
         assert done == [{"replayed": 0, "guarded": 1}]
 

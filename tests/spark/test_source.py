@@ -9,6 +9,7 @@ import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import functions as f
 
+from retry_topic.headers import without_ours
 from retry_topic.spark import sizes, spark_session
 from retry_topic.wire import decode_body
 from wheel_sched.store import DelayStore, Done
@@ -51,7 +52,8 @@ def test_messages_go_in_once_and_come_out_as_they_were(
     assert found is not None
     message = decode_body(found.body)
     assert (found.score_ms, found.topic, message.topic) == (DUE_MS + 8, "orders", "orders")
-    assert (message.value, message.key, message.headers) == (b'{"n": 8}', b"k8", (("trace", b"8"),))
+    assert (message.value, message.key, without_ours(message.headers)) == (b'{"n": 8}', b"k8", (("trace", b"8"),))
+    assert message.header("retry-id") == found.id.encode()
     letters = {row["id"]: row for row in read(spark, options, form="letters").collect()}
     assert len(letters) == 1500
     assert (letters["m9"]["value"], letters["m9"]["key"], letters["m9"]["target"]) == (b'{"n": 9}', None, "mail")

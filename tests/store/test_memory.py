@@ -96,9 +96,10 @@ def test_a_frozen_shard_takes_no_writes() -> None:
 def test_attempt_records_are_listed_by_expiry() -> None:
     """A backup reads them as it reads a server's."""
     store = open_store("memory:")
-    store.remember([("k", 3, 9_000), ("l", 1, 5_500), ("m", 0, 5_000)])
+    year_5000_ms = 95_617_584_000_000
+    store.remember([("k", 3, year_5000_ms + 9_000), ("l", 1, year_5000_ms + 5_500), ("m", 0, year_5000_ms)])
     (page,) = store.execute([Call(0, ListTries(0))])
-    assert page == [Tried("l", 1, 6_000), Tried("k", 3, 9_000)]
+    assert page == [Tried("l", 1, year_5000_ms + 6_000), Tried("k", 3, year_5000_ms + 9_000)]
     assert store.execute([Call(0, ListTries(2))]) == [[]]
 
 

@@ -9,6 +9,7 @@ from wheel_sched.store.async_delay_store import AsyncDelayStore
 from wheel_sched.store.connect import open_async_store, open_store
 from wheel_sched.store.delay_store import DelayStore
 from wheel_sched.store.items import (
+    ENDED,
     MAX_BATCH,
     Claim,
     Claimed,
@@ -37,6 +38,7 @@ from wheel_sched.store.items import (
 from wheel_sched.store.push_form import PushForm, decode_push, encode_push
 
 __all__ = [
+    "ENDED",
     "MAX_BATCH",
     "AsyncDelayStore",
     "Claim",

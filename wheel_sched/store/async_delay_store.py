@@ -84,8 +84,15 @@ class AsyncDelayStore:
         await self._run(self.plans.open("server" if self._test_clock is None else "test"))
         return self
 
-    async def schedule(self, items: Sequence[Item], *, token: str | None = None, fence: Fence | None = None) -> Stored:
-        return await self._run(self.plans.schedule(items, token, fence))
+    async def schedule(
+        self,
+        items: Sequence[Item],
+        *,
+        token: str | None = None,
+        fence: Fence | None = None,
+        tries: Sequence[tuple[str, int, int]] = (),
+    ) -> Stored:
+        return await self._run(self.plans.schedule(items, token, fence, tries))
 
     async def accept(
         self,

@@ -166,8 +166,17 @@ class DelayStore:
         self._run(self.plans.open("server" if self._test_clock is None else "test"))
         return self
 
-    def schedule(self, items: Sequence[Item], *, token: str | None = None, fence: Fence | None = None) -> Stored:
+    def schedule(
+        self,
+        items: Sequence[Item],
+        *,
+        token: str | None = None,
+        fence: Fence | None = None,
+        tries: Sequence[tuple[str, int, int]] = (),
+    ) -> Stored:
         """Store new items; ids that exist anywhere are left alone (DUPLICATE).
+
+        `tries` are raised as `remember` would: in the same step in a namespace of one shard, after it in others.
 
         With the token "" nothing is kept for repeats, which saves two commands: a repeat then answers DUPLICATE for
         what the first call stored.
@@ -177,7 +186,7 @@ class DelayStore:
         Raises:
             Rejected: one of the items is malformed; none was stored.
         """
-        return self._run(self.plans.schedule(items, token, fence))
+        return self._run(self.plans.schedule(items, token, fence, tries))
 
     def accept(
         self,

@@ -229,8 +229,12 @@ def quoted(value: object) -> str:
 Tries = tuple[str, int, int | None]
 """An attempt record that a slice is stored with: its key, the attempts to raise it to, until when it is kept (ms).
 
-A record that knows of as many refuses the slice. Without an expiry it is not raised, and must know of just these.
+A record that knows of as many, or has ended, refuses the slice. Without an expiry it is not raised, and must know of
+just these.
 """
+
+ENDED = 999
+"""In place of a number of attempts: the message has succeeded. Of numbers, a record knows none above 998."""
 
 
 @dataclass(slots=True)

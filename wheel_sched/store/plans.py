@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from wheel_sched.errors import NamespaceMismatch, Rejected, StaleCount, StalePosition
 from wheel_sched.store.items import (
+    ENDED,
     MAX_BATCH,
     MAX_DUE_MS,
     Claim,
@@ -65,6 +66,7 @@ from wheel_sched.store.operations import (
     new_token,
 )
 from wheel_sched.store.record import encode_text
+from wheel_sched.store.totals import add_up
 
 T = TypeVar("T")
 
@@ -125,15 +127,23 @@ class Plans:
         if problems:
             raise NamespaceMismatch(f"the namespace's shard {shard} has {' and '.join(problems)}; nothing was changed")
 
-    def schedule(self, items: Sequence[Item], token: str | None, fence: Fence | None) -> Plan[Stored]:
+    def schedule(
+        self,
+        items: Sequence[Item],
+        token: str | None,
+        fence: Fence | None,
+        tries: Sequence[tuple[str, int, int]] = (),
+    ) -> Plan[Stored]:
         for item in items:
             item.check()
+        for key, _, _ in tries:
+            check_id(key)
         if fence is not None:
             fence.check()
         if token is None:
             token = new_token()
-        if self.shards == 1 and 0 < len(items) <= MAX_BATCH:
-            return (yield from self.one(0, Schedule(items, f"{token}.0" if token else "", fence)))
+        if self.shards == 1 and 0 < len(items) <= MAX_BATCH and len(tries) <= (0 if fence else 2 * MAX_BATCH):
+            return (yield from self.one(0, Schedule(items, f"{token}.0" if token else "", fence, (), tries)))
         calls, members = self._batched(
             items,
             lambda item: item.route or item.id,
@@ -147,6 +157,7 @@ class Plans:
             now_us = max(now_us, stored.now_us)
             for i, outcome in zip(indices, stored.outcomes, strict=True):
                 outcomes[i] = outcome
+        yield from self.remember(tries, (), 0)
         return Stored(outcomes, now_us)
 
     def accept(
@@ -183,12 +194,14 @@ class Plans:
         }
         for place, (key, attempts, expiry_ms) in enumerate(tries):
             count = known[place]
-            if count != attempts if expiry_ms is None else count >= attempts:
+            if count != attempts if expiry_ms is None else count >= attempts or count == ENDED:
                 if there != position.expected:  # who comes late finds the counts as whoever was first has raised them
                     raise StalePosition(there)
                 raise StaleCount(f"{key!r} has {count}: nothing was stored; decide anew")
         stored = yield from self.one(shard, Schedule(items, token, position, graves))
-        raised = [(key, attempts, expiry_ms) for key, attempts, expiry_ms in tries if expiry_ms is not None]
+        raised = [
+            (key, min(attempts, ENDED - 1), until_ms) for key, attempts, until_ms in tries if until_ms is not None
+        ]
         yield from self.remember(raised, (), 0)
         return stored
 
@@ -382,33 +395,6 @@ class Plans:
     def restore(self, found: Sequence[Found]) -> Plan[int]:
         calls, _ = self._batched(found, lambda item: item.route or item.id, lambda part, _: Restore(part), "")
         return sum((yield calls) if calls else [])
-
-
-def add_up(parts: Sequence[Counts]) -> Counts:
-    """The counters of several shards as one."""
-    total = Counts(0, {}, {}, {}, None, None, epoch=0, jumps=0, last_jump_ms=0, paused={})
-    for part in parts:
-        total.now_us = max(total.now_us, part.now_us)
-        for mine, theirs in ((total.now, part.now), (total.ever, part.ever)):
-            for key, count in theirs.items():
-                mine[key] = mine.get(key, 0) + count
-        for name, size in part.sizes.items():
-            total.sizes[name] = total.sizes.get(name, 0) + size
-        total.due_head_ms = _least(total.due_head_ms, part.due_head_ms)
-        total.fly_head_ms = _least(total.fly_head_ms, part.fly_head_ms)
-        total.epoch = max(total.epoch, part.epoch)
-        total.jumps += part.jumps
-        total.last_jump_ms = part.last_jump_ms or total.last_jump_ms
-        total.paused.update(part.paused)
-        total.unreadable += part.unreadable
-        total.frozen = total.frozen or part.frozen
-    return total
-
-
-def _least(one: int | None, other: int | None) -> int | None:
-    if one is None or other is None:
-        return one if other is None else other
-    return min(one, other)
 
 
 EVER = MAX_DUE_MS

@@ -11,12 +11,15 @@ writer is its `job_id`: a second run of it stores what the first has not, and no
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
+from retry_topic.headers import published
+from retry_topic.headers.names import FIELDS
 from retry_topic.message import Message
 from retry_topic.spark.source.options import Place
 from retry_topic.spark.source.pacing import BYTES_BESIDE_A_BODY, Pace, bytes_left, check_room
@@ -166,9 +169,10 @@ def items_of(batch: pa.RecordBatch, pace: Pace = AS_THEY_ARE) -> list[Item]:
     refs = columns.get("refs")
     if "value" in columns:
         keys, headers = columns.get("key", nothing), columns.get("headers", nothing)
+        now_ms = time.time_ns() // 1_000_000
         bodies = [
-            encode_body(Message(topic, _bytes(value) or b"", _bytes(key), _headers(pairs)))
-            for topic, value, key, pairs in zip(topics, columns["value"], keys, headers, strict=True)
+            encode_body(_with_id(Message(topic, _bytes(value) or b"", _bytes(key), _headers(pairs)), row_id, now_ms))
+            for row_id, topic, value, key, pairs in zip(ids, topics, columns["value"], keys, headers, strict=True)
         ]
     else:
         bodies = [_bytes(body) or b"" for body in columns["body"]]
@@ -176,6 +180,11 @@ def items_of(batch: pa.RecordBatch, pace: Pace = AS_THEY_ARE) -> list[Item]:
         return [Item(*row) for row in zip(ids, dues, bodies, topics, [()] * len(ids), routes, strict=True)]
     tuples = [tuple(names or ()) for names in refs]
     return [Item(*row) for row in zip(ids, dues, bodies, topics, tuples, routes, strict=True)]
+
+
+def _with_id(message: Message, row_id: str, now_ms: int) -> Message:
+    """A message that is new has the id of its row; one that is a retry has its own."""
+    return published(message, row_id, now_ms) if message.header(FIELDS["id"].header) is None else message
 
 
 def _instants(column: Any) -> Any:

@@ -9,7 +9,17 @@ import pytest
 
 from retry_topic.consumer import failed_message, retry_state
 from retry_topic.consumer.failing import delivered_message, expired, failure_in
-from retry_topic.headers import MAX_COUNT, RetryState, read, retry_id, sign, verify, write
+from retry_topic.headers import (
+    MAX_COUNT,
+    RetryState,
+    content_id,
+    published,
+    read,
+    retry_id,
+    sign,
+    verify,
+    write,
+)
 from retry_topic.message import Headers, Message, Source
 from retry_topic.policy import Failure
 
@@ -129,30 +139,69 @@ def test_the_count_never_passes_its_ceiling() -> None:
     record = failed_message("billing", FRESH, read(headers), ERROR, secrets=(SECRET,))
     state = read(record.headers)
     assert state.attempt == MAX_COUNT
-    assert verify(state, SECRET) is state
+    assert verify(state, record, SECRET, "billing") is state
 
 
 def test_a_failure_is_signed_with_the_first_secret() -> None:
     """The service verifies it; one without that secret does not."""
-    state = read(fail(FRESH, secrets=(SECRET, OTHER)).headers)
-    assert verify(state, SECRET) is state
-    assert verify(state, OTHER) is not state
+    record = fail(FRESH, secrets=(SECRET, OTHER))
+    state = read(record.headers)
+    assert verify(state, record, SECRET, "billing") is state
+    assert verify(state, record, OTHER, "billing") is not state
 
 
 @pytest.mark.parametrize("signature", [None, "forged"])
-def test_a_forged_redelivery_is_used_up_and_loses_its_id(signature: str | None) -> None:
-    """The handler gets the message; its next failure is dead, and the id it claims stays with its owner."""
+@pytest.mark.parametrize("topic", ["billing.redelivery", "orders"])
+def test_what_nobody_signed_is_not_signed_when_it_fails(signature: str | None, topic: str) -> None:
+    """The handler gets the message; its failure is the store's to count, and the id it claims stays with its owner."""
     forged = write((), RetryState(id="m", attempt=1, original_topic="orders", signature=signature))
-    back = Message("billing.redelivery", b"m", None, forged, Source("billing.redelivery", 0, "1"))
+    back = Message(topic, b"m", None, forged, Source(topic, 0, "1"))
     state = retry_state("billing", back, (SECRET,))
-    assert (state.attempt, state.id, state.first_failed_ms) == (MAX_COUNT, None, 0)
-    assert read(fail(back, secrets=(SECRET,)).headers).id == retry_id("billing", "billing.redelivery", 0, "1")
+    assert (state.attempt, state.id, state.unsigned) == (0, content_id("billing", b"m", None), True)
+    told = read(fail(back, secrets=(SECRET,)).headers)
+    assert (told.id, told.attempt, told.signature) == (state.id, 1, None)
+
+
+def test_a_redelivery_without_headers_is_nobodys() -> None:
+    """Where there is a secret, all that a dispatcher brings is signed; on other topics it is a message like any."""
+    bare = Message("billing.redelivery", b"m", None, (), Source("billing.redelivery", 0, "1"))
+    assert retry_state("billing", bare, (SECRET,)).unsigned
+    assert not retry_state("billing", FRESH, (SECRET,)).unsigned
+    assert not retry_state("billing", bare).unsigned
+
+
+def test_a_message_published_for_later_keeps_its_id_through_its_failures() -> None:
+    """Its handler sees one id on all deliveries; place and time are those of its first."""
+    message = replace(published(FRESH, "daily", 1_000), source=FRESH.source)
+    for secrets in ((), (SECRET,)):
+        first = fail(message, secrets=secrets)
+        second = fail(delivered(first, "billing.redelivery"), secrets=secrets)
+        for record, attempt in ((first, 1), (second, 2)):
+            state = read(record.headers)
+            assert (state.id, state.published_ms, state.attempt) == ("daily", 1_000, attempt)
+            assert (state.original_topic, state.original_partition, state.original_offset) == ("orders", 3, "77")
+            assert verify(state, record, secrets, "billing").unsigned is not bool(secrets)
+
+
+def test_an_id_that_was_published_without_a_time_is_told_from_the_same_id_later() -> None:
+    """The time of its record stands for it."""
+    message = replace(FRESH, headers=(("retry-id", b"daily"),))
+    state = read(fail(message).headers)
+    assert (state.id, state.published_ms, state.original_topic) == ("daily", 1_700_000_000_000, "orders")
+    assert state.stem != read(fail(message, group="audit").headers).stem
+
+
+def test_an_id_that_was_copied_onto_a_message_of_another_topic_is_not_its_own() -> None:
+    """A handler that hands its message on with all headers makes another message."""
+    copy = replace(published(FRESH, "daily", 1_000), topic="invoices", source=Source("invoices", 0, "1"))
+    assert retry_state("billing", copy) == RetryState()
 
 
 def test_a_signed_redelivery_goes_on() -> None:
     """Any of the secrets is good for it."""
-    state = sign(RetryState(id="m", attempt=1, original_topic="orders", consumer_group="billing"), OTHER)
-    back = Message("billing.redelivery", b"m", None, write((), state), Source("billing.redelivery", 0, "1"))
+    back = Message("billing.redelivery", b"m", None, (), Source("billing.redelivery", 0, "1"))
+    state = sign(RetryState(id="m", attempt=1, original_topic="orders", consumer_group="billing"), back, OTHER)
+    back = replace(back, headers=write((), state))
     assert retry_state("billing", back, (SECRET, OTHER)).id == "m"
 
 

@@ -248,8 +248,19 @@ def test_a_replay_is_signed_where_headers_are(yard: Graveyard) -> None:
     yard.bury("m")
     DeadLetters(yard.bench.home, secrets=(SECRET,)).replay()
     (found,) = yard.waiting()
-    state = read(_sent(found).headers)
-    assert verify(state, SECRET) is state
+    message = _sent(found)
+    state = read(message.headers)
+    assert verify(state, message, SECRET, "billing") is state
+
+
+def test_an_edited_replay_is_signed_with_its_new_payload(yard: Graveyard) -> None:
+    """The signature is good for what is sent, not for what died."""
+    yard.bury("m")
+    letters = DeadLetters(yard.bench.home, secrets=(SECRET,))
+    letters.replay(edit=lambda message: replace(message, value=b"mended"))
+    message = _sent(yard.waiting()[0])
+    state = read(message.headers)
+    assert (message.value, verify(state, message, SECRET, "billing") is state) == (b"mended", True)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retry_topic.headers import member_id, retry_id
+from retry_topic.headers import content_id, content_print, member_id, retry_id
 
 
 def test_an_id_is_sixteen_url_safe_characters() -> None:
@@ -38,3 +38,12 @@ def test_parts_do_not_run_into_each_other() -> None:
 def test_a_member_names_message_and_attempt() -> None:
     """Each attempt has its own place in the delay store."""
     assert member_id("abc", 3) == "abc.3"
+
+
+def test_a_payload_has_one_id_and_one_print() -> None:
+    """Of payload and key together, where "no key" is not an empty one, and nothing moves from one to the other."""
+    parts = [(b"ab", None), (b"ab", b""), (b"a", b"b"), (b"b", b"a"), (b"", b"ab"), (b"", None), (b"", b"")]
+    for made in (lambda value, key: content_id("g", value, key), content_print):
+        assert len({made(*part) for part in parts}) == len(parts)
+        assert made(b"ab", b"k") == made(b"ab", b"k")
+    assert content_id("g", b"ab", None) != content_id("h", b"ab", None)

@@ -1,95 +1,147 @@
-"""Signatures: forged counts cost the forger."""
+"""Signatures: what decides is signed, for one payload; what is not signed says nothing of itself."""
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from retry_topic.headers import MAX_COUNT, RetryState, read, sign, verify, write
-from retry_topic.policy import Dead, RetryPolicy, decide, failure_from
+from retry_topic.headers import RetryState, content_id, read, sign, verify, write
+from retry_topic.message import Message, Source
 from wheel_sched.errors import Rejected
 
 SECRET = b"0123456789abcdef"
 OTHER = b"fedcba9876543210"
-STATE = RetryState(id="id", attempt=3, first_failed_ms=1_000, replays=1, error_message="boom")
+STATE = RetryState(
+    id="id",
+    attempt=3,
+    first_failed_ms=1_000,
+    replays=1,
+    error_message="boom",
+    consumer_group="g",
+    original_topic="orders",
+    original_partition=2,
+    original_offset="7",
+    ordering="abcdefghijkl.abcdefghijklmnop",
+    published_ms=900,
+)
+MESSAGE = Message("g.retry", b"payload", b"key")
 
 
 def received(state: RetryState) -> RetryState:
     return read(write((), state))
 
 
+def signed(secret: bytes = SECRET) -> RetryState:
+    return sign(STATE, MESSAGE, secret)
+
+
+def check(state: RetryState, message: Message = MESSAGE, secrets: Any = SECRET) -> RetryState:
+    return verify(state, message, secrets, "g")
+
+
 def test_a_signed_state_is_believed() -> None:
     """What was signed comes back as it was."""
-    state = verify(received(sign(STATE, SECRET)), SECRET)
+    state = check(received(signed()))
     assert replace(state, signature=None) == STATE
-    assert state.oddities == ()
+    assert (state.oddities, state.unsigned) == ((), False)
 
 
 @pytest.mark.parametrize(
-    "forged", [{"attempt": 0}, {"first_failed_ms": 9_000}, {"first_failed_ms": None}, {"replays": 0}, {"id": "other"}]
+    "forged",
+    [
+        {"attempt": 0},
+        {"attempt": 4},
+        {"first_failed_ms": 9_000},
+        {"first_failed_ms": None},
+        {"replays": 0},
+        {"id": "other"},
+        {"consumer_group": "other"},
+        {"consumer_group": None},
+        {"original_topic": "archive"},
+        {"original_partition": 3},
+        {"original_offset": "8"},
+        {"ordering": None},
+        {"published_ms": None},
+        {"published_ms": 901},
+    ],
 )
-def test_a_changed_count_is_forged_and_taken_as_used_up(forged: dict[str, int | str | None]) -> None:
-    """A lower count, a later first failure and another id all fall to the side that costs the forger."""
-    state = verify(received(replace(sign(STATE, SECRET), **forged)), SECRET)  # type: ignore[arg-type]
-    assert (state.attempt, state.replays, state.first_failed_ms) == (MAX_COUNT, MAX_COUNT, 0)
-    assert any(oddity.startswith("forged: ") for oddity in state.oddities)
+def test_nothing_that_decides_can_be_changed(forged: dict[str, Any]) -> None:
+    """Such a state is unsigned: its id is that of the payload, and it claims no count."""
+    state = check(received(replace(signed(), **forged)))
+    assert (state.unsigned, state.id) == (True, content_id("g", b"payload", b"key"))
+    assert (state.attempt, state.replays, state.published_ms, state.signature) == (0, 0, None, None)
+    assert any(oddity.startswith("unsigned: ") for oddity in state.oddities)
 
 
-@pytest.mark.parametrize("policy", [RetryPolicy(max_attempts=None), RetryPolicy(max_age_ms=None)])
-def test_a_forged_message_dies_at_its_next_failure_under_either_cap(policy: RetryPolicy) -> None:
-    """Used-up counts reach the cap by count and the cap by age alike."""
-    state = verify(received(STATE), SECRET)
-    decision = decide(policy, failure_from(state, now_ms=1_700_000_000_000), 1_700_000_000_000, random.Random(1))
-    assert isinstance(decision, Dead)
+@pytest.mark.parametrize("other", [{"value": b"another"}, {"value": b""}, {"key": b"other"}, {"key": None}])
+def test_a_signature_fits_one_payload_and_key(other: dict[str, Any]) -> None:
+    """It is accepted on no other message."""
+    assert check(received(signed()), replace(MESSAGE, **other)).unsigned
+
+
+def test_no_field_can_be_moved_into_another() -> None:
+    """What stands in one place does not sign for the same text in the next."""
+    one = sign(RetryState(id="ab", consumer_group="c"), MESSAGE, SECRET)
+    assert check(received(replace(one, id="a", consumer_group="bc"))).unsigned
+    assert check(received(replace(one, id="ab", consumer_group=None, original_topic="c"))).unsigned
+
+
+def test_a_payload_by_reference_is_signed_as_what_it_refers_to() -> None:
+    """A dead letter whose payload stayed in its topic can be signed without fetching it."""
+    stored = MESSAGE.by_reference(Source("g.retry", 0, "1"))
+    assert not check(received(sign(STATE, stored, SECRET))).unsigned
 
 
 def test_what_is_not_signed_may_change() -> None:
-    """The error text is for people; it limits nothing."""
-    state = received(replace(sign(STATE, SECRET), error_message="other", due_ms=5))
-    assert verify(state, SECRET) is state
+    """The error's text is for people."""
+    state = received(replace(signed(), error_message="other", due_ms=5))
+    assert check(state) is state
 
 
-def test_a_missing_signature_is_forged_unless_allowed() -> None:
-    """Stripping the signature is no way around it; adopting a foreign topic is a choice."""
-    assert verify(received(STATE), SECRET).attempt == MAX_COUNT
-    assert verify(received(STATE), SECRET, allow_unsigned=True).attempt == 3
-    wrong = received(replace(sign(STATE, OTHER)))
-    assert verify(wrong, SECRET, allow_unsigned=True).attempt == MAX_COUNT
+@pytest.mark.parametrize("signature", [None, "", "forged", "žluťoučký"])
+def test_a_missing_or_strange_signature_is_none(signature: str | None) -> None:
+    """Stripping it is no way around it, and comparing never raises."""
+    assert check(received(replace(STATE, signature=signature))).unsigned
 
 
-def test_a_fresh_message_claims_nothing() -> None:
-    """Without retry headers there is nothing to believe or not."""
-    state = read((("traceparent", b"1"),))
-    assert verify(state, SECRET) is state
+def test_records_alike_have_one_id_and_others_another() -> None:
+    """Of payload and key, for each group: so the store's count holds, whatever headers are left out."""
+    alike = {check(read(headers)).id for headers in ((), (("trace", b"1"),), write((), STATE))}
+    assert len(alike) == 1
+    others = [replace(MESSAGE, value=b"x"), replace(MESSAGE, key=None), replace(MESSAGE, key=b"")]
+    assert len(alike | {check(read(()), other).id for other in others}) == 4
+    assert verify(read(()), MESSAGE, SECRET, "other").id not in alike
 
 
 def test_secrets_can_be_rolled() -> None:
     """While two secrets are in force a signature of either fits."""
-    old, new = received(sign(STATE, OTHER)), received(sign(STATE, SECRET))
-    assert verify(old, [SECRET, OTHER]) is old
-    assert verify(new, [SECRET, OTHER]) is new
-    assert verify(old, [SECRET]).attempt == MAX_COUNT
+    old, new = received(signed(OTHER)), received(signed())
+    assert check(old, secrets=[SECRET, OTHER]) is old
+    assert check(new, secrets=[SECRET, OTHER]) is new
+    assert check(old, secrets=[SECRET]).unsigned
 
 
 def test_no_secret_at_all_believes_nothing() -> None:
     """An empty list of secrets is not "no check"."""
-    assert verify(received(sign(STATE, SECRET)), []).attempt == MAX_COUNT
+    assert check(received(signed()), secrets=[]).unsigned
+
+
+def test_what_cannot_be_written_is_not_signed() -> None:
+    """A label that is too long for its header is left out there, and so by whoever verifies."""
+    state = sign(replace(STATE, consumer_group="g" * 300), MESSAGE, SECRET)
+    assert check(received(state)).consumer_group is None
+    assert not check(received(state)).unsigned
 
 
 def test_a_state_without_id_is_not_signed() -> None:
     """Such a signature would fit any message."""
     with pytest.raises(Rejected, match="expected a state with an id"):
-        sign(RetryState(attempt=1), SECRET)
+        sign(RetryState(attempt=1), MESSAGE, SECRET)
 
 
 def test_a_short_secret_is_refused() -> None:
     """A secret that can be searched for protects nothing."""
     with pytest.raises(Rejected, match="at least 16 bytes"):
-        sign(STATE, b"short")
-
-
-def test_a_signature_of_strange_characters_is_only_wrong() -> None:
-    """Comparing never raises, whatever the header says."""
-    assert verify(received(replace(STATE, signature="žluťoučký")), SECRET).attempt == MAX_COUNT
+        sign(STATE, MESSAGE, b"short")

@@ -11,7 +11,9 @@ import pytest
 from retry_topic import RetryPolicy, connect
 from retry_topic.brokers.protocol import PublishFailure
 from retry_topic.consumer.failing import failed_message, retry_state
+from retry_topic.headers import read, without_ours
 from retry_topic.policy import Failure
+from retry_topic.wire import decode_body
 from wheel_sched.errors import BrokerError, BrokerUnavailable, Rejected, UnknownTopic
 from wheel_sched.store import Outcome
 
@@ -60,7 +62,7 @@ def test_a_delayed_message_arrives_on_time_and_never_early(bench: Bench, handler
         n = int(call.message.value)
         assert call.at_ms - started_ms >= 20 * n
         assert call.at_ms - started_ms < 20 * n + 5_000
-        assert (call.message.key, call.message.header("n")) == (b"k", b"%d" % n)
+        assert (call.message.key, without_ours(call.message.headers)) == (b"k", (("n", b"%d" % n),))
 
 
 @pytest.mark.parametrize("delay", [0.0011, timedelta(microseconds=1_100), 0.002])
@@ -121,14 +123,13 @@ def test_a_copied_id_is_replaced(ready: Bench) -> None:
 
 
 def test_two_groups_count_a_published_message_apart(ready: Bench) -> None:
-    """Its id is the publisher's; what each group makes of it has an id of its own, or one would hide the other's."""
+    """Its id is the publisher's; the store knows it by another name for each group, or one would hide the other's."""
     ready.home.publish(TOPIC, b"m", id="7")
     (record,) = ready.records(TOPIC)
     failure = Failure(error_class="E")
-    ids = {
-        failed_message(group, record, retry_state(group, record), failure).header("retry-id") for group in ("a", "b")
-    }
-    assert len(ids) == 2
+    states = [read(failed_message(group, record, retry_state(group, record), failure).headers) for group in ("a", "b")]
+    assert [state.id for state in states] == ["7", "7"]
+    assert len({state.known_as for state in states}) == 2
     assert retry_state("a", record, secrets=[b"s" * 16]).oddities == ()  # it claims nothing that wants a signature
 
 
@@ -318,4 +319,54 @@ def test_names_of_headers_and_topics_may_be_in_any_script(bench: Bench, handler:
     bench.consume(handle, "bestellungen-ü-注文")
     bench.home.publish("bestellungen-ü-注文", b"m", headers=(("spür", b"\xff"),), delay=0.02)
     bench.until(lambda: len(handle.calls) == 1)
-    assert handle.calls[0].message.headers == (("spür", b"\xff"),)
+    assert without_ours(handle.calls[0].message.headers) == (("spür", b"\xff"),)
+
+
+@pytest.mark.parametrize("hand_over", ["auto", "settle"])
+@pytest.mark.real
+def test_a_delayed_message_carries_its_id_however_it_is_handed_over(
+    server: Bench, handler: Handlers, hand_over: str
+) -> None:
+    """By one script as by claim, publish and settle: the id that `publish` answered, given or made."""
+    handle = handler()
+    server.serve(hand_over=hand_over)
+    server.consume(handle)
+    given = server.home.publish(TOPIC, b"m", delay=0.01, id="daily")
+    made = server.home.publish(TOPIC, b"m", delay=0.01)
+    server.until(lambda: len(handle.calls) == 2)
+    assert {call.state.id for call in handle.calls} == {given, made} == {"daily", made}
+
+
+def test_a_delayed_message_that_fails_keeps_its_id(bench: Bench, handler: Handlers, policy: Policy) -> None:
+    """For each of two groups that read it: one id on all deliveries, attempts of their own."""
+    handles = {group: handler(ValueError("x"), ValueError("x"), None) for group in ("billing", "audit")}
+    for group, handle in handles.items():
+        bench.serve(policy(), group=group)
+        bench.consume(handle, group=group)
+    message_id = bench.home.publish(TOPIC, b"m", delay=0.01)
+    for handle in handles.values():
+        bench.until(lambda h=handle: len(h.calls) == 3)  # type: ignore[misc]  # the loop's own
+        assert [(call.state.id, call.attempt, call.message.topic) for call in handle.calls] == [
+            (message_id, attempt, TOPIC) for attempt in (1, 2, 3)
+        ]
+
+
+def test_headers_copied_from_another_message_are_not_sent(ready: Bench) -> None:
+    """Its id and its count are not this one's, now and later."""
+    copied = (("retry-id", b"m"), ("retry-attempt", b"7"), ("trace", b"1"))
+    ready.home.publish(TOPIC, b"now", headers=copied)
+    ready.home.publish(TOPIC, b"later", headers=copied, delay=60, id="later")
+    (now,) = ready.records(TOPIC)
+    later = decode_body(ready.home.store.list_items("due").found[0].body)
+    assert [name for name, _ in now.headers] == ["trace", "retry-id"]
+    assert now.header("retry-id") != b"m"
+    assert (later.header("retry-id"), later.header("retry-attempt")) == (b"later", None)
+    assert later.header("trace") == b"1"
+
+
+@pytest.mark.parametrize("message_id", ["a\nb", "\x1b[2J", "i" * 251])
+def test_an_id_that_no_header_can_carry_is_refused(ready: Bench, message_id: str) -> None:
+    """Before anything is stored."""
+    with pytest.raises(Rejected, match="expected an id of at most 250"):
+        ready.home.publish(TOPIC, b"m", delay=60, id=message_id)
+    assert ready.home.store.counts().total("due") == 0

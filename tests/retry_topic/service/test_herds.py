@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from retry_topic.brokers.memory import MemoryBroker
 from retry_topic.brokers.protocol import Delivery, Slice
-from retry_topic.cases import Taken
+from retry_topic.cases import Taken, tries_of
 from retry_topic.consumer.failing import failed_message
 from retry_topic.headers import RetryState, read, write
 from retry_topic.herds import Herds, Ready
@@ -112,7 +112,9 @@ def outcome(records: Sequence[Message], *, herds: bool, at_once: int = 4, **more
         found: list[Found] = []
         for state in ("due", "dead"):
             found += home.store.list_items(state, limit=1_000).found  # type: ignore[arg-type]
-        tries = home.store.remember([(f"{read(one.headers).id or 'none'}:0", 0, 0) for one in records])
+        keys = [tries_of(RetryState(id=read(one.headers).id), one) for one in records]
+        tries = home.store.remember([(key, 0, 0) for key in keys])
+        assert any(tries) or more
         whys = [None if one.decision is None else explain(one.decision) for one in told]
         rows = home.store.read_log(0).entries
         return (

@@ -8,17 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from retry_topic import RetryPolicy
+from retry_topic import DeadLetters, RetryPolicy, connect
 from retry_topic.brokers.protocol import BrokerConsumer, Delivery
-from retry_topic.cases import Taken
+from retry_topic.cases import Taken, tries_of
+from retry_topic.consumer import failed_message, retry_state
+from retry_topic.consumer.successes import Successes, success_of
 from retry_topic.headers import MAX_COUNT, RetryState, read, sign, write
 from retry_topic.intake import Intake
-from retry_topic.message import Headers
+from retry_topic.message import Headers, Message, Source
 from retry_topic.names import dead_topic_of, retry_topic_of
-from retry_topic.policy import PolicySet
+from retry_topic.policy import Failure, PolicySet
 from retry_topic.wire import decode_body
 from wheel_sched.errors import StoreUnavailable
-from wheel_sched.store import Item, Stored
+from wheel_sched.store import Item, Outcome, Stored
+from wheel_sched.store.key_gates import KeyGates, gate_of, scope_of
+from wheel_sched.store.operations.ordering import Owner
 
 if TYPE_CHECKING:
     from conftest import Bench
@@ -57,6 +61,9 @@ class Desk:
     def waiting(self) -> list[str]:
         return [found.id for found in self.store.list_items("due").found]
 
+    def letters(self) -> list[str]:
+        return [letter.id for letter in self.bench.letters()]
+
     def release(self) -> None:
         """What is waiting goes out, as the dispatcher would have it."""
         self.store.cancel(self.waiting())
@@ -68,6 +75,11 @@ def desk(bench: Bench, policy: Policy) -> Iterator[Desk]:
     desk = Desk(bench, policy(max_attempts=4, base_ms=HOUR_MS))
     yield desk
     desk.consumer.close()
+
+
+def attempts_of(name: str, value: bytes = b"m", replays: int = 0) -> str:
+    """The key of the attempts of a message of this id and payload."""
+    return tries_of(RetryState(id=name, replays=replays), Message(RETRY, value))
 
 
 def again(deliveries: Sequence[Delivery]) -> list[Delivery]:
@@ -125,9 +137,9 @@ def test_a_call_whose_reply_was_lost_is_repeated_under_its_token(desk: Desk, mon
     """What was stored may have gone out meanwhile: the repeat is answered as the first time and stores nothing."""
     schedule, tokens = desk.store.schedule, []
 
-    def losing(items: Sequence[Item], *, token: str | None = None) -> Stored:
+    def losing(items: Sequence[Item], *, token: str | None = None, **more: Any) -> Stored:
         tokens.append(token)
-        answer = schedule(items, token=token)
+        answer = schedule(items, token=token, **more)
         if len(tokens) == 1:
             desk.release()
             raise StoreUnavailable("the reply was lost")
@@ -148,23 +160,45 @@ def test_a_call_whose_reply_was_lost_is_repeated_under_its_token(desk: Desk, mon
     assert desk.store.counts().happened("accepted") == 1
 
 
-def test_a_crash_between_storing_and_remembering_is_no_second_attempt(desk: Desk, monkeypatch: Any) -> None:
-    """The first step was done, its count was not noted: the repeat has the same number and stores nothing."""
+def test_a_crash_after_storing_is_no_second_delivery_though_the_message_has_gone(desk: Desk, monkeypatch: Any) -> None:
+    """Record and attempt are noted in the step that stores it: the repeat stores nothing, and tells nothing else."""
     desk.put(id="m")
     deliveries = desk.poll()
-    remember = desk.store.remember
+    schedule = desk.store.schedule
     with monkeypatch.context() as crash:
 
-        def die(tries: Sequence[tuple[str, int, int]]) -> list[int]:
-            if any(attempts for _, attempts, _ in tries):
-                raise SystemExit
-            return remember(tries)
+        def die(*items: Any, **more: Any) -> Stored:
+            schedule(*items, **more)
+            raise SystemExit
 
-        crash.setattr(desk.store, "remember", die)
+        crash.setattr(desk.store, "schedule", die)
+        with pytest.raises(SystemExit):
+            desk.intake.store(deliveries)
+    desk.release()
+    (taken,) = desk.intake.take(desk.consumer, again(deliveries))
+    assert (taken.duplicate, taken.attempt, desk.waiting()) == (True, 1, [])
+
+
+def test_over_several_shards_a_crash_before_the_note_is_no_second_attempt(
+    memory: Bench, policy: Policy, monkeypatch: Any
+) -> None:
+    """What is noted lies in other shards than the message: the repeat finds it waiting, with the same number."""
+    bench = type(memory)(connect("memory:", shards=4))
+    desk = Desk(bench, policy(base_ms=HOUR_MS))
+    desk.put(id="m")
+    deliveries = desk.poll()
+
+    def die(*_: Any) -> int:
+        raise SystemExit
+
+    with monkeypatch.context() as crash:
+        crash.setattr("wheel_sched.store.memory.writes._raise", die)
         with pytest.raises(SystemExit):
             desk.intake.store(deliveries)
     (taken,) = desk.intake.take(desk.consumer, again(deliveries))
     assert (taken.duplicate, taken.attempt, desk.waiting()) == (True, 1, ["m.1"])
+    desk.consumer.close()
+    bench.close()
 
 
 def test_a_second_record_of_the_same_failure_is_stored_once(desk: Desk) -> None:
@@ -224,7 +258,7 @@ def test_the_count_is_remembered_until_the_cap_by_age(desk: Desk) -> None:
     """The record outlives the longest wait: it is kept from the retry's due on."""
     desk.put(id="m")
     desk.take()
-    assert desk.store.remember([("m:0", 0, 0)]) == [1]
+    assert desk.store.remember([(attempts_of("m"), 0, 0)]) == [1]
 
 
 @pytest.mark.parametrize("bench", ["memory"], indirect=True)
@@ -241,6 +275,110 @@ def test_what_the_observer_raises_stays_with_it(bench: Bench, policy: Policy, ca
     assert "intake.seen_failed" in caplog.text
 
 
+class TestCopies:
+    """Two copies of one delivery, as a dispatcher that died between publishing and settling leaves them."""
+
+    def fail(self, desk: Desk, attempt: int = 1, value: bytes = b"m", **more: Any) -> Taken:
+        """A failure, told by a consumer that counts."""
+        desk.put(value, **{"id": "m", "attempt": attempt, "started_ms": 1_000} | more)
+        (taken,) = desk.take()
+        return taken
+
+    def test_a_failure_that_is_told_twice_is_one_attempt(self, desk: Desk) -> None:
+        """The second one stores nothing, also when the next attempt has gone out, and the count stays."""
+        for attempt in (1, 2):
+            assert not self.fail(desk, attempt).duplicate
+            desk.release()
+            assert self.fail(desk, attempt).duplicate
+        assert (desk.waiting(), desk.letters()) == ([], [])
+        assert desk.store.remember([(attempts_of("m"), 0, 0)]) == [2]
+        assert self.fail(desk, 3).id == "m.3"
+
+    @pytest.mark.parametrize("verdict", ["dead", None])
+    def test_no_copy_of_the_last_attempt_but_one_buries_a_message_under_way(
+        self, desk: Desk, verdict: str | None
+    ) -> None:
+        """It would have been taken for the last attempt, or for the verdict on the message."""
+        self.fail(desk, 3)
+        desk.release()
+        taken = self.fail(desk, 3, verdict=verdict)
+        assert (taken.duplicate, taken.dead, desk.letters()) == (True, None, [])
+
+    @pytest.mark.parametrize("attempt", [2, 4, 9])
+    def test_a_message_that_has_succeeded_is_neither_retried_nor_buried(self, desk: Desk, attempt: int) -> None:
+        """Whichever attempt its other copy was."""
+        self.fail(desk)
+        desk.release()
+        message = Message("billing.redelivery", b"m", source=Source("billing.redelivery", 0, "1"))
+        key = success_of("billing", message, RetryState(id="m", attempt=1))
+        assert key is not None
+        Successes(desk.store).tell([key])
+        taken = self.fail(desk, attempt)
+        assert (taken.duplicate, desk.waiting(), desk.letters()) == (True, [], [])
+
+    def test_another_payload_under_the_same_id_is_another_message(self, desk: Desk) -> None:
+        """A handler that sends its message on with all headers loses nothing by it."""
+        self.fail(desk, 2)
+        Successes(desk.store).tell([attempts_of("m")])
+        taken = self.fail(desk, 2, b"another")
+        assert not taken.duplicate
+        assert len(desk.waiting()) == 2
+
+    def test_who_hands_a_failure_on_as_it_came_has_its_attempts_counted(self, desk: Desk) -> None:
+        """A consumer that does not count, nor say when it began: the store counts for it, and nothing is lost."""
+        numbers = []
+        for _ in range(4):
+            numbers.append(self.fail(desk, 1, started_ms=None).attempt)
+            desk.release()
+        assert numbers == [1, 2, 3, 4]
+        assert len(desk.letters()) == 1
+
+    def test_a_copy_from_before_a_replay_does_not_count_against_it(self, desk: Desk) -> None:
+        """The message is being tried anew; what an earlier delivery says is no news."""
+        self.fail(desk, 4)
+        DeadLetters(desk.bench.home).replay()
+        desk.release()
+        assert self.fail(desk, 3).duplicate
+        assert self.fail(desk, 1, replays=1).id == "mr1.1"
+
+    def test_a_record_that_is_read_again_after_its_message_has_failed_anew_is_no_third_attempt(
+        self, desk: Desk
+    ) -> None:
+        """It is older than what the store knows: its place is forgotten, its attempt is not."""
+        self.fail(desk, 1)
+        desk.release()
+        self.fail(desk, 2)
+        desk.release()
+        assert self.fail(desk, 1).duplicate
+        assert desk.waiting() == []
+
+    @pytest.mark.parametrize("succeeded", [True, False])
+    def test_a_key_with_an_order_waits_for_no_copy_of_what_has_succeeded(self, desk: Desk, succeeded: bool) -> None:
+        """The failing copy has closed its key: it opens, unless the retry of the first copy is under way to open it."""
+        gates, scope = KeyGates(desk.store), scope_of("billing", "orders")
+        gate = gate_of(scope, b"k")
+        owner = Owner(scope, "me", gates.own(scope, "me", 60_000).epoch)
+        self.fail(desk, 2, ordering=gate)
+        desk.release()
+        assert gates.close(owner, [(gate, "m", True, "k")]) == [Outcome.DUPLICATE]  # cancelled: given up
+        gates.close(owner, [(gate, "m", False, "k")])
+        if succeeded:
+            Successes(desk.store).tell([attempts_of("m")])
+        assert self.fail(desk, 2, ordering=gate).duplicate
+        assert [key.gate for key in gates.closed(scope)] == ([] if succeeded else [gate])
+
+    def test_two_groups_that_read_one_published_message_count_apart(self, desk: Desk) -> None:
+        """Under the id they both see; nor do two messages that were given one id, one after the other."""
+        first = self.fail(desk, 1, id="daily", published_ms=1_000)
+        second = self.fail(desk, 1, id="daily", published_ms=2_000)
+        assert (first.duplicate, second.duplicate, len(desk.waiting())) == (False, False, 2)
+        assert first.id.startswith("daily~")
+        state = RetryState(id="daily", published_ms=1_000, consumer_group="billing")
+        other = replace(state, consumer_group="audit")
+        assert first.id == f"{state.stem}.1" != f"{other.stem}.1"
+        assert self.fail(desk, 1, id="daily", published_ms=1_000).duplicate
+
+
 class TestSigned:
     """With secrets, whoever lacks them cannot write counts."""
 
@@ -254,25 +392,83 @@ class TestSigned:
     def test_a_signed_record_waits_and_is_signed_again(self, desk: Desk, secret: bytes) -> None:
         """Any of the secrets will do; what is stored carries the first one's signature."""
         state = RetryState(id="m", attempt=2, original_topic="orders", consumer_group="billing")
-        desk.put(state=sign(state, secret))
+        desk.put(state=sign(state, Message(RETRY, b"m"), secret))
         (taken,) = desk.take()
         assert (taken.id, taken.dead) == ("m.2", None)
         (found,) = desk.store.list_items("due").found
-        stored = read(decode_body(found.body).headers)
-        assert stored.signature == sign(stored, SECRET).signature
+        message = decode_body(found.body)
+        stored = read(message.headers)
+        assert stored.signature == sign(stored, message, SECRET).signature
 
     @pytest.mark.parametrize("signature", [None, "", "forged"])
-    def test_a_forged_record_is_a_dead_letter_under_its_own_id(self, desk: Desk, signature: str | None) -> None:
-        """It neither gains attempts nor takes the id, or the record, of the message it claims to be."""
-        desk.put(state=RetryState(id="m", attempt=1, original_topic="orders", signature=signature))
-        (taken,) = desk.take()
-        assert taken.dead == "max-attempts"
-        assert not taken.id.startswith("m.")
-        assert desk.store.remember([("m:0", 0, 0)]) == [0]
+    def test_a_record_that_nobody_signed_is_counted_by_the_store(self, desk: Desk, signature: str | None) -> None:
+        """Whatever it says: it ends at the cap, and takes neither id nor count of the message it claims to be."""
+        told = []
+        for attempt in (1, 1, 3, 1):
+            desk.put(state=RetryState(id="m", attempt=attempt, original_topic="orders", signature=signature))
+            (taken,) = desk.take()
+            told.append((taken.attempt, taken.dead))
+            assert not taken.id.startswith("m.")
+            desk.release()
+        assert told == [(1, None), (2, None), (3, None), (4, "max-attempts")]
+        assert desk.store.remember([(attempts_of("m"), 0, 0)]) == [0]
         assert [letter.message.value for letter in desk.bench.letters() if letter.message] == [b"m"]
 
-    def test_a_record_without_headers_claims_nothing(self, desk: Desk) -> None:
-        """Nothing to forge, so it is a first failure."""
+    def test_a_record_without_headers_is_counted_by_its_payload(self, desk: Desk) -> None:
+        """It can be put back as often as somebody likes: it is tried as often as any message."""
+        told = []
+        for _ in range(4):
+            desk.bench.publish(b"m", topic=RETRY)
+            (taken,) = desk.take()
+            told.append((taken.attempt, taken.dead))
+            desk.release()
+        assert told == [(1, None), (2, None), (3, None), (4, "max-attempts")]
+        desk.bench.publish(b"another", topic=RETRY)
+        assert desk.take()[0].attempt == 1
+
+    def test_records_alike_are_many_messages(self, desk: Desk) -> None:
+        """None of those that come together is dropped for looking like another; they share one count."""
+        desk.bench.publish(b"m", b"m", topic=RETRY)
+        first, second = desk.take(2)
         desk.bench.publish(b"m", topic=RETRY)
+        (third,) = desk.take()
+        assert [one.attempt for one in (first, second, third)] == [1, 2, 3]
+        assert len(desk.waiting()) == 3
+
+    def test_what_came_back_from_an_unsigned_record_is_counted_on_by_the_store(self, desk: Desk) -> None:
+        """It is signed now, but its id is that of all records like it: no failure of theirs passes for a copy."""
+        desk.bench.publish(b"m", b"m", topic=RETRY)
+        desk.take(2)
+        stored = [decode_body(found.body) for found in desk.store.list_items("due").found]
+        desk.release()
+        for message in stored:
+            back = replace(message, topic="billing.redelivery", source=Source("billing.redelivery", 0, "1"))
+            state = retry_state("billing", back, (SECRET,))
+            assert (state.unsigned, success_of("billing", back, state)) == (False, None)
+            record = failed_message("billing", back, state, Failure(), secrets=(SECRET,), started_ms=1)
+            desk.bench.publish(record.value, topic=RETRY, headers=record.headers)
+        assert [one.attempt for one in desk.take(2)] == [3, 4]
+
+    def test_no_topic_of_a_lenient_policy_gives_an_unsigned_record_more_attempts(
+        self, bench: Bench, policy: Policy
+    ) -> None:
+        """The headers choose the policy's topic and the error's rule: the least cap there is holds."""
+        lenient = policy(max_attempts=100, base_ms=HOUR_MS, name="lenient")
+        policies = PolicySet(policy(max_attempts=2, base_ms=HOUR_MS), {"archive": lenient})
+        desk = Desk(bench, policies.default, secrets=(SECRET,))
+        desk.intake.policies = policies
+        state = RetryState(id="m", attempt=1, original_topic="orders", consumer_group="billing")
+        signed = sign(state, Message(RETRY, b"m"), SECRET)
+        deaths = []
+        for _ in range(2):
+            desk.put(state=replace(signed, original_topic="archive"))
+            deaths.append(desk.take()[0].dead)
+            desk.release()
+        assert deaths == [None, "max-attempts"]
+
+    def test_a_signature_is_good_for_one_payload(self, desk: Desk) -> None:
+        """On another one the record is unsigned, and counted as such."""
+        state = RetryState(id="m", attempt=1, original_topic="orders", consumer_group="billing")
+        desk.put(b"other", state=sign(state, Message(RETRY, b"m"), SECRET))
         (taken,) = desk.take()
-        assert (taken.attempt, taken.dead) == (1, None)
+        assert not taken.id.startswith("m.")

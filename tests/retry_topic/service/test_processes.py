@@ -211,7 +211,7 @@ def test_a_killed_service_loses_and_doubles_nothing(
     server.until(lambda: server.unsettled(RETRY) == [])
 
 
-@pytest.mark.parametrize("point", ["after-remember", "before-ack", "after-ack"])
+@pytest.mark.parametrize("point", ["after-schedule", "before-ack", "after-ack"])
 def test_a_record_is_taken_in_once_though_its_message_has_gone_out_already(
     server: Bench, handler: Handlers, policy: Policy, start: Callable[..., Child], point: str
 ) -> None:

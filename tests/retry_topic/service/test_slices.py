@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import pytest
 
 from retry_topic.brokers.memory import MemoryBroker
 from retry_topic.brokers.protocol import Delivery, Slice
-from retry_topic.cases import Taken
-from retry_topic.headers import RetryState, read, write
+from retry_topic.cases import Taken, tries_of
+from retry_topic.consumer.successes import Successes
+from retry_topic.headers import RetryState, content_id, read, write
 from retry_topic.history import read_attempt
 from retry_topic.home import Home
 from retry_topic.message import Message, Source
@@ -133,6 +135,41 @@ def test_no_header_lowers_a_count(bench: Bench) -> None:
     assert replayed.id == "br2.1"
     (forged,) = bench.take(failed("c", 1, replays=9), expected=3)
     assert forged.id == "c.1"
+
+
+def test_two_failures_of_one_attempt_are_one(bench: Bench) -> None:
+    """Of two copies of a delivery: the second record changes nothing, also when the next attempt has gone out."""
+    bench.take(replace(failed("a", 2), started_ms=1))
+    bench.home.store.cancel(["a.2"], route=bench.found("a.2").route)
+    (copy,) = bench.take(replace(failed("a", 2), started_ms=2), expected=1)
+    assert (copy.duplicate, bench.home.store.get(["a.2", "a.3"], anywhere=True)) == (True, [None, None])
+    (news,) = bench.take(replace(failed("a", 3), started_ms=3), expected=2)
+    assert (news.id, news.duplicate) == ("a.3", False)
+
+
+@pytest.mark.parametrize("attempt", [2, 3, 2_000])
+def test_what_has_succeeded_is_neither_retried_nor_buried(bench: Bench, attempt: int) -> None:
+    """Whatever number its other copy failed with, a verdict included."""
+    bench.take(failed("a", 1))
+    bench.home.store.cancel(["a.1"], route=bench.found("a.1").route)
+    Successes(bench.home.store).tell([tries_of(failed("a"), Message("g.retry", b"v"))])
+    first, second = bench.take(failed("a", attempt), replace(failed("a", attempt), verdict="dead"), expected=1)
+    assert (first.duplicate, second.duplicate) == (True, True)
+    assert [bench.home.store.counts().total(state) for state in ("due", "dead")] == [0, 0]
+
+
+def test_records_that_nobody_signed_are_counted_by_the_store(bench: Bench) -> None:
+    """With a secret: by their payload, each of them one attempt, in one slice and over several."""
+    bench.intake = SliceIntake(
+        bench.home, "g", PolicySet(RetryPolicy(delay=Fixed(base_ms=60_000), max_attempts=4)), secrets=(b"s" * 16,)
+    )
+    taken = bench.take(RetryState(), failed("a", 1), failed("a", 1)) + bench.take(RetryState(), expected=3)
+    assert [(one.attempt, one.dead) for one in taken] == [(1, None), (2, None), (3, None), (4, "max-attempts")]
+    assert len({one.id for one in taken}) == 4
+    # no consumer of ours says so of such an id; whoever did has ended these records, and the slice comes to its end
+    ended = RetryState(id=content_id("g", b"v", None))
+    Successes(bench.home.store).tell([tries_of(ended, Message("g.retry", b"v"))])
+    assert bench.take(RetryState(), expected=4)[0].duplicate
 
 
 def test_one_failure_twice_in_a_slice_is_one(bench: Bench) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from retry_topic.brokers.memory import MemoryBroker
 from retry_topic.brokers.protocol import Delivery, Slice
-from retry_topic.cases import Taken
+from retry_topic.cases import Taken, tries_of
 from retry_topic.headers import RetryState, write
 from retry_topic.home import Home
 from retry_topic.message import Message, Source
@@ -41,10 +41,16 @@ class Logs(MemoryBroker):
 class Log:
     """A partition of failed messages, and a member that reads it from where it is told."""
 
-    def __init__(self, *states: RetryState, source: str = "g.retry/0", payload: str = "v") -> None:
+    def __init__(self, *states: RetryState, source: str = "g.retry/0", traced: bool = False) -> None:
         self.source = source
         self.records = [
-            Message("g.retry", payload.format(n).encode(), b"k", write((), state), Source("g.retry", 0, str(n), 1))
+            Message(
+                "g.retry",
+                b"v",
+                b"k",
+                write((("trace", b"%d" % n),) if traced else (), state),
+                Source("g.retry", 0, str(n), 1),
+            )
             for n, state in enumerate(states)
         ]
         self.place: int | None = None
@@ -192,11 +198,12 @@ def test_a_process_that_dies_with_one_underway_leaves_it_taken_in_once(home: Hom
 def test_no_header_lowers_a_count_that_came_with_the_slice_before(home: Home) -> None:
     """The second slice is decided while the first is underway, and decided anew when that has raised its count."""
     states = [failed("a", 5), failed("b", 2), failed("a", 1), failed("c")]
-    taking, log = intake(home), Log(*states, payload="{}")
+    taking, log = intake(home), Log(*states, traced=True)
     taken = drain(taking, log)
     assert [one.id for one in taken] == ["a.5", "b.2", "a.6", "c.1"]
     assert "attempt 6 of unlimited" in taken[2].why
-    assert home.store.remember([("a:0", 0, 0), ("b:0", 0, 0)]) == [6, 2]
+    keys = [tries_of(RetryState(id=name), Message("g.retry", b"v", b"k")) for name in "ab"]
+    assert home.store.remember([(key, 0, 0) for key in keys]) == [6, 2]
 
 
 def test_a_failure_told_again_in_the_slice_behind_is_no_second_one(home: Home) -> None:

@@ -13,7 +13,7 @@
 --   KEYS[8]  dead   ZSET    id -> time of death (ms)
 --   KEYS[9]  deadbody HASH  id -> <length of reason>:<reason><record>
 --   KEYS[10] mark   STREAM  of one entry {d: due}: "an earlier head arrived"
---   KEYS[11] tries  ZSET    key -> expiry (s) * 1000 + attempts, see remember.lua
+--   KEYS[11] tries  ZSET    key -> expiry (s) * 1000 + attempts (999: it has ended), see remember.lua
 --   KEYS[12] lapsed HASH    id -> how often its lease ran out
 -- and, with the same hash tag: op:<token> (the first answer of a call, for repeats), ref:<ref> (SET of ids),
 -- held:<reason code>:<topic> (ZSET id -> due), fences (HASH writer -> last closed epoch), seen:<epoch>:<writer> (SET
@@ -341,9 +341,19 @@ local function tries_in(s, score)
   return expiry * 1000 > s.now and score % 1000 or 0, expiry
 end
 
--- The score of a record that knows of `tries` (999 at most) until `expiry` (ms) at least.
+-- The score of a record that knows of `tries` (see `bounded_tries`) until `expiry` (ms) at least.
 local function tries_score(tries, expiry, expiry_before)
-  return math.max(math.ceil(expiry / 1000), expiry_before) * 1000 + math.min(tries, 999)
+  return math.max(math.ceil(expiry / 1000), expiry_before) * 1000 + tries
+end
+
+-- What a record of three digits can say of a number of attempts: 999 stands for "it has ended" and is no number.
+local ENDED = 999
+local function bounded_tries(tries) return math.min(tries, ENDED - 1) end
+
+-- Records past their time go, the oldest first, `limit` at most: whoever adds some takes twice as many away.
+local function forget_tries(s, limit)
+  local old = redis.call('ZRANGEBYSCORE', s.K[TRIES], '-inf', math.floor(s.now / 1000) * 1000, 'LIMIT', 0, limit)
+  if #old > 0 then redis.call('ZREM', s.K[TRIES], unpack(old)) end
 end
 
 -- Leases that ran out: back to waiting, or to the dead after `cap` lapses (0 = never), or gone when cancelled.

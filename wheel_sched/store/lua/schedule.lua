@@ -4,13 +4,16 @@
 --            or @<expected>:<next>:<n>:<m>:<source>: the call is a slice of that source's log and moves its position; where the
 --            position is another than expected ("" = none yet) nothing is stored: WSPOSITION <position>. Nor where an id
 --            is there already, or twice in the slice: WSTAKEN <id>
+--            or +<n>: n attempt records are raised in the same step, whatever they know
 -- ARGV[4..] -> triples: id, due (ms, "" = parked, !<reason> = dead at once), tail of the record (all behind its version)
---            then, with a source, n triples: key of an attempt record, attempts and expiry (ms) that it is raised to;
---            and m pairs: key, attempts it must have. Where one knows as many already, or others, nothing is stored: WSCOUNT
+--            then n triples: key of an attempt record, attempts and expiry (ms) that it is raised to;
+--            and, with a source, m pairs: key, attempts it must have. Where one knows as many already, has ended, or knows
+--            others, nothing is stored: WSCOUNT
 -- Answers {codes, now (us)}; a code per item: s stored, h stored and held, d duplicate.
 -- Most calls bring one item, and most of their time goes into the commands themselves: there are to be few.
 local expected, next_position, raises, compares, source = string.match(ARGV[3], '^@(%d*):(%d+):(%d+):(%d+):(.+)$')
-raises, compares = tonumber(raises or '0'), tonumber(compares or '0')
+local noted = not source and string.match(ARGV[3], '^%+(%d+)$')
+raises, compares = tonumber(raises or noted or '0'), tonumber(compares or '0')
 local n = (#ARGV - 3 - 2 * compares) / 3 - raises
 -- mostly the topic of all: its counters are read and written with the rest
 local first, topic_length, route_length, refs_length, head_at = head_of(n > 0 and ARGV[6] or NO_TAIL)
@@ -71,7 +74,8 @@ if source then
     local key, at = keys[i], 3 * (n + i)
     local tries, known, expiry_before = tonumber(ARGV[at + 2]), 0, 0
     if scores[i] then known, expiry_before = tries_in(s, scores[i]) end
-    if known >= tries then return {err = 'WSCOUNT ' .. key .. ' has ' .. known} end
+    if known >= tries or known == ENDED then return {err = 'WSCOUNT ' .. key .. ' has ' .. known} end
+    tries = bounded_tries(tries)
     local place = places[key]
     if place then                      -- of one key the greatest holds
       tries, expiry_before = math.max(tries, raised[place] % 1000), math.floor(raised[place] / 1000)
@@ -85,6 +89,14 @@ if source then
   for i = 1, n do
     if have[i] or buried[i] or own[ids[i]] then return {err = 'WSTAKEN ' .. ids[i]} end
     own[ids[i]] = true
+  end
+elseif noted then
+  for i = 1, raises do
+    local at = 3 * (n + i)
+    local known, expiry_before = tries_in(s, redis.call('ZSCORE', KEYS[TRIES], ARGV[at + 1]))
+    local tries = math.max(known, bounded_tries(tonumber(ARGV[at + 2])))
+    raised[2 * i - 1] = tries_score(tries, tonumber(ARGV[at + 3]), expiry_before)
+    raised[2 * i] = ARGV[at + 1]
   end
 elseif ARGV[3] ~= '' then
   local epoch, writer = string.match(ARGV[3], '^(%d+):(.+)$')
@@ -144,7 +156,10 @@ if seen_key and n > 0 and not closed then
   redis.call('EXPIRE', seen_key, SEEN_TTL_S)
 end
 if source then redis.call('HSET', s.base .. 'in', source, next_position) end
-if #raised > 0 then redis.call('ZADD', KEYS[TRIES], unpack(raised)) end
+if #raised > 0 then
+  redis.call('ZADD', KEYS[TRIES], unpack(raised))
+  forget_tries(s, math.min(#raised, MAX_BATCH))   -- twice as many
+end
 local text = table.concat(codes)
 write(s)
 record_answer(s, text)

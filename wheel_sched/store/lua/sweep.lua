@@ -10,7 +10,6 @@ local age = tonumber(ARGV[4])
 if age > 0 then
   trim_dead(s, redis.call('ZRANGEBYSCORE', KEYS[DEAD], '-inf', s.now - age, 'LIMIT', 0, MAX_BATCH))
 end
-local old = redis.call('ZRANGEBYSCORE', KEYS[TRIES], '-inf', math.floor(s.now / 1000) * 1000, 'LIMIT', 0, MAX_BATCH)
-if #old > 0 then redis.call('ZREM', KEYS[TRIES], unpack(old)) end
+forget_tries(s, MAX_BATCH)
 local due_head, fly_head = finish(s)
 return {s.us, s.epoch, due_head, fly_head, recovered}

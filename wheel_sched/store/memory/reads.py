@@ -111,7 +111,10 @@ def find(shard: MemoryShard, call: Find) -> list[str]:
 
 
 def list_tries(shard: MemoryShard, call: ListTries) -> list[Tried]:
-    order = sorted((expiry_s * 1000 + attempts, key) for key, (expiry_s, attempts) in shard.tries.items())
+    now_s = shard.now_ms // 1000
+    order = sorted(
+        (expiry_s * 1000 + attempts, key) for key, (expiry_s, attempts) in shard.tries.items() if expiry_s >= now_s
+    )
     return [
         Tried(decode_text(key), score % 1000, score // 1000 * 1000)
         for score, key in order[call.start : call.start + MAX_BATCH]

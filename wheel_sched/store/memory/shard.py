@@ -24,6 +24,7 @@ from wheel_sched.store.record import decode_text, encode_text
 CLAMP_MS = 5_000  # a backward step up to this is taken for jitter and clamped
 ANSWER_TTL_US = 60_000_000  # how long the first answer of a call is kept for its repeats
 ANSWERS_AT_MOST = 100_000  # no reply gets lost in one process, so a flood of calls need not keep a minute of answers
+TRIES_UNSEEN = 10_000  # attempt records that nobody looks through before a sweep
 
 _CODE = re.compile(rb"[A-Za-z0-9_-]+")
 
@@ -79,6 +80,7 @@ class MemoryShard:
         self.held_index: dict[tuple[bytes, str], SortedSet] = {}
         self.refs: dict[str, dict[bytes, None]] = {}
         self.tries: dict[bytes, tuple[int, int]] = {}  # key -> (expiry in s, attempts)
+        self.tries_at_most = TRIES_UNSEEN
         self.paused: dict[str, int] = {}
         self.now: dict[tuple[str, str], int] = {}
         self.ever: dict[tuple[str, str], int] = {}

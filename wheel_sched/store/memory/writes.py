@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from wheel_sched.errors import Rejected, StaleCount, StaleEpoch, StalePosition, TakenId
 from wheel_sched.store.items import (
+    ENDED,
     MAX_BATCH,
     Claim,
     Claimed,
@@ -45,8 +46,6 @@ from wheel_sched.store.operations import (
 )
 from wheel_sched.store.record import encode_text
 
-TRIES_AT_MOST = 999  # as in remember.lua, whose score has three digits for them
-
 
 def check_batch(count: int) -> None:
     """Refuse what a script refuses.
@@ -67,8 +66,8 @@ def schedule(shard: MemoryShard, call: Schedule) -> Stored:
     fence = call.fence if isinstance(call.fence, Fence) else None
     if position is not None and shard.positions.get(position.source) != position.expected:
         raise StalePosition(shard.positions.get(position.source))
-    _compare(shard, call.tries)
     if position is not None:
+        _compare(shard, call.tries)
         _find_taken(shard, call)
     shard.seq += 1
     outcomes = []
@@ -98,9 +97,9 @@ def schedule(shard: MemoryShard, call: Schedule) -> Stored:
         outcomes.append(_bury(shard, given, reason))
     if position is not None:
         shard.positions[position.source] = position.next
-        for record, attempts, expiry_ms in call.tries:
-            if expiry_ms is not None:
-                _raise(shard, encode_text(record), attempts, expiry_ms)
+    for record, attempts, expiry_ms in call.tries:
+        if expiry_ms is not None:
+            _raise(shard, encode_text(record), min(attempts, ENDED - 1), expiry_ms)
     shard.record_answer(call.token, tuple(outcomes))
     return Stored(outcomes, shard.now_us)
 
@@ -108,7 +107,7 @@ def schedule(shard: MemoryShard, call: Schedule) -> Stored:
 def _compare(shard: MemoryShard, tries: Sequence[Tries]) -> None:
     for key, attempts, expiry_ms in tries:
         known = _tries(shard, encode_text(key))
-        if known != attempts if expiry_ms is None else known >= attempts:
+        if known != attempts if expiry_ms is None else known >= attempts or known == ENDED:
             raise StaleCount(f"{key!r} has {known}: nothing was stored; decide anew")
 
 
@@ -279,9 +278,7 @@ def sweep(shard: MemoryShard, call: Sweep) -> Swept:
     shard.trim_dead_above(call.dead_cap, MAX_BATCH)
     if call.dead_age_ms > 0:
         shard.trim_dead([key for _, key in shard.dead.up_to(shard.now_ms - call.dead_age_ms, MAX_BATCH)])
-    now_s = shard.now_ms // 1000
-    for key in [key for key, (expiry_s, _) in shard.tries.items() if expiry_s < now_s]:
-        del shard.tries[key]
+    _forget_tries(shard)
     return Swept(0, shard.now_us, shard.epoch, *shard.heads(), recovered)
 
 
@@ -299,9 +296,19 @@ def _tries(shard: MemoryShard, key: bytes) -> int:
     return known if until_s * 1000 > shard.now_ms else 0
 
 
+def _forget_tries(shard: MemoryShard) -> None:
+    """Records past their time go."""
+    now_s = shard.now_ms // 1000
+    for key in [key for key, (expiry_s, _) in shard.tries.items() if expiry_s < now_s]:
+        del shard.tries[key]
+    shard.tries_at_most = max(place.TRIES_UNSEEN, 2 * len(shard.tries))
+
+
 def _raise(shard: MemoryShard, key: bytes, attempts: int, expiry_ms: int) -> int:
-    known = max(_tries(shard, key), min(attempts, TRIES_AT_MOST))
+    known = max(_tries(shard, key), attempts if attempts == ENDED else min(attempts, ENDED - 1))
     shard.tries[key] = max(-(-expiry_ms // 1000), shard.tries.get(key, (0, 0))[0]), known
+    if len(shard.tries) > shard.tries_at_most:  # they have doubled since somebody looked
+        _forget_tries(shard)
     return known
 
 

@@ -35,7 +35,8 @@ class Open:
 class Schedule:
     """Store new items; what exists anywhere in the shard is left alone, and so is what the fence let in before.
 
-    `graves` are stored among the dead in the same step, with a reason each, and with a position attempt records raised.
+    `graves` are stored among the dead in the same step, with a reason each, and attempt records are raised: with a
+    position only where none knows as much, without one whatever they know.
     """
 
     script: ClassVar[str] = "schedule"
@@ -66,7 +67,7 @@ class Schedule:
 
     def _fence(self, compared: int) -> Argument:
         if self.fence is None:
-            return ""
+            return f"+{len(self.tries)}" if self.tries else ""
         if isinstance(self.fence, Position):
             return encode_text(self.fence.text(len(self.tries) - compared, compared))
         return encode_text(self.fence.text())

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from wheel_sched.errors import Rejected, StaleCount, StaleEpoch, StalePosition, TakenId
-from wheel_sched.store.items import Item, Outcome, Ownership, Position, Resolved
+from wheel_sched.store.items import ENDED, Item, Outcome, Ownership, Position, Resolved
 from wheel_sched.store.key_gates import KeyGates, gate_of, ref_of, scope_of
 from wheel_sched.store.operations import Call, ClaimDue, Own, Resolve
 from wheel_sched.store.operations.ordering import Owner
@@ -62,15 +62,17 @@ class OwningCases:
         assert bench.store.remember(asked[:1]) == [3]
         many = [(f"{n}:0", 1_500, until_ms) for n in range(3)]  # more than a record can say
         bench.store.accept(Position("s", 4, 5), [], tries=many)
-        assert bench.store.remember([("2:0", 0, 0)]) == [999]
+        assert bench.store.remember([("2:0", 0, 0)]) == [998]
 
-    @pytest.mark.parametrize("behind", [("a:0", 3, 1), ("a:0", 2, 1), ("a:0", 2, None), ("b!", 1, None)])
+    @pytest.mark.parametrize(
+        "behind", [("a:0", 3, 1), ("a:0", 2, 1), ("a:0", 2, None), ("b!", 1, None), ("e", 1_500, 1)]
+    )
     def test_a_slice_whose_counts_are_behind_stores_nothing(
         self, bench: Bench, behind: tuple[str, int, int | None]
     ) -> None:
         """One attempt record that knows as many, or others than these: not even the other records are raised."""
         until_ms = bench.now_ms + 60_000
-        bench.store.remember([("a:0", 3, until_ms)])
+        bench.store.remember([("a:0", 3, until_ms), ("e", ENDED, until_ms)])
         items = [Item("x", bench.now_ms, b"")]
         with pytest.raises(StaleCount):
             bench.store.accept(Position("s", None, 3), items, tries=[("c:0", 1, until_ms), behind])

@@ -1,0 +1,124 @@
+"""What the store is told of messages that have succeeded: only of those that have passed it, and before the broker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from retry_topic import RetryPolicy
+from retry_topic.cases import tries_of
+from retry_topic.consumer.successes import KNOWN_FOR_MS, Successes, success_of
+from retry_topic.headers import RetryState, content_id, published, read
+from retry_topic.message import Message, Source
+from wheel_sched.errors import StoreUnavailable
+from wheel_sched.store import ENDED, DelayStore
+from wheel_sched.store.memory import MemoryBackend
+
+if TYPE_CHECKING:
+    from conftest import Bench, Handler
+
+Handlers = Callable[..., "Handler"]
+Policy = Callable[..., RetryPolicy]
+MESSAGE = Message("orders", b"m", b"k", (), Source("orders", 0, "1", 1))
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Keys that stores were told of as ended."""
+    keys: list[str] = []
+    remember = DelayStore.remember
+
+    def noting(self: DelayStore, tries: Any, **more: Any) -> list[int]:
+        keys.extend(key for key, attempts, _ in tries if attempts == ENDED)
+        return remember(self, tries, **more)
+
+    monkeypatch.setattr(DelayStore, "remember", noting)
+    return keys
+
+
+@pytest.mark.parametrize(
+    ("state", "known"),
+    [
+        (RetryState(), False),
+        (RetryState(id="m"), False),  # parked behind its key's head, and never sent twice
+        (RetryState(id="m", attempt=1), True),
+        (RetryState(id="m", replays=1), True),
+        (RetryState(id="m", published_ms=1), True),
+        (RetryState(id="m", attempt=1, unsigned=True), False),
+        (RetryState(id=content_id("g", b"m", b"k"), attempt=1), False),  # many messages have it
+    ],
+)
+def test_only_of_what_has_passed_the_store_something_is_told(state: RetryState, known: bool) -> None:
+    """Of all else there is one copy, or nobody knows which message it was."""
+    assert (success_of("g", MESSAGE, state) is not None) is known
+
+
+def test_a_success_is_told_under_the_key_of_its_attempts() -> None:
+    """As the intake would count a failure of it: of this group, replay and payload."""
+    message = published(MESSAGE, "daily", 1_000)
+    state = read(message.headers)
+    assert success_of("g", message, state) == tries_of(replace(state, consumer_group="g"), message)
+    assert success_of("g", message, state) != success_of("other", message, state)
+
+
+def test_a_success_is_known_for_an_hour_at_least() -> None:
+    """By the store's clock; then its record goes."""
+    now = [1_000_000]
+    store = DelayStore(MemoryBackend(1, clock="test"), test_clock=lambda: now[0]).open()
+    Successes(store).tell(["k"])
+    now[0] += KNOWN_FOR_MS - 1_000
+    assert store.remember([("k", 0, 0)]) == [ENDED]
+    now[0] += 2_001
+    assert store.remember([("k", 0, 0)]) == [0]
+
+
+def test_a_store_that_is_away_holds_up_no_acknowledgement(
+    memory: Bench, handler: Handlers, policy: Policy, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    """It is asked once, and then left alone for some seconds."""
+    asked: list[Any] = []
+
+    def away(self: Successes) -> int:
+        asked.append(1)
+        raise StoreUnavailable("away")
+
+    monkeypatch.setattr(Successes, "_now_ms", away)
+    consumer = memory.consume(handler())
+    memory.serve()
+    for _ in range(3):
+        memory.home.publish("orders", b"m", delay=0.001)
+    memory.until(lambda: consumer.stats.acknowledged == 3)
+    assert asked == [1]
+    assert "consumer.cannot_tell_success" in caplog.text
+
+
+def test_a_first_success_costs_the_store_nothing(
+    memory: Bench, handler: Handlers, policy: Policy, told: list[str]
+) -> None:
+    """What comes from its topic and goes well is nobody's business; what comes back is, in any order of failing."""
+    consumer = memory.consume(handler())
+    memory.publish(*(b"%d" % n for n in range(20)))
+    memory.until(lambda: consumer.stats.acknowledged == 20)
+    assert told == []
+    memory.serve()
+    memory.home.publish("orders", b"m", delay=0.001)
+    memory.until(lambda: consumer.stats.acknowledged == 21)
+    assert len(told) == 1
+    assert memory.home.store.remember([(told[0], 0, 0)]) == [ENDED]
+
+
+@pytest.mark.parametrize("ordering", ["none", "key"])
+def test_a_success_after_failures_is_told(
+    memory: Bench, handler: Handlers, policy: Policy, told: list[str], ordering: str
+) -> None:
+    """Once, under the key by which its failures were counted."""
+    handle = handler(ValueError("x"), ValueError("x"), None)
+    consumer = memory.consume(handle, ordering=ordering)
+    memory.serve(policy())
+    memory.publish(b"m", key=b"k")
+    memory.until(lambda: consumer.stats.acknowledged == 1)
+    assert len(told) == 1
+    assert told[0].startswith(f"{handle.calls[-1].state.id}:0:")
