@@ -30,7 +30,7 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from retry_topic.brokers.protocol import BrokerConsumer, Delivery
+from retry_topic.brokers.protocol import BrokerConsumer, Delivery, TrimBroker
 from retry_topic.cases import Case, Taken, count_on, counted, is_copy, replays_of
 from retry_topic.decision_log import log_decisions
 from retry_topic.fingerprint import fingerprint
@@ -79,6 +79,8 @@ _OWN = ("started_ms", "due_ms", "delay_ms", "signature")
 _restate = Restating(_SHARED, _OWN)
 RESTATED = frozenset(FIELDS[name].header for name in (*_SHARED, *_OWN))
 
+TRIM_EVERY = 100  # dead letters told
+
 _fingerprint = lru_cache(maxsize=1024)(fingerprint)  # errors come in herds
 
 
@@ -113,6 +115,8 @@ class Intake:
         seen: called with each `Taken`; what it raises is logged. Defaults to nothing.
         history: rows of the attempt history the store keeps, see `retry_topic.history`. Defaults to 0: none.
         reference_above: payloads of more bytes stay in the retry topic, and the store holds where. Defaults to 0: none.
+        dead_kept: about how many letters stay in the dead topic, but for those that a group has yet to read there;
+            brokers that bound their topics themselves, as Kafka, are left to it. Defaults to 0: all.
         topics: of the group. Defaults to those named after it.
         rng: randomness of the delays.
     """
@@ -130,6 +134,7 @@ class Intake:
         seen: Callable[[Taken], None] | None = None,
         history: int = 0,
         reference_above: int = 0,
+        dead_kept: int = 0,
         topics: GroupTopics = NAMED_AFTER_GROUP,
         rng: random.Random | None = None,
     ) -> None:
@@ -137,6 +142,8 @@ class Intake:
         self._group = group
         self._redelivery_topic = topics.redelivery_of(group)
         self._dead_topic = topics.dead_of(group)
+        self._dead_kept = dead_kept
+        self._dead_told = 0  # since the dead topic was trimmed
         self.policies = policies
         self._origins = Origins(home.broker, group, origins) if redelivery == "origin" else None
         self._spring = spring
@@ -418,6 +425,16 @@ class Intake:
             refused = _refused(consumer, [(delivery, delivery.message.to(topic)) for delivery, _ in refused])
         if refused:
             logger.warning("intake.dead_topic_refused: %d letters are tried again later", len(refused))
+        self._trim_dead_topic(len(pairs))
+
+    def _trim_dead_topic(self, told: int) -> None:
+        """Nobody need read the dead topic, so nobody else would trim it."""
+        self._dead_told += told
+        broker = self._home.broker
+        if self._dead_kept and self._dead_told >= TRIM_EVERY and isinstance(broker, TrimBroker):
+            self._dead_told = 0
+            with contextlib.suppress(BrokerError):  # the next time
+                broker.trim(self._dead_topic, self._dead_kept)
 
     def _tell(self, cases: Sequence[Tellable]) -> list[Taken]:
         done = [case.taken() for case in cases]

@@ -160,6 +160,7 @@ class RetryService:
             seen=seen,
             history=self.config.history,
             reference_above=self.config.reference_above,
+            dead_kept=self.config.dispatcher.dead_cap,
             topics=self.config.group_topics,
         )
         limited = is_limited(policy_set)

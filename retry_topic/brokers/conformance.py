@@ -26,7 +26,7 @@ from uuid import uuid4
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retry_topic.brokers.protocol import Broker, BrokerConsumer, Delivery, OnceBroker
+from retry_topic.brokers.protocol import Broker, BrokerConsumer, Delivery, OnceBroker, TrimBroker
 from retry_topic.home import Home
 from retry_topic.message import Headers, Message
 from retry_topic.publisher import BrokerPublisher
@@ -142,6 +142,19 @@ class MessageCases(_Cases):
             assert broker.publish_once(Message(other, b"x"), "short", 1) is None
             time.sleep(0.02)  # the window is the broker's time
         assert broker.topics()[other] == 3
+
+    def test_a_topic_is_trimmed_up_to_what_a_group_has_yet_to_settle(self, broker: Broker) -> None:
+        """Where a broker offers it: about so many stay of one that nobody reads, and all that a group has not read."""
+        if not isinstance(broker, TrimBroker):
+            return
+        unread, read = fresh_topic(broker), fresh_topic(broker)
+        self.member(broker, read)
+        for topic in (unread, read):
+            publish(broker, *(Message(topic, b"%d" % n) for n in range(500)))
+        assert broker.trim(unread, 100) >= 300  # a server drops what is easily dropped
+        assert 100 <= broker.topics()[unread] <= 200
+        assert (broker.trim(read, 100), broker.topics()[read]) == (0, 500)
+        assert broker.trim(f"absent-{uuid4().hex}", 100) == 0
 
     def test_nothing_to_publish_is_fine(self, broker: Broker) -> None:
         """An empty batch has an empty answer."""

@@ -83,11 +83,23 @@ class _Topic:
 
     def trim(self, maxlen: int) -> None:
         """Drop the oldest settled records beyond `maxlen`, never one that a group has not settled."""
-        excess = len(self.records) - maxlen
-        if excess > 0 and self.groups:
-            settled = min(group.first_unsettled() for group in self.groups.values()) - self.base
-            del self.records[: min(excess, settled)]
-            self.base = max(self.base, self.base + min(excess, settled))
+        if self.groups:
+            self.drop(min(len(self.records) - maxlen, self._settled()))
+
+    def drop(self, count: int) -> int:
+        """Drop so many of the oldest records; how many were dropped."""
+        count = max(count, 0)
+        del self.records[:count]
+        self.base += count
+        return count
+
+    def drop_beyond(self, keep: int) -> int:
+        """As `trim`, also where no group reads; how many were dropped."""
+        excess = len(self.records) - keep
+        return self.drop(min(excess, self._settled()) if self.groups else excess)
+
+    def _settled(self) -> int:
+        return min(group.first_unsettled() for group in self.groups.values()) - self.base
 
 
 class MemoryBroker:
@@ -176,6 +188,12 @@ class MemoryBroker:
             raise ConfigError(f"expected topic to be a non-empty name, got: {topic!r}")
         with self._changed:
             self._topics.setdefault(topic, _Topic())
+
+    def trim(self, topic: str, keep: int) -> int:
+        """Drop a topic's oldest records beyond `keep`, see `TrimBroker`."""
+        with self._changed:
+            held = self._topics.get(topic)
+            return 0 if held is None else held.drop_beyond(keep)
 
     def topics(self) -> dict[str, int]:
         """Known topics and how many records each holds."""

@@ -315,6 +315,19 @@ class OnceBroker(Protocol):
 
 
 @runtime_checkable
+class TrimBroker(Protocol):
+    """What a broker may offer besides: topics that nothing else bounds are trimmed to a length."""
+
+    def trim(self, topic: str, keep: int) -> int:
+        """Drop the oldest records beyond about `keep`, but none that a group has yet to settle; how many were dropped.
+
+        Raises:
+            BrokerError: the broker could not answer; repeating it is harmless.
+        """
+        ...
+
+
+@runtime_checkable
 class GroupTopicsBroker(Protocol):
     """What a broker may offer besides: topics of a group that are created as what they are for wants it."""
 

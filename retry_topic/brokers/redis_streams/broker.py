@@ -157,6 +157,11 @@ class RedisStreamsBroker:
 
         return group.encode() in self._connections.repeatable(stream, names)
 
+    def trim(self, topic: str, keep: int) -> int:
+        """Drop a topic's oldest entries beyond about `keep`, see `TrimBroker`; whole nodes of the stream go."""
+        stream = self.stream_key(topic)
+        return self._connections.repeatable(stream, lambda client: scripts.trim(client, stream, keep, unread=True))
+
     def server_identity(self) -> tuple[str, int] | None:
         """(run id, database) of a standalone server; None for a Cluster or when the server does not tell.
 

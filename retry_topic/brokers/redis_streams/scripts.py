@@ -99,6 +99,6 @@ def reap(client: redis.Redis, stream: str, group: str, idle_ms: int, only: str =
     return int(_run(client, "reap", [stream], [group, idle_ms, only]))
 
 
-def trim(client: redis.Redis, stream: str, keep: int) -> int:
-    """Drop entries beyond `keep` that every group has settled."""
-    return int(_run(client, "trim", [stream], [keep]))
+def trim(client: redis.Redis, stream: str, keep: int, *, unread: bool = False) -> int:
+    """Drop entries beyond `keep` that every group has settled; `unread` = also where there is no group."""
+    return int(_run(client, "trim", [stream], [keep, int(unread)]))

@@ -111,6 +111,18 @@ def test_a_count_that_is_set_up_ends_the_message(desk: Desk, forged: bytes) -> N
     assert taken.attempt == min(int(forged[:10]), MAX_COUNT)
 
 
+def test_the_dead_topic_keeps_as_many_letters_as_the_service_says(bench: Bench, policy: Policy) -> None:
+    """Nobody reads it, so nobody else would trim it; the letters themselves stay in the store."""
+    desk = Desk(bench, policy(max_attempts=1), dead_kept=100)
+    for first in range(0, 600, 200):
+        for n in range(first, first + 200):
+            desk.put(b"%d" % n)
+        desk.take(200)
+    assert 100 <= bench.home.broker.topics()[dead_topic_of("billing")] <= 300  # a server drops whole nodes
+    assert len(desk.letters()) == 600
+    desk.consumer.close()
+
+
 def test_a_record_taken_in_twice_is_stored_once(desk: Desk) -> None:
     """The service died after storing and before settling: the repeat finds the id and settles."""
     desk.put(id="m")

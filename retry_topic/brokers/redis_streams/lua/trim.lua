@@ -1,7 +1,8 @@
 -- Drop the oldest entries beyond a length, but only such as every group has settled: the floor is the oldest entry
--- that some group holds or has yet to read. A stream without groups is left alone.
+-- that some group holds or has yet to read.
 -- KEYS[1] -> the topic's stream
 -- ARGV[1] -> how many entries may stay; 0: exactly the unsettled ones, else whole nodes of the stream are dropped
+-- ARGV[2] -> "1" = also of a stream that no group reads; else that one is left alone
 -- Answers how many were dropped.
 local function parts(id)
     return string.match(id, '^(%d+)-(%d+)$')
@@ -54,7 +55,7 @@ for _, flat in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
     end
 end
 if not floor then
-    return 0
+    return ARGV[2] == '1' and redis.call('XTRIM', KEYS[1], 'MAXLEN', '~', keep) or 0
 end
 if keep == 0 then
     return redis.call('XTRIM', KEYS[1], 'MINID', floor)
