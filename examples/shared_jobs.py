@@ -83,6 +83,6 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["run"]:
         run_scheduler(sys.argv[2])
     else:
-        os.environ.setdefault("WHEEL_SCHED_SECRET", secrets.token_hex())  # the children have it from here
+        os.environ.setdefault("WHEEL_SCHED_APS_SECRET", secrets.token_hex())  # the children have it from here
         with tempfile.TemporaryDirectory() as own_folder:
             main(*(sys.argv[1:] or [own_folder]))

@@ -24,7 +24,7 @@ from wheel_sched.redacting import redacted_text
 
 FILE_NAME = "wheel-sched.toml"
 ENV_PREFIX = "WHEEL_SCHED_"
-_OTHERS = frozenset({"CONFIG", "PURE", "SECRET", "SERVER"})  # the file, the core, a secret, the server's program
+_OTHERS = frozenset({"CONFIG", "PURE", "SERVER"})  # the file, the wheel's core, the embedded server's program
 # an integration's own, and what Kubernetes tells each pod about a service of the name wheel-sched
 _NOT_OURS = re.compile(r"APS_\w+|SERVICE_(HOST|PORT)(_\w+)?|PORT(_[0-9]+_\w+)?")
 

@@ -64,8 +64,8 @@ class RedisWheelJobStore(Catalogue, BracketStore):
         durability: what a write waits for, see docs/guarantees.md. Defaults to "everysec".
         codec: how jobs are written; instead of the next five. Defaults to None.
         allow, triggers, aliases, allow_pickle: see `JobCodec`.
-        secret: signs the jobs, see `JobCodec`. Defaults to None: the environment's WHEEL_SCHED_SECRET, over a folder
-            (`embedded:`) one that is kept in it, else jobs are not signed.
+        secret: signs the jobs, see `JobCodec`. Defaults to None: the environment's WHEEL_SCHED_APS_SECRET, over a
+            folder (`embedded:`) one that is kept in it, else jobs are not signed.
         lease_s: how long after a process died its jobs are handed out again. Defaults to 30.
         delivery: "at_most_once" settles an occurrence before it runs, so that a crash loses it. Defaults to
             "at_least_once".

@@ -19,7 +19,7 @@ Examples:
   wheel-sched aps migrate --from redis://localhost:6379/0 --dry-run
 
 No command imports a job's function. The namespace is "apscheduler" unless you name another. Commands that write jobs
-sign them with the secret of WHEEL_SCHED_SECRET, over embedded:FOLDER with the one kept there, as the schedulers do.
+sign them with the secret of WHEEL_SCHED_APS_SECRET, over embedded:FOLDER with the one kept there, as the schedulers do.
 """
 
 

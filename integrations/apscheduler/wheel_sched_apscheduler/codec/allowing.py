@@ -206,8 +206,8 @@ class Allowed:
     def _not_registered(self, ref: str) -> NotRegistered:
         return NotRegistered(
             f"the function {ref[:_SHOWN]!r} may not be named by a job that is not signed: this process has added no "
-            "job of it; nothing was imported; open the store with secret=... (or WHEEL_SCHED_SECRET) wherever jobs are "
-            "added and run, or with allow=[...] naming its module"
+            "job of it; nothing was imported; open the store with secret=... (or WHEEL_SCHED_APS_SECRET) wherever jobs "
+            "are added and run, or with allow=[...] naming its module"
         )
 
 

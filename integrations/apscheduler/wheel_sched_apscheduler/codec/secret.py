@@ -1,8 +1,8 @@
 """Which secret a shared store's jobs are signed with, when none is given in so many words.
 
-The environment's, `WHEEL_SCHED_SECRET`; over a folder (`embedded:FOLDER`) one that is made at the first use and kept
-beside the data, readable by its owner alone. A store behind a URL has no place that its writers cannot read: there it
-must be given.
+The environment's, `WHEEL_SCHED_APS_SECRET`; over a folder (`embedded:FOLDER`) one that is made at the first use and
+kept beside the data, readable by its owner alone. A store behind a URL has no place that its writers cannot read: there
+it must be given.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from wheel_sched_apscheduler.codec.signing import Secret
 
-ENVIRONMENT = "WHEEL_SCHED_SECRET"
+ENVIRONMENT = "WHEEL_SCHED_APS_SECRET"
 FILE = "jobs.secret"
 _EMBEDDED = "embedded:"
 _DEFAULT_FOLDER = ".wheel-sched"  # where the embedded server lives when no folder is named

@@ -194,7 +194,7 @@ def test_a_signed_store_takes_the_secret_from_the_environment(
     store = RedisWheelJobStore(redis_url, secret=secret)
     store.add_job(make_job(FAR, id="a"))
     assert "a" in aps("jobs").stdout
-    monkeypatch.setenv("WHEEL_SCHED_SECRET", secret)
+    monkeypatch.setenv("WHEEL_SCHED_APS_SECRET", secret)
     aps("run-now", "a")
     assert store.lookup_job("a").next_run_time < FAR
     store.shutdown()
