@@ -30,30 +30,33 @@ class Rejected(WheelSchedError, ValueError):
 
 
 class StoreError(WheelSchedError):
-    """The delay store refused or could not answer."""
+    """The delay store refused or could not answer.
 
-    @property
-    def in_doubt(self) -> bool:
-        """Whether what was asked for may have been executed."""
-        return False
+    `in_doubt` says whether what was asked for may have been executed all the same.
+    """
+
+    in_doubt = False
 
 
 class StoreUnavailable(StoreError):
-    """The server is away or the reply was lost: the outcome is unknown, so repeat under the same token or id.
+    """The server is away, busy or did not answer: repeat, where it is in doubt under the same token or id.
 
-    Where it is known that nothing was done, the text says so: "nothing was sent", "nothing was executed".
+    Args:
+        in_doubt: whether what was asked for may have been executed. Defaults to False.
     """
 
     transient = True
 
-    @property
-    def in_doubt(self) -> bool:
-        """Whether what was asked for may have been executed."""
-        return "nothing was" not in str(self)
+    def __init__(self, *args: object, in_doubt: bool = False) -> None:
+        super().__init__(*args)
+        if in_doubt:
+            self.in_doubt = True
 
 
 class InDoubt(StoreUnavailable):
     """The write was executed, but the durability level asked for was not confirmed: repeat under the same token."""
+
+    in_doubt = True
 
 
 class StoreFull(StoreError):

@@ -173,6 +173,7 @@ def test_a_failed_connection_says_whether_anything_was_sent(
     told = faults.translate(reply, writes=writes, sent=sent)
     assert isinstance(told, StoreUnavailable)
     assert words in str(told)
+    assert told.in_doubt == words.startswith("may have")
 
 
 def test_a_write_that_was_sent_once_stays_in_doubt() -> None:

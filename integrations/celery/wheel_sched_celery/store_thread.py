@@ -74,7 +74,8 @@ class StoreThread:
             if future.cancel():
                 raise StoreUnavailable("the delay store is slow: nothing was sent to it") from error
             raise StoreUnavailable(
-                f"the delay store has not answered within {patience_s:g} s: what it was asked for may still be done"
+                f"the delay store has not answered within {patience_s:g} s: what it was asked for may still be done",
+                in_doubt=True,
             ) from error
 
     def _work(self) -> None:

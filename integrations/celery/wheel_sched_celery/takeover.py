@@ -69,6 +69,7 @@ class _Arrived:
     patience_s: float
     taken: HeldTask | None = None  # it has been moved into the store
     doubled: bool = False  # it waited there already
+    makes_room: bool = False  # the worker may prefetch one more for it
     over: bool = False
 
 
@@ -192,7 +193,13 @@ class Takeover:
         return horizon_ms is not None and eta_ms - now_us // 1000 > horizon_ms
 
     def _hand_over(self, one: _Arrived) -> None:
-        """To the store's thread, with whatever else arrives in this turn of the loop."""
+        """To the store's thread, with whatever else arrives in this turn of the loop.
+
+        As an ETA message in stock's timer it takes no place among the prefetched ones: else some of them, while the
+        store hangs, would be all that the worker has.
+        """
+        qos = self._consumer.qos
+        one.makes_room = qos.value < qos.increment_eventually()
         self._arrived.append(one)
         hub = self._consumer.hub
         if hub is None:  # without an event loop there is no end of a turn
@@ -226,15 +233,20 @@ class Takeover:
         if overdue:
             logger.warning("celery.takeover_failed: %d tasks stay in this worker: the store is slow", len(overdue))
         for one in overdue:
-            one.over = True
+            self._let_go(one)
             one.stock(self._clock.estimate_us())
         if any(not one.over for one in batch.arrived):
             self._consumer.hub.call_later(LOOK_S, self._look, batch)  # where no thread can wake the loop
 
+    def _let_go(self, one: _Arrived) -> None:
+        one.over = True
+        if one.makes_room:  # stock makes room for what it keeps
+            self._consumer.qos.decrement_eventually()
+
     def _carry_out(self, one: _Arrived, now_us: int | None) -> None:
         if one.over:
             return
-        one.over = True
+        self._let_go(one)
         if one.taken is not None:
             one.ack(logger, self._consumer.connection_errors)
             self._tell(one.taken)

@@ -64,6 +64,7 @@ class Wheel:
         self._queue_known = False
         self._ask_again_s = 0.0
         self._away_until_s = 0.0
+        self._away_because = ""
         self._collected = threading.local()
         self.thread = StoreThread()
 
@@ -146,9 +147,12 @@ class Wheel:
 
     def _check_near(self) -> None:
         if time.monotonic() < self._away_until_s:
-            raise StoreUnavailable("the delay store was away a moment ago: nothing was sent to it")
+            raise StoreUnavailable(
+                f"the delay store was away a moment ago: nothing was sent to it now; it had said: {self._away_because}"
+            )
 
     def _gone(self, error: StoreError) -> None:
+        self._away_because = str(error)
         self._away_until_s = time.monotonic() + AWAY_S
         logger.warning("celery.store_away: %s", error)
 

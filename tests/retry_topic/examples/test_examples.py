@@ -15,14 +15,16 @@ EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
 
 def run(name: str, *args: str, cwd: Path) -> list[str]:
-    """The lines an example prints; it has to end well and say nothing on stderr."""
+    """The lines an example prints; it has to end well and say nothing on stderr but which attempts failed."""
     ended = subprocess.run(
         [sys.executable, "-W", "error", EXAMPLES / name, *args], cwd=cwd, capture_output=True, text=True, timeout=180
     )
-    assert (ended.returncode, ended.stderr) == (0, "")
+    said = [line for line in ended.stderr.splitlines() if not line.startswith(FAILED)]
+    assert (ended.returncode, said) == (0, [])
     return ended.stdout.splitlines()
 
 
+FAILED = ("consumer.failed: ", "intake.dead: ")  # Python shows warnings where nobody has configured logging
 SHIPPED = {"shipped: screw", "shipped: nut", "shipped: bolt", "replayed: 1"}
 DEAD = {
     "dead: 1 x verdict: no error: we do not sell those",

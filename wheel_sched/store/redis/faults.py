@@ -121,7 +121,8 @@ def translate(error: Exception, *, writes: bool = False, sent: bool = False) -> 
             return StoreUnavailable(f"no answer from the server ({words}): nothing was changed; repeat")
         return StoreUnavailable(
             f"no answer from the server ({words}): what was sent may have been executed; repeat under the same token "
-            "or id"
+            "or id",
+            in_doubt=True,
         )
     if "unknown command" in text.lower():
         return StoreTooOld(f"{text}: the server lacks a command; use Valkey 8 or Redis 7 or newer")

@@ -157,7 +157,7 @@ def test_with_the_store_away_a_task_is_sent_the_stock_way(house: House, monkeypa
 @pytest.mark.parametrize(
     ("error", "in_doubt"),
     [
-        (StoreUnavailable("no answer from the server: what was sent may have been executed"), True),
+        (StoreUnavailable("no answer from the server: what was sent may have been executed", in_doubt=True), True),
         (InDoubt("written, but not yet on disk"), True),
         (StoreUnavailable("no connection to the server: nothing was sent"), False),
         (StoreFull("the server is at its memory limit: nothing was written"), False),
@@ -182,7 +182,7 @@ def test_an_app_may_refuse_instead(
 
 def test_a_first_try_without_an_answer_stays_in_doubt(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is said of the second one: the server may have died after the first."""
-    begun = SimpleNamespace(answers=_raising(StoreUnavailable("no answer: it may have been executed")))
+    begun = SimpleNamespace(answers=_raising(StoreUnavailable("no answer: it may have been executed", in_doubt=True)))
     monkeypatch.setattr(house.store, "begin", lambda *_: begun)
     monkeypatch.setattr(house.store, "schedule", _raising(StoreUnavailable("no connection: nothing was sent")))
     with pytest.raises(StoreUnavailable, match="may have been executed"):

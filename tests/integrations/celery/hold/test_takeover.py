@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from celery.worker import state as worker_state
 from kombu import Exchange, Queue
-from kombu.common import Broadcast
+from kombu.common import Broadcast, QoS
 from wheel_sched_celery import HeldTasks
 from wheel_sched_celery.due import iso_of
 from wheel_sched_celery.own_queue import own_queue
@@ -43,6 +43,7 @@ class Consumer:
         self.soon: list[Callable[[], None]] = []
         self.later: list[Callable[[], None]] = []
         self.connection_errors = (OSError,)
+        self.qos = QoS(lambda **_: None, 4)
         self.event_dispatcher = None
         self.task_consumer = self
         self.queues = queues
@@ -197,6 +198,16 @@ def test_revoked_and_undecodable_ones_stay_with_stock(house: House) -> None:
         worker_state.revoked.discard("revoked")
         del worker_state.revoked_stamps["tenant"]
     assert scene.left_to_stock == ["revoked", "stamped", "undecodable"]
+
+
+def test_what_is_handed_over_takes_no_place_among_the_prefetched(house: House) -> None:
+    """Else a worker whose store hangs holds nothing but messages it asks about, and fetches no task that is due."""
+    scene = Scene(house)
+    for task_id in "abc":
+        scene.receive(task_id, 60)
+    assert scene.consumer.qos.value == 7
+    scene.consumer.turn()
+    assert (scene.acked, scene.consumer.qos.value) == (["a", "b", "c"], 4)
 
 
 def test_with_the_store_away_they_stay_in_the_worker(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
