@@ -17,7 +17,7 @@ MEND = "start `wheel-sched serve GROUP` (of Celery a worker, of APScheduler a sc
 
 
 @dataclass(frozen=True, slots=True)
-class Overdue:
+class OverdueItems:
     """How many are due and not released, and since when the first one is.
 
     Args:
@@ -37,12 +37,12 @@ class Overdue:
         return f"{items} overdue, {'by' if self.count == 1 and not self.more else 'the first by'} {span(self.late_ms)}"
 
 
-def overdue(store: DelayStore) -> Overdue:
+def overdue(store: DelayStore) -> OverdueItems:
     """What is due now, counted up to a thousand a shard; one small read a shard."""
     windows = store.windows(0, _COUNTED)
     late = (part.now_us // 1000 - part.due_head_ms for part in windows if part.due_head_ms is not None)
     dues = [len(part.dues) for part in windows]
-    return Overdue(sum(dues), max(dues, default=0) >= _COUNTED, max((0, *late)))
+    return OverdueItems(sum(dues), max(dues, default=0) >= _COUNTED, max((0, *late)))
 
 
 def untaken(client: Any, settings: Settings) -> list[Any]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from wheel_sched.errors import Rejected
 from wheel_sched.store.items import MAX_BATCH, Found, Page
-from wheel_sched.store.operations import Call, Get, Listed, ListIds, Plan
+from wheel_sched.store.operations import Call, Get, IdPage, ListIds, Plan
 from wheel_sched.store.record import encode_text
 
 _PAGES = 40  # how many pages of 500 a filtered listing reads before it hands back a cursor
@@ -57,7 +57,7 @@ def list_items(shards: int, wanted: ListIds, cursor: str | None, matches: Callab
 def _page(shards: range, wanted: ListIds, behind: Behind | None) -> Plan[tuple[list[Found], Behind | None]]:
     behind = behind or {}
     calls: list[Call[Any]] = [Call(shard, replace(wanted, last=behind.get(str(shard)))) for shard in shards]
-    replies: list[Listed] = yield calls
+    replies: list[IdPage] = yield calls
     heads = [
         (score, encode_text(item_id), item_id, shard) for shard in shards for item_id, score in replies[shard].found
     ]

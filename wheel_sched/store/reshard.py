@@ -24,7 +24,7 @@ from wheel_sched.store.delay_store import Backend
 from wheel_sched.store.freezing import Freeze, ListTries, Move, ShardState, Tried
 from wheel_sched.store.items import MAX_BATCH, MAX_DUE_MS, Counts, Found, State
 from wheel_sched.store.listeners import listeners
-from wheel_sched.store.operations import Call, Count, Get, Listed, ListIds, Open, Operation, Restore, Sweep
+from wheel_sched.store.operations import Call, Count, Get, IdPage, ListIds, Open, Operation, Restore, Sweep
 from wheel_sched.store.operations.ordering import CountParked
 from wheel_sched.store.plans import shard_of
 
@@ -187,7 +187,7 @@ class _Run:
         for state in _PLACES:
             last: tuple[str, int] | None = None
             while True:
-                page: Listed = self._ask(source, ListIds(state, 0, MAX_DUE_MS, last, PAGE))
+                page: IdPage = self._ask(source, ListIds(state, 0, MAX_DUE_MS, last, PAGE))
                 if not page.found:
                     break
                 scores = dict(page.found)

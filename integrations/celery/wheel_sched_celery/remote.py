@@ -32,7 +32,7 @@ from wheel_sched_celery.held_task import bounded, decode, ref_of
 from wheel_sched_celery.management import HeldTasks, WaitingTask
 from wheel_sched_celery.management.waiting_task import REVOKED
 from wheel_sched_celery.revoking import Announcer
-from wheel_sched_celery.stock_request import Unreadable, request_of
+from wheel_sched_celery.stock_request import UnreadableTask, request_of
 from wheel_sched_celery.wheel import wheel_of
 
 logger = logger_of("wheel_sched.celery")
@@ -189,7 +189,7 @@ def _row(found: Found, state: Any) -> dict[str, Any] | None:
     """A held task as stock shows a scheduled one, of this worker."""
     try:
         request = request_of(state.app, decode(found.body), hostname=state.hostname)
-    except (Rejected, Unreadable) as error:
+    except (Rejected, UnreadableTask) as error:
         logger.warning("celery.held_not_listed: %s", error)
         return None
     return {"eta": request.eta.isoformat(), "priority": ETA_PRIORITY, "request": request.info()}

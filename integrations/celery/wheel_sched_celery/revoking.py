@@ -15,7 +15,7 @@ from celery import signals
 
 from wheel_sched.escaping import logger_of
 from wheel_sched_celery.held_task import HeldTask
-from wheel_sched_celery.stock_request import Unreadable, context_of, request_of
+from wheel_sched_celery.stock_request import UnreadableTask, context_of, request_of
 
 logger = logger_of("wheel_sched.celery")
 
@@ -56,7 +56,7 @@ class Announcer:
         """
         try:
             request = request_of(self._app, held, hostname=self._hostname)
-        except Unreadable as error:
+        except UnreadableTask as error:
             logger.warning("celery.unreadable: %s: its chord, if it is of one, does not hear that it is revoked", error)
             self._app.backend.mark_as_revoked(held.task_id, REASON, store_result=True)
             return

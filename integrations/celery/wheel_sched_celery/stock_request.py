@@ -21,7 +21,7 @@ from wheel_sched_celery.held_task import HeldTask
 _priorities: weakref.WeakKeyDictionary[Any, int | None] = weakref.WeakKeyDictionary()
 
 
-class Unreadable(Exception):
+class UnreadableTask(Exception):
     """The message is no task that this app accepts; a worker would reject it."""
 
 
@@ -35,7 +35,7 @@ def request_of(app: Any, held: HeldTask, *, hostname: str | None = None, eventer
         eventer: what the request sends its events with. Defaults to nothing: it sends none.
 
     Raises:
-        Unreadable: the body is of a type that the app does not accept, or is no task.
+        UnreadableTask: the body is of a type that the app does not accept, or is no task.
     """
     message = Message(
         held.body,
@@ -58,7 +58,7 @@ def request_of(app: Any, held: HeldTask, *, hostname: str | None = None, eventer
         request_class = symbol_by_name(task.Request)
         return request_class(message, app=app, task=task, hostname=hostname, eventer=eventer, **read)
     except Exception as error:  # decoding, and classes of the app's own, may raise anything
-        raise Unreadable(f"task {held.task_id}: {error!r}") from error
+        raise UnreadableTask(f"task {held.task_id}: {error!r}") from error
 
 
 def context_of(request: Any) -> Any:

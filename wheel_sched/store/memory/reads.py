@@ -7,7 +7,7 @@ from itertools import islice
 from wheel_sched.store.freezing import ListTries, Tried
 from wheel_sched.store.items import MAX_BATCH, Counts, Found, Window
 from wheel_sched.store.memory.shard import MemoryShard, Stored
-from wheel_sched.store.operations import Count, Find, Get, Listed, ListIds, Logged, Look, ReadLog, Scan, Scanned
+from wheel_sched.store.operations import Count, Find, Get, IdPage, ListIds, Logged, Look, ReadLog, Scan, Scanned
 from wheel_sched.store.record import Record, decode_text, encode_text
 
 
@@ -41,13 +41,13 @@ def _reason(item: Stored) -> str:
     return item.reason.decode("utf-8", "replace")
 
 
-def list_ids(shard: MemoryShard, call: ListIds) -> Listed:
+def list_ids(shard: MemoryShard, call: ListIds) -> IdPage:
     if call.topic is None:
         page = _page(shard, call, call.limit)
         more = bool(page) and len(page) == min(call.limit, MAX_BATCH)
-        return Listed(page, page[-1] if page else None, more)
+        return IdPage(page, page[-1] if page else None, more)
     if (call.state, call.topic) not in shard.now:
-        return Listed([], None, False)
+        return IdPage([], None, False)
     page = _page(shard, call, MAX_BATCH)
     found: list[tuple[str, int]] = []
     looked = 0
@@ -57,7 +57,7 @@ def list_ids(shard: MemoryShard, call: ListIds) -> Listed:
             found.append(page[looked])
         looked += 1
     more = looked < len(page) or len(page) == MAX_BATCH
-    return Listed(found, page[looked - 1] if looked else None, more)
+    return IdPage(found, page[looked - 1] if looked else None, more)
 
 
 def _page(shard: MemoryShard, call: ListIds | Scan, limit: int) -> list[tuple[str, int]]:

@@ -13,7 +13,7 @@ LOOK_BYTES, PART = 65_536, 50  # it reads them a part at a time, up to so many b
 LEAST = 8  # a smaller claim goes by due time alone
 
 
-class Waiting(Protocol):
+class TopicAndBody(Protocol):
     """What is asked of an item."""
 
     topic: str
@@ -41,7 +41,7 @@ class Turns:
     def __init__(
         self,
         due: SortedSet,
-        items: Mapping[bytes, Waiting],
+        items: Mapping[bytes, TopicAndBody],
         counts: Mapping[tuple[str, str], int],
         paused: Container[str],
     ) -> None:

@@ -61,7 +61,7 @@ def _found(item_id: str, raw_state: bytes, score_ms: int, raw: bytes, raw_reason
     return Found(item_id, state, score_ms, record.version, record.topic, record.body, reason, record.refs, record.route)
 
 
-class Listed(NamedTuple):
+class IdPage(NamedTuple):
     """A page of (id, score): `last` is the last one looked at, None of none; `more` is False when that was all."""
 
     found: list[tuple[str, int]]
@@ -91,11 +91,11 @@ class ListIds:
         place: list[Argument] = [self.state, self.least_ms, self.greatest_ms, encode_text(last_id), last_score]
         return [*place, self.limit, b"" if self.topic is None else b"=" + encode_text(self.topic)]
 
-    def parse(self, reply: Any, shard: int) -> Listed:
+    def parse(self, reply: Any, shard: int) -> IdPage:
         _, more, last_id, last_score, *rest = reply
         found = [(decode_text(rest[at]), int(float(rest[at + 1]))) for at in range(0, len(rest), 2)]
         last = (decode_text(last_id), int(float(last_score))) if last_id else None
-        return Listed(found, last, more == b"1")
+        return IdPage(found, last, more == b"1")
 
 
 class Scanned(NamedTuple):
