@@ -67,10 +67,16 @@ class Proof:
         assert not any(self.crew.broker.publish(messages))
         self.published = numbers.stop
 
+    def feed_blow(self, count: int = 250) -> None:
+        """So many for a blow that waits for work; where all are out there are more of them, as many of each key."""
+        if self.published == self.count:
+            self.count += self.keys * -(-count // self.keys)
+        self.feed(count)
+
     def kill_owner(self) -> None:
         """A service that owns a shard, with claims open; another is started."""
         crew = self.crew
-        crew.strike(crew.services, crew.has_claims, crew.has_claims, self.feed)
+        crew.strike(crew.services, crew.has_claims, crew.has_claims, self.feed_blow)
         self.blows["owner"] += 1
         crew.start_service().up()
 
@@ -82,9 +88,9 @@ class Proof:
             return bool(member.parts) and member.facts()["taken"] > 0
 
         def hit(member: Member) -> bool:
-            return working(member) and crew.grows(member.parts, lambda: self.feed(100))
+            return working(member) and crew.grows(member.parts, lambda: self.feed_blow(100))
 
-        crew.strike(crew.services, working, hit, self.feed)
+        crew.strike(crew.services, working, hit, self.feed_blow)
         self.blows["intake"] += 1
         crew.start_service().up()
 
@@ -95,7 +101,7 @@ class Proof:
         def handling(member: Member) -> bool:
             return bool(member.facts().get("places"))
 
-        crew.strike(crew.consumers, handling, handling, self.feed)
+        crew.strike(crew.consumers, handling, handling, self.feed_blow)
         self.blows["consumer"] += 1
         crew.start_consumer(**self.consumer).up()
 
