@@ -207,7 +207,7 @@ def test_rows_that_do_not_fit_are_refused(
         ({"spread_ms": "-1"}, "expected option spread_ms"),
         ({"states": "due"}, "expected no option states where rows are written"),
         ({"durability": "sometimes"}, "durability"),
-        ({"durability": "replicated"}, "needs a connected replica"),
+        ({"durability": "replicated"}, "needs connected replicas: 1"),
     ],
 )
 def test_wishes_that_do_not_fit_are_refused(

@@ -110,7 +110,7 @@ class Durability:
         connected = int(info.get("connected_slaves", 0) or 0)
         if self.level == "replicated" and connected < self.replicas:
             return StoreError(
-                f"durability 'replicated' needs {self.replicas} connected replicas, this server has {connected}: "
+                f"durability 'replicated' needs connected replicas: {self.replicas}, this server has {connected}: "
                 "connect them, or ask for fewer or for another level; nothing was changed"
             )
         return None
