@@ -51,7 +51,7 @@ EACH_SECOND = SAFE | {"appendfsync": "everysec"}
         (Durability("fsync"), {"aof_rewrite_in_progress": 1, "aof_base_size": 9}, SAFE, None),
         (Durability("replicated"), {"connected_slaves": 1}, {}, None),
         (Durability("replicated"), {"connected_slaves": 0}, {}, "needs connected replicas: 1, this server has 0"),
-        (Durability("replicated", 2), {"connected_slaves": 1}, {}, "needs 2"),
+        (Durability("replicated", 2), {"connected_slaves": 1}, {}, "replicas: 2"),
         (Durability("everysec"), {}, {}, None),
     ],
 )
