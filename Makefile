@@ -29,6 +29,7 @@ test-unit: venv-test ## the unit layer alone: seconds, no server
 	@printf '==> unit layer\n'
 	@$(call pytest,-m "not real and not slow and not built and not spark and not kafka" -n $(WORKERS))
 
+test-real: WORKERS = 3 # they wait most of the time, for servers and processes of their own
 test-real: venv-test ## the real-server layer alone: embedded servers, real kills
 	@printf '==> real-server layer\n'
 	@$(call pytest,-m "(real or slow) and not built and not rabbit and not spark and not kafka" -n $(WORKERS))
