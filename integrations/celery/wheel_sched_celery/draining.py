@@ -82,6 +82,7 @@ class _Draining:
     def __init__(self, wheel: Wheel, line: BrokerLine, progress: Callable[[int], None]) -> None:
         self.published = 0
         self.kept: dict[str, int] = {}
+        self._claimed: set[str] = set()  # of the page under way
         self._store = wheel.store
         self._lead_ms = wheel.settings.lead
         self._line = line
@@ -99,10 +100,21 @@ class _Draining:
                     raise answer
             while self._batch(shard):
                 self._progress(self.published)
+            self._count_others([found.id for found in page if found.shard == shard])
+
+    def _count_others(self, ids: Sequence[str]) -> None:
+        """What is due a running worker's dispatcher may send before this one does: it is in the broker as well."""
+        others = [item_id for item_id in ids if item_id not in self._claimed]
+        self._claimed.clear()
+        if others:
+            found = self._store.get(others, anywhere=True)
+            self.published += sum(item is None or item.state == "fly" for item in found)
+            self._progress(self.published)
 
     def _batch(self, shard: int) -> int:
         """Publish one batch; how many were claimed."""
         claim = self._store.claim(BATCH, lease_ms=LEASE_MS, shard=shard)
+        self._claimed.update(item.id for item in claim.items)
         settlements: list[Settlement] = []
         readable: list[tuple[Claimed, HeldTask]] = []
         for item in claim.items:

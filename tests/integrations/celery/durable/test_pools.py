@@ -85,11 +85,16 @@ def live(stage: Stage, pool: str) -> Life:
     results["revoked"] = send("note", "revoked", countdown=60)
     results["later"] = send("note", "later", countdown=600)
     app.control.revoke(results["revoked"].id)
-    results["revoked"].get(timeout=LONG_S, propagate=False)  # a thread of the worker sees to it
-    (scheduled,) = app.control.inspect(timeout=30, limit=1).scheduled().values()
+    scheduled: list[dict[str, Any]] = []
+
+    def is_gone() -> bool:
+        (scheduled[:],) = app.control.inspect(timeout=30, limit=1).scheduled().values()
+        return results["revoked"].id not in [row["request"]["id"] for row in scheduled]
+
+    stage.wait_until(is_gone, "a thread of the worker took the revoked task out")
     for name in ("at once", "soon", "again", "chain", "group", "chord", "swap", "link"):
         results[name].get(timeout=LONG_S)
-    for name in ("auto", "expired"):
+    for name in ("auto", "expired", "revoked"):
         results[name].get(timeout=LONG_S, propagate=False)
     runs = stage.wait_runs(len(HELD) + len(FOREIGN) + 18)
     (stats,) = app.control.inspect(timeout=30, limit=1)._request("wheel_stats").values()
