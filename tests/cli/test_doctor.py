@@ -170,7 +170,7 @@ SYNCED = {"appendonly": "yes", "appendfsync": "always", "no-appendfsync-on-rewri
         ("fsync", 1, {}, SYNCED | {"appendfsync": "everysec"}, "problem", "CONFIG SET appendfsync always"),
         ("fsync", 1, {}, SYNCED | {"no-appendfsync-on-rewrite": "yes"}, "problem", "no-appendfsync-on-rewrite no"),
         ("fsync", 1, {}, {}, "problem", "+config|get"),
-        ("replicated", 2, {"connected_slaves": 1}, {}, "problem", "needs 2"),
+        ("replicated", 2, {"connected_slaves": 1}, {}, "problem", "needs connected replicas: 2"),
         ("replicated", 1, {"connected_slaves": 2}, {}, "warn", "loss is bounded, not excluded"),
         ("replicated", 2, {"connected_slaves": 2}, {}, "ok", "all confirm"),
         ("everysec", 1, {}, {"appendfsync": "no"}, "problem", "the kernel decides"),
