@@ -15,7 +15,7 @@ PATIENCE_S = 180.0
 
 
 class Reader:
-    """Reads a topic from its end on, and notes when each record came.
+    """Reads a topic from its start, and notes when each record came.
 
     Args:
         servers: of the cluster.
@@ -56,10 +56,18 @@ def _read(pipe: Connection, servers: str, topic: str, partitions: int) -> None:
         }
     )
     client.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
-    client.poll(1.0)
+    came: list[tuple[bytes, int]] = []
+
+    def take(wait_s: float) -> None:
+        first = client.poll(wait_s)
+        now_ms = time.time_ns() // 1_000_000
+        for record in () if first is None else (first, *client.consume(2_000, 0)):
+            if record.error() is None:
+                came.append((record.value(), now_ms))
+
+    take(1.0)  # what is there before the first question counts too
     gc.disable()  # a collection is a stop of 30 ms, which would be told of whom it judges; it makes no cycles
     pipe.send("ready")
-    came: list[tuple[bytes, int]] = []
     wanted, until_s = 0, 0.0
     while True:
         if pipe.poll():
@@ -67,11 +75,7 @@ def _read(pipe: Connection, servers: str, topic: str, partitions: int) -> None:
             if asked == "stop":
                 break
             wanted, until_s = asked, time.monotonic() + PATIENCE_S
-        first = client.poll(0.1)
-        now_ms = time.time_ns() // 1_000_000
-        for record in () if first is None else (first, *client.consume(2_000, 0)):
-            if record.error() is None:
-                came.append((record.value(), now_ms))
+        take(0.1)
         if wanted and (len(came) >= wanted or time.monotonic() > until_s):
             pipe.send(came)
             wanted = 0

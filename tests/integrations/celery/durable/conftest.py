@@ -20,10 +20,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import kombu.pools
 import pytest
 import redis
 from celery import Celery
 from kombu import Exchange, Queue
+from kombu.utils.collections import eqhash
 from wheel_sched_celery import HeldTasks, Selection, install
 
 from wheel_sched.store.connect import open_store
@@ -249,7 +251,17 @@ class Stage:
             app.close()  # which leaves the connections of the result backend to the garbage collector
             app.backend.result_consumer.stop()
             app.backend.client.connection_pool.disconnect()
+            _forget_connections(app)
         self.client.close()
+
+
+def _forget_connections(app: Celery) -> None:
+    """Empty kombu's pools, which outlive the app: a later server may have the port of this one, and so its URL."""
+    key = eqhash(app.connection_for_write())
+    for pools in (kombu.pools.producers, kombu.pools.connections):
+        pool = pools.pop(key, None)
+        if pool is not None:
+            pool.force_close_all()
 
 
 class Stages:
