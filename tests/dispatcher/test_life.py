@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from wheel_sched.clock import SystemClock
 from wheel_sched.dispatcher import Batch, Dispatcher, DispatcherConfig
 from wheel_sched.store.connect import open_store
 from wheel_sched.store.delay_store import DelayStore
@@ -102,6 +103,40 @@ def test_ten_threads_start_and_stop_fifty_dispatchers_each(threads: Threads) -> 
         assert gone(threads), threads()
     assert len(publisher.counts) == THREADS * ROUNDS * 3
     assert set(publisher.counts.values()) == {1}
+
+
+class StoppingClock(SystemClock):
+    """Has a dispatcher stopped in the middle of a turn: when its own thread reads the time for the `nth` time."""
+
+    def __init__(self, nth: int) -> None:
+        self.left = nth
+        self.dispatcher: Dispatcher | None = None
+
+    def monotonic_ns(self) -> int:
+        if self.dispatcher is not None and threading.current_thread().name == "wheel-sched-dispatcher":
+            self.left -= 1
+            if self.left == 0:
+                stopping = threading.Thread(target=self.dispatcher.stop, args=(1,))
+                stopping.start()
+                stopping.join(0.01)  # so long for it to say what it has to say; then it waits for the dispatcher's end
+        return time.monotonic_ns()
+
+
+@pytest.mark.parametrize("nth", range(1, 31))
+def test_a_dispatcher_that_is_stopped_in_the_middle_of_a_turn_ends(threads: Threads, nth: int) -> None:
+    """The wake-up of `stop` may come before the turn has looked for it; it is not slept over."""
+    clock = StoppingClock(nth)
+    with open_store("memory:") as store:
+        store.schedule([Item("due", 0, b""), Item("later", DAY_MS * 100_000, b"")])
+        clock.dispatcher = Dispatcher(store, Publisher(), clock=clock)
+        clock.dispatcher.start()
+        while clock.left > 0 and store.counts().sizes["body"] != 1:
+            time.sleep(0.001)  # it stops itself, or is idle before its clock was read so often
+        clock.dispatcher.stop(timeout_s=1)
+        until_s = time.monotonic() + 2
+        while threads() and time.monotonic() < until_s:
+            time.sleep(0.001)  # their end; there is nothing to wait on
+    assert threads() == []
 
 
 def test_ten_threads_start_and_stop_the_same_dispatcher(threads: Threads) -> None:

@@ -250,7 +250,7 @@ class Dispatcher:
 
     def _sleep(self) -> None:
         with self._wakeup:
-            if self._inbox:
+            if self._inbox or (self._stop_by_ns is not None and not self._draining):  # stopped in this turn
                 return
             local_us = self._local_us()
             until_us = [self._quiet_until_us] if self._quiet_until_us > local_us else []
