@@ -191,7 +191,7 @@ def test_every_acknowledged_write_goes_through_the_confirmation(
         home.store.schedule([Item("a", 0, b""), Item("b", None, b""), Item("c", 0, b"")])
         claim = home.store.claim(1)
         (delivery,) = consumer.poll(1, 1_000)
-        monkeypatch.setattr(Durability, "doubt", lambda *_: InDoubt("doubted"))
+        monkeypatch.setattr(Durability, "doubt", lambda *_, **__: InDoubt("doubted"))
         store = home.store
         writes: dict[str, Callable[[], object]] = {
             "publish": lambda: home.publish("orders", b"2"),
@@ -237,6 +237,86 @@ def test_a_server_that_stops_syncing_is_noticed_at_the_next_write(syncing: Tempo
         home.publish(name, b"3")
 
 
+@contextlib.contextmanager
+def first_file_under_way(admin: redis.Redis) -> Iterator[None]:
+    """The state after `CONFIG SET appendonly yes`, or of a replica after a full resynchronisation, for long."""
+    admin.config_set("appendonly", "no")
+    admin.config_set("rdb-key-save-delay", 1_000_000)
+    admin.config_set("appendonly", "yes")
+    try:
+        yield
+    finally:
+        admin.config_set("appendonly", "no")  # which ends the child
+        admin.config_set("rdb-key-save-delay", 0)
+        admin.config_set("appendonly", "yes")
+        rewritten(admin)
+
+
+def rewritten(admin: redis.Redis) -> None:
+    deadline_s = time.monotonic() + 10
+    while any(admin.info("persistence")[f"aof_rewrite_{state}"] for state in ("in_progress", "scheduled")):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)  # a child of the server writes it
+
+
+def test_nothing_is_acknowledged_while_the_first_append_only_file_is_made(
+    syncing: TemporaryServer, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The settings say `always`, and a crash would lose it. Also on a server that has had such a file before."""
+
+    async def later() -> None:
+        store = await open_async_store(syncing.url, namespace=name, durability="fsync")
+        with first_file_under_way(admin), pytest.raises(InDoubt, match="first append-only file"):
+            await store.schedule([Item("asyncio", None, b"")])
+        await store.close()
+
+    with (
+        connect(syncing.url, namespace=name, durability="fsync", create_topics=True) as home,
+        redis.Redis.from_url(syncing.url) as admin,
+    ):
+        home.publish(name, b"1")
+        admin.bgrewriteaof()
+        rewritten(admin)
+        monkeypatch.setattr(durability, "CONFIRM_MS", 60)
+        with first_file_under_way(admin):
+            assert admin.info("persistence")["aof_base_size"] > 0
+            with pytest.raises(InDoubt, match="first append-only file"):
+                home.publish(name, b"2", delay=60, id="later")
+            with pytest.raises(BrokerUnavailable, match="first append-only file"):
+                home.publish(name, b"2", id="now")
+            admin.client_kill_filter(_type="normal", skipme=True)
+            with pytest.raises(InDoubt, match="first append-only file"):  # answered from memory: nothing is written
+                home.store.schedule([Item("later", None, b"")])
+            admin.client_kill_filter(_type="normal", skipme=True)
+            with pytest.raises(BrokerUnavailable, match="first append-only file"):
+                home.publish(name, b"2", id="now")
+        home.publish(name, b"2", delay=60, id="later")
+        home.publish(name, b"2", id="now")
+        assert home.broker.topics()[name] == 2
+        asyncio.run(later())
+
+
+def test_an_ordinary_rewrite_of_the_file_leaves_nothing_in_doubt(
+    syncing: TemporaryServer, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old file is kept until the new one is there."""
+    with (
+        connect(syncing.url, namespace=name, durability="fsync", create_topics=True) as home,
+        redis.Redis.from_url(syncing.url) as admin,
+    ):
+        monkeypatch.setattr(durability, "CONFIRM_MS", 2_000)
+        home.publish(name, b"1")
+        admin.config_set("rdb-key-save-delay", 10_000)
+        try:
+            admin.bgrewriteaof()
+            home.publish(name, b"2", delay=60)
+            home.publish(name, b"2")
+            assert admin.info("persistence")["aof_rewrite_in_progress"]
+        finally:
+            admin.config_set("rdb-key-save-delay", 0)
+            rewritten(admin)
+
+
 def test_the_asyncio_face_confirms_as_the_other_does(
     syncing: TemporaryServer, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -245,7 +325,7 @@ def test_the_asyncio_face_confirms_as_the_other_does(
     async def scenario() -> None:
         store = await open_async_store(syncing.url, namespace=name, durability="fsync")
         assert (await store.schedule([Item("a", None, b"")])).accepted == 1
-        monkeypatch.setattr(Durability, "doubt", lambda *_: InDoubt("doubted"))
+        monkeypatch.setattr(Durability, "doubt", lambda *_, **__: InDoubt("doubted"))
         with pytest.raises(InDoubt):
             await store.schedule([Item("b", None, b"")])
         await store.close()
