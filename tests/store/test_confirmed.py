@@ -408,6 +408,6 @@ def test_a_broker_that_keeps_less_than_the_store_is_refused(syncing: TemporarySe
     from retry_topic.brokers.redis_streams import RedisStreamsBroker
 
     with open_store(syncing.url, namespace=name, durability="fsync") as store:
-        with pytest.raises(ConfigError, match="durability 'fsync'"):
+        with pytest.raises(ConfigError, match="durability='fsync'"):
             Home(store, RedisStreamsBroker(syncing.url))
         Home(store, RedisStreamsBroker(syncing.url, durability="fsync")).broker.close()

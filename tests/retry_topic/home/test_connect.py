@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 
+import fakeredis
 import pytest
 
 from retry_topic import connect
 from retry_topic.brokers.memory import MemoryBroker
 from retry_topic.brokers.redis_streams import RedisStreamsBroker
+from retry_topic.home import Home
 from wheel_sched.errors import ConfigError, StoreUnavailable
 from wheel_sched.store import DelayStore
+from wheel_sched.store.redis.backend import RedisBackend
+from wheel_sched.store.redis.conversation import Dialect
 from wheel_sched.testing.servers import temporary_server
 
 
@@ -38,6 +43,30 @@ def test_a_wrong_broker_setting_closes_the_store_again(monkeypatch: pytest.Monke
     with pytest.raises(ConfigError, match="maxlen"):
         connect("memory:", keep=-1)
     assert len(closed) == 1
+
+
+LEVELS = [("memory", 1), ("everysec", 1), ("fsync", 1), ("replicated", 1), ("replicated", 2)]
+KEEPS = {  # by what a store waits for: the topics that wait for no less
+    ("memory", 1): LEVELS,
+    ("everysec", 1): LEVELS[1:],
+    ("fsync", 1): [("fsync", 1)],
+    ("replicated", 1): [("replicated", 1), ("replicated", 2)],
+    ("replicated", 2): [("replicated", 2)],
+}
+
+
+@pytest.mark.parametrize(("asked", "kept"), list(product(LEVELS, LEVELS)))
+def test_topics_keep_no_less_than_their_store(asked: tuple[str, int], kept: tuple[str, int]) -> None:
+    """A disk is no replica and a replica no disk: neither of the two levels includes the other."""
+    client = fakeredis.FakeRedis()
+    store = DelayStore(RedisBackend(client, Dialect("n", *asked)))
+    broker = RedisStreamsBroker(client, durability=kept[0], replicas=kept[1])
+    if kept in KEEPS[asked]:
+        assert Home(store, broker).broker is broker
+        return
+    with pytest.raises(ConfigError, match="nothing was opened") as raised:
+        Home(store, broker)
+    assert f"durability={asked[0]!r}" in str(raised.value)
 
 
 @pytest.mark.real

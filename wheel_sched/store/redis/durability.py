@@ -58,6 +58,17 @@ class Durability:
         """Whether a write waits for more than its own reply."""
         return self.level in ("fsync", "replicated")
 
+    def keeps(self, asked: Durability) -> bool:
+        """Whether a write that waits for this has what `asked` waits for. A disk is no replica, and a replica no disk."""
+        if asked.confirms:
+            enough = self.replicas >= asked.replicas or asked.level != "replicated"
+            return self.level == asked.level and enough
+        return LEVELS.index(self.level) >= LEVELS.index(asked.level)
+
+    def __str__(self) -> str:
+        replicas = f", replicas={self.replicas}" if self.level == "replicated" else ""
+        return f"durability={self.level!r}{replicas}"
+
     def confirmation(self, key: bytes | str) -> tuple[Command, ...]:
         """What to send behind writes.
 
