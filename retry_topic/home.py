@@ -184,8 +184,8 @@ def _agreed(store: DelayStore, broker: Broker) -> None:
     asked, kept = _level_of(store), getattr(broker, "durability", None)
     if asked is not None and kept is not None and not kept.keeps(asked):
         raise ConfigError(
-            f"expected the broker to keep what the store does, {asked}, got: {kept}; give RedisStreamsBroker {asked}, or "
-            "the store less; nothing was opened"
+            f"expected the broker to keep what the store does, {asked}, got: {kept}; give RedisStreamsBroker "
+            f"{asked}, or the store less; nothing was opened"
         )
 
 

@@ -26,6 +26,21 @@ def test_memory_is_the_default() -> None:
         assert repr(home).startswith("<Home <DelayStore MemoryBackend")
 
 
+@pytest.mark.parametrize(
+    ("durability", "replicas", "problem"),
+    [
+        ("fsync", 1, "'fsync' needs a server.*embedded:FOLDER.*nothing was opened"),
+        ("replicated", 1, "'replicated' needs a server"),
+        ("nonsense", 1, "one of memory, everysec, fsync, replicated, got: 'nonsense'"),
+        ("everysec", -3, "replicas to be a whole number from 1 up, got: -3"),
+    ],
+)
+def test_a_store_in_memory_does_not_take_a_level_it_cannot_keep(durability: str, replicas: int, problem: str) -> None:
+    """Nor one that there is not: it would promise what a restart takes away."""
+    with pytest.raises(ConfigError, match=problem):
+        connect("memory:", durability=durability, replicas=replicas)
+
+
 def test_an_address_nobody_understands_is_told() -> None:
     """With the ones that are understood."""
     with pytest.raises(ConfigError, match="redis://"):

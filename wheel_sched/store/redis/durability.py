@@ -23,9 +23,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from wheel_sched.errors import ConfigError, InDoubt, StoreError, StoreUnavailable
+from wheel_sched.errors import InDoubt, StoreError, StoreUnavailable
+from wheel_sched.store.levels import LEVELS, check_level
 
-LEVELS = ("memory", "everysec", "fsync", "replicated")
 CONFIRM_MS = 5_000  # how long WAIT and WAITAOF may take before a write is in doubt
 SYNCED = {"appendonly": "yes", "appendfsync": "always", "no-appendfsync-on-rewrite": "no"}
 OURS = "wheel-sched:"  # what keys of ours beside topics have in their names, and topics have not
@@ -48,10 +48,7 @@ class Durability:
     replicas: int = 1
 
     def __post_init__(self) -> None:
-        if self.level not in LEVELS:
-            raise ConfigError(f"expected durability to be one of {', '.join(LEVELS)}, got: {self.level!r}")
-        if type(self.replicas) is not int or self.replicas < 1:
-            raise ConfigError(f"expected replicas to be a whole number from 1 up, got: {self.replicas!r}")
+        check_level(self.level, self.replicas)
 
     @property
     def confirms(self) -> bool:
@@ -59,7 +56,7 @@ class Durability:
         return self.level in ("fsync", "replicated")
 
     def keeps(self, asked: Durability) -> bool:
-        """Whether a write that waits for this has what `asked` waits for. A disk is no replica, and a replica no disk."""
+        """Whether a write that waits for this has what `asked` waits for: a disk is no replica, a replica no disk."""
         if asked.confirms:
             enough = self.replicas >= asked.replicas or asked.level != "replicated"
             return self.level == asked.level and enough
