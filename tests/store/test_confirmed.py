@@ -112,6 +112,35 @@ def test_nothing_is_acknowledged_while_no_replica_confirms(pair: Pair, name: str
             on_new_connections(pair)
 
 
+def test_a_doubt_about_opening_says_that_no_message_was_sent(pair: Pair, name: str) -> None:
+    """Not that there is a token or id to repeat it with: what is in doubt is an entry of our own, or a topic's."""
+    with connect(pair.primary.url, namespace=name, durability="replicated", create_topics=True) as home:
+        pair.link.blackhole()
+        with pytest.raises(StoreUnavailable, match=r"not opened, and no message.*only 0 of 1.*open it again") as raised:
+            open_store(pair.primary.url, namespace=name, durability="replicated")
+        with pytest.raises(
+            StoreUnavailable, match=r"not opened, and no message.*only 0 of 1.*open it again"
+        ) as awaited:
+            asyncio.run(open_async_store(pair.primary.url, namespace=name, durability="replicated"))
+        with pytest.raises(BrokerUnavailable, match=r"list of topics.*only 0 of 1.*no message was sent") as published:
+            home.publish(name, b"")
+        for error in (raised, awaited, published):
+            assert not getattr(error.value, "in_doubt", False)
+            assert "token" not in str(error.value)
+            assert "may be sent" not in str(error.value)
+        assert redis.Redis.from_url(pair.primary.url).xlen(name) == 0
+
+
+def test_a_doubt_about_a_batch_of_messages_names_no_token(pair: Pair, name: str) -> None:
+    """A batch has none: sent again it may be there twice."""
+    with connect(pair.primary.url, namespace=name, durability="replicated") as home:
+        home.broker.create_topic(name)
+        pair.link.blackhole()
+        (failure,) = home.broker.publish([Message(name, b"")])
+        assert failure is not None
+        assert "a repeat may be a second record" in failure.reason
+
+
 def test_what_was_acknowledged_is_on_the_replica(pair: Pair, name: str) -> None:
     """Read there at once after each acknowledgement, without waiting."""
     with (

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from wheel_sched.errors import InDoubt, StoreError, StoreUnavailable
-from wheel_sched.store.levels import LEVELS, check_level
+from wheel_sched.store.levels import LEVELS, REPEAT, check_level
 
 CONFIRM_MS = 5_000  # how long WAIT and WAITAOF may take before a write is in doubt
 SYNCED = {"appendonly": "yes", "appendfsync": "always", "no-appendfsync-on-rewrite": "no"}
@@ -35,7 +35,6 @@ _SET = "redis-cli CONFIG SET {0}, and the same in its configuration file"
 _INFO = (b"INFO", b"persistence")  # in bytes redis-py knows no parser for it, which would take longer than the server
 _REWRITING = re.compile(r"^aof_rewrite_(?:in_progress|scheduled):1", re.M)
 _NO_WAITAOF = re.compile(r"unknown command|NOPERM|no permissions", re.I)
-REPEAT = "repeat under the same token or id"
 
 Command = tuple[bytes | str | int, ...]
 
