@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from itertools import product
 from pathlib import Path
 
@@ -12,10 +13,11 @@ from retry_topic import connect
 from retry_topic.brokers.memory import MemoryBroker
 from retry_topic.brokers.redis_streams import RedisStreamsBroker
 from retry_topic.home import Home
-from wheel_sched.errors import ConfigError, StoreUnavailable
+from wheel_sched.errors import BrokerUnavailable, ConfigError, StoreUnavailable
 from wheel_sched.store import DelayStore
 from wheel_sched.store.redis.backend import RedisBackend
 from wheel_sched.store.redis.conversation import Dialect
+from wheel_sched.testing.faulty_proxy import FaultyProxy
 from wheel_sched.testing.servers import temporary_server
 
 
@@ -92,6 +94,23 @@ def test_one_server_holds_both(redis_url: str) -> None:
     assert home.hand_over == "one script"
     home.close()
     home.close()
+
+
+@pytest.mark.real
+def test_a_server_that_hangs_holds_a_publish_for_a_few_timeouts_of_the_address(redis_url: str) -> None:
+    """At once for two (it is repeated once), later for three: a hung server costs what `socket_timeout` says."""
+    with (
+        FaultyProxy(redis_url) as proxy,
+        connect(f"{proxy.url}{'&' if '?' in proxy.url else '?'}socket_timeout=0.1", create_topics=True) as home,
+    ):
+        home.publish("orders", b"1")
+        proxy.blackhole()
+        for delay, least_s in ((None, 0.2), (60, 0.3)):
+            began_s = time.monotonic()
+            with pytest.raises((BrokerUnavailable, StoreUnavailable), match="no answer from the server"):
+                home.publish("orders", b"2", delay=delay)
+            assert least_s <= time.monotonic() - began_s < least_s + 1.5
+        proxy.heal()
 
 
 @pytest.mark.real
