@@ -43,7 +43,7 @@ class Home:
         broker: where topics live.
 
     Raises:
-        ConfigError: a broker on Redis Streams keeps less than the store.
+        ConfigError: a broker on Redis Streams does not keep what the store does.
     """
 
     def __init__(self, store: DelayStore, broker: Broker) -> None:
@@ -182,10 +182,10 @@ class Home:
 def _agreed(store: DelayStore, broker: Broker) -> None:
     """What the store waits for before it acknowledges, topics wait for as well."""
     asked, kept = _level_of(store), getattr(broker, "durability", None)
-    if asked is not None and asked.confirms and kept is not None and not kept.confirms:
+    if asked is not None and kept is not None and not kept.keeps(asked):
         raise ConfigError(
-            f"expected the broker to keep what the store does, durability {asked.level!r}, got: {kept.level!r}; give "
-            "RedisStreamsBroker durability= (and replicas=); nothing was opened"
+            f"expected the broker to keep what the store does, {asked}, got: {kept}; give RedisStreamsBroker "
+            f"{asked}, or the store less; nothing was opened"
         )
 
 

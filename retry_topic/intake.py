@@ -288,7 +288,8 @@ class Intake:
         copy of a message that has come to its end would wait for ever.
         """
         for case in copies:
-            logger.info("intake.second_copy: %s: attempt %d is counted already", case.state.stem, case.given.attempt)
+            known = "the message has ended" if case.through else f"attempt {case.given.attempt} is counted"
+            logger.info("intake.second_copy: %s: %s already; nothing comes of this copy", case.state.stem, known)
         self._give_way([case for case in copies if case.through], insist)
 
     # -- deciding

@@ -18,6 +18,7 @@ from wheel_sched.cli.instants import DURATION, INSTANT
 from wheel_sched.cli.opening import embedded_folder
 from wheel_sched.cli.options import Session, json_option, pass_session
 from wheel_sched.cli.output import Progress, amount, emit, note, say
+from wheel_sched.errors import BrokerUnavailable
 
 _MAKE = "--create makes it"
 
@@ -104,7 +105,10 @@ def publish(
 
 def _ensure_topic(home: Home, topic: str, create: bool) -> None:
     if create:
-        home.broker.create_topic(topic)
+        try:
+            home.broker.create_topic(topic)
+        except BrokerUnavailable as error:
+            raise BrokerUnavailable(f"creating the topic {topic!r}: {error}; no message was published") from error
         return
     known = home.broker.topics()
     if topic not in known:

@@ -82,7 +82,7 @@ def _line(seen: Message, forward: Message, attempt: int, failure: Failure, error
         what = "the handler gives it up" if failure.verdict == "dead" else "the handler asks for a retry"
     reason = f"{what}: {failure.message}" if failure.message else what
     following = (
-        "it goes to the dead letters"
+        "it goes to the dead letters, unless the retry service knows it for a second copy"
         if failure.verdict == "dead"
         else "the retry service decides when it is tried again"
     )

@@ -112,6 +112,35 @@ def test_nothing_is_acknowledged_while_no_replica_confirms(pair: Pair, name: str
             on_new_connections(pair)
 
 
+def test_a_doubt_about_opening_says_that_no_message_was_sent(pair: Pair, name: str) -> None:
+    """Not that there is a token or id to repeat it with: what is in doubt is an entry of our own, or a topic's."""
+    with connect(pair.primary.url, namespace=name, durability="replicated", create_topics=True) as home:
+        pair.link.blackhole()
+        with pytest.raises(StoreUnavailable, match=r"not opened, and no message.*only 0 of 1.*open it again") as raised:
+            open_store(pair.primary.url, namespace=name, durability="replicated")
+        with pytest.raises(
+            StoreUnavailable, match=r"not opened, and no message.*only 0 of 1.*open it again"
+        ) as awaited:
+            asyncio.run(open_async_store(pair.primary.url, namespace=name, durability="replicated"))
+        with pytest.raises(BrokerUnavailable, match=r"list of topics.*only 0 of 1.*no message was sent") as published:
+            home.publish(name, b"")
+        for error in (raised, awaited, published):
+            assert not getattr(error.value, "in_doubt", False)
+            assert "token" not in str(error.value)
+            assert "may be sent" not in str(error.value)
+        assert redis.Redis.from_url(pair.primary.url).xlen(name) == 0
+
+
+def test_a_doubt_about_a_batch_of_messages_names_no_token(pair: Pair, name: str) -> None:
+    """A batch has none: sent again it may be there twice."""
+    with connect(pair.primary.url, namespace=name, durability="replicated") as home:
+        home.broker.create_topic(name)
+        pair.link.blackhole()
+        (failure,) = home.broker.publish([Message(name, b"")])
+        assert failure is not None
+        assert "a repeat may be a second record" in failure.reason
+
+
 def test_what_was_acknowledged_is_on_the_replica(pair: Pair, name: str) -> None:
     """Read there at once after each acknowledgement, without waiting."""
     with (
@@ -191,7 +220,7 @@ def test_every_acknowledged_write_goes_through_the_confirmation(
         home.store.schedule([Item("a", 0, b""), Item("b", None, b""), Item("c", 0, b"")])
         claim = home.store.claim(1)
         (delivery,) = consumer.poll(1, 1_000)
-        monkeypatch.setattr(Durability, "doubt", lambda *_: InDoubt("doubted"))
+        monkeypatch.setattr(Durability, "doubt", lambda *_, **__: InDoubt("doubted"))
         store = home.store
         writes: dict[str, Callable[[], object]] = {
             "publish": lambda: home.publish("orders", b"2"),
@@ -237,6 +266,86 @@ def test_a_server_that_stops_syncing_is_noticed_at_the_next_write(syncing: Tempo
         home.publish(name, b"3")
 
 
+@contextlib.contextmanager
+def first_file_under_way(admin: redis.Redis) -> Iterator[None]:
+    """The state after `CONFIG SET appendonly yes`, or of a replica after a full resynchronisation, for long."""
+    admin.config_set("appendonly", "no")
+    admin.config_set("rdb-key-save-delay", 1_000_000)
+    admin.config_set("appendonly", "yes")
+    try:
+        yield
+    finally:
+        admin.config_set("appendonly", "no")  # which ends the child
+        admin.config_set("rdb-key-save-delay", 0)
+        admin.config_set("appendonly", "yes")
+        rewritten(admin)
+
+
+def rewritten(admin: redis.Redis) -> None:
+    deadline_s = time.monotonic() + 10
+    while any(admin.info("persistence")[f"aof_rewrite_{state}"] for state in ("in_progress", "scheduled")):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)  # a child of the server writes it
+
+
+def test_nothing_is_acknowledged_while_the_first_append_only_file_is_made(
+    syncing: TemporaryServer, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The settings say `always`, and a crash would lose it. Also on a server that has had such a file before."""
+
+    async def later() -> None:
+        store = await open_async_store(syncing.url, namespace=name, durability="fsync")
+        with first_file_under_way(admin), pytest.raises(InDoubt, match="first append-only file"):
+            await store.schedule([Item("asyncio", None, b"")])
+        await store.close()
+
+    with (
+        connect(syncing.url, namespace=name, durability="fsync", create_topics=True) as home,
+        redis.Redis.from_url(syncing.url) as admin,
+    ):
+        home.publish(name, b"1")
+        admin.bgrewriteaof()
+        rewritten(admin)
+        monkeypatch.setattr(durability, "CONFIRM_MS", 60)
+        with first_file_under_way(admin):
+            assert admin.info("persistence")["aof_base_size"] > 0
+            with pytest.raises(InDoubt, match="first append-only file"):
+                home.publish(name, b"2", delay=60, id="later")
+            with pytest.raises(BrokerUnavailable, match="first append-only file"):
+                home.publish(name, b"2", id="now")
+            admin.client_kill_filter(_type="normal", skipme=True)
+            with pytest.raises(InDoubt, match="first append-only file"):  # answered from memory: nothing is written
+                home.store.schedule([Item("later", None, b"")])
+            admin.client_kill_filter(_type="normal", skipme=True)
+            with pytest.raises(BrokerUnavailable, match="first append-only file"):
+                home.publish(name, b"2", id="now")
+        home.publish(name, b"2", delay=60, id="later")
+        home.publish(name, b"2", id="now")
+        assert home.broker.topics()[name] == 2
+        asyncio.run(later())
+
+
+def test_an_ordinary_rewrite_of_the_file_leaves_nothing_in_doubt(
+    syncing: TemporaryServer, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old file is kept until the new one is there."""
+    with (
+        connect(syncing.url, namespace=name, durability="fsync", create_topics=True) as home,
+        redis.Redis.from_url(syncing.url) as admin,
+    ):
+        monkeypatch.setattr(durability, "CONFIRM_MS", 2_000)
+        home.publish(name, b"1")
+        admin.config_set("rdb-key-save-delay", 10_000)
+        try:
+            admin.bgrewriteaof()
+            home.publish(name, b"2", delay=60)
+            home.publish(name, b"2")
+            assert admin.info("persistence")["aof_rewrite_in_progress"]
+        finally:
+            admin.config_set("rdb-key-save-delay", 0)
+            rewritten(admin)
+
+
 def test_the_asyncio_face_confirms_as_the_other_does(
     syncing: TemporaryServer, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -245,7 +354,7 @@ def test_the_asyncio_face_confirms_as_the_other_does(
     async def scenario() -> None:
         store = await open_async_store(syncing.url, namespace=name, durability="fsync")
         assert (await store.schedule([Item("a", None, b"")])).accepted == 1
-        monkeypatch.setattr(Durability, "doubt", lambda *_: InDoubt("doubted"))
+        monkeypatch.setattr(Durability, "doubt", lambda *_, **__: InDoubt("doubted"))
         with pytest.raises(InDoubt):
             await store.schedule([Item("b", None, b"")])
         await store.close()
@@ -328,6 +437,6 @@ def test_a_broker_that_keeps_less_than_the_store_is_refused(syncing: TemporarySe
     from retry_topic.brokers.redis_streams import RedisStreamsBroker
 
     with open_store(syncing.url, namespace=name, durability="fsync") as store:
-        with pytest.raises(ConfigError, match="durability 'fsync'"):
+        with pytest.raises(ConfigError, match="durability='fsync'"):
             Home(store, RedisStreamsBroker(syncing.url))
         Home(store, RedisStreamsBroker(syncing.url, durability="fsync")).broker.close()

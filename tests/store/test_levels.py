@@ -36,6 +36,9 @@ NOT_WAITED_FOR = {
     "CountParked": "a question",
 }
 EACH_SECOND = SAFE | {"appendfsync": "everysec"}
+NO_WAITAOF = redis.ResponseError("unknown command 'WAITAOF', with args beginning with: '1' '0'")  # Redis 7.0
+AT_REST = b"aof_enabled:1\r\naof_rewrite_in_progress:0\r\naof_rewrite_scheduled:0\r\n"
+REWRITING = AT_REST.replace(b"in_progress:0", b"in_progress:1")
 
 
 @pytest.mark.parametrize(
@@ -48,6 +51,7 @@ EACH_SECOND = SAFE | {"appendfsync": "everysec"}
         (Durability("fsync"), {}, {}, "appendfsync unknown"),
         (Durability("fsync"), {}, redis.ResponseError("NOPERM"), r"NOPERM.* \+config\|get"),
         (Durability("fsync"), {"aof_rewrite_in_progress": 1, "aof_base_size": 0}, SAFE, "first append-only file"),
+        (Durability("fsync"), {"aof_rewrite_scheduled": 1, "aof_base_size": 0}, SAFE, "first append-only file"),
         (Durability("fsync"), {"aof_rewrite_in_progress": 1, "aof_base_size": 9}, SAFE, None),
         (Durability("replicated"), {"connected_slaves": 1}, {}, None),
         (Durability("replicated"), {"connected_slaves": 0}, {}, "needs connected replicas: 1, this server has 0"),
@@ -80,12 +84,40 @@ def test_a_server_that_is_making_its_first_file_may_be_asked_again() -> None:
     [
         (
             Durability("fsync"),
-            [[b"appendonly", b"yes", b"appendfsync", b"always", b"no-appendfsync-on-rewrite", b"no"]],
+            [
+                None,
+                [1, 0],
+                [b"appendonly", b"yes", b"appendfsync", b"always", b"no-appendfsync-on-rewrite", b"no"],
+                AT_REST,
+            ],
             None,
         ),
-        (Durability("fsync"), [SAFE], None),
-        (Durability("fsync"), [EACH_SECOND], "before it has synced .appendfsync everysec"),
-        (Durability("fsync"), [redis.ResponseError("NOPERM no config")], "could not be confirmed .NOPERM"),
+        (Durability("fsync"), [None, [1, 0], SAFE, AT_REST.decode()], None),
+        (Durability("fsync"), [None, [1, 0], EACH_SECOND, AT_REST], "before it has synced .appendfsync everysec"),
+        (Durability("fsync"), [None, [1, 0], redis.ResponseError("NOPERM no config"), AT_REST], "confirmed .NOPERM"),
+        (
+            Durability("fsync"),
+            [None, redis.ResponseError("cannot be used on replicas"), SAFE, AT_REST],
+            "confirmed .cannot be",
+        ),
+        (Durability("fsync"), [None, redis.ResponseError("NOPERM waitaof"), SAFE, AT_REST], None),
+        (
+            Durability("fsync"),
+            [None, redis.ResponseError("appendonly is disabled"), SAFE | {"appendonly": "no"}, AT_REST],
+            "before it has synced .appendonly no.: redis-cli CONFIG SET appendonly yes",
+        ),
+        (Durability("fsync"), [None, [1, 0], SAFE, REWRITING], None),  # an ordinary rewrite: the file before it is kept
+        (Durability("fsync"), [None, [0, 0], SAFE, REWRITING], "first append-only file"),
+        (Durability("fsync"), [None, [0, 0], SAFE, AT_REST], "first append-only file"),
+        (Durability("fsync"), [None, NO_WAITAOF, SAFE, AT_REST], None),
+        (Durability("fsync"), [None, NO_WAITAOF, SAFE, REWRITING], "first append-only file"),
+        (
+            Durability("fsync"),
+            [None, NO_WAITAOF, SAFE, AT_REST.replace(b"scheduled:0", b"scheduled:1")],
+            "first append-only",
+        ),
+        (Durability("fsync"), [redis.ResponseError("OOM"), [1, 0], SAFE, AT_REST], "confirmed .OOM"),
+        (Durability("fsync"), [redis.ResponseError("NOPERM eval"), [1, 0], SAFE, AT_REST], "confirmed .NOPERM eval"),
         (Durability("replicated", 2), [None, 2], None),
         (Durability("replicated", 2), [None, 1], "only 1 of 2"),
         (Durability("replicated"), [redis.ResponseError("NOSCRIPT"), 1], "could not be confirmed"),

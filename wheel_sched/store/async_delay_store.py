@@ -28,6 +28,7 @@ from wheel_sched.store.items import (
     Tries,
     Window,
 )
+from wheel_sched.store.levels import opening
 from wheel_sched.store.operations import Alteration, Call, ClaimDue, Logged, Plan, PushDue, ReportJump, new_token
 from wheel_sched.store.plans import Plans
 
@@ -81,7 +82,8 @@ class AsyncDelayStore:
 
     async def open(self) -> AsyncDelayStore:
         await self.backend.check_server()
-        await self._run(self.plans.open("server" if self._test_clock is None else "test"))
+        with opening():
+            await self._run(self.plans.open("server" if self._test_clock is None else "test"))
         return self
 
     async def schedule(

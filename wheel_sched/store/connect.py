@@ -14,6 +14,7 @@ from wheel_sched.errors import ConfigError
 from wheel_sched.redacting import redacted
 from wheel_sched.store.async_delay_store import AsyncDelayStore
 from wheel_sched.store.delay_store import Backend, DelayStore
+from wheel_sched.store.levels import check_level
 
 _SCHEMES = ("redis://", "rediss://", "unix://")
 
@@ -35,7 +36,8 @@ def open_store(
         target: a URL as above, or a redis-py client (standalone, Sentinel-made or Cluster). Defaults to "memory:".
         namespace: prefix of all keys. Defaults to "wheel".
         shards: fixed at creation. Defaults to 1.
-        durability: "memory", "everysec", "fsync" or "replicated", see docs/guarantees.md. Defaults to "everysec".
+        durability: "memory", "everysec", "fsync" or "replicated", see docs/guarantees.md; a store in
+            memory keeps nothing, so it refuses the last two. Defaults to "everysec".
         replicas: how many replicas confirm under "replicated". Defaults to 1.
         test_clock: now in ms, for a namespace that runs on test time. Defaults to None: server time.
         variant: see `wheel_sched.store.redis.library`. Defaults to "".
@@ -46,6 +48,7 @@ def open_store(
         StoreError: the server is away, too old, or the namespace was created differently.
     """
     _check(namespace, shards)
+    check_level(durability, replicas, server=target != "memory:")
     store = DelayStore(
         _backend(target, namespace, shards, durability, replicas, test_clock, variant, repeat_timeouts),
         shards=shards,

@@ -31,6 +31,7 @@ from wheel_sched.store.items import (
     Tries,
     Window,
 )
+from wheel_sched.store.levels import opening
 from wheel_sched.store.operations import Alteration, Call, ClaimDue, Logged, PushDue, ReportJump, new_token
 from wheel_sched.store.plans import Plans
 
@@ -163,7 +164,8 @@ class DelayStore:
             StoreError: the server is away, too old or cannot keep the durability level, or the namespace is another.
         """
         self.backend.check_server()
-        self._run(self.plans.open("server" if self._test_clock is None else "test"))
+        with opening():
+            self._run(self.plans.open("server" if self._test_clock is None else "test"))
         return self
 
     def schedule(

@@ -150,7 +150,8 @@ class Connections:
             replies = found[: len(commands)]
             if len(replies) == 1 and isinstance(replies[0], MovedError):
                 raise replies[0]
-            doubt = self._durability.doubt(found[len(commands) :]) if confirmation else None
+            then = "repeat it" if repeat else "a repeat may be a second record"
+            doubt = self._durability.doubt(found[len(commands) :], then) if confirmation else None
             if doubt is not None:
                 replies = [one if one is None or isinstance(one, Exception) else InDoubt(str(doubt)) for one in replies]
             return replies

@@ -17,7 +17,7 @@ from retry_topic.brokers.protocol import InDoubt
 from retry_topic.brokers.redis_streams import faults, scripts
 from retry_topic.brokers.redis_streams.connections import tag_of
 from retry_topic.brokers.redis_streams.packing import REGISTRY, Parcel, in_parts, pack, pack_fields, unknown_topic
-from wheel_sched.errors import BrokerError
+from wheel_sched.errors import BrokerError, BrokerUnavailable
 from wheel_sched.store.redis.durability import OURS
 
 if TYPE_CHECKING:
@@ -43,10 +43,17 @@ class Publisher:
         return self.prefix + topic
 
     def register(self, topics: Iterable[str]) -> None:
-        """Add topics to the registry, once each."""
+        """Add topics to the registry, once each.
+
+        Raises:
+            BrokerError: that failed, or is in doubt; a message comes later.
+        """
         fresh = set(topics) - self._registered
         if fresh:
-            self._connections.written(self.registry, "SADD", self.registry, *fresh)
+            try:
+                self._connections.written(self.registry, "SADD", self.registry, *fresh)
+            except InDoubt as error:
+                raise BrokerUnavailable(f"the list of topics is in doubt: {error}; no message was sent") from error
             self._registered |= fresh
 
     def forget(self, topic: str) -> None:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import time
+from itertools import product
 from pathlib import Path
 
+import fakeredis
 import pytest
 
 from retry_topic import connect
 from retry_topic.brokers.memory import MemoryBroker
 from retry_topic.brokers.redis_streams import RedisStreamsBroker
-from wheel_sched.errors import ConfigError, StoreUnavailable
+from retry_topic.home import Home
+from wheel_sched.errors import BrokerUnavailable, ConfigError, StoreUnavailable
 from wheel_sched.store import DelayStore
+from wheel_sched.store.redis.backend import RedisBackend
+from wheel_sched.store.redis.conversation import Dialect
+from wheel_sched.testing.faulty_proxy import FaultyProxy
 from wheel_sched.testing.servers import temporary_server
 
 
@@ -19,6 +26,21 @@ def test_memory_is_the_default() -> None:
     with connect() as home:
         assert isinstance(home.broker, MemoryBroker)
         assert repr(home).startswith("<Home <DelayStore MemoryBackend")
+
+
+@pytest.mark.parametrize(
+    ("durability", "replicas", "problem"),
+    [
+        ("fsync", 1, "'fsync' needs a server.*embedded:FOLDER.*nothing was opened"),
+        ("replicated", 1, "'replicated' needs a server"),
+        ("nonsense", 1, "one of memory, everysec, fsync, replicated, got: 'nonsense'"),
+        ("everysec", -3, "replicas to be a whole number from 1 up, got: -3"),
+    ],
+)
+def test_a_store_in_memory_does_not_take_a_level_it_cannot_keep(durability: str, replicas: int, problem: str) -> None:
+    """Nor one that there is not: it would promise what a restart takes away."""
+    with pytest.raises(ConfigError, match=problem):
+        connect("memory:", durability=durability, replicas=replicas)
 
 
 def test_an_address_nobody_understands_is_told() -> None:
@@ -40,6 +62,30 @@ def test_a_wrong_broker_setting_closes_the_store_again(monkeypatch: pytest.Monke
     assert len(closed) == 1
 
 
+LEVELS = [("memory", 1), ("everysec", 1), ("fsync", 1), ("replicated", 1), ("replicated", 2)]
+KEEPS = {  # by what a store waits for: the topics that wait for no less
+    ("memory", 1): LEVELS,
+    ("everysec", 1): LEVELS[1:],
+    ("fsync", 1): [("fsync", 1)],
+    ("replicated", 1): [("replicated", 1), ("replicated", 2)],
+    ("replicated", 2): [("replicated", 2)],
+}
+
+
+@pytest.mark.parametrize(("asked", "kept"), list(product(LEVELS, LEVELS)))
+def test_topics_keep_no_less_than_their_store(asked: tuple[str, int], kept: tuple[str, int]) -> None:
+    """A disk is no replica and a replica no disk: neither of the two levels includes the other."""
+    client = fakeredis.FakeRedis()
+    store = DelayStore(RedisBackend(client, Dialect("n", *asked)))
+    broker = RedisStreamsBroker(client, durability=kept[0], replicas=kept[1])
+    if kept in KEEPS[asked]:
+        assert Home(store, broker).broker is broker
+        return
+    with pytest.raises(ConfigError, match="nothing was opened") as raised:
+        Home(store, broker)
+    assert f"durability={asked[0]!r}" in str(raised.value)
+
+
 @pytest.mark.real
 def test_one_server_holds_both(redis_url: str) -> None:
     """Store and topics on one server share a script; closing twice is harmless."""
@@ -48,6 +94,23 @@ def test_one_server_holds_both(redis_url: str) -> None:
     assert home.hand_over == "one script"
     home.close()
     home.close()
+
+
+@pytest.mark.real
+def test_a_server_that_hangs_holds_a_publish_for_a_few_timeouts_of_the_address(redis_url: str) -> None:
+    """At once for two (it is repeated once), later for three: a hung server costs what `socket_timeout` says."""
+    with (
+        FaultyProxy(redis_url) as proxy,
+        connect(f"{proxy.url}{'&' if '?' in proxy.url else '?'}socket_timeout=0.1", create_topics=True) as home,
+    ):
+        home.publish("orders", b"1")
+        proxy.blackhole()
+        for delay, least_s in ((None, 0.2), (60, 0.3)):
+            began_s = time.monotonic()
+            with pytest.raises((BrokerUnavailable, StoreUnavailable), match="no answer from the server"):
+                home.publish("orders", b"2", delay=delay)
+            assert least_s <= time.monotonic() - began_s < least_s + 1.5
+        proxy.heal()
 
 
 @pytest.mark.real

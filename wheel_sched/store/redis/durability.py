@@ -3,29 +3,38 @@
 `confirmation` is sent behind the writes, on their own connection, and `doubt` reads its replies:
 
 - `fsync`: CONFIG GET. With `appendfsync always` a server syncs before it replies, so the reply is the confirmation;
-  asking in the same round trip notices a failover to a server with other settings. WAITAOF is not used: Valkey 9.1
-  answers it before a sync that comes each second.
-- `replicated`: a write, then WAIT. WAIT speaks for the last write of its own connection, and a repeat that is answered
-  from memory writes nothing.
+  asking in the same round trip notices a failover to a server with other settings. But while a server makes its first
+  append-only file (after `CONFIG SET appendonly yes`, or as a replica after a full resynchronisation) a crash loses
+  what it writes. WAITAOF tells that from an ordinary rewrite. Where there is none (Redis 7.0, a user who may not) INFO
+  has to do, and any rewrite is a doubt. WAITAOF alone would not do: Valkey 9.1 answers it before a sync that comes
+  each second.
+- `replicated`: WAIT.
+
+WAIT and WAITAOF speak for the last write of their own connection, and a repeat that is answered from memory writes
+nothing: so a write of our own goes before them.
 
 The delay store and the topics on Redis Streams both send it.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from wheel_sched.errors import ConfigError, InDoubt, StoreError, StoreUnavailable
+from wheel_sched.errors import InDoubt, StoreError, StoreUnavailable
+from wheel_sched.store.levels import LEVELS, REPEAT, check_level
 
-LEVELS = ("memory", "everysec", "fsync", "replicated")
-CONFIRM_MS = 5_000  # how long WAIT may take before a write is in doubt
+CONFIRM_MS = 5_000  # how long WAIT and WAITAOF may take before a write is in doubt
 SYNCED = {"appendonly": "yes", "appendfsync": "always", "no-appendfsync-on-rewrite": "no"}
 OURS = "wheel-sched:"  # what keys of ours beside topics have in their names, and topics have not
 CONFIRMED = f"{OURS}confirmed".encode()
 _TOUCH = "#!lua flags=allow-oom\nredis.call('SET', KEYS[1], '', 'PX', 60000)"  # also a full server can be drained
 _SET = "redis-cli CONFIG SET {0}, and the same in its configuration file"
+_INFO = (b"INFO", b"persistence")  # in bytes redis-py knows no parser for it, which would take longer than the server
+_REWRITING = re.compile(r"^aof_rewrite_(?:in_progress|scheduled):1", re.M)
+_NO_WAITAOF = re.compile(r"unknown command|NOPERM|no permissions", re.I)
 
 Command = tuple[bytes | str | int, ...]
 
@@ -38,15 +47,23 @@ class Durability:
     replicas: int = 1
 
     def __post_init__(self) -> None:
-        if self.level not in LEVELS:
-            raise ConfigError(f"expected durability to be one of {', '.join(LEVELS)}, got: {self.level!r}")
-        if type(self.replicas) is not int or self.replicas < 1:
-            raise ConfigError(f"expected replicas to be a whole number from 1 up, got: {self.replicas!r}")
+        check_level(self.level, self.replicas)
 
     @property
     def confirms(self) -> bool:
         """Whether a write waits for more than its own reply."""
         return self.level in ("fsync", "replicated")
+
+    def keeps(self, asked: Durability) -> bool:
+        """Whether a write that waits for this has what `asked` waits for: a disk is no replica, a replica no disk."""
+        if asked.confirms:
+            enough = self.replicas >= asked.replicas or asked.level != "replicated"
+            return self.level == asked.level and enough
+        return LEVELS.index(self.level) >= LEVELS.index(asked.level)
+
+    def __str__(self) -> str:
+        replicas = f", replicas={self.replicas}" if self.level == "replicated" else ""
+        return f"durability={self.level!r}{replicas}"
 
     def confirmation(self, key: bytes | str) -> tuple[Command, ...]:
         """What to send behind writes.
@@ -55,32 +72,43 @@ class Durability:
             key: a name of ours in the slot of what was written; it is overwritten and goes away by itself.
         """
         if self.level == "fsync":
-            return (("CONFIG", "GET", *SYNCED),)
+            return ("EVAL", _TOUCH, 1, key), ("WAITAOF", 1, 0, CONFIRM_MS), ("CONFIG", "GET", *SYNCED), _INFO
         if self.level == "replicated":
             return ("EVAL", _TOUCH, 1, key), ("WAIT", self.replicas, CONFIRM_MS)
         return ()
 
-    def doubt(self, replies: Sequence[Any]) -> InDoubt | None:
-        """What the replies to `confirmation` leave open."""
-        for reply in replies:
-            if isinstance(reply, Exception):
-                return InDoubt(
-                    f"written, but durability {self.level!r} could not be confirmed ({reply}): repeat under the same "
-                    "token or id"
-                )
-        if self.level == "fsync":
-            wrong = _unsynced(_pairs(replies[0]))
-            if wrong:
-                return InDoubt(
-                    f"written, but this server answers before it has synced ({wrong}): "
-                    f"{_mend(wrong)}; then repeat under the same token or id"
-                )
-        if self.level == "replicated" and int(replies[-1]) < self.replicas:
-            return InDoubt(
-                f"written, but only {replies[-1]} of {self.replicas} replicas confirmed within 5 s: repeat under the "
-                "same token or id"
-            )
-        return None
+    def doubt(self, replies: Sequence[Any], then: str = REPEAT) -> InDoubt | None:
+        """What the replies to `confirmation` leave open.
+
+        Args:
+            replies: of the server, or the errors instead.
+            then: what to do about it, in words. Defaults to a call's that has a token or an id.
+        """
+        problem = self._problem(replies)
+        return None if problem is None else InDoubt(f"written, but {problem}{then}")
+
+    def _problem(self, replies: Sequence[Any]) -> str | None:
+        if self.level == "replicated":
+            few = f"only {replies[-1]} of {self.replicas} replicas confirmed within 5 s: "
+            return self._unconfirmed(replies) or (few if int(replies[-1]) < self.replicas else None)
+        touched, synced, settings, persistence = replies
+        wrong = "" if isinstance(settings, Exception) else _unsynced(_pairs(settings))
+        if wrong:
+            return f"this server answers before it has synced ({wrong}): {_mend(wrong)}; then "
+        without = isinstance(synced, Exception) and _NO_WAITAOF.search(str(synced)) is not None
+        failed = self._unconfirmed([touched, settings, persistence, *(() if without else (synced,))])
+        if failed:
+            return failed
+        if not (_REWRITING.search(_text(persistence)) if without else int(synced[0]) < 1):
+            return None
+        return (
+            "this server is still making its first append-only file, and a crash before it is there loses the write: "
+            "wait until `redis-cli INFO persistence` says aof_rewrite_in_progress:0; then "
+        )
+
+    def _unconfirmed(self, replies: Sequence[Any]) -> str | None:
+        error = next((reply for reply in replies if isinstance(reply, Exception)), None)
+        return None if error is None else f"durability {self.level!r} could not be confirmed ({error}): "
 
     def refusal(self, info: Mapping[str, Any], settings: Any) -> StoreError | None:
         """Why a server cannot keep the level.
@@ -102,7 +130,8 @@ class Durability:
                     f"durability 'fsync' needs a server that syncs before it replies; this one has {wrong}: "
                     f"{_mend(wrong)}, or ask for another level; nothing was changed"
                 )
-            if int(info.get("aof_rewrite_in_progress", 0) or 0) and not int(info.get("aof_base_size", 0) or 0):
+            rewriting = any(int(info.get(f"aof_rewrite_{state}", 0) or 0) for state in ("in_progress", "scheduled"))
+            if rewriting and not int(info.get("aof_base_size", 0) or 0):
                 return StoreUnavailable(
                     "durability 'fsync': the server is still making its first append-only file: try again when INFO "
                     "says aof_rewrite_in_progress:0; nothing was changed"
@@ -135,8 +164,12 @@ def _mend(wrong: str) -> str:
 def _pairs(reply: Any) -> dict[str, str]:
     """CONFIG GET's reply, as a mapping or as a flat list, of texts or of bytes."""
     flat = [part for pair in reply.items() for part in pair] if isinstance(reply, Mapping) else list(reply or ())
-    texts = [part.decode() if isinstance(part, bytes) else str(part) for part in flat]
+    texts = [_text(part) for part in flat]
     return dict(zip(texts[::2], texts[1::2], strict=False))
+
+
+def _text(part: Any) -> str:
+    return part.decode() if isinstance(part, bytes) else str(part)
 
 
 def confirmation_key(tag: bytes | str) -> bytes:

@@ -1,0 +1,49 @@
+"""The durability levels by name, and how a doubt is told; what a level waits for is the server's kind's to say."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from wheel_sched.errors import ConfigError, StoreUnavailable
+
+LEVELS = ("memory", "everysec", "fsync", "replicated")
+REPEAT = "repeat under the same token or id"
+
+
+def check_level(level: str, replicas: int, *, server: bool = True) -> None:
+    """Refuse a level that there is not, or that a store without a server cannot keep.
+
+    Raises:
+        ConfigError: with all that is wrong.
+    """
+    problems = []
+    if level not in LEVELS:
+        problems.append(f"expected durability to be one of {', '.join(LEVELS)}, got: {level!r}")
+    elif not server and level in ("fsync", "replicated"):
+        problems.append(
+            f"durability {level!r} needs a server, and a store in memory is gone with its process: give redis://..., "
+            "rediss://..., unix://... or embedded:FOLDER, or leave durability out; nothing was opened"
+        )
+    if type(replicas) is not int or replicas < 1:
+        problems.append(f"expected replicas to be a whole number from 1 up, got: {replicas!r}")
+    if problems:
+        raise ConfigError(problems)
+
+
+@contextlib.contextmanager
+def opening() -> Iterator[None]:
+    """What is in doubt of a namespace's opening is its own entry: no caller's message, so that is no doubt of theirs.
+
+    Raises:
+        StoreUnavailable: instead of a doubt.
+    """
+    try:
+        yield
+    except StoreUnavailable as error:
+        if not error.in_doubt:
+            raise
+        why = str(error).replace(REPEAT, "open it again")
+        raise StoreUnavailable(
+            f"the store was not opened, and no message was stored or sent: its first write is in doubt: {why}"
+        ) from error
