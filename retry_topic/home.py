@@ -160,8 +160,19 @@ class Home:
                 f"do home.broker.create_topic({topic!r}) and, for every topic, connect(..., create_topics=True)"
             )
 
+    def prepare_topic(self, topic: str) -> None:
+        """`check_topic` for what is sent later, from the store: a topic that publishing creates is created now.
+
+        The server's script that sends it would create the stream, but knows no list of topics.
+        """
+        self.check_topic(topic)
+        if topic not in self._topics:
+            self.broker.create_topic(topic)
+            self._topics.add(topic)
+
     def _publish_later(self, message: Message, message_id: str, due_ms: int, now_ms: int, known_ms: int) -> None:
         item = Item(message_id, due_ms, encode_body(published(message, message_id, now_ms)), message.topic)
+        self.prepare_topic(message.topic)
         if known_ms == MADE_KNOWN_MS and due_ms > now_ms + 2 * MADE_KNOWN_MS:
             known_ms = 0  # only an error tells the id: who repeats it soon finds the message waiting
         try:
