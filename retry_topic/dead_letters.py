@@ -207,7 +207,7 @@ class DeadLetters:
         if problems:
             raise ConfigError(problems)
         if target is not None:
-            self._home.check_topic(target)
+            (self._home.check_topic if dry_run else self._home.prepare_topic)(target)
         result = Replayed()
         now_ms = self._home.store.now_ms()
 

@@ -30,7 +30,8 @@ from wheel_sched.redacting import redacted
 from wheel_sched.store import DelayStore, Item, open_store
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-KNOWN_MS = 600_000  # how long an id that was given is known to the topic of a message that went at once
+KNOWN_MS = 600_000  # how long an id that was given is known: to the topic of a message that went at once, to the store
+# of one for later (from its due on)
 MADE_KNOWN_MS = 60_000  # the same of an id made here, for repeats of a call that is still going on
 EXPIRES_HEADER = "expires-at"  # epoch ms; a consumer dead-letters what it gets later than that
 
@@ -111,9 +112,9 @@ class Home:
             at: an aware datetime, instead of `delay`; the past is now.
             expires: seconds, timedelta or aware datetime; consumers dead-letter it when they get it later. Defaults
                 to never.
-            id: so that a call may be repeated: a later message is stored once while it waits; one that goes at once
-                is sent once within ten minutes, but on Kafka each call sends a record, all with this id. Consumers
-                get it as the header `retry-id`. Defaults to a random one.
+            id: so that a call may be repeated: a later message goes once until ten minutes after its due, unless it is
+                cancelled; one that goes at once is sent once within ten minutes, but on Kafka each such call sends a
+                record, all with this id. Consumers get it as the header `retry-id`. Defaults to a random one.
 
         Raises:
             UnknownTopic: the topic does not exist; nothing was sent.
@@ -138,11 +139,12 @@ class Home:
                 raise Rejected("the message would expire before it is due; nothing was sent")
             message = message.to(topic, (*message.headers, (EXPIRES_HEADER, b"%d" % expires_ms)))
         self.check_topic(topic)
-        if due_ms <= now_ms:
-            self._publish_now(message, message_id, MADE_KNOWN_MS if id is None else KNOWN_MS)
+        known_ms = MADE_KNOWN_MS if id is None else KNOWN_MS
+        # what was stored for later under a given id is not sent at once as well
+        if due_ms > now_ms or (id is not None and self.store.known(id, topic)):
+            self._publish_later(message, message_id, due_ms, now_ms, known_ms)
         else:
-            body = encode_body(published(message, message_id, now_ms))
-            self.store.schedule([Item(message_id, due_ms, body, topic)])
+            self._publish_now(message, message_id, known_ms)
         return message_id
 
     def check_topic(self, topic: str) -> None:
@@ -157,6 +159,30 @@ class Home:
                 f"there is no topic {topic!r}: nothing was sent; {hint}a consumer of it creates it, as "
                 f"do home.broker.create_topic({topic!r}) and, for every topic, connect(..., create_topics=True)"
             )
+
+    def prepare_topic(self, topic: str) -> None:
+        """`check_topic` for what is sent later, from the store: a topic that publishing creates is created now.
+
+        The server's script that sends it would create the stream, but knows no list of topics.
+        """
+        self.check_topic(topic)
+        if topic not in self._topics:
+            self.broker.create_topic(topic)
+            self._topics.add(topic)
+
+    def _publish_later(self, message: Message, message_id: str, due_ms: int, now_ms: int, known_ms: int) -> None:
+        item = Item(message_id, due_ms, encode_body(published(message, message_id, now_ms)), message.topic)
+        self.prepare_topic(message.topic)
+        if known_ms == MADE_KNOWN_MS and due_ms > now_ms + 2 * MADE_KNOWN_MS:
+            known_ms = 0  # only an error tells the id: who repeats it soon finds the message waiting
+        try:
+            self.store.schedule([item], known_ms=known_ms)
+        except StoreUnavailable as error:
+            if not error.in_doubt:
+                raise
+            again = f"publish it again with id={message_id!r}, which sends nothing twice "
+            again += f"until {known_ms // 60_000} min after its due" if known_ms else "while it waits"
+            raise type(error)(f"{error}; {again}", in_doubt=True) from error
 
     def _publish_now(self, message: Message, message_id: str, known_ms: int) -> None:
         message = published(message, message_id)

@@ -42,7 +42,7 @@ def _headers(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> 
 @click.option("--delay", "delay_ms", type=DURATION, metavar="DURATION", help="So long from now.")
 @click.option("--at", "at_ms", type=INSTANT, metavar="INSTANT", help="Then: RFC 3339, or +5m.")
 @click.option("--expires", "expires_ms", type=DURATION, metavar="DURATION", help="Dead-letter it when it comes later.")
-@click.option("--id", "message_id", metavar="ID", help="Repeated, it is stored or sent once.")
+@click.option("--id", "message_id", metavar="ID", help="Repeated, it goes once, until 10 min after it is due.")
 @click.option("--create", is_flag=True, help="Create the topic when it is absent.")
 @json_option
 @pass_session

@@ -93,8 +93,9 @@ class AsyncDelayStore:
         token: str | None = None,
         fence: Fence | None = None,
         tries: Sequence[tuple[str, int, int]] = (),
+        known_ms: int = 0,
     ) -> Stored:
-        return await self._run(self.plans.schedule(items, token, fence, tries))
+        return await self._run(self.plans.schedule(items, token, fence, tries, known_ms))
 
     async def accept(
         self,
@@ -106,6 +107,9 @@ class AsyncDelayStore:
         token: str | None = None,
     ) -> Stored:
         return await self._run(self.plans.accept(position, items, graves, tries, token))
+
+    async def known(self, item_id: str, topic: str) -> bool:
+        return await self._run(self.plans.known(item_id, topic))
 
     async def positions(self, sources: Sequence[str]) -> list[int | None]:
         return await self._run(self.plans.positions(sources))

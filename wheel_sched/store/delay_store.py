@@ -175,6 +175,7 @@ class DelayStore:
         token: str | None = None,
         fence: Fence | None = None,
         tries: Sequence[tuple[str, int, int]] = (),
+        known_ms: int = 0,
     ) -> Stored:
         """Store new items; ids that exist anywhere are left alone (DUPLICATE).
 
@@ -183,12 +184,15 @@ class DelayStore:
         With the token "" nothing is kept for repeats, which saves two commands: a repeat then answers DUPLICATE for
         what the first call stored.
 
+        With `known_ms` (not together with a fence or `tries`) each id stays known for its topic until so long after its
+        due: a repeat is DUPLICATE also when it has gone out. A cancelled or deleted id is free again.
+
         With a `fence` also those that its epoch has brought before, even when they have long gone out.
 
         Raises:
             Rejected: one of the items is malformed; none was stored.
         """
-        return self._run(self.plans.schedule(items, token, fence, tries))
+        return self._run(self.plans.schedule(items, token, fence, tries, known_ms))
 
     def accept(
         self,
@@ -232,6 +236,10 @@ class DelayStore:
         plan = self.plans.accept(position, items, graves, tries, token)
         begun = self.begin(next(plan))
         return lambda: self._run(plan, begun.answers())
+
+    def known(self, item_id: str, topic: str) -> bool:
+        """Whether an item of `topic` waits or is in flight under the id, or is known by `known_ms` of `schedule`."""
+        return self._run(self.plans.known(item_id, topic))
 
     def positions(self, sources: Sequence[str]) -> list[int | None]:
         """How far the logs of sources were taken in, None where nothing was."""

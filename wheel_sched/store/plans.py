@@ -48,6 +48,7 @@ from wheel_sched.store.operations import (
     Extend,
     Find,
     Get,
+    Known,
     ListIds,
     Log,
     Logged,
@@ -133,9 +134,12 @@ class Plans:
         token: str | None,
         fence: Fence | None,
         tries: Sequence[tuple[str, int, int]] = (),
+        known_ms: int = 0,
     ) -> Plan[Stored]:
         for item in items:
             item.check()
+        if known_ms and (fence is not None or tries):
+            raise Rejected("expected known_ms, or a fence and tries, got both; nothing was stored")
         for key, _, _ in tries:
             check_id(key)
         if fence is not None:
@@ -143,11 +147,11 @@ class Plans:
         if token is None:
             token = new_token()
         if self.shards == 1 and 0 < len(items) <= MAX_BATCH and len(tries) <= (0 if fence else 2 * MAX_BATCH):
-            return (yield from self.one(0, Schedule(items, f"{token}.0" if token else "", fence, (), tries)))
+            return (yield from self.one(0, Schedule(items, f"{token}.0" if token else "", fence, (), tries, known_ms)))
         calls, members = self._batched(
             items,
             lambda item: item.route or item.id,
-            lambda part, part_token: Schedule(part, part_token, fence),
+            lambda part, part_token: Schedule(part, part_token, fence, (), (), known_ms),
             token,
         )
         outcomes = [Outcome.DUPLICATE] * len(items)
@@ -213,6 +217,13 @@ class Plans:
             for i, answer in zip(indices, answers, strict=True):
                 found[i] = answer
         return found
+
+    def known(self, item_id: str, topic: str) -> Plan[bool]:
+        check_id(item_id)
+        check_name(topic, "topic")
+        call: Call[list[bool]] = Call(shard_of(item_id, self.shards), Known([(item_id, topic)]))
+        replies: list[list[bool]] = yield [call]
+        return replies[0][0]
 
     def close_epoch(self, fence: Fence) -> Plan[None]:
         """Let nothing more in for it, in any shard."""

@@ -142,6 +142,39 @@ def test_a_lost_reply_of_a_message_with_an_id_is_repeated(redis_url: str, redis_
         broker.close()
 
 
+@pytest.mark.parametrize("others", [0, 3])
+@pytest.mark.parametrize("create", [False, True])
+def test_a_topic_made_anew_does_not_know_what_the_one_before_held(
+    redis_url: str, redis_client: redis.Redis, create: bool, others: int
+) -> None:
+    """A repeat is sent: its entry went with the stream, whatever else was published since; and then it is known again."""
+    broker = RedisStreamsBroker(redis_url, create_topics=create)
+    broker.create_topic("t")
+    assert broker.publish_once(Message("t", b"m"), "id", 60_000) is None
+    redis_client.delete("t")
+    failure = None if create else broker.publish_once(Message("t", b"m"), "id", 60_000)
+    assert create or (failure is not None and not failure.transient)
+    broker.create_topic("t")
+    assert broker.publish([Message("t", b"other")] * others) == [None] * others
+    for _ in range(2):
+        assert broker.publish_once(Message("t", b"m"), "id", 60_000) is None
+        assert redis_client.xlen("t") == others + 1
+    broker.close()
+
+
+def test_an_entry_that_was_trimmed_is_known(redis_url: str, redis_client: redis.Redis) -> None:
+    """It was there: a repeat sends nothing, also when the stream holds nothing any more."""
+    broker = RedisStreamsBroker(redis_url)
+    broker.create_topic("t")
+    for value in (b"m", b"other"):
+        assert broker.publish_once(Message("t", value), value.decode(), 60_000) is None
+    for length in (1, 0):
+        redis_client.xtrim("t", maxlen=length, approximate=False)
+        assert broker.publish_once(Message("t", b"m"), "m", 60_000) is None
+        assert redis_client.xlen("t") == length
+    broker.close()
+
+
 def test_what_was_confirmed_before_the_connection_broke_stays_confirmed(redis_url: str) -> None:
     """Of two pipelines the second gets no reply: only its messages are in doubt."""
     with FaultyProxy(redis_url) as proxy:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from retry_topic import RetryPolicy, connect
+from retry_topic import DeadLetters, RetryPolicy, connect
 from retry_topic.brokers.protocol import PublishFailure
 from retry_topic.consumer.failing import failed_message, retry_state
 from retry_topic.headers import read, without_ours
@@ -240,7 +240,12 @@ def test_topics_are_created_on_request_alone(quick_poll: None, redis_url: str) -
         with connect(url, create_topics=True) as home:
             home.publish("new", b"now")
             home.publish("newer", b"later", delay=3_600)
-            assert home.broker.topics()["new"] == 1
+            assert (home.broker.topics()["new"], home.broker.topics()["newer"]) == (1, 0)
+            DeadLetters(home).replay(target="tried", dry_run=True)
+            DeadLetters(home).replay(target="repair")
+            assert set(home.broker.topics()) == {"new", "newer", "repair"}
+    with connect(redis_url) as home:
+        home.publish("newer", b"now")  # it is known to producers that create none
 
 
 @pytest.mark.parametrize(

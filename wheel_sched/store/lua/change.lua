@@ -85,6 +85,7 @@ local function change(id, verb, argument, version, tail)
     moves(s, topic or '', 'dead', nil)
     if refs and (verb == 'x' or tail ~= '') then refs_of(s, refs, id, 'SREM') end
     if verb == 'x' then
+      free_id(s, id, topic or '')
       event(s, 'deleted', topic or '')
       return 'o'
     end
@@ -127,6 +128,7 @@ local function change(id, verb, argument, version, tail)
     redis.call('HDEL', KEYS[BODY], id)
     redis.call('HDEL', KEYS[LAPSED], id)
     if refs then cancelled(s, id, rec) end
+    free_id(s, id, topic)
     moves(s, topic, state, nil)
     event(s, 'cancelled', topic)
     return 'o'

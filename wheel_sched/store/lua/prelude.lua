@@ -18,7 +18,8 @@
 -- and, with the same hash tag: op:<token> (the first answer of a call, for repeats), ref:<ref> (SET of ids),
 -- held:<reason code>:<topic> (ZSET id -> due), fences (HASH writer -> last closed epoch), seen:<epoch>:<writer> (SET
 -- of the ids that a writer has brought in an epoch that is not closed yet), in (HASH source -> next position) and log
--- (STREAM of {e: entry}, bounded); ordering keys: see gate.lua; release rates and circuits: see flow.lua.
+-- (STREAM of {e: entry}, bounded), known:<length of id>:<id>:<topic> (ms until when a given id is known for its topic,
+-- also when its item has gone out); ordering keys: see gate.lua; release rates and circuits: see flow.lua.
 -- ARGV[1] -> [<now (ms)>]@<shards>: now only in a test-clock namespace; the caller's number of shards, 0 = any
 -- ARGV[2] -> token of the call, "" = not repeatable
 --
@@ -143,6 +144,15 @@ local function unref(s, id, rec)
   local _, refs = parse(rec)
   if refs then refs_of(s, refs, id, 'SREM') end
 end
+
+-- An id that was given is known for its topic, so that a repeat stores nothing; see schedule.lua and known.lua. One that
+-- is cancelled or deleted may be used again.
+local function known_key(s, id, topic) return s.base .. 'known:' .. #id .. ':' .. id .. ':' .. topic end
+local function is_known(s, id, topic)
+  local until_ms = redis.call('GET', known_key(s, id, topic))
+  return until_ms and tonumber(until_ms) > s.now
+end
+local function free_id(s, id, topic) redis.call('DEL', known_key(s, id, topic)) end
 
 local function reason_code(reason) return string.match(reason, '^[%w_%-]+') or 'other' end
 
@@ -368,6 +378,7 @@ local function recover(s, limit, cap)
       if rec then cancelled(s, id, rec) end
       redis.call('HDEL', s.K[BODY], id)
       redis.call('HDEL', s.K[LAPSED], id)
+      free_id(s, id, topic)
       moves(s, topic, 'fly', nil)
       event(s, 'cancelled', topic)
     elseif due then

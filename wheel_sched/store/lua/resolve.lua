@@ -27,6 +27,7 @@ for i = 1, #claims, 2 do
       end
       redis.call('HDEL', KEYS[BODY], id)
       redis.call('HDEL', KEYS[LAPSED], id)
+      if not out then free_id(s, id, topic) end
       moves(s, topic, 'fly', nil)
       event(s, out and 'completed' or 'cancelled', topic)
       completed = completed + 1

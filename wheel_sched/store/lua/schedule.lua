@@ -4,6 +4,8 @@
 --            or @<expected>:<next>:<n>:<m>:<source>: the call is a slice of that source's log and moves its position; where the
 --            position is another than expected ("" = none yet) nothing is stored: WSPOSITION <position>. Nor where an id
 --            is there already, or twice in the slice: WSTAKEN <id>
+--            or ~<ms>: the ids are given ones: each is known for its topic until so long after its due, also when it has gone
+--            out, and one that is known is a duplicate
 --            or +<n>: n attempt records are raised in the same step, whatever they know
 -- ARGV[4..] -> triples: id, due (ms, "" = parked, !<reason> = dead at once), tail of the record (all behind its version)
 --            then n triples: key of an attempt record, attempts and expiry (ms) that it is raised to;
@@ -13,6 +15,7 @@
 -- Most calls bring one item, and most of their time goes into the commands themselves: there are to be few.
 local expected, next_position, raises, compares, source = string.match(ARGV[3], '^@(%d*):(%d+):(%d+):(%d+):(.+)$')
 local noted = not source and string.match(ARGV[3], '^%+(%d+)$')
+local known_ms = not source and string.match(ARGV[3], '^~(%d+)$')
 raises, compares = tonumber(raises or noted or '0'), tonumber(compares or '0')
 local n = (#ARGV - 3 - 2 * compares) / 3 - raises
 -- mostly the topic of all: its counters are read and written with the rest
@@ -98,6 +101,8 @@ elseif noted then
     raised[2 * i - 1] = tries_score(tries, tonumber(ARGV[at + 3]), expiry_before)
     raised[2 * i] = ARGV[at + 1]
   end
+elseif known_ms then
+  for i = 1, n do brought[i] = is_known(s, ids[i], head_of(ARGV[3 * i + 3])) and 1 end
 elseif ARGV[3] ~= '' then
   local epoch, writer = string.match(ARGV[3], '^(%d+):(.+)$')
   if not epoch then return {err = 'WSBATCH a fence must be <epoch>:<writer>'} end
@@ -143,6 +148,10 @@ for i = 1, n do
       if codes[i] == 'h' then moves(s, topic, 'due', 'held') end
     end
     if refs then refs_of(s, refs, id, 'SADD') end
+    if known_ms then
+      local wait = math.max((tonumber(due) or 0) - s.now, 0) + tonumber(known_ms)
+      redis.call('SET', known_key(s, id, topic), ms(s.now + wait), 'PX', ms(wait))
+    end
   end
 end
 for name, count in pairs(tally_of(topics)) do

@@ -62,6 +62,7 @@ if #ids > 0 then
           done[#done + 1] = topic
         else
           if refs == 'r' then cancelled(s, id, rec) end
+          free_id(s, id, topic)
           moves(s, topic, 'fly', nil)
           event(s, 'cancelled', topic)
         end

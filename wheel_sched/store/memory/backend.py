@@ -31,6 +31,7 @@ READS: Mapping[str, Callable[[MemoryShard, Any], Any]] = MappingProxyType(
         "tries": reads.list_tries,
         "positions": owning.positions,
         "logged": reads.logged,
+        "known": reads.known,
     }
 )
 WRITES: Mapping[str, Callable[[MemoryShard, Any], Any]] = MappingProxyType(

@@ -6,8 +6,8 @@ from itertools import islice
 
 from wheel_sched.store.freezing import ListTries, Tried
 from wheel_sched.store.items import MAX_BATCH, Counts, Found, Window
-from wheel_sched.store.memory.shard import MemoryShard, Stored
-from wheel_sched.store.operations import Count, Find, Get, IdPage, ListIds, Logged, Look, ReadLog, Scan, Scanned
+from wheel_sched.store.memory.shard import MemoryShard, Stored, plain
+from wheel_sched.store.operations import Count, Find, Get, IdPage, Known, ListIds, Logged, Look, ReadLog, Scan, Scanned
 from wheel_sched.store.record import Record, decode_text, encode_text
 
 
@@ -127,3 +127,13 @@ def logged(shard: MemoryShard, call: ReadLog) -> Logged:
         islice(((number, entry) for number, entry in shard.log if number > after), min(call.limit, 2 * MAX_BATCH))
     )
     return Logged(str(page[-1][0]) if page else "", [entry for _, entry in page])
+
+
+def known(shard: MemoryShard, call: Known) -> list[bool]:
+    answers = []
+    for item_id, name in call.pairs:
+        key, topic = encode_text(item_id), plain(name)
+        item = shard.items.get(key)
+        waits = item is not None and item.state != "dead" and item.topic == topic
+        answers.append(waits or shard.is_known(key, topic))
+    return answers

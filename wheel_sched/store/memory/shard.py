@@ -24,7 +24,7 @@ from wheel_sched.store.record import decode_text, encode_text
 CLAMP_MS = 5_000  # a backward step up to this is taken for jitter and clamped
 ANSWER_TTL_US = 60_000_000  # how long the first answer of a call is kept for its repeats
 ANSWERS_AT_MOST = 100_000  # no reply gets lost in one process, so a flood of calls need not keep a minute of answers
-TRIES_UNSEEN = 10_000  # attempt records that nobody looks through before a sweep
+TRIES_UNSEEN = 10_000  # attempt records, and known ids, that nobody looks through before they have doubled
 
 _CODE = re.compile(rb"[A-Za-z0-9_-]+")
 
@@ -81,6 +81,8 @@ class MemoryShard:
         self.refs: dict[str, dict[bytes, None]] = {}
         self.tries: dict[bytes, tuple[int, int]] = {}  # key -> (expiry in s, attempts)
         self.tries_at_most = TRIES_UNSEEN
+        self.known: dict[tuple[bytes, str], int] = {}  # given ids and their topics -> until when they are known (ms)
+        self.known_at_most = TRIES_UNSEEN
         self.paused: dict[str, int] = {}
         self.now: dict[tuple[str, str], int] = {}
         self.ever: dict[tuple[str, str], int] = {}
@@ -263,8 +265,21 @@ class MemoryShard:
         self.drop_refs(item)
         self.moves(item.topic, source, None)
         self.event(happened, item.topic)
+        if happened in ("cancelled", "deleted"):
+            self.known.pop((item.key, item.topic), None)  # the id may be used again
         if happened == "cancelled":
             self.give_way(item)
+
+    # Given ids.
+
+    def is_known(self, key: bytes, topic: str) -> bool:
+        return self.known.get((key, topic), self.now_ms) > self.now_ms
+
+    def make_known(self, item: Stored, until_ms: int) -> None:
+        self.known[item.key, item.topic] = until_ms
+        if len(self.known) > self.known_at_most:  # they have doubled since somebody looked
+            self.known = {place: at_ms for place, at_ms in self.known.items() if at_ms > self.now_ms}
+            self.known_at_most = max(TRIES_UNSEEN, 2 * len(self.known))
 
     # Ordering keys.
 

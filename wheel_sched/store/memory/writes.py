@@ -78,6 +78,7 @@ def schedule(shard: MemoryShard, call: Schedule) -> Stored:
     for given in call.items:
         key = encode_text(given.id)
         known = closed or key in brought or key in shard.items
+        known = known or bool(call.known_ms and shard.is_known(key, plain(given.topic)))
         brought.add(key)
         if known:
             outcomes.append(Outcome.DUPLICATE)
@@ -92,6 +93,8 @@ def schedule(shard: MemoryShard, call: Schedule) -> Stored:
         state = shard.put_held(item, 0, b"parked") if due_ms is None else shard.put_waiting(item, due_ms)
         shard.moves(item.topic, None, state)
         shard.event("accepted", item.topic)
+        if call.known_ms:
+            shard.make_known(item, max(due_ms or 0, shard.now_ms) + call.known_ms)
         outcomes.append(Outcome.STORED if state == "due" else Outcome.HELD)
     for given, reason in call.graves:
         outcomes.append(_bury(shard, given, reason))

@@ -7,7 +7,7 @@ description of each call, and a test can look at it without any I/O.
     keeping     what is stored and how it is kept: open, schedule, change, pause, sweep, remember, restore
     releasing   what is due and what becomes of it: claim, push, settle, extend
     owning      one owner of a shard and what its claims came to; how far a source's log is taken in
-    reading     looking without changing: window, get, list, counts, find
+    reading     looking without changing: window, get, list, counts, find, known
     logging     a bounded log of what happened: log, logged
 """
 
@@ -37,6 +37,7 @@ from wheel_sched.store.operations.reading import (
     Get,
     IdPage,
     Inspect,
+    Known,
     ListIds,
     Look,
     Scan,
@@ -62,6 +63,7 @@ __all__ = [
     "Get",
     "IdPage",
     "Inspect",
+    "Known",
     "ListIds",
     "Log",
     "Logged",

@@ -37,6 +37,9 @@ class Schedule:
 
     `graves` are stored among the dead in the same step, with a reason each, and attempt records are raised: with a
     position only where none knows as much, without one whatever they know.
+
+    With `known_ms`, and then without fence and attempt records, the ids are given ones: each is known for its topic
+    until so long after its due, also when it has gone out.
     """
 
     script: ClassVar[str] = "schedule"
@@ -46,6 +49,7 @@ class Schedule:
     fence: Fence | Position | None = None
     graves: Sequence[tuple[Item, str]] = ()
     tries: Sequence[Tries] = ()
+    known_ms: int = 0
 
     def argv(self) -> list[Argument]:
         args: list[Argument] = [""]
@@ -66,6 +70,8 @@ class Schedule:
         return args + compared
 
     def _fence(self, compared: int) -> Argument:
+        if self.known_ms:
+            return f"~{self.known_ms}"
         if self.fence is None:
             return f"+{len(self.tries)}" if self.tries else ""
         if isinstance(self.fence, Position):

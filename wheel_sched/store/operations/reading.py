@@ -269,6 +269,22 @@ def counts_of(
 
 
 @dataclass(slots=True)
+class Known:
+    """Whether (id, topic) pairs are known: given ones that were stored, or that wait or are in flight."""
+
+    script: ClassVar[str] = "known"
+    writes: ClassVar[bool] = False
+    pairs: Sequence[tuple[str, str]]
+    token: str = ""
+
+    def argv(self) -> list[Argument]:
+        return [encode_text(part) for pair in self.pairs for part in pair]
+
+    def parse(self, reply: Any, shard: int) -> list[bool]:
+        return [answer == 1 for answer in reply]
+
+
+@dataclass(slots=True)
 class Find:
     """Ids that carry a ref, in no order."""
 

@@ -27,6 +27,7 @@ READERS = (
     "positions",
     "logged",
     "cuts",
+    "known",
 )
 _GROWING = ("schedule", "open", "restore")
 SCRIPTS = (

@@ -1,11 +1,23 @@
 -- Append an entry unless one was appended under the same id within the window, so that a publish may be repeated.
 -- KEYS[1] -> the topic's stream
--- KEYS[2] -> the id's mark, of the same slot
+-- KEYS[2] -> the id's mark, of the same slot: the id of its entry
 -- ARGV[1] -> 'NOMKSTREAM', or '' when publishing may create the stream
 -- ARGV[2] -> how long the id is known (ms)
 -- ARGV[3..] -> fields and values
 -- Answers 'done', 'unknown' (no such stream) or the error's text.
-if redis.call('EXISTS', KEYS[2]) == 1 then
+-- Whether the stream held the entry. One that was made anew did not: it has not come to such an id, or it has lost nothing.
+local function held(id)
+    if #redis.call('XRANGE', KEYS[1], id, id) > 0 then return true end
+    if redis.call('EXISTS', KEYS[1]) == 0 then return false end
+    local info, list = {}, redis.call('XINFO', 'STREAM', KEYS[1])
+    for i = 1, #list, 2 do info[list[i]] = list[i + 1] end
+    local ms, seq = string.match(id, '^(%d+)-(%d+)$')
+    local last_ms, last_seq = string.match(info['last-generated-id'], '^(%d+)-(%d+)$')
+    ms, seq, last_ms, last_seq = tonumber(ms), tonumber(seq), tonumber(last_ms), tonumber(last_seq)
+    return (last_ms > ms or (last_ms == ms and last_seq >= seq)) and info['entries-added'] > info['length']
+end
+local mark = redis.call('GET', KEYS[2])
+if mark and held(mark) then
     return 'done'
 end
 local added
