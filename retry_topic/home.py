@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from typing import Any
 
-from retry_topic.brokers.protocol import Broker, LogBroker, OnceBroker
+from retry_topic.brokers.protocol import Broker, LogBroker, NamesBroker, OnceBroker
 from retry_topic.headers import published, without_ours
 from retry_topic.message import Headers, Message
 from retry_topic.wire import encode_body
@@ -118,7 +118,7 @@ class Home:
 
         Raises:
             UnknownTopic: the topic does not exist; nothing was sent.
-            Rejected: an argument is wrong; nothing was sent.
+            Rejected: an argument is wrong, or no topic can have that name; nothing was sent.
             BrokerError, StoreError: it was refused, or its fate is unknown.
         """
         if delay is not None and at is not None:
@@ -148,7 +148,15 @@ class Home:
         return message_id
 
     def check_topic(self, topic: str) -> None:
-        """Raise `UnknownTopic` unless messages can be sent to `topic`."""
+        """Raise unless messages can be sent to `topic`, be it now or later.
+
+        Raises:
+            Rejected: no topic can have that name.
+            UnknownTopic: the topic does not exist.
+        """
+        problem = self.broker.topic_problem(topic) if isinstance(self.broker, NamesBroker) else None
+        if problem is not None:  # when it is due is too late to say so
+            raise Rejected(f"{problem}; nothing was sent")
         if topic in self._topics or getattr(self.broker, "create_topics", False):
             return
         self._topics = set(self.broker.topics())

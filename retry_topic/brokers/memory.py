@@ -182,10 +182,14 @@ class MemoryBroker:
             oldest = None if first is None else held.delivered(topic, first)
             return Backlog(fresh + len(of.leases), oldest, silent)
 
+    def topic_problem(self, topic: str) -> str | None:
+        """See `NamesBroker`."""
+        return None if topic else f"expected topic to be a non-empty name, got: {topic!r}"
+
     def create_topic(self, topic: str) -> None:
         """Create `topic` when it is absent."""
-        if not topic:
-            raise ConfigError(f"expected topic to be a non-empty name, got: {topic!r}")
+        if problem := self.topic_problem(topic):
+            raise ConfigError(problem)
         with self._changed:
             self._topics.setdefault(topic, _Topic())
 

@@ -328,6 +328,15 @@ class TrimBroker(Protocol):
 
 
 @runtime_checkable
+class NamesBroker(Protocol):
+    """What a broker may offer besides: it knows without asking anybody which names no topic of it can have."""
+
+    def topic_problem(self, topic: str) -> str | None:
+        """Why `topic` cannot be the name of a topic, if so."""
+        ...
+
+
+@runtime_checkable
 class GroupTopicsBroker(Protocol):
     """What a broker may offer besides: topics of a group that are created as what they are for wants it."""
 

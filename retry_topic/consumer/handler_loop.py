@@ -30,15 +30,18 @@ class HandlerLoop:
 
     Args:
         handle: makes the coroutine that handles what was given, and tells this loop when it has `ended`.
+        failed: called like `handle`, with the error besides, for what was given and has not ended: its task was
+            cancelled before its first step, or could not be made. In the loop's thread.
     """
 
-    def __init__(self, handle: Callable[..., Coroutine[Any, Any, None]]) -> None:
+    def __init__(self, handle: Callable[..., Coroutine[Any, Any, None]], failed: Callable[..., None]) -> None:
         self._handle = handle
+        self._failed = failed
         self._loop = asyncio.new_event_loop()
         self._jobs: deque[Job] = deque()
         self._called = False  # and not begun yet
         self._gathering = False
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[Any] | None, Job] = {}  # those whose delivery has not ended
         self._outcomes: dict[Sink, list[Outcome]] = {}
         self.cut_off = False  # what is cancelled from now on did not fail
         self.ending = threading.Event()
@@ -72,10 +75,11 @@ class HandlerLoop:
                 self._call()
 
     def ended(self, sink: Sink, outcome: Outcome) -> None:
-        """A delivery was handled."""
+        """A delivery was handled, in the task that calls."""
         if not self._outcomes:
             self._loop.call_soon(self._pass_on)
         self._outcomes.setdefault(sink, []).append(outcome)
+        self._tasks.pop(asyncio.current_task(self._loop), None)
 
     def end(self) -> None:
         """Cancel what still runs and stop the loop once it has seen that. Any thread."""
@@ -97,9 +101,26 @@ class HandlerLoop:
     def _begin(self) -> None:
         self._called = False  # before the jobs are taken: one that comes behind the last calls again
         while self._jobs:
-            task = self._loop.create_task(self._handle(self, *self._jobs.popleft()))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            job = self._jobs.popleft()
+            coroutine = self._handle(self, *job)
+            try:
+                task = self._loop.create_task(coroutine)
+            except BaseException as error:  # a handler's task factory; what comes behind it has to begin all the same
+                coroutine.close()
+                self._failed(self, *job, error)
+            else:
+                self._tasks[task] = job
+                task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        """A task that was cancelled before its first step never entered its coroutine: nobody else tells of it.
+
+        One that cancelled itself and returned has ended, and counts as cancelled nevertheless.
+        """
+        job = self._tasks.pop(task, None)
+        if job is not None and not self.cut_off:
+            error = None if task.cancelled() else task.exception()
+            self._failed(self, *job, error or asyncio.CancelledError())
 
     def _pass_on(self) -> None:
         outcomes, self._outcomes = self._outcomes, {}

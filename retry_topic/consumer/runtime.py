@@ -180,7 +180,7 @@ class Consumer:
             )
             self._settler = settler
             if self._asynchronous:
-                self._loop = HandlerLoop(self._handle_async)
+                self._loop = HandlerLoop(self._handle_async, self._not_handled)
                 self._spawn(self._loop.run, "loop", self._loop.ending)
             else:
                 self._pool = ThreadPoolExecutor(self.config.concurrency, thread_name_prefix=f"{self.group}-handler")
@@ -368,6 +368,19 @@ class Consumer:
             if loop.cut_off:
                 raise  # by `stop`: it did not fail, it comes again
             outcome = self._raised(delivery, state, started_ms, error)
+        self._report(message, state, outcome)
+        loop.ended(sink, outcome)
+
+    def _not_handled(
+        self,
+        loop: HandlerLoop,
+        delivery: Delivery,
+        state: RetryState,
+        message: Message,
+        sink: Sink,
+        error: BaseException,
+    ) -> None:
+        outcome = self._raised(delivery, state, _now_ms(), error)
         self._report(message, state, outcome)
         loop.ended(sink, outcome)
 

@@ -119,6 +119,16 @@ def test_what_cannot_be_pushed_is_reported_and_kept(
     assert bench.one("bad").body == body
 
 
+@pytest.mark.parametrize("kind", ["S", "L"])
+def test_nothing_is_pushed_to_keys_of_ours_beside_topics(bench: Bench, client: Any, namespace: str, kind: Any) -> None:
+    """The mark of a published id is one: written to, it would answer a later publish with "was sent"."""
+    mark = f"{{{namespace}-orders}}:wheel-sched:sent:2:yy:orders"
+    bench.store.schedule([Item("a", bench.now_ms, encode_push(kind, mark, [b"k", b"v"][: 2 if kind == "S" else 1]))])
+    (refused,) = bench.store.push(create=True).refused
+    assert "wheel-sched:" in refused.reason
+    assert not client.exists(mark)
+
+
 def test_streams_are_capped_when_told_to(bench: Bench, client: Any, namespace: str) -> None:
     """MAXLEN is approximate, so only far more than one node's worth is cut."""
     for _ in range(4):

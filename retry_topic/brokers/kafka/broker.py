@@ -27,7 +27,7 @@ from retry_topic.brokers.kafka.producing import Producing
 from retry_topic.brokers.kafka.sender import KafkaSender
 from retry_topic.brokers.kafka.topic_ids import TopicIds
 from retry_topic.brokers.kafka.topic_settings import settings_for
-from retry_topic.brokers.kafka.topology import Topology, check_topic
+from retry_topic.brokers.kafka.topology import Topology, topic_problem
 from retry_topic.brokers.kafka.transactions import Transactions
 from retry_topic.brokers.protocol import PositionsOf, PublishFailure, joining
 from retry_topic.message import Message, Reference
@@ -204,6 +204,10 @@ class KafkaBroker:
         """See `Topology.topic_id`."""
         return self.topology.topic_id(topic)
 
+    def topic_problem(self, topic: str) -> str | None:
+        """See `NamesBroker`."""
+        return topic_problem(topic)
+
     def create_topic(self, topic: str) -> None:
         """Create `topic` when it is absent.
 
@@ -211,7 +215,8 @@ class KafkaBroker:
             ConfigError: it is no possible name.
             BrokerError: the cluster refused or does not answer.
         """
-        check_topic(topic)
+        if problem := self.topic_problem(topic):
+            raise ConfigError(problem)
         self.topology.create([topic])
 
     def create_group_topics(self, topics: Mapping[str, str]) -> list[str]:

@@ -33,12 +33,17 @@ _admin: Any = _typed_admin  # which does not say all it exports
 _NAME = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 
 
+def topic_problem(topic: str) -> str | None:
+    """Why Kafka cannot have a topic of that name, if so."""
+    if not topic or len(topic) > 249 or topic in (".", "..") or not _NAME.issuperset(topic):
+        return f"expected a Kafka topic of 1 to 249 letters, digits, dots, underscores or dashes, got: {topic!r}"
+    return None
+
+
 def check_topic(topic: str) -> None:
     """Raise `ConfigError` unless Kafka can have a topic of that name."""
-    if not topic or len(topic) > 249 or topic in (".", "..") or not _NAME.issuperset(topic):
-        raise ConfigError(
-            f"expected a Kafka topic of 1 to 249 letters, digits, dots, underscores or dashes, got: {topic!r}"
-        )
+    if problem := topic_problem(topic):
+        raise ConfigError(problem)
 
 
 def _plainly(trouble: str) -> str:

@@ -106,6 +106,10 @@ class RedisStreamsBroker:
         self._consumers.add(consumer)
         return consumer
 
+    def topic_problem(self, topic: str) -> str | None:
+        """See `NamesBroker`."""
+        return topic_problem(topic)
+
     def create_topic(self, topic: str) -> None:
         """Create `topic` when it is absent.
 

@@ -44,9 +44,13 @@ async def handle(loop: HandlerLoop, value: bytes, sink: Notes) -> None:
     loop.ended(sink, Outcome(Delivery(Message("t", value), None), "acknowledged"))
 
 
+def failed(loop: HandlerLoop, value: bytes, sink: Notes, error: BaseException) -> None:
+    loop.ended(sink, Outcome(Delivery(Message("t", value), None), "retried"))
+
+
 @pytest.fixture
 def loop() -> Iterator[HandlerLoop]:
-    loop = HandlerLoop(handle)
+    loop = HandlerLoop(handle, failed)
     thread = threading.Thread(target=loop.run)
     thread.start()
     yield loop

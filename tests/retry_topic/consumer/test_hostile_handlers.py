@@ -176,3 +176,43 @@ def test_a_consumer_is_not_ready_while_one_of_its_threads_is_down(
     memory.until(lambda: consumer.ready)
     assert "billing-poll begins anew" in caplog.text
     assert consumer.ailing() == []
+
+
+def test_tasks_cancelled_before_their_first_step_fail_their_messages(memory: Bench, policy: Policy) -> None:
+    """A handler that cancels all tasks strands no message and blocks no slot: the others come again."""
+    memory.serve(policy(max_attempts=3))
+    handled: list[bytes] = []
+
+    async def handle(message: Message) -> None:
+        if message.value != b"bad":
+            handled.append(message.value)
+            return
+        while len(asyncio.all_tasks()) == 1:
+            await asyncio.sleep(0)  # its turn comes between the making of another's task and the first step of that
+        for task in asyncio.all_tasks():
+            task.cancel()
+
+    consumer = memory.consume(handle, concurrency=2)
+    memory.publish(b"bad", b"good")
+    memory.until(lambda: handled == [b"good"] and consumer.stats.in_flight == 0)
+    stats = consumer.stats  # a failure has its log line; the bad one has ended well, though its task was cancelled too
+    assert (stats.delivered, stats.acknowledged, stats.retried) == (3, 2, 1)
+    assert consumer.ready
+
+
+def test_a_task_factory_that_raises_fails_messages(memory: Bench, policy: Policy) -> None:
+    """Those that no task could be made of die after their attempts, and are not stranded."""
+    memory.serve(policy(max_attempts=2))
+
+    def broken(*_: Any, **__: Any) -> Any:
+        raise LookupError("no tasks today")
+
+    async def handle(message: Message) -> None:
+        asyncio.get_running_loop().set_task_factory(broken)
+
+    consumer = memory.consume(handle, concurrency=2)
+    memory.publish(b"bad")
+    memory.until(lambda: consumer.stats.acknowledged == 1)
+    memory.publish(b"1", b"2", b"3")
+    assert all("no tasks today" in letter.reason for letter in memory.dead(3))
+    memory.until(lambda: consumer.stats.in_flight == 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
@@ -222,6 +223,23 @@ def test_an_unknown_topic_is_refused(bench: Bench, more: dict[str, Any]) -> None
     assert "home.broker.create_topic('nowhere')" in str(caught.value)
     assert "connect(..., create_topics=True)" in str(caught.value)
     assert bench.home.store.counts().ever == {}
+
+
+@pytest.mark.real
+def test_a_name_that_no_topic_can_have_is_refused(server: Bench) -> None:
+    """Before it is stored, though topics are created on request: later it would write keys of ours, or be dead."""
+    names = ("{orders}:wheel-sched:sent:2:yy:orders", "{wheel:0}:mark", "{wheel:0}:due", "topics", "")
+    with connect(server.url or "", create_topics=True) as home:
+        for topic, more in itertools.product(names, ({}, {"delay": 60})):
+            with pytest.raises(Rejected, match=r"expected topic to be .*; nothing was sent"):
+                home.publish(topic, b"m", **more)  # type: ignore[arg-type]
+        assert home.store.counts().ever == {}
+
+
+def test_a_name_that_memory_cannot_have_is_refused_also_later() -> None:
+    """As on a server."""
+    with connect("memory:", create_topics=True) as home, pytest.raises(Rejected, match="non-empty"):
+        home.publish("", b"m", delay=60)
 
 
 def test_a_topic_that_was_deleted_meanwhile_is_refused(server: Bench, redis_client: Any) -> None:

@@ -30,9 +30,12 @@ local prefix, create, maxlen = ARGV[7], ARGV[8] == '1', ARGV[9]
 local types, own = {}, {}
 for _, key in ipairs(KEYS) do own[key] = true end
 local function refusal(kind, target)
-  -- names of targets come from outside; what a store keeps its own data under is none
+  -- names of targets come from outside; what a store keeps its own data under is none, nor what stands beside topics
   if string.find(target, '^{[^{}]*:%d+}:', #prefix + 1) or own[target] then
     return 'unknown topic: ' .. target .. ' is a key of a delay store'
+  end
+  if string.find(target, 'wheel-sched:', #prefix + 1, true) then
+    return 'unknown topic: ' .. target .. ' is a name of our own keys (wheel-sched:)'
   end
   local found = types[target]
   if not found then
