@@ -130,10 +130,11 @@ def explain_policy(
       wheel-sched policy explain --id 3f2a9c.2
     """
     if message_id is not None:
-        from retry_topic.cli.show import find_message, why_due
+        from retry_topic.cli.finding import find_messages
+        from retry_topic.cli.show import why_due
 
         with opened_home(session.settings) as home:
-            entry = find_message(home, message_id)
+            (entry,) = find_messages(home, [message_id])
             flows = FlowControl(home.store).flows()
         why = why_due(entry, flows=flows)
         emit({"id": entry.id, "due_ms": entry.at_ms, "why": why}) if as_json else say(why)

@@ -1,8 +1,8 @@
 """Failed messages that no retry service takes in: they lie in a retry topic, where neither store nor policy knows them.
 
-Read for `stats`, `ls` and `doctor` of topics that are streams; Kafka's are not looked at here, which is said: there
-`wheel-sched kafka lag` tells how far each group's intake is. A topic is a retry topic by its name, or by what its oldest
-record says. A few small commands a topic; nothing is changed.
+Read for `stats`, `ls` and `doctor` of topics that are streams. Kafka's are not looked at here, which is said: there
+`wheel-sched kafka lag` tells how far each group's intake is. A topic is a retry topic by its name, or by what its
+oldest record says. A few small commands a topic; nothing is changed.
 """
 
 from __future__ import annotations
@@ -125,8 +125,8 @@ def _first_of(there: Backlog) -> RetryState:
 def _is_untaken(state: RetryState) -> bool:
     """Whether a record is one that a consumer handed to its group's service.
 
-    It has failed, and says when its handler was called, or nothing of a policy yet. What a service sends on, to be tried
-    again or as a dead letter, has no such start and has a policy.
+    It has failed, and says when its handler was called, or nothing of a policy yet. What a service sends on, to be
+    tried again or as a dead letter, has no such start and has a policy.
     """
     handed_on = state.started_ms is not None or state.policy is None
     return state.dialect == "own" and state.attempt > 0 and state.consumer_group is not None and handed_on
