@@ -111,7 +111,18 @@ class TakenId(StoreError):
 
 
 class EmbeddedServerError(StoreError):
-    """The embedded server could not be started here; the message says why and what to use instead."""
+    """The embedded server could not be started here; the message says why and what to use instead.
+
+    Args:
+        last_words: lines of its log, which the message ends with. Defaults to none.
+    """
+
+    def __init__(self, *args: object, last_words: Sequence[str] = ()) -> None:
+        super().__init__(*args)
+        self.last_words = list(last_words)
+
+    def __str__(self) -> str:
+        return "\n  ".join([super().__str__(), *self.last_words])
 
 
 class BrokerError(WheelSchedError):

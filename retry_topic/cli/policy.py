@@ -91,7 +91,8 @@ def simulate_policy(
         ("attempt", "retried", "min", "median", "90%", "max", "elapsed", "given up"), rows, right=(0, 1, 2, 3, 4, 5, 6)
     )
     say()
-    say(plot(result).rstrip())
+    for line in plot(result).rstrip().split("\n"):
+        say(line)
 
 
 @policy.command(name="explain")
@@ -189,4 +190,5 @@ def _describe(chosen: RetryPolicy, as_json: bool) -> None:
     for line in lines:
         say(one_line(line))
     say()
-    say(dump_policies(PolicySet(chosen)).rstrip())
+    for line in dump_policies(PolicySet(chosen)).rstrip().split("\n"):  # TOML: no text of the file breaks a line
+        say(line)
