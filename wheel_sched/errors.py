@@ -126,13 +126,28 @@ class EmbeddedServerError(StoreError):
 
 
 class BrokerError(WheelSchedError):
-    """The broker refused or could not answer."""
+    """The broker refused or could not answer.
+
+    `in_doubt` says whether what was asked for may have been executed all the same.
+    """
+
+    in_doubt = False
 
 
 class BrokerUnavailable(BrokerError):
-    """The broker is away: what was being sent is in doubt; repeat it."""
+    """The broker is away, busy or did not answer: repeat; where it is in doubt, a message that was published is
+    repeated under the same id, or may be there twice.
+
+    Args:
+        in_doubt: whether what was asked for may have been executed. Defaults to False.
+    """
 
     transient = True
+
+    def __init__(self, *args: object, in_doubt: bool = False) -> None:
+        super().__init__(*args)
+        if in_doubt:
+            self.in_doubt = True
 
 
 class UnknownTopic(BrokerError):
