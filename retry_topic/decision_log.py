@@ -1,6 +1,7 @@
 """One line of the log for each decision of a retry service: when a failed message is tried again, or why it is dead.
 
-A line never has the payload. Retries are told at INFO, deaths as warnings; lines nobody reads are not made.
+A line names the message by the id that its handler saw, and says under which one it is stored. It never has the
+payload. Retries are told at INFO, deaths as warnings; lines nobody reads are not made.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ def log_decisions(cases: Sequence[object], done: Sequence[Taken]) -> None:
                 _log_death(case, taken)
         elif retries and not taken.duplicate and taken.decision is not None:
             logger.info(
-                "intake.retry: message %s of %s, attempt %d: next attempt in %s",
-                *_named(taken),
+                "intake.retry: message %s of %s, attempt %d: next attempt in %s; stored as %s",
+                *_named(case, taken),
                 format_duration(getattr(taken.decision, "delay_ms", 0)),
+                bounded(taken.id),
             )
 
 
@@ -37,8 +39,15 @@ def _log_death(case: object, taken: Taken) -> None:
         state = case.state
         error = f": {state.error_class or 'no error'}: {state.error_message or ''}".rstrip(": ")
     reason = bounded(f"{taken.dead}{error}")
-    logger.warning("intake.dead: message %s of %s, attempt %d: %s; it is a dead letter", *_named(taken), reason)
+    logger.warning(
+        "intake.dead: message %s of %s, attempt %d: %s; it is a dead letter, stored as %s",
+        *_named(case, taken),
+        reason,
+        bounded(taken.id),
+    )
 
 
-def _named(taken: Taken) -> tuple[str, str, int]:
-    return bounded(taken.id.rpartition(".")[0] or taken.id), bounded(taken.topic), taken.attempt
+def _named(case: object, taken: Taken) -> tuple[str, str, int]:
+    """By the id that the consumer's line has, too: an item's id may have more, see `RetryState.known_as`."""
+    seen = (case.given.id or case.state.id) if isinstance(case, Case) else None
+    return bounded(seen or taken.id.rpartition(".")[0] or taken.id), bounded(taken.topic), taken.attempt

@@ -206,7 +206,7 @@ class Home:
             again = f"publish it again with id={message_id!r}, "
             again += "which sends nothing twice within " if once else "which may be a second record with this id"
             again += f"{known_ms // 60_000} min" if once else ""
-            raise BrokerUnavailable(f"{failure.reason}; the message may be sent: {again}")
+            raise BrokerUnavailable(f"{failure.reason}; the message may be sent: {again}", in_doubt=True)
         if failure.transient:
             raise BrokerUnavailable(f"{failure.reason}; the message was not sent")
         self.check_topic(message.topic)

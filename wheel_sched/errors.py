@@ -111,17 +111,43 @@ class TakenId(StoreError):
 
 
 class EmbeddedServerError(StoreError):
-    """The embedded server could not be started here; the message says why and what to use instead."""
+    """The embedded server could not be started here; the message says why and what to use instead.
+
+    Args:
+        last_words: lines of its log, which the message ends with. Defaults to none.
+    """
+
+    def __init__(self, *args: object, last_words: Sequence[str] = ()) -> None:
+        super().__init__(*args)
+        self.last_words = list(last_words)
+
+    def __str__(self) -> str:
+        return "\n  ".join([super().__str__(), *self.last_words])
 
 
 class BrokerError(WheelSchedError):
-    """The broker refused or could not answer."""
+    """The broker refused or could not answer.
+
+    `in_doubt` says whether what was asked for may have been executed all the same.
+    """
+
+    in_doubt = False
 
 
 class BrokerUnavailable(BrokerError):
-    """The broker is away: what was being sent is in doubt; repeat it."""
+    """The broker is away, busy or did not answer: repeat; where it is in doubt, a message that was published is
+    repeated under the same id, or may be there twice.
+
+    Args:
+        in_doubt: whether what was asked for may have been executed. Defaults to False.
+    """
 
     transient = True
+
+    def __init__(self, *args: object, in_doubt: bool = False) -> None:
+        super().__init__(*args)
+        if in_doubt:
+            self.in_doubt = True
 
 
 class UnknownTopic(BrokerError):

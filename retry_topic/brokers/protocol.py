@@ -264,6 +264,8 @@ class Fenced(BrokerError):
 class InDoubt(BrokerUnavailable):
     """What was sent may have gone out: only the broker knows."""
 
+    in_doubt = True
+
 
 @runtime_checkable
 class LogBroker(Protocol):

@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 
 import click
 
-from retry_topic.cli.filters import Entry, Filter, entry_of, filter_options
+from retry_topic.cli.filters import Entry, Filter, filter_options
+from retry_topic.cli.finding import find_messages
 from retry_topic.cli.listing import as_dict
 from retry_topic.home import Home
-from wheel_sched.cli.failing import CommandFailed
 from wheel_sched.cli.options import confirm
 from wheel_sched.cli.output import Progress, amount, emit, note, one_line, relative, say
 from wheel_sched.store import MAX_BATCH, DelayStore, Outcome, State
@@ -66,20 +66,14 @@ def choose(home: Home, ids: Sequence[str], chosen: Filter, everything: bool, sta
 
     Raises:
         UsageError: nothing was said, or ids and a filter.
-        CommandFailed: an id does not exist; nothing was changed.
+        CommandFailed: an id does not exist, or is that of several messages; nothing was changed.
     """
     if ids and (chosen.narrow or everything):
         raise click.UsageError("Give ids, or a filter, not both.")
     if not ids and not chosen.narrow and not everything:
         raise click.UsageError("Which messages? Give ids, a filter (--topic, --error, ...) or --all.")
     if ids:
-        found = home.store.get(list(dict.fromkeys(ids)), anywhere=True)
-        missing = [item_id for item_id, item in zip(dict.fromkeys(ids), found, strict=True) if item is None]
-        if missing:
-            raise CommandFailed(
-                f"there is no message {', '.join(missing[:5])}: nothing was changed; see `wheel-sched ls`"
-            )
-        return _gathered(entry_of(item) for item in found if item is not None)
+        return _gathered(find_messages(home, ids, "nothing was changed"))
     return _gathered(chosen.entries(home, states))
 
 

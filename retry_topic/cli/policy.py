@@ -91,7 +91,8 @@ def simulate_policy(
         ("attempt", "retried", "min", "median", "90%", "max", "elapsed", "given up"), rows, right=(0, 1, 2, 3, 4, 5, 6)
     )
     say()
-    say(plot(result).rstrip())
+    for line in plot(result).rstrip().split("\n"):
+        say(line)
 
 
 @policy.command(name="explain")
@@ -130,10 +131,11 @@ def explain_policy(
       wheel-sched policy explain --id 3f2a9c.2
     """
     if message_id is not None:
-        from retry_topic.cli.show import find_message, why_due
+        from retry_topic.cli.finding import find_messages
+        from retry_topic.cli.show import why_due
 
         with opened_home(session.settings) as home:
-            entry = find_message(home, message_id)
+            (entry,) = find_messages(home, [message_id])
             flows = FlowControl(home.store).flows()
         why = why_due(entry, flows=flows)
         emit({"id": entry.id, "due_ms": entry.at_ms, "why": why}) if as_json else say(why)
@@ -188,4 +190,5 @@ def _describe(chosen: RetryPolicy, as_json: bool) -> None:
     for line in lines:
         say(one_line(line))
     say()
-    say(dump_policies(PolicySet(chosen)).rstrip())
+    for line in dump_policies(PolicySet(chosen)).rstrip().split("\n"):  # TOML: no text of the file breaks a line
+        say(line)

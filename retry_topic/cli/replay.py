@@ -8,6 +8,7 @@ import click
 
 from retry_topic.cli.changing import Pace, rate_option, spread_option
 from retry_topic.cli.filters import Filter, entry_of, filter_options
+from retry_topic.cli.finding import find_messages
 from retry_topic.cli.listing import as_dict
 from retry_topic.cli.opening import opened_home, secrets_of
 from retry_topic.cli.replaying import check_secrets, max_replays_option, tell_guarded
@@ -64,6 +65,8 @@ def replay(
             raise CommandFailed(f"there is no topic {target!r}: nothing was replayed; see `wheel-sched topics`")
         secrets = secrets_of(session.settings)
         letters = DeadLetters(home, secrets=secrets)
+        if ids:
+            ids = tuple(entry.id for entry in find_messages(home, ids, "nothing was replayed"))
         selection = Selection(ids=frozenset(ids)) if ids else _selection(home, chosen)
         plan = letters.replay(selection, dry_run=True, limit=chosen.limit, max_replays=max_replays, target=target)
         if ids and plan.matched < len(set(ids)):

@@ -9,20 +9,18 @@ from typing import Any
 
 import click
 
-from retry_topic.cli.filters import Entry, entry_of
+from retry_topic.cli.filters import Entry
+from retry_topic.cli.finding import find_messages
 from retry_topic.cli.listing import as_dict
 from retry_topic.cli.opening import opened_home
 from retry_topic.flow import flow_of
 from retry_topic.headers import HEADER_NAMES
-from retry_topic.home import Home
 from retry_topic.policy import format_duration
-from wheel_sched.cli.failing import CommandFailed
 from wheel_sched.cli.options import Session, json_option, pass_session
 from wheel_sched.cli.output import emit, instant, one_line, paint, say, when
 from wheel_sched.store.flow_control import FlowControl
 from wheel_sched.store.operations.flow import Flow
 
-_ATTEMPTS_TRIED = 100  # of a message named without its attempt
 _PREVIEW = 300  # characters of the payload
 
 
@@ -34,7 +32,8 @@ _PREVIEW = 300  # characters of the payload
 def show(session: Session, message_id: str, raw: bool, as_json: bool) -> None:
     """The whole story of one message: state, due and why, attempts, error, headers, payload.
 
-    ID as `ls` shows it; without its last part (the attempt) the latest attempt is shown.
+    ID as `ls` shows it; without its last part (the attempt), or as the log of a consumer has it, the latest attempt is
+    shown.
 
     \b
     Examples:
@@ -43,7 +42,7 @@ def show(session: Session, message_id: str, raw: bool, as_json: bool) -> None:
       wheel-sched show 3f2a9c.2 --value > payload.json
     """
     with opened_home(session.settings) as home:
-        entry = find_message(home, message_id)
+        (entry,) = find_messages(home, [message_id])
         counts = home.store.counts()
         flows = FlowControl(home.store).flows()
     message = entry.letter.message
@@ -60,23 +59,6 @@ def show(session: Session, message_id: str, raw: bool, as_json: bool) -> None:
         emit({**as_dict(entry), "why": why, **_details(entry)})
     else:
         _tell(entry, why, counts.now_us // 1000)
-
-
-def find_message(home: Home, message_id: str) -> Entry:
-    """The message of that id, or the latest attempt of the message of that root.
-
-    Raises:
-        CommandFailed: there is none.
-    """
-    (found,) = home.store.get([message_id], anywhere=True)
-    if found is None:
-        attempts = [f"{message_id}.{number}" for number in range(1, _ATTEMPTS_TRIED + 1)]
-        found = next((item for item in reversed(home.store.get(attempts, anywhere=True)) if item is not None), None)
-    if found is None:
-        raise CommandFailed(
-            f"there is no message {message_id}: it was delivered or deleted, or never stored here; see `wheel-sched ls`"
-        )
-    return entry_of(found)
 
 
 def why_due(entry: Entry, paused: bool = False, flows: Sequence[Flow] = ()) -> str:

@@ -1,7 +1,8 @@
 """Failed messages that no retry service takes in: they lie in a retry topic, where neither store nor policy knows them.
 
-Read for `stats`, `ls` and `doctor` of topics that are streams; on Kafka `wheel-sched kafka lag` tells how far each
-group's intake is. A few small commands a retry topic; nothing is changed.
+Read for `stats`, `ls` and `doctor` of topics that are streams. Kafka's are not looked at here, which is said: there
+`wheel-sched kafka lag` tells how far each group's intake is. A topic is a retry topic by its name, or by what its
+oldest record says. A few small commands a topic; nothing is changed.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ from typing import Any
 
 from retry_topic.brokers.protocol import Backlog, BacklogBroker, Broker
 from retry_topic.brokers.redis_streams import RedisStreamsBroker
-from retry_topic.headers import read
+from retry_topic.headers import RetryState, read
+from wheel_sched.cli.forgotten import NOT_LOOKED_AT
 from wheel_sched.cli.output import span
 from wheel_sched.config import Settings
 from wheel_sched.errors import BrokerError
 
 _SUFFIX = ".retry"
+_NO_RETRIES = (".redelivery", ".dead")  # what topics of groups end with that hold none
 _SILENT_MS = 10_000  # a service asks for records once a second
 
 
@@ -42,8 +45,18 @@ class Untaken:
     @property
     def command(self) -> str:
         """What takes them in."""
-        named = "" if self.topic == f"{self.group}{_SUFFIX}" else f" --retry-topic {self.topic}"
+        named = f" --retry-topic {self.topic}" if self._is_named else ""
         return f"wheel-sched serve {self.group or 'GROUP'}{named}"
+
+    @property
+    def mend(self) -> str:
+        """What is to be done. The other topics of a group are not known here, and its service needs them all."""
+        others = ", and with the --redelivery-topic and --dead-topic that its consumers have" if self._is_named else ""
+        return f"start `{self.command}`{others}"
+
+    @property
+    def _is_named(self) -> bool:
+        return self.topic != f"{self.group}{_SUFFIX}"
 
     def what(self, now_ms: int) -> str:
         """In words, without the mend."""
@@ -56,17 +69,17 @@ class Untaken:
 
     def line(self, now_ms: int) -> str:
         """In words, with the command that mends it."""
-        return f"{self.what(now_ms)}: start `{self.command}`"
+        return f"{self.what(now_ms)}: {self.mend}"
 
     def as_dict(self) -> dict[str, Any]:
         """As plain JSON-able data."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 
-def untaken_at(client: Any, settings: Settings) -> list[Untaken]:
-    """`untaken` of the topics on a store's server; none where topics are Kafka's."""
+def untaken_at(client: Any, settings: Settings) -> list[Untaken] | None:
+    """`untaken` of the topics on a store's server; None: topics are Kafka's, and were not looked at."""
     if settings.kafka is not None:
-        return []
+        return None
     broker = RedisStreamsBroker(client, prefix=settings.prefix)
     try:
         return untaken(broker, settings.retry_topic)
@@ -88,10 +101,13 @@ def untaken(broker: Broker, named: str | None = None) -> list[Untaken]:
         return []
     found = []
     for topic in sorted(broker.topics()):
-        if topic == named:
-            group = _group_of(broker.backlog(topic, ""))
-        elif topic.endswith(_SUFFIX) and topic != _SUFFIX:
+        if topic.endswith(_SUFFIX) and topic not in (_SUFFIX, named):
             group = topic.removesuffix(_SUFFIX)
+        elif topic == named or not topic.endswith(_NO_RETRIES):
+            state = _first_of(broker.backlog(topic, ""))
+            if topic != named and not _is_untaken(state):
+                continue
+            group = state.consumer_group or ""
         else:
             continue
         there = broker.backlog(topic, group)
@@ -101,13 +117,25 @@ def untaken(broker: Broker, named: str | None = None) -> list[Untaken]:
     return found
 
 
-def _group_of(there: Backlog) -> str:
-    """Whose retries they are, by the first record of the topic."""
-    return "" if there.oldest is None else read(there.oldest.headers).consumer_group or ""
+def _first_of(there: Backlog) -> RetryState:
+    """What the first record of a topic says."""
+    return RetryState() if there.oldest is None else read(there.oldest.headers)
+
+
+def _is_untaken(state: RetryState) -> bool:
+    """Whether a record is one that a consumer handed to its group's service.
+
+    It has failed, and says when its handler was called, or nothing of a policy yet. What a service sends on, to be
+    tried again or as a dead letter, has no such start and has a policy.
+    """
+    handed_on = state.started_ms is not None or state.policy is None
+    return state.dialect == "own" and state.attempt > 0 and state.consumer_group is not None and handed_on
 
 
 def told(broker: Broker, named: str | None = None) -> list[str]:
     """The same in words, for listings."""
+    if not isinstance(broker, BacklogBroker):
+        return [f"retry topics are {NOT_LOOKED_AT}"]
     now_ms = time.time_ns() // 1_000_000
     try:
         return [one.line(now_ms) for one in untaken(broker, named)]

@@ -240,3 +240,69 @@ def test_signed_letters_are_signed_again_or_left_alone(cli: Any, home: Any, comm
     state = read(message.headers)
     assert verify(state, message, SECRET, "billing") is state
     assert (found.state, state.attempt) == ("due", 0)
+
+
+def published(home: Any, group: str, attempt: int = 1, name: str = "invoice-9") -> str:
+    """A failed message as the intake stores it when its id was given at publishing; answers the item's id."""
+    state = RetryState(id=name, attempt=attempt, consumer_group=group, published_ms=1, original_topic="orders")
+    item_id = f"{state.stem}.{attempt}"
+    body = encode_body(Message(f"{group}.redelivery", b"1", headers=write((), state)))
+    home.store.schedule([Item(item_id, now_ms() + 3_600_000, body, "orders")])
+    return item_id
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("show",),
+        ("policy", "explain", "--id"),
+        ("retry",),
+        ("reschedule", "--in", "2h"),
+        ("delete", "--yes"),
+        ("delete", "--dry-run"),
+    ],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("named", ["as logs have it", "without its attempt", "as listed"])
+def test_a_message_is_found_by_the_id_that_its_handler_saw(
+    cli: Any, home: Any, command: tuple[str, ...], named: str
+) -> None:
+    """Every command that takes an id takes all three, and says under which one it is stored."""
+    item_id = published(home, "billing")
+    given = {"as logs have it": "invoice-9", "without its attempt": item_id[:-2], "as listed": item_id}[named]
+    done = cli(*command, given)
+    assert (f"{given} is stored as {item_id}" in done.stderr) == (given != item_id)
+    assert command != ("delete", "--dry-run") or "would delete 1 message" in done.stdout
+
+
+def test_a_dead_letter_is_found_so_too(cli: Any, home: Any, bury: Any) -> None:
+    """For `replay`, by its id without the attempt."""
+    bury("m.8")
+    cli("replay", "m", "--yes")
+    assert cli.objects("ls", "--dead") == []
+
+
+@pytest.mark.parametrize("command", [("show",), ("delete", "--yes"), ("retry", "--yes")], ids=lambda c: c[0])
+def test_an_id_of_several_messages_has_to_be_said_whole(cli: Any, home: Any, command: tuple[str, ...]) -> None:
+    """Two groups failed over one message: nobody guesses which is meant, and nothing is changed."""
+    stored = sorted([published(home, "billing"), published(home, "stock")])
+    before = dues(home)
+    told = cli(*command, "invoice-9", code=1).stderr
+    assert f"invoice-9 is the id of 2 messages: say which of {', '.join(stored)}" in told
+    assert dues(home) == before
+
+
+def test_of_several_attempts_the_latest_is_meant(cli: Any, home: Any) -> None:
+    """Those of one message are one message."""
+    published(home, "billing", 2)
+    assert f"is stored as {published(home, 'billing', 11)}" in cli("show", "invoice-9").stderr
+
+
+def test_no_more_is_looked_through_than_is_said(cli: Any, home: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store of millions is not read through for one id; the error says that there was more."""
+    monkeypatch.setattr("retry_topic.cli.finding._LOOKED_THROUGH", 2)
+    monkeypatch.setattr("retry_topic.cli.finding.MAX_BATCH", 1)
+    for number in range(4):
+        published(home, "billing", name=f"m{number}")
+    told = cli("show", "m9", code=1).stderr
+    assert "among the 2 that were looked through; give the id that `ls` shows" in told

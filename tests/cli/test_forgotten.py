@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from retry_topic import Consumer, Message, RetryService
+from retry_topic import Consumer, ConsumerConfig, GroupTopics, Message, RetryService
 from retry_topic.brokers.redis_streams import RedisStreamsBroker
 from retry_topic.headers import RetryState, write
 from wheel_sched.errors import BrokerError
@@ -89,13 +89,49 @@ def test_a_service_that_was_stopped_is_one(cli: Any, home: Home) -> None:
 def test_a_retry_topic_of_another_name_is_found_by_the_settings(
     cli: Any, home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whose it is, the records say."""
+    """Where its records do not say that it is one; whose it is they say."""
     home.broker.create_topic("spring-retry")
-    headers = write((), RetryState(id="x", attempt=1, consumer_group="billing"))
+    headers = write((), RetryState(id="x", consumer_group="billing"))
     home.broker.publish([Message("spring-retry", b"1", headers=headers)])
     assert cli.json("stats")["untaken"] == []
     monkeypatch.setenv("WHEEL_SCHED_RETRY_TOPIC", "spring-retry")
     assert "start `wheel-sched serve billing --retry-topic spring-retry`" in cli("stats").stdout
+
+
+def test_a_retry_topic_of_another_name_is_found_by_what_its_consumer_wrote(cli: Any, home: Home) -> None:
+    """Nobody has to name it; the group's other topics, where what is sent on lies, are none."""
+    home.broker.create_topic("orders")
+    topics = GroupTopics(retry="my-retries", redelivery="my-redelivery", dead="my-dead")
+    home.publish("orders", b"1")
+    config = ConsumerConfig(group_topics=topics)
+    with Consumer(home, "orders", fails, group="billing", config=config) as consumer:
+        until_s = time.monotonic() + 30
+        while consumer.stats.retried < 1:
+            assert time.monotonic() < until_s
+            time.sleep(0.005)  # another thread's doing
+    sent_on = RetryState(id="x", attempt=1, consumer_group="billing", policy="default@1", due_ms=now_ms())
+    for topic in ("my-redelivery", "my-dead"):
+        home.broker.publish([Message(topic, b"1", headers=write((), sent_on))])
+    (found,) = cli.json("stats")["untaken"]
+    assert (found["group"], found["topic"], found["waiting"]) == ("billing", "my-retries", 1)
+    assert "1 retry waits in my-retries" in cli("ls").stderr
+    command = (
+        "start `wheel-sched serve billing --retry-topic my-retries`, and with the --redelivery-topic and --dead-topic"
+    )
+    (told,) = [one for one in cli.json("doctor", code=1)["findings"] if one["check"] == "retries"]
+    assert command in told["mend"]
+
+
+@pytest.mark.parametrize("command", ["stats", "ls", "doctor"])
+def test_on_kafka_it_is_said_that_nobody_looked(cli: Any, forgotten: None, command: str) -> None:
+    """Where the answer is; nothing of it is passed off as none."""
+    told = cli("--kafka", "127.0.0.1:1", command, code=None).output
+    assert "not looked at on Kafka: `wheel-sched kafka lag GROUP`" in told
+
+
+def test_on_kafka_scripts_are_told_that_it_is_not_known(cli: Any, forgotten: None) -> None:
+    """Null, and not an empty list."""
+    assert cli.json("--kafka", "127.0.0.1:1", "stats")["untaken"] is None
 
 
 @pytest.mark.parametrize("command", ["stats", "ls"])

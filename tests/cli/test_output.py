@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from wheel_sched.cli.output import _shown, amount, instant, one_line, paint, relative, say, span, table
+from wheel_sched.cli.output import _shown, amount, blame, instant, one_line, paint, relative, say, span, table
+from wheel_sched.errors import EmbeddedServerError, StoreError
 
 
 @pytest.mark.parametrize(
@@ -84,3 +85,11 @@ def test_colour_only_on_a_terminal_that_wants_it(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("NO_COLOR", "1")
     assert paint("x", "red", terminal) == "x"  # type: ignore[arg-type]
+
+
+def test_an_error_is_told_in_the_lines_that_it_keeps_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    """A server's last words are a line each; a break in what an error quotes forges none."""
+    blame("wheel-sched", EmbeddedServerError("no start over a\nb:", last_words=["one", "two\x1b[31m"]))
+    assert capsys.readouterr().err == "wheel-sched: no start over a\\nb:\n  one\n  two\\x1b[31m\n"
+    blame("wheel-sched", StoreError("he said:\nforged"))
+    assert capsys.readouterr().err == "wheel-sched: he said:\\nforged\n"

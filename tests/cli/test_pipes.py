@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 
 def read_one_line(url: str, folder: Path, *args: str, stdin: bytes = b"") -> tuple[bytes, int, bytes]:
@@ -33,3 +36,14 @@ def test_publishing_goes_on_without_a_reader(cli: Any, home: Any, redis_url: str
     _, code, words = read_one_line(redis_url, tmp_path, "publish", "orders", "--lines", "-", stdin=lines)
     assert (code, words) == (0, b"4,000 messages published\n")
     assert home.broker.topics()["orders"] == count
+
+
+@pytest.mark.parametrize("args", [("--help",), ("ls", "--help"), ("policy", "explain")], ids=" ".join)
+def test_a_reader_that_is_gone_before_the_first_line_is_no_failure(tmp_path: Path, args: tuple[str, ...]) -> None:
+    """`| true`: the exit code is 0, and nothing is complained of."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "wheel_sched.cli", *args]
+    done = subprocess.run(command, cwd=tmp_path, stdout=writing, stderr=subprocess.PIPE, timeout=50)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, b"")

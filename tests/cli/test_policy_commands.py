@@ -40,6 +40,14 @@ def test_simulate_prints_a_table_and_a_plot(offline: Any) -> None:
     assert " 1m " in text
 
 
+@pytest.mark.parametrize("command", ["explain", "simulate"])
+def test_what_has_lines_is_told_in_lines(offline: Any, command: str) -> None:
+    """The policy's TOML and the plot are our own texts: none of their line breaks is shown as an escape."""
+    told = offline("policy", command, "default").stdout
+    assert "\\n" not in told
+    assert len(told.splitlines()) > 10
+
+
 def test_simulate_gives_the_same_numbers_for_the_same_seed(offline: Any) -> None:
     """Two runs agree; another seed does not."""
     one, two, other = (

@@ -23,7 +23,7 @@ def lines() -> list[list[str]]:
 @pytest.mark.slow
 @pytest.mark.timeout(300)  # some twenty processes, which take two seconds each when the machine is busy
 def test_every_line_of_the_session_works(tmp_path: Path) -> None:
-    """Each command of the page exits with 0, in the order of the page."""
+    """Each command of the page exits with 0, in the order of the page, and shows no line break as an escape."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("WHEEL_SCHED_")}
     commands = lines()
     assert len(commands) > 15
@@ -38,3 +38,4 @@ def test_every_line_of_the_session_works(tmp_path: Path) -> None:
             timeout=100,
         )
         assert done.returncode == 0, f"{shlex.join(arguments)}: {done.stdout}{done.stderr}"
+        assert "\\n" not in done.stdout + done.stderr, shlex.join(arguments)

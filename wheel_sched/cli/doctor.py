@@ -20,7 +20,7 @@ from wheel_sched.cli.extras import install_line, package_of
 from wheel_sched.cli.failing import FAILED, OK, UNAVAILABLE
 from wheel_sched.cli.opening import created_as, embedded_folder, server_url
 from wheel_sched.cli.options import Session, json_option, pass_session
-from wheel_sched.cli.output import amount, emit, paint, say
+from wheel_sched.cli.output import amount, emit, one_line, paint, say
 from wheel_sched.config import Settings
 from wheel_sched.errors import EmbeddedServerError, StoreUnavailable, WheelSchedError
 from wheel_sched.redacting import redacted
@@ -80,7 +80,11 @@ def doctor(session: Session, as_json: bool) -> int:
     except (StoreUnavailable, EmbeddedServerError) as error:
         away = True
         tell(
-            problem("server", f"{redacted(settings.store)}: {error.__cause__ or error}", "start it, or correct --store")
+            problem(
+                "server",
+                f"{redacted(settings.store)}: {one_line(str(error.__cause__ or error))}",
+                "start it, or correct --store",
+            )
         )
     except WheelSchedError as error:
         tell(problem("server", str(error), "correct it and run doctor again"))

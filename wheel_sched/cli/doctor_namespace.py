@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Any
 
 from wheel_sched.cli.doctor_finding import Finding, Patient, ok, problem, warn
-from wheel_sched.cli.forgotten import MEND, NOTICED_MS, overdue, untaken
+from wheel_sched.cli.forgotten import MEND, NOT_LOOKED_AT, NOTICED_MS, overdue, untaken
 from wheel_sched.cli.output import instant, span
 from wheel_sched.errors import ConfigError
 from wheel_sched.store import DelayStore
@@ -39,15 +39,15 @@ def backlog(patient: Patient) -> Finding:
 
 def retries(patient: Patient) -> Finding:
     """What failed is taken in by a retry service."""
-    if patient.settings.kafka is not None:
-        return ok("retries", "on Kafka: `wheel-sched kafka lag GROUP` tells how far the intake is")
     found = untaken(patient.client, patient.settings)
+    if found is None:
+        return ok("retries", NOT_LOOKED_AT)
     if not found:
         return ok("retries", "none wait that nobody takes in")
     return problem(
         "retries",
         "; ".join(one.what(patient.now_ms) for one in found[:3]),
-        "start " + ", ".join(f"`{one.command}`" for one in found),
+        "; ".join(one.mend for one in found),
     )
 
 

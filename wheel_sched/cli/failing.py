@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import io
 import os
+import select
 import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -51,6 +52,15 @@ def code_of(error: BaseException) -> int:
 def drop_output() -> None:
     """Nobody reads stdout any more: what is written from now on goes nowhere."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def is_unread() -> bool:
+    """Whether nobody reads stdout any more: a pipe that is broken may also be a connection's."""
+    if not hasattr(select, "poll"):  # Windows
+        return True
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    return any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0))
 
 
 def in_sight(error: click.ClickException) -> click.ClickException:

@@ -45,7 +45,10 @@ def overdue(store: DelayStore) -> OverdueItems:
     return OverdueItems(sum(dues), max(dues, default=0) >= _COUNTED, max((0, *late)))
 
 
-def untaken(client: Any, settings: Settings) -> list[Any]:
+NOT_LOOKED_AT = "not looked at on Kafka: `wheel-sched kafka lag GROUP` tells how far the intake is"
+
+
+def untaken(client: Any, settings: Settings) -> list[Any] | None:
     """`retry_topic.cli.untaken.untaken_at`: the retry service is a guest here, and is not imported by name."""
-    found: list[Any] = import_module("retry_topic.cli.untaken").untaken_at(client, settings)
+    found: list[Any] | None = import_module("retry_topic.cli.untaken").untaken_at(client, settings)
     return found

@@ -31,6 +31,13 @@ class LazyGroup(click.Group):
         super().__init__(*args, **kwargs)
         self._lazy = lazy
 
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        try:
+            return super().make_context(*args, **kwargs)
+        except BrokenPipeError:  # of --help, which is written here; click would call it a failure
+            drop_output()
+            raise click.exceptions.Exit(OK) from None
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self._lazy)
 

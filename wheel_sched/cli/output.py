@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
-from wheel_sched.errors import ConfigError
+from wheel_sched.errors import ConfigError, EmbeddedServerError
 from wheel_sched.escaping import escaped
 from wheel_sched.redacting import redacted_text
 
@@ -45,7 +45,15 @@ def note(text: str) -> None:
 
 
 def blame(program: str, error: BaseException) -> None:
-    """An error on stderr, after the program's name; several problems a line each, and no password."""
+    """An error on stderr, after the program's name; several problems a line each, and no password.
+
+    Lines are only those that the error keeps apart: a break in a text that it quotes is shown escaped.
+    """
+    if isinstance(error, EmbeddedServerError):
+        note(f"{program}: {redacted_text(f'{error.args[0]}')}")
+        for line in error.last_words:
+            note(f"  {redacted_text(line)}")
+        return
     problems = error.problems if isinstance(error, ConfigError) else [str(error)]
     if len(problems) > 1:
         note(f"{program}: {len(problems)} problems:")

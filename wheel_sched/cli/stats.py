@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from wheel_sched.cli.forgotten import MEND, NOTICED_MS, overdue, untaken
+from wheel_sched.cli.forgotten import MEND, NOT_LOOKED_AT, NOTICED_MS, overdue, untaken
 from wheel_sched.cli.opening import opened
 from wheel_sched.cli.options import Session, json_option, pass_session
 from wheel_sched.cli.output import amount, emit, note, relative, say, table, when
@@ -70,6 +70,8 @@ def stats(session: Session, as_json: bool) -> None:
     say(f"next due   {'nothing waits' if counts.due_head_ms is None else when(counts.due_head_ms, now_ms)}")
     if late.late_ms >= NOTICED_MS:
         say(f"overdue    {late.words}: no dispatcher releases them; {MEND}")
+    if session.settings.kafka is not None:
+        say(f"retries    {NOT_LOOKED_AT}")
     for one in retries or ():
         say(f"retries    {one.line(now_ms)}")
     ever = [f"{counts.happened(event):,} {event}" for event in _EVENTS if counts.happened(event)]

@@ -236,7 +236,7 @@ class KafkaConsumer:
                 if code in EXPELLED:
                     return False
                 if code != KafkaError.REBALANCE_IN_PROGRESS or time.monotonic() >= until_s:
-                    raise broker_error(error, "offsets could not be committed") from error
+                    raise broker_error(error, "offsets could not be committed", writes=True) from error
             time.sleep(_TURN_S)  # without the lock: the polling thread has a rebalance to get on with
 
     def _commit_once(self, places: set[Place]) -> bool:

@@ -115,12 +115,13 @@ def not_ours(topic: str) -> PublishFailure:
     return PublishFailure(f"{topic}: topic authorization failed", transient=False)
 
 
-def broker_error(error: object, what: str) -> BrokerError:
-    """Our error for one that concerns the broker as a whole."""
+def broker_error(error: object, what: str, *, writes: bool = False) -> BrokerError:
+    """Our error for one that concerns the broker as a whole; `writes`: what was asked for changes something."""
     found = error_of(error)
     text = f"{what}: {found.str() if isinstance(found, KafkaError) else found}"
     if isinstance(found, KafkaError) and found.code() in RIGHTS:
         return BrokerError(f"{text}; nothing was done. This client's principal needs a right {RIGHTS[found.code()]}")
     if isinstance(found, KafkaError) and found.code() in _PERMANENT:
         return BrokerError(f"{text}; nothing was done")
-    return BrokerUnavailable(f"{text}; repeat it when the broker answers")
+    unanswered = not isinstance(found, KafkaError) or found.code() in UNANSWERED
+    return BrokerUnavailable(f"{text}; repeat it when the broker answers", in_doubt=writes and unanswered)

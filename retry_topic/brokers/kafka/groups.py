@@ -95,4 +95,4 @@ class Groups:
         try:
             return attended(do, calls * _CALL_S, what)
         except (KafkaException, LeftBehind) as error:
-            raise broker_error(error, f"the offsets of group {group!r} could not be {what}") from error
+            raise broker_error(error, f"the offsets of group {group!r} could not be {what}", writes=True) from error

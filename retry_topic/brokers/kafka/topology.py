@@ -175,7 +175,7 @@ class Topology:
                 created.append(name)
             except KafkaException as error:
                 if error_of(error).code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                    raise broker_error(error, f"topic {name!r} could not be created") from error
+                    raise broker_error(error, f"topic {name!r} could not be created", writes=True) from error
         self._until_visible(absent)
         return created
 

@@ -79,7 +79,7 @@ class RedisStreamsBroker:
         """Append each message to its topic; None = done, else why not.
 
         Raises:
-            BrokerUnavailable: the server is away; what was being sent is in doubt.
+            BrokerUnavailable: the server is away; `in_doubt`: messages may be there, and if sent again twice.
         """
         return self._publisher.publish(messages)
 
@@ -124,21 +124,21 @@ class RedisStreamsBroker:
         try:
             scripts.create(self._connections, stream)
         except faults.FAULTS as error:
-            raise faults.broker_error(error) from error
+            raise faults.broker_error(error, "repeatable") from error
         self._publisher.forget(topic)
         self._publisher.register([topic])
 
     def topics(self) -> dict[str, int]:
         """Topics that were created or consumed through a broker of this prefix, and how many entries each holds."""
         registry = self._publisher.registry
-        members: Any = self._connections.repeatable(registry, lambda client: client.smembers(registry))
+        members: Any = self._connections.repeatable(registry, lambda client: client.smembers(registry), reads=True)
         lengths = {topic: self._length(topic) for topic in sorted(member.decode() for member in members)}
         return {topic: length for topic, length in lengths.items() if length is not None}
 
     def backlog(self, topic: str, group: str) -> Backlog:
         """What `group` has before it in `topic`, see `BacklogBroker`; five small commands."""
         stream = self.stream_key(topic)
-        return self._connections.repeatable(stream, lambda client: backlog(client, stream, topic, group))
+        return self._connections.repeatable(stream, lambda client: backlog(client, stream, topic, group), reads=True)
 
     def reads(self, group: str, topic: str) -> bool:
         """Whether `group` reads `topic`: it is registered as a topic, and its stream has that group.
@@ -149,7 +149,7 @@ class RedisStreamsBroker:
         if topic_problem(topic):
             return False
         registry, stream = self._publisher.registry, self.stream_key(topic)
-        if not self._connections.repeatable(registry, lambda client: client.sismember(registry, topic)):
+        if not self._connections.repeatable(registry, lambda client: client.sismember(registry, topic), reads=True):
             return False
 
         def names(client: redis.Redis) -> list[Any]:
@@ -159,7 +159,7 @@ class RedisStreamsBroker:
             groups: Any = client.xinfo_groups(stream)
             return [row["name"] for row in groups]
 
-        return group.encode() in self._connections.repeatable(stream, names)
+        return group.encode() in self._connections.repeatable(stream, names, reads=True)
 
     def trim(self, topic: str, keep: int) -> int:
         """Drop a topic's oldest entries beyond about `keep`, see `TrimBroker`; whole nodes of the stream go."""
@@ -181,7 +181,7 @@ class RedisStreamsBroker:
         except ResponseError:  # INFO is not permitted
             return None
         except faults.FAULTS as error:
-            raise faults.broker_error(error) from error
+            raise faults.broker_error(error, "read") from error
         run_id = info.get("run_id")
         return (str(run_id), self._connections.database) if run_id else None
 
@@ -211,5 +211,5 @@ class RedisStreamsBroker:
                 raise length
             return exists, length
 
-        exists, length = self._connections.repeatable(stream, ask)
+        exists, length = self._connections.repeatable(stream, ask, reads=True)
         return length if exists else None

@@ -167,15 +167,15 @@ class Connections:
         try:
             (reply,) = self.write(key, [command], repeat=True)
         except faults.FAULTS as error:
-            raise faults.broker_error(error) from error
+            raise faults.broker_error(error, "repeatable") from error
         if isinstance(reply, BrokerError):
             raise reply
         if isinstance(reply, Exception):
-            raise faults.broker_error(reply) from reply
+            raise faults.broker_error(reply, "repeatable") from reply
         return reply
 
-    def repeatable(self, key: str, call: Callable[[redis.Redis], T]) -> T:
-        """Perform an idempotent call; client errors become broker errors.
+    def repeatable(self, key: str, call: Callable[[redis.Redis], T], *, reads: bool = False) -> T:
+        """Perform an idempotent call; client errors become broker errors. `reads`: it changes nothing.
 
         Raises:
             BrokerError: the server refused or could not answer.
@@ -183,7 +183,7 @@ class Connections:
         try:
             return self.run(key, call, repeat=True)
         except faults.FAULTS as error:
-            raise faults.broker_error(error) from error
+            raise faults.broker_error(error, "read" if reads else "repeatable") from error
 
     def reader(self, key: str, timeout_seconds: float) -> redis.Redis:
         """A client of its own for blocking reads on the server that holds `key`; `release` it after use."""

@@ -98,7 +98,7 @@ class RedisStreamsConsumer:
         except faults.FAULTS as error:
             self._release_readers()
             self._connections.moved()
-            raise faults.broker_error(error) from error
+            raise faults.broker_error(error, "repeatable") from error
         return []
 
     def ack(self, deliveries: Sequence[Delivery]) -> None:
@@ -145,11 +145,11 @@ class RedisStreamsConsumer:
                 stream, [("XGROUP", "CREATE", stream, self._group, "0", "MKSTREAM")], repeat=True
             )
         except faults.FAULTS as error:
-            raise faults.broker_error(error) from error
+            raise faults.broker_error(error, "repeatable") from error
         if isinstance(reply, BrokerError):
             raise reply
         if isinstance(reply, Exception) and faults.code(reply) != "BUSYGROUP":  # somebody has joined before
-            raise faults.broker_error(reply) from reply
+            raise faults.broker_error(reply, "repeatable") from reply
 
     def _rejoin_if_gone(self, error: ResponseError) -> None:
         """The stream or group was deleted, or the server came back without it: begin anew, else pass the error on."""

@@ -2,10 +2,13 @@
 
 The server names an error by its first word; the client library replaces some of these words by exception classes, so
 both are looked up in one table. A refusal says that nothing was written, and so does a connection that could not be
-made; a lost one leaves that open.
+made. Of a lost one it matters what was sent: a read has changed nothing; what may be repeated may have been done; a
+message may be there, and once more if it is sent again.
 """
 
 from __future__ import annotations
+
+from typing import Literal
 
 from redis import exceptions as client
 
@@ -80,14 +83,23 @@ def is_unsent(error: Exception | str) -> bool:
     return isinstance(error, Exception) and code(error) == "" and unsent(error)
 
 
-def words(error: Exception | str) -> str:
+Sent = Literal["read", "repeatable", "message"]
+
+_NO_ANSWER: dict[Sent, str] = {
+    "read": "no answer from the server: nothing was changed; repeat",
+    "repeatable": "no answer from the server: what was sent may have been executed; repeat it, which does no harm",
+    "message": "no answer from the server: what was being sent is in doubt",  # what to do depends on its having an id
+}
+
+
+def words(error: Exception | str, sent: Sent = "message") -> str:
     """What is wrong and what to do, with the server's own words after it."""
     name = code(error)
     known = _PASSING.get(name) or _REFUSED.get(name) or _HOPELESS.get(name)
     if isinstance(error, Exception) and is_unsent(error):
         known = "no connection to the server: nothing was sent; see that it runs, then repeat"
     elif name == "":
-        known = "no answer from the server: what was being sent is in doubt; repeat it"
+        known = _NO_ANSWER[sent]
     text = f"{known} ({error})" if known else f"the server refused: {error}"
     return text[:REASON_CHARACTERS]
 
@@ -95,13 +107,18 @@ def words(error: Exception | str) -> str:
 def publish_failure(error: Exception | str) -> PublishFailure:
     """The failure of one message. Wrong credentials count as transient: they are not the message's fault."""
     if isinstance(error, BrokerError):  # told already
-        return PublishFailure(str(error)[:REASON_CHARACTERS], in_doubt=error.transient)
+        return PublishFailure(str(error)[:REASON_CHARACTERS], in_doubt=error.in_doubt)
     return PublishFailure(
         words(error), transient=code(error) not in _HOPELESS, in_doubt=code(error) == "" and not is_unsent(error)
     )
 
 
-def broker_error(error: Exception) -> BrokerError:
+def broker_error(error: Exception, sent: Sent) -> BrokerError:
     """The error of a whole call: `BrokerUnavailable` when repeating may help, else `BrokerError`."""
-    name = code(error)
-    return (BrokerUnavailable if name == "" or name in _PASSING else BrokerError)(words(error))
+    name, text = code(error), words(error, sent)
+    if name != "" and name not in _PASSING:
+        return BrokerError(text)
+    in_doubt = name == "" and sent != "read" and not is_unsent(error)
+    if in_doubt and sent == "message":
+        text = f"{text[:REASON_CHARACTERS]}; sent again it may be a second record"
+    return BrokerUnavailable(text, in_doubt=in_doubt)

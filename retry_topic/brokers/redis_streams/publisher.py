@@ -102,10 +102,14 @@ class Publisher:
                     redirected += self._send(part, answers, outages)
             parcels = redirected
         if outages and len(outages) == len(packed):
-            error = next(iter(outages.values()))
-            if isinstance(error, BrokerError):
+            told = [
+                (one if isinstance(one, BrokerError) else faults.broker_error(one, "message"), one)
+                for one in outages.values()
+            ]
+            error, cause = next((pair for pair in told if pair[0].in_doubt), told[0])
+            if error is cause:
                 raise error
-            raise faults.broker_error(error) from error
+            raise error from cause
         return answers
 
     def _by_server(self, parcels: list[Parcel], answers: Answers, outages: dict[int, Exception]) -> list[list[Parcel]]:

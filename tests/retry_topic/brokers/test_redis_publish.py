@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator
 
@@ -119,11 +120,34 @@ def test_a_lost_reply_is_told_and_not_repeated(redis_url: str, redis_client: red
         broker = RedisStreamsBroker(proxy.url)
         broker.create_topic("t")
         proxy.drop_next_reply(b"XADD")
-        with pytest.raises(BrokerUnavailable, match="in doubt"):
+        with pytest.raises(BrokerUnavailable, match="in doubt") as caught:
             broker.publish([Message("t", b"1")])
+        assert "sent again it may be a second record" in str(caught.value)
+        assert "repeat" not in str(caught.value)
+        assert caught.value.in_doubt
         assert redis_client.xlen("t") == 1
         assert broker.publish([Message("t", b"2")]) == [None]
         broker.close()
+
+
+@pytest.mark.parametrize(
+    ("command", "lost", "said", "in_doubt"),
+    [
+        ("topics", b"SMEMBERS", "nothing was changed; repeat", False),
+        ("create_topic", b"EVALSHA", "may have been executed; repeat it, which does no harm", True),
+    ],
+)
+def test_a_lost_reply_says_what_was_asked_for(
+    redis_url: str, command: str, lost: bytes, said: str, in_doubt: bool
+) -> None:
+    """A read has changed nothing, whatever became of its reply; what may be repeated says so."""
+    with FaultyProxy(redis_url) as proxy, contextlib.closing(RedisStreamsBroker(proxy.url)) as broker:
+        broker.create_topic("t")
+        for _ in range(2):
+            proxy.drop_next_reply(lost)
+        with pytest.raises(BrokerUnavailable, match=said) as caught:
+            getattr(broker, command)(*(["t"] if in_doubt else []))
+        assert caught.value.in_doubt == in_doubt
 
 
 def test_a_lost_reply_of_a_message_with_an_id_is_repeated(redis_url: str, redis_client: redis.Redis) -> None:

@@ -54,6 +54,22 @@ def test_each_failed_attempt_is_one_line(memory: Bench, handler: Handlers, caplo
     assert "hunter2" not in caplog.text
 
 
+def test_both_lines_name_the_id_that_was_published(
+    memory: Bench, handler: Handlers, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The service's line says besides under which id the message is stored, which the group makes another one."""
+    caplog.set_level(logging.INFO, SERVICE)
+    memory.serve(RetryPolicy(delay=Fixed(20), max_attempts=2))
+    memory.consume(handler(ValueError("x")))
+    memory.home.publish("orders", b"1", id="invoice-9")
+    (died,) = memory.dead()
+    memory.until(lambda: bool(lines(caplog, "intake.dead")))
+    (retried,), (dead,) = lines(caplog, "intake.retry"), lines(caplog, "intake.dead")
+    assert all("message invoice-9 of orders" in line.getMessage() for line in (retried, dead))
+    assert dead.getMessage().endswith(f"it is a dead letter, stored as {died.id}")
+    assert retried.getMessage().endswith(f"stored as {died.id[:-1]}1")
+
+
 @pytest.mark.parametrize("level", [logging.WARNING, logging.DEBUG])
 def test_a_traceback_comes_at_debug(
     memory: Bench, handler: Handlers, caplog: pytest.LogCaptureFixture, level: int

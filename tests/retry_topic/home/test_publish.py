@@ -155,8 +155,9 @@ def test_a_broker_without_a_memory_of_ids_sends_each_call_with_the_id(
         for _ in range(2):
             memory.home.publish(TOPIC, b"m", id="7")
         plain.publish = lambda _: [PublishFailure("no answer", in_doubt=True)]
-        with pytest.raises(BrokerUnavailable, match="id='7', which may be a second record"):
+        with pytest.raises(BrokerUnavailable, match="id='7', which may be a second record") as caught:
             memory.home.publish(TOPIC, b"m", id="7")
+        assert caught.value.in_doubt
     assert [record.header("retry-id") for record in memory.records(TOPIC)] == [b"7", b"7"]
 
 

@@ -47,8 +47,8 @@ def why(exit_code: int, log: str) -> str:
 def failed_start(folder: DataFolder, exit_code: int, log: str) -> EmbeddedServerError:
     """The error for a server that ended before it answered."""
     last = [line.rstrip() for line in log.splitlines() if line.strip()][-SHOWN_LINES:]
-    said = "\n".join(f"  {line}" for line in last) or "  (nothing)"
     return EmbeddedServerError(
         f"the embedded server did not start over {folder.path}: {why(exit_code, log)}. The data was left as it is. "
-        f"{ALTERNATIVES}\nIts last words in {folder.log_path}:\n{said}"
+        f"{ALTERNATIVES} Its last words in {folder.log_path}:",
+        last_words=last or ["(nothing)"],
     )

@@ -5,11 +5,12 @@ Every `celery` command loads this module, so it imports click and the table of c
 
 from __future__ import annotations
 
-from typing import Any
+import sys
+from typing import Any, NoReturn
 
 import click
 
-from wheel_sched.cli.failing import UNAVAILABLE, code_of, in_sight
+from wheel_sched.cli.failing import OK, UNAVAILABLE, code_of, drop_output, in_sight, is_unread
 from wheel_sched.cli.lazy import Lazy, LazyGroup
 from wheel_sched.cli.output import blame
 from wheel_sched.errors import BrokerUnavailable, WheelSchedError
@@ -34,6 +35,12 @@ class WheelGroup(LazyGroup):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             code = super().invoke(ctx)
+            sys.stdout.flush()  # celery's own end would fail over it
+        except BrokenPipeError as error:
+            if not is_unread():  # the broker's connection, then
+                self._away(ctx, error)
+            drop_output()  # the reader of a pipe has seen enough
+            code = OK
         except WheelSchedError as error:
             blame("celery wheel", error)
             ctx.exit(code_of(error))
@@ -43,9 +50,12 @@ class WheelGroup(LazyGroup):
             kind = type(error)
             if (kind.__module__, kind.__name__) != ("kombu.exceptions", "OperationalError"):  # kombu is not loaded here
                 raise
-            blame("celery wheel", BrokerUnavailable(f"the broker is away: {error}"))
-            ctx.exit(UNAVAILABLE)
-        ctx.exit(code if isinstance(code, int) else 0)
+            self._away(ctx, error)
+        ctx.exit(code if isinstance(code, int) else OK)
+
+    def _away(self, ctx: click.Context, error: Exception) -> NoReturn:
+        blame("celery wheel", BrokerUnavailable(f"the broker is away: {error}"))
+        ctx.exit(UNAVAILABLE)
 
 
 @click.group(cls=WheelGroup, lazy=COMMANDS, name="wheel")

@@ -72,8 +72,10 @@ def reschedule(
       celery -A proj wheel reschedule 7f3c2a9e-6d0e-4f0a-8a55-0a1b2c3d4e5f --in 2h
       celery -A proj wheel reschedule --queue mail --until +1h --at 2026-12-24T18:00:00+01:00
     """
-    if (at_ms is None) == (in_ms is None):
-        raise click.UsageError("Give the new ETA: --at INSTANT or --in DURATION.")
+    if at_ms is None and in_ms is None:
+        raise click.UsageError("When? Give --in or --at.")
+    if at_ms is not None and in_ms is not None:
+        raise click.UsageError("Give --in or --at, not both.")
     tasks = held_tasks(ctx)
     meant = chosen(tasks, selection, everything)
     if dry_run:
