@@ -19,7 +19,7 @@ from wheel_sched.store.operations import Alteration, Call, Change
 from wheel_sched_celery.broker_line import BrokerLine
 from wheel_sched_celery.fleet import ask, takers_back
 from wheel_sched_celery.held_task import HeldTask, decode
-from wheel_sched_celery.older_items import is_older, store_anew
+from wheel_sched_celery.older_items import current_id, is_older, store_anew
 from wheel_sched_celery.wheel import Wheel, wheel_of
 
 BATCH = 100
@@ -102,7 +102,7 @@ class _Draining:
             self._make_due(shard, [found.id for found in page if found.shard == shard and found.score_ms > now_ms])
             while self._batch(shard):
                 self._progress(self.published)
-            self._count_others([found.id for found in page if found.shard == shard and not is_older(found.id)])
+            self._count_others([found for found in page if found.shard == shard])
 
     def back(self) -> int:
         """How many wait in the store again."""
@@ -117,13 +117,16 @@ class _Draining:
             if isinstance(answer, Exception):
                 raise answer
 
-    def _count_others(self, ids: Sequence[str]) -> None:
+    def _count_others(self, page: Sequence[Found]) -> None:
         """What is due a running worker's dispatcher may send before this one does: it is in the broker as well."""
-        others = [item_id for item_id in ids if item_id not in self._claimed]
+        names = [(found.id, current_id(found.id, found.body)) for found in page]
+        others = [pair for pair in names if pair[1] not in self._claimed]
         self._claimed.clear()
         if others:
-            found = self._store.get(others, anywhere=True)
-            self.published += sum(item is None or item.state == "fly" for item in found)
+            before, now = ([pair[side] for pair in others] for side in (0, 1))
+            left = [item is None or item.state == "fly" for item in self._store.get(before, anywhere=True)]
+            gone = [item is None or item.state == "fly" for item in self._store.get(now, anywhere=True)]
+            self.published += sum(map(all, zip(left, gone, strict=True)))
             self._progress(self.published)
 
     def _batch(self, shard: int) -> int:

@@ -8,6 +8,7 @@ then the new one is sent. Whoever dies in between leaves both; the old one then 
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Sequence
 from typing import Final
@@ -16,7 +17,7 @@ from wheel_sched.dispatcher import Failed
 from wheel_sched.errors import Rejected, StoreError
 from wheel_sched.store.delay_store import DelayStore
 from wheel_sched.store.items import MAX_DUE_MS, Claimed, Item, Outcome
-from wheel_sched_celery.held_task import HeldTask
+from wheel_sched_celery.held_task import HeldTask, decode
 
 _OLDER: Final = re.compile(r":\d+:-?\d{1,15}(?:@[0-9a-f]{12})?\Z")  # retries and ETA at its end, or a queue's digest
 
@@ -24,6 +25,14 @@ _OLDER: Final = re.compile(r":\d+:-?\d{1,15}(?:@[0-9a-f]{12})?\Z")  # retries an
 def is_older(item_id: str) -> bool:
     """Whether a release before the digest in ids has made it."""
     return _OLDER.search(item_id) is not None
+
+
+def current_id(item_id: str, body: bytes) -> str:
+    """The id that an item has in this release; its own where its task cannot be read."""
+    if is_older(item_id):
+        with contextlib.suppress(Rejected):
+            return decode(body).item_id
+    return item_id
 
 
 def store_anew(
