@@ -102,7 +102,7 @@ class EmbeddedDispatcher:
             if not self._wheel.knows_server():
                 raise StoreUnavailable("the broker is away")
             queue = self._wheel.redis_queue
-            with contextlib.closing(TaskPublisher(self._wheel.app, queue)) as publisher:
+            with contextlib.closing(TaskPublisher(self._wheel.app, queue, store)) as publisher:
                 dispatcher = Dispatcher(
                     store,
                     publisher,

@@ -2,26 +2,30 @@
 
 `eta` stays in the message, so workers take over the waiting, in memory as Celery's own do. Items are claimed under a
 lease, published, confirmed and settled like any due one: a drain that dies half-way loses nothing, and is repeated.
-What is sent carries the mark of all that the store sends, so that running workers leave it alone.
+What is sent carries the mark of all that the store sends, so that running workers leave it alone; those of a release
+before that mark may put it back into the store, which is counted at the end.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from wheel_sched.errors import ConfigError, Rejected
-from wheel_sched.store.items import Claimed, Done, Found, Held, Next, Settlement
+from wheel_sched.store.items import Claimed, Done, Found, Held, Next, Outcome, Settlement
 from wheel_sched.store.operations import Alteration, Call, Change
 from wheel_sched_celery.broker_line import BrokerLine
 from wheel_sched_celery.fleet import ask, takers_back
 from wheel_sched_celery.held_task import HeldTask, decode
+from wheel_sched_celery.older_items import current_id, is_older, store_anew
 from wheel_sched_celery.wheel import Wheel, wheel_of
 
 BATCH = 100
 LEASE_MS = 60_000
 ANSWER_S = 1.0
+LOOK_AGAIN_S = 1.0  # within this a worker that is up puts back what it would not hold
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +35,12 @@ class Drained:
     Args:
         published: tasks that are in the broker now.
         kept: tasks left in the store, by reason.
+        back: tasks that wait in the store again: workers took them back, or producers held them meanwhile.
     """
 
     published: int
     kept: dict[str, int]
+    back: int = 0
 
 
 def drain(app: Any, *, progress: Callable[[int], None] = lambda _count: None, timeout_s: float = ANSWER_S) -> Drained:
@@ -71,7 +77,7 @@ def drain(app: Any, *, progress: Callable[[int], None] = lambda _count: None, ti
             drained.page(page.found)
             cursor = page.cursor
             if cursor is None:
-                return Drained(drained.published, drained.kept)
+                return Drained(drained.published, drained.kept, drained.back())
     finally:
         line.close()
 
@@ -82,6 +88,7 @@ class _Draining:
     def __init__(self, wheel: Wheel, line: BrokerLine, progress: Callable[[int], None]) -> None:
         self.published = 0
         self.kept: dict[str, int] = {}
+        self._later = 0  # of those kept, what waits in the store
         self._claimed: set[str] = set()  # of the page under way
         self._store = wheel.store
         self._lead_ms = wheel.settings.lead
@@ -92,23 +99,34 @@ class _Draining:
         """Make a page of waiting items due now (the ETA in the message stays), and publish what is due."""
         now_ms = self._store.now_ms()
         for shard in sorted({found.shard for found in page}):
-            ahead = [
-                Alteration(found.id, "r", now_ms) for found in page if found.shard == shard and found.score_ms > now_ms
-            ]
-            for answer in self._store.execute([Call(shard, Change(ahead))] if ahead else []):
-                if isinstance(answer, Exception):
-                    raise answer
+            self._make_due(shard, [found.id for found in page if found.shard == shard and found.score_ms > now_ms])
             while self._batch(shard):
                 self._progress(self.published)
-            self._count_others([found.id for found in page if found.shard == shard])
+            self._count_others([found for found in page if found.shard == shard])
 
-    def _count_others(self, ids: Sequence[str]) -> None:
+    def back(self) -> int:
+        """How many wait in the store again."""
+        if self.published:
+            time.sleep(LOOK_AGAIN_S)
+        return max(0, self._store.counts().total("due") - self._later)
+
+    def _make_due(self, shard: int, ids: Sequence[str]) -> None:
+        now_ms = self._store.now_ms()
+        ahead = [Alteration(item_id, "r", now_ms) for item_id in ids]
+        for answer in self._store.execute([Call(shard, Change(ahead))] if ahead else []):
+            if isinstance(answer, Exception):
+                raise answer
+
+    def _count_others(self, page: Sequence[Found]) -> None:
         """What is due a running worker's dispatcher may send before this one does: it is in the broker as well."""
-        others = [item_id for item_id in ids if item_id not in self._claimed]
+        names = [(found.id, current_id(found.id, found.body)) for found in page]
+        others = [pair for pair in names if pair[1] not in self._claimed]
         self._claimed.clear()
         if others:
-            found = self._store.get(others, anywhere=True)
-            self.published += sum(item is None or item.state == "fly" for item in found)
+            before, now = ([pair[side] for pair in others] for side in (0, 1))
+            left = [item is None or item.state == "fly" for item in self._store.get(before, anywhere=True)]
+            gone = [item is None or item.state == "fly" for item in self._store.get(now, anywhere=True)]
+            self.published += sum(map(all, zip(left, gone, strict=True)))
             self._progress(self.published)
 
     def _batch(self, shard: int) -> int:
@@ -123,17 +141,25 @@ class _Draining:
             except Rejected as error:
                 self._keep("unreadable")
                 settlements.append(Held(item.id, f"unreadable: {error}"))
-        failures = self._line.send([task for _, task in readable])
         later_ms = claim.now_us // 1000 + LEASE_MS
-        for (item, task), failure in zip(readable, failures, strict=True):
+        older = [(item, task) for item, task in readable if is_older(item.id)]
+        current = [(item, task) for item, task in readable if not is_older(item.id)]
+        failures = self._line.send([task for _, task in current])
+        self.published += failures.count(None)
+        failures += store_anew(self._store, older, later_ms)  # not due before the old item has ended, whoever dies
+        for (item, task), failure in zip(current + older, failures, strict=True):
             if failure is None:
-                self.published += 1
                 settlements.append(Done(item.id))
             else:
                 self._keep(failure.reason)
+                self._later += 1
                 settlements.append(Next(item.id, max(task.eta_ms - self._lead_ms, later_ms)))
         if settlements:
-            self._store.settle(claim, settlements)
+            settled = self._store.settle(claim, settlements)
+            ended = {
+                each.id for each, outcome in zip(settlements, settled.outcomes, strict=True) if outcome is Outcome.DONE
+            }
+            self._make_due(shard, [task.item_id for item, task in older if item.id in ended])
         return len(claim.items)
 
     def _keep(self, reason: str) -> None:

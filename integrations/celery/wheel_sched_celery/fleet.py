@@ -26,7 +26,22 @@ def ask(app: Any, timeout_s: float = 1.0) -> tuple[frozenset[str], Answers]:
     if not up:
         return up, {}
     again = app.control.inspect(timeout=5 * timeout_s, limit=len(up))  # over when all have answered
-    return up, again._request("wheel_stats") or {}
+    return up, wheel_stats(again)
+
+
+def wheel_stats(inspect: Any) -> Answers:
+    """What workers said to `wheel_stats`.
+
+    One of an older release that does not dispatch knows the question no better than a stock one: only what it puts into
+    Celery's own `stats` tells the two apart. It stands here as installed, and says no more.
+    """
+    answers: dict[str, Any] = dict(inspect._request("wheel_stats") or {})
+    strangers = [name for name, answer in answers.items() if isinstance(answer, Mapping) and answer.keys() == {"error"}]
+    said = (inspect.stats() or {}) if strangers else {}
+    for name in strangers:
+        if isinstance(said.get(name), Mapping) and "wheel_collector" in said[name]:
+            answers[name] = {"installed": True, **answers[name]}
+    return answers
 
 
 def takers_back(up: Iterable[str], answers: Answers) -> list[str]:
@@ -40,10 +55,35 @@ def takers_back(up: Iterable[str], answers: Answers) -> list[str]:
 def _is_safe(answer: Any) -> bool:
     if not isinstance(answer, Mapping):
         return False
-    if not answer.get("installed"):
+    if not _is_ours(answer):
         return "installed" in answer or "error" in answer
+    return not is_older(answer)
+
+
+def _is_ours(answer: Mapping[str, Any]) -> bool:
+    """Whether the integration is installed where this comes from."""
+    return bool(answer.get("installed"))
+
+
+def is_older(answer: Any) -> bool:
+    """Whether a worker of a release that takes back what the store has sent, and so may lose it, answered this."""
+    if not isinstance(answer, Mapping) or not _is_ours(answer) or answer.get("store", "") is None:
+        return False
     release = answer.get("release")
-    return isinstance(release, int) and release >= RELEASE
+    return not (isinstance(release, int) and release >= RELEASE)
+
+
+def why_idle(namespace: str, answer: Any) -> str:
+    """Why a worker sends nothing of what `namespace` holds; "" when it does."""
+    if not isinstance(answer, Mapping) or not _is_ours(answer):
+        return "does not say that it has wheel_sched_celery"
+    settings, dispatcher = answer.get("settings"), answer.get("dispatcher")
+    if isinstance(settings, Mapping) and settings.get("namespace") != namespace:
+        return f"namespace {settings.get('namespace')}"
+    if not isinstance(dispatcher, Mapping):
+        return "without a store" if answer.get("store", "") is None else "dispatches nothing"
+    state = str(dispatcher.get("state"))
+    return "" if state == "running" else state
 
 
 def told(settings: WheelSettings) -> dict[str, Any]:

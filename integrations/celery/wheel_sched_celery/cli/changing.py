@@ -146,7 +146,8 @@ def drain(ctx: click.Context, dry_run: bool, yes: bool, as_json: bool) -> int:
     """Send all held tasks to their queues, ETA intact; workers then hold them in memory.
 
     The way out: set `wheel_horizon = None` in producers and workers, restart them, drain, uninstall. Workers may be
-    up; where one does not say that it leaves the tasks alone, nothing is sent.
+    up; where one answers and does not say that it leaves the tasks alone, nothing is sent. What came back at the end is
+    counted, and the exit code is 1.
 
     \b
     Examples:
@@ -165,12 +166,17 @@ def drain(ctx: click.Context, dry_run: bool, yes: bool, as_json: bool) -> int:
     with Progress("sent") as progress:
         drained = drain_store(ctx.obj.app, progress=progress)
     if as_json:
-        emit({"done": drained.published, "left": drained.kept})
+        emit({"done": drained.published, "left": drained.kept, "back": drained.back})
     else:
         say(f"{amount(drained.published, 'task')} sent to the broker")
         for reason, count in drained.kept.items():
             say(f"{amount(count, 'task')} still here: {reason}")
-    return 1 if drained.kept else 0
+        if drained.back:
+            say(
+                f"{amount(drained.back, 'task')} in the store again: a worker of an older release took them back, or a "
+                "producer put them on hold; stop it, then drain again"
+            )
+    return 1 if drained.kept or drained.back else 0
 
 
 def _import_tasks(app: Any) -> None:

@@ -18,7 +18,7 @@ from wheel_sched.cli.doctor_finding import Finding, ok, problem, warn
 from wheel_sched.cli.output import amount, span
 from wheel_sched.store.items import MAX_BATCH, MAX_DUE_MS, Counts
 from wheel_sched_celery.due import instant_ms
-from wheel_sched_celery.fleet import differing
+from wheel_sched_celery.fleet import differing, is_older, wheel_stats, why_idle
 from wheel_sched_celery.held_task import TAKEN_OVER, route_of
 from wheel_sched_celery.management.held_tasks import HeldTasks
 from wheel_sched_celery.management.waiting_task import read
@@ -107,7 +107,7 @@ def _ask_workers(app: Any, patient: Patient, timeout_s: float) -> None:
     try:
         patient.pinged = frozenset(inspect.ping() or {})
         if patient.pinged:
-            patient.stats = _answers(inspect._request("wheel_stats"), dict)
+            patient.stats = _answers(wheel_stats(inspect), dict)
             patient.in_memory = _in_memory(patient, _answers(inspect.scheduled(), list))
     except (OperationalError, *app.connection_for_write().recoverable_connection_errors) as error:
         patient.broker_away = str(error) or repr(error)
@@ -148,16 +148,33 @@ def workers(patient: Patient) -> Finding:
         return warn("workers", "they cannot be asked while the broker is away", "see broker")
     if not patient.pinged:
         return warn("workers", "no worker answered", "start one: held tasks are sent by workers that are up")
-    installed = {name for name, stats in (patient.stats or {}).items() if stats["installed"]}
-    stock = sorted(patient.pinged - installed)
+    stats, up = patient.stats or {}, len(patient.pinged)
+    if older := sorted(name for name, answer in stats.items() if is_older(answer)):
+        return problem(
+            "workers",
+            f"{len(older)} of {amount(up, 'worker')} of an older release: {', '.join(older[:_SENDERS])}; they may lose "
+            "held tasks that reach them early",
+            "stop them, then start them with this release",
+        )
+    namespace = patient.tasks.wheel.settings.namespace
+    idle = {name: why for name in sorted(patient.pinged) if (why := why_idle(namespace, stats.get(name)))}
+    if len(idle) == up:
+        said = "; ".join(f"{name}: {why}" for name, why in list(idle.items())[:_SENDERS])
+        finding = problem if patient.counts.total("due") else warn
+        return finding(
+            "workers",
+            f"none of {amount(up, 'worker')} sends what namespace {namespace} holds ({said})",
+            "start one with install, this store and namespace, and dispatch=True",
+        )
+    stock = [name for name in idle if not stats.get(name, {}).get("installed") or stats[name].get("store", "") is None]
     if stock:
         return warn(
             "workers",
-            f"{len(stock)} of {amount(len(patient.pinged), 'worker')} without wheel_sched_celery: "
+            f"{len(stock)} of {amount(up, 'worker')} without wheel_sched_celery or without a store: "
             f"{', '.join(stock[:_SENDERS])}",
             "install it there too: they keep ETA tasks in memory and send none of the held ones",
         )
-    return ok("workers", f"{amount(len(installed), 'worker')} up, all installed")
+    return ok("workers", f"{amount(up, 'worker')} up, all installed, {up - len(idle)} sending what is held")
 
 
 def agreement(patient: Patient) -> Finding:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import click.testing
 import pytest
+from wheel_sched_celery import draining
+from wheel_sched_celery.broker_line import BrokerLine
 from wheel_sched_celery.cli import COMMANDS, wheel
 from wheel_sched_celery.management import HeldTasks, Selection
 
@@ -157,11 +160,18 @@ def test_stats_counts_by_queue(run: Run, ids: dict[str, str], app: Celery) -> No
     assert plain["due"] == 4
 
 
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No worker is up that could take anything back."""
+    monkeypatch.setattr(draining, "LOOK_AGAIN_S", 0)
+
+
+@pytest.mark.usefixtures("soon")
 def test_drain_sends_everything_with_its_eta(run: Run, ids: dict[str, str], tasks: HeldTasks, app: Celery) -> None:
     """Stock workers find what stock producers would have sent."""
     assert "would send 4 tasks" in run("drain", "--dry-run").stdout
     result = run("drain", "--yes", "--json")
-    assert rows(result) == [{"done": 4, "left": {}}]
+    assert rows(result) == [{"done": 4, "left": {}, "back": 0}]
     assert "set wheel_horizon = None first" in result.stderr
     assert list(tasks.select()) == []
     with app.connection_for_read() as connection:
@@ -169,6 +179,25 @@ def test_drain_sends_everything_with_its_eta(run: Run, ids: dict[str, str], task
         message.ack()
     assert message.headers["id"] == ids["three"]
     assert message.headers["eta"] is not None
+
+
+@pytest.mark.usefixtures("soon")
+def test_drain_says_what_came_back(
+    run: Run, ids: dict[str, str], tasks: HeldTasks, app: Celery, monkeypatch: Any
+) -> None:
+    """A worker that could not be asked puts it into the store again: the way out is not done."""
+    monkeypatch.setattr(draining, "ask", lambda *_: (frozenset(), {}))
+    send = BrokerLine.send
+
+    def taken_back(line: BrokerLine, sent: Any) -> Any:
+        answers = send(line, sent)
+        for task in sent:
+            item = app.wheel.item_of(task)
+            tasks.store.schedule([replace(item, id=item.id.rpartition(":")[0], due_ms=task.eta_ms)])
+        return answers
+
+    monkeypatch.setattr(BrokerLine, "send", taken_back)
+    assert "4 tasks in the store again" in run("drain", "--yes", code=1).stdout
 
 
 def test_drain_refuses_beside_a_worker_that_may_take_its_tasks_back(
@@ -208,7 +237,8 @@ def test_doctor_names_stock_senders_and_says_that_nobody_is_up(run: Run, ids: di
     assert findings["workers"]["level"] == "warn"
     assert "exactly once" in findings["horizon"]["evidence"]
     assert "the longest ETA held is 23h" in findings["visibility"]["evidence"]
-    assert len(findings) > 10  # the server's own checks are among them
+    assert {"server", "eviction", "backlog"} < set(findings)  # the server's own checks are among them
+    assert {"hand-over", "retries"}.isdisjoint(findings)  # but not those of topics: an app has none
     assert "0 problems" in run("doctor", "--timeout", "0.2").stdout
 
 

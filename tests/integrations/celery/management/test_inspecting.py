@@ -16,7 +16,7 @@ from celery.worker.control import Panel
 from kombu import Exchange, Queue
 from kombu.asynchronous.timer import Timer
 from kombu.utils.json import dumps, loads
-from wheel_sched_celery import remote
+from wheel_sched_celery import fleet, remote
 from wheel_sched_celery.management import HeldTasks, doctor, examine
 
 pytestmark = pytest.mark.usefixtures("real_server")
@@ -125,6 +125,9 @@ class Workers:
     def scheduled(self) -> dict[str, Any]:
         return self._scheduled
 
+    def stats(self) -> dict[str, Any]:
+        return {name: {} for name in self._stats}
+
     def _request(self, command: str) -> dict[str, Any]:
         assert command == "wheel_stats"
         return {name: reply for name, reply in self._stats.items() if reply is not None}
@@ -135,26 +138,55 @@ def findings(app: Celery, monkeypatch: pytest.MonkeyPatch, workers: Workers) -> 
     return {finding.check: finding for finding in examine(app)}
 
 
+def answer_of(app: Celery, **more: Any) -> dict[str, Any]:
+    """What a worker of this release answers whose dispatcher runs."""
+    settings, dispatcher = fleet.told(app.wheel.settings), {"state": "running"}
+    return {"installed": True, "release": fleet.RELEASE, "settings": settings, "dispatcher": dispatcher, **more}
+
+
 def test_doctor_counts_as_installed_only_who_says_so(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not stock workers, who answer with an error, nor those who do not answer."""
+    """Not stock workers, who answer with an error, nor those who do not answer, nor those without a store."""
     stats = {
-        "new@a": {"installed": True, "dispatcher": None},
+        "new@a": answer_of(app),
         "stock@b": {"error": "KeyError('wheel_stats')"},
         "bare@c": {"installed": False, "store": None},
         "slow@d": None,
+        "timer@e": {"installed": True, "store": None},
     }
     finding = findings(app, monkeypatch, Workers(stats, {"stock@b": {"error": "boom"}}))["workers"]
     assert finding.level == "warn"
-    assert finding.evidence == "3 of 4 workers without wheel_sched_celery: bare@c, slow@d, stock@b"
-    finding = findings(app, monkeypatch, Workers({"new@a": {"installed": True}}, {}))["workers"]
-    assert (finding.level, finding.evidence) == ("ok", "1 worker up, all installed")
+    named = "bare@c, slow@d, stock@b, timer@e"
+    assert finding.evidence == f"4 of 5 workers without wheel_sched_celery or without a store: {named}"
+    quiet = {"new@a": answer_of(app), "quiet@b": answer_of(app, dispatcher=None)}
+    finding = findings(app, monkeypatch, Workers(quiet, {}))["workers"]
+    assert (finding.level, finding.evidence) == ("ok", "2 workers up, all installed, 1 sending what is held")
+
+
+def test_doctor_says_that_nobody_sends_what_is_held(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One worker serves another namespace, the other dispatches nothing: a problem once a task is held."""
+    other = {**fleet.told(app.wheel.settings), "namespace": "other"}
+    workers = Workers({"a@t": answer_of(app, settings=other), "b@t": answer_of(app, dispatcher=None)}, {})
+    assert findings(app, monkeypatch, workers)["workers"].level == "warn"
+    app.send_task("held", countdown=3600)
+    finding = findings(app, monkeypatch, workers)["workers"]
+    assert finding.level == "problem"
+    assert finding.evidence.startswith("none of 2 workers sends what namespace m")
+    assert finding.evidence.endswith("holds (a@t: namespace other; b@t: dispatches nothing)")
+
+
+def test_doctor_names_workers_of_an_older_release(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take back what the store has sent."""
+    stats = {"new@a": answer_of(app), "old@b": {"installed": True, "dispatcher": {"state": "running"}}}
+    finding = findings(app, monkeypatch, Workers(stats, {}))["workers"]
+    assert finding.level == "problem"
+    assert finding.evidence.startswith("1 of 2 workers of an older release: old@b; they may lose")
 
 
 def test_doctor_tells_held_tasks_from_those_in_a_workers_memory(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both are in `inspect scheduled`, and look alike."""
     app.send_task("held", countdown=3 * 3600)
     rows = Panel.data["scheduled"](worker_of(app))
-    workers = {"w@test": {"installed": True}}
+    workers = {"w@test": answer_of(app)}
     found = findings(app, monkeypatch, Workers(workers, {"w@test": rows}))
     assert (found["visibility"].level, found["producers"].level) == ("ok", "ok")
     in_memory = {**rows[0], "request": {**rows[0]["request"], "id": "elsewhere", "name": "stock's"}}
