@@ -86,10 +86,12 @@ class HeldTask:
             self.name,
             self.sent_to or (self.exchange, self.routing_key),
             self.priority,
-            self.headers.get("expires"),
+            self.headers,
+            self.stamps,
+            self.properties.get("reply_to"),
             self.queue if self.one_of_many else "",
         )
-        digest = kind.digest(self.body, self.headers)
+        digest = kind.digest(self.body, self.headers.get("compression"))
         return item_id_of(bounded(self.task_id), self.retries, self.eta_ms, digest)
 
     def item(self, body: bytes, lead_ms: int) -> Item:

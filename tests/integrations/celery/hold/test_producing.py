@@ -90,6 +90,54 @@ def test_one_id_and_eta_with_other_arguments_or_for_another_queue_are_tasks_of_t
     assert len(house.store.find("task:chosen")) == 3
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"headers": {"tenant": "a"}}, {"headers": {"tenant": "b"}}),
+        ({"headers": {"tenant": "a"}}, {}),
+        ({"time_limit": 5}, {"time_limit": 50}),
+        ({"ignore_result": True}, {"ignore_result": False}),
+        ({"shadow": "one"}, {"shadow": "other"}),
+        ({"reply_to": "one"}, {"reply_to": "other"}),
+        ({"stamped_headers": ["x"], "stamps": {"x": "1"}, "x": "1"}, {"stamped_headers": ["x"], "x": "2"}),
+    ],
+    ids=["header", "no header", "limit", "result", "shadow", "reply to", "stamp"],
+)
+def test_one_id_and_eta_with_other_headers_are_tasks_of_their_own(
+    house: House, one: dict[str, Any], other: dict[str, Any]
+) -> None:
+    """Stock runs both: a tenant whose task is left out would never know. The same one again is no third."""
+    for options in (one, other, one, other):
+        house.send("note", 1, task_id="chosen", eta=FAR, **options)
+    assert len(house.held()) == 2
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"origin": "another process"},
+        {"reply_to": "4a5e3f0e-98a1-3d3c-9c33-5d1f7ea6b1d5"},
+        {"root_id": "somebody", "parent_id": "somebody else"},
+        {"headers": {"traceparent": "00-1-2-01", "sentry-trace": "1", "headers": {"sentry-trace": "1"}}},
+        {"headers": {"x-death": [{"count": 1}], "x-delivery-count": 3}},
+        {"argsrepr": "(...)"},
+    ],
+    ids=["origin", "thread", "parents", "tracing", "broker", "text of arguments"],
+)
+def test_what_another_attempt_to_send_changes_makes_no_other_task(house: House, options: dict[str, Any]) -> None:
+    """Else a call that is repeated after a lost reply runs twice."""
+    house.send("note", 1, task_id="chosen", eta=FAR)
+    house.send("note", 1, task_id="chosen", eta=FAR, **options)
+    assert len(house.held()) == 1
+
+
+def test_the_order_of_stamps_makes_no_other_task(house: House) -> None:
+    """Celery makes sets of them."""
+    for names, values in ((["x", "y"], ["1", "2"]), (["y", "x"], ["2", "1"])):
+        house.send("note", 1, task_id="chosen", eta=FAR, stamped_headers=names, x=values, y="3")
+    assert len(house.held()) == 1
+
+
 def test_signals_are_sent_as_ever_and_what_they_change_is_held(house: House) -> None:
     """`before_task_publish` may write headers; `after_task_publish` follows the hold."""
     seen: list[int] = []

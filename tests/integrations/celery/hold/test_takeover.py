@@ -244,9 +244,10 @@ def test_a_copy_of_what_waits_is_dropped_however_late_the_broker_redelivers_it(h
         {},
         {"compression": "zlib", "priority": 5, "expires": 7200},
         {"exchange": "celery", "routing_key": "celery"},
+        {"headers": {"tenant": "a", "at": FAR}, "time_limit": 5, "reply_to": "q", "stamped_headers": ["x"], "x": ("1",)},
         {"task_protocol": 1},
     ],
-    ids=["plain", "compressed", "exchange", "protocol 1"],
+    ids=["plain", "compressed", "exchange", "headers", "protocol 1"],
 )
 def test_a_task_held_in_doubt_and_sent_the_stock_way_becomes_one_again(
     house_of: Callable[..., House], monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
