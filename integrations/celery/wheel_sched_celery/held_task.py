@@ -30,6 +30,7 @@ from wheel_sched_celery.due import instant_ms, iso_of
 from wheel_sched_celery.message_identity import MessageKind
 
 NEUTRAL = b"C1"
+REVOKED = "revoked"  # why a revoked task is held until everybody knows
 TAKEN_OVER = "taken-over"  # what tasks can be found by that a worker found in a queue, sent the stock way
 _LONGEST_ID = 400  # of 512 bytes; the rest is for retries and eta
 _LONGEST_NAME = 240
