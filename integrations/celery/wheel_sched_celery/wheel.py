@@ -347,7 +347,7 @@ class Wheel:
         except WheelSchedError as error:
             if self.settings.on_outage == "refuse" and isinstance(error, StoreError):
                 raise HoldRefused.because(error, f"task {task.task_id}") from error
-            return False
+            return is_held(error)
 
     # -- broker and store on one server
 
@@ -398,6 +398,14 @@ class Wheel:
         except (OperationalError, *connection.connection_errors, *connection.channel_errors):
             return None  # kombu wraps what its clients raise, or does not, by the way a connection is made
         return mine == (str(info.get("run_id")), int(database))
+
+
+def is_held(error: Exception) -> bool:
+    """Whether a hold that failed so has put the tasks into the store all the same: sent as well, they run twice."""
+    if not isinstance(error, InDoubt):
+        return False
+    logger.warning("celery.unconfirmed: held, and not as durable as asked for: %s", error)
+    return True
 
 
 def _start_anew(wheel: Wheel | None) -> None:

@@ -14,13 +14,13 @@ The delay store and the topics on Redis Streams both send it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from wheel_sched.errors import ConfigError, InDoubt, StoreError, StoreUnavailable
 
 LEVELS = ("memory", "everysec", "fsync", "replicated")
-CONFIRM_MS = 5_000  # how long WAIT may take before a write is in doubt
+CONFIRM_MS = 5_000  # how long WAIT may take before a write is in doubt; less where the client waits less
 SYNCED = {"appendonly": "yes", "appendfsync": "always", "no-appendfsync-on-rewrite": "no"}
 OURS = "wheel-sched:"  # what keys of ours beside topics have in their names, and topics have not
 CONFIRMED = f"{OURS}confirmed".encode()
@@ -32,16 +32,30 @@ Command = tuple[bytes | str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Durability:
-    """A level, and for `replicated` how many replicas have to confirm."""
+    """A level, and for `replicated` how many replicas have to confirm, within what the client waits for a reply."""
 
     level: str = "everysec"
     replicas: int = 1
+    reply_s: float | None = None
 
     def __post_init__(self) -> None:
         if self.level not in LEVELS:
             raise ConfigError(f"expected durability to be one of {', '.join(LEVELS)}, got: {self.level!r}")
         if type(self.replicas) is not int or self.replicas < 1:
             raise ConfigError(f"expected replicas to be a whole number from 1 up, got: {self.replicas!r}")
+
+    def within(self, reply_s: float | None) -> Durability:
+        """The same over a client that waits so long for a reply; None: for ever.
+
+        WAIT answers before that: else the client gives up over what was written and only not confirmed, and nobody can
+        tell it from what may not even have been written.
+        """
+        return replace(self, reply_s=reply_s)
+
+    @property
+    def confirm_ms(self) -> int:
+        """How long WAIT may take."""
+        return CONFIRM_MS if self.reply_s is None else max(1, min(CONFIRM_MS, int(self.reply_s * 800)))
 
     @property
     def confirms(self) -> bool:
@@ -57,7 +71,7 @@ class Durability:
         if self.level == "fsync":
             return (("CONFIG", "GET", *SYNCED),)
         if self.level == "replicated":
-            return ("EVAL", _TOUCH, 1, key), ("WAIT", self.replicas, CONFIRM_MS)
+            return ("EVAL", _TOUCH, 1, key), ("WAIT", self.replicas, self.confirm_ms)
         return ()
 
     def doubt(self, replies: Sequence[Any]) -> InDoubt | None:
@@ -77,8 +91,8 @@ class Durability:
                 )
         if self.level == "replicated" and int(replies[-1]) < self.replicas:
             return InDoubt(
-                f"written, but only {replies[-1]} of {self.replicas} replicas confirmed within 5 s: repeat under the "
-                "same token or id"
+                f"written, but only {replies[-1]} of {self.replicas} replicas confirmed within "
+                f"{self.confirm_ms / 1000:g} s: repeat under the same token or id"
             )
         return None
 

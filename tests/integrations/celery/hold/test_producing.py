@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable
 from copy import copy
@@ -14,7 +15,7 @@ from celery import Celery, signals
 from kombu import Exchange, Queue
 from kombu.common import Broadcast
 from kombu.exceptions import OperationalError
-from wheel_sched_celery import HoldRefused, install
+from wheel_sched_celery import HoldRefused, apply_many, install
 
 from wheel_sched.errors import InDoubt, StoreError, StoreFull, StoreUnavailable
 from wheel_sched.store.items import Item
@@ -226,6 +227,37 @@ def test_an_app_may_refuse_instead(
     assert house.published() == []
     with pytest.raises(HoldRefused, match=r": not sent: .* away a moment ago"):
         house.send(countdown=60)
+
+
+@pytest.mark.parametrize("on_outage", ["stock", "refuse"])
+def test_what_the_store_holds_unconfirmed_is_not_sent_as_well(
+    house_of: Callable[..., House], monkeypatch: pytest.MonkeyPatch, on_outage: str
+) -> None:
+    """It was executed, which the error says: the task would run twice."""
+    house = house_of(on_outage=on_outage)
+    begin = house.wheel._begin
+
+    @house.app.task(name="many", shared=False)
+    def many(_number: int) -> None: ...
+
+    def unconfirmed(items: list[Item]) -> Callable[[], None]:
+        def finish() -> None:
+            begin(items)()
+            raise InDoubt("written, but only 0 of 1 replicas confirmed")
+
+        return finish
+
+    monkeypatch.setattr(house.wheel, "_begin", unconfirmed)
+    with (
+        contextlib.nullcontext() if on_outage == "stock" else pytest.raises(HoldRefused, match="in doubt, .* holds it")
+    ):
+        house.send(countdown=60)
+    house.wheel._away_until_s = 0.0
+    with (
+        contextlib.nullcontext() if on_outage == "stock" else pytest.raises(HoldRefused, match="in doubt, .* holds it")
+    ):
+        apply_many(many, [(1,), (2,)], countdown=60)
+    assert (len(house.held()), house.published()) == (3, [])
 
 
 def test_a_first_try_without_an_answer_stays_in_doubt(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
