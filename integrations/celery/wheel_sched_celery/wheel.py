@@ -124,11 +124,15 @@ class Wheel:
         Raises:
             StoreError: it is away, or was a moment ago.
         """
-        (window,) = self._asked(lambda store: values_of(store.execute([Call(0, Look(0, 0))])))
+        (window,) = self.asked(lambda store: values_of(store.execute([Call(0, Look(0, 0))])))
         return int(window.now_us)
 
-    def _asked(self, question: Callable[[DelayStore], T]) -> T:
-        """The store's answer; a failure is remembered, so that the next callers need not wait for theirs."""
+    def asked(self, question: Callable[[DelayStore], T]) -> T:
+        """The store's answer; a failure is remembered, so that the next callers need not wait for theirs.
+
+        Raises:
+            StoreError: there is none; or the store was away a moment ago, and was not asked.
+        """
         self._check_near()
         try:
             return question(self.store)
@@ -142,7 +146,7 @@ class Wheel:
         Raises:
             StoreError: there is none, or none in time.
         """
-        return self.thread.ask(lambda: self._asked(question))
+        return self.thread.ask(lambda: self.asked(question))
 
     @property
     def near(self) -> bool:
@@ -251,7 +255,7 @@ class Wheel:
         """
         items = [self._named(self.item_of(task)) for task in tasks]
         wanted = [item for item in items if item is not None]
-        stored = self._asked(lambda store: store.schedule(wanted, token="")) if wanted else None
+        stored = self.asked(lambda store: store.schedule(wanted, token="")) if wanted else None
         outcomes = iter(stored.outcomes if stored is not None else ())
         waits = [item is not None and next(outcomes) is not Outcome.DUPLICATE for item in items]
         for place, item in enumerate(items):
@@ -269,13 +273,13 @@ class Wheel:
             StoreError: the store is away, or was a moment ago.
         """
         route = bounded(task.task_id)
-        (found,) = self._asked(lambda store: store.get([task.item_id], route=route))
+        (found,) = self.asked(lambda store: store.get([task.item_id], route=route))
         if found is None or found.state not in ("due", "held"):
             return False
         if self._taker in found.refs:
             return True
         change = Alteration(found.id, "p", "=", found.version, self._named(found.item()))
-        (outcome,) = self._asked(lambda store: store.change([change], route=route))
+        (outcome,) = self.asked(lambda store: store.change([change], route=route))
         return outcome is Outcome.DONE
 
     def withdraw(self, item_ids: Sequence[str]) -> Collection[str]:
@@ -287,14 +291,14 @@ class Wheel:
         Raises:
             StoreError: the store is away, or was a moment ago.
         """
-        there = [each for each in self._asked(lambda store: store.get(item_ids, anywhere=True)) if each is not None]
+        there = [each for each in self.asked(lambda store: store.get(item_ids, anywhere=True)) if each is not None]
         shards: dict[int, list[Alteration]] = {}
         for found in filter(self._is_mine, there):
             shards.setdefault(found.shard, []).append(Alteration(found.id, "c", "", found.version))
         calls = [Call(shard, Change(changes)) for shard, changes in shards.items()]
         if calls:
             with contextlib.suppress(InDoubt):  # it was executed, and will not be forgotten if it can be helped
-                self._asked(lambda store: values_of(store.execute(calls)))
+                self.asked(lambda store: values_of(store.execute(calls)))
             logger.info("celery.withdrawn: %d tasks stay in this worker alone", sum(map(len, shards.values())))
         return {found.id for found in there}
 
@@ -384,7 +388,7 @@ class Wheel:
         """Whether store and broker are one database of one server; None: it cannot be known now."""
         mine: tuple[str, int] | None = None
         with contextlib.suppress(StoreError, OSError):
-            mine = self._asked(lambda store: store.backend.identity())
+            mine = self.asked(lambda store: store.backend.identity())
             if mine is None:
                 return False
         if mine is None:
