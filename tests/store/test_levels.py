@@ -13,6 +13,8 @@ import redis
 
 from wheel_sched.errors import ConfigError, InDoubt, StoreError, StoreUnavailable
 from wheel_sched.store import open_async_store, open_store, operations
+from wheel_sched.store.delay_store import values_of
+from wheel_sched.store.redis.backend import RedisBackend
 from wheel_sched.store.redis.conversation import Dialect
 from wheel_sched.store.redis.durability import Durability
 from wheel_sched.store.redis.library import READERS
@@ -133,6 +135,26 @@ def test_an_answer_that_confirms_too_little_is_in_doubt(
         return
     with pytest.raises(InDoubt, match=f"{doubt}.*same token or id"):
         raise found or AssertionError("expected a doubt")
+
+
+@pytest.mark.parametrize(("reply_s", "confirm_ms"), [(None, 5_000), (30.0, 5_000), (5.0, 4_000), (0.001, 1)])
+def test_a_confirmation_fits_into_what_a_client_waits_for_a_reply(reply_s: float | None, confirm_ms: int) -> None:
+    """Else it gives up first, and says less than is known."""
+    with redis.Redis(socket_timeout=reply_s) as client:
+        dialect = RedisBackend(client, Dialect("n", "replicated")).dialect
+    assert dialect.level.confirmation("key")[-1] == ("WAIT", 1, confirm_ms)
+    with pytest.raises(InDoubt, match=f"within {confirm_ms / 1000:g} s: "):
+        raise dialect.level.doubt([None, 0]) or AssertionError("expected a doubt")
+
+
+def test_what_was_not_written_is_said_before_what_was_not_confirmed() -> None:
+    """Of several shards: who hears of a doubt only takes all for written."""
+    doubt, refused = InDoubt("written, but"), StoreUnavailable("nothing was sent")
+    for answers in ([doubt, refused], [1, refused, doubt]):
+        with pytest.raises(StoreUnavailable, match="nothing was sent"):
+            values_of(answers)
+    with pytest.raises(InDoubt):
+        values_of([1, doubt])
 
 
 @pytest.mark.parametrize("values", [("paranoid", 1), ("replicated", 0), ("replicated", True)])

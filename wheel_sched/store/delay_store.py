@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, Protocol, TypeVar
 
+from wheel_sched.errors import InDoubt
 from wheel_sched.store.begun import Begun
 from wheel_sched.store.items import (
     MAX_DUE_MS,
@@ -81,10 +82,13 @@ class Backend(Protocol):
 
 
 def values_of(answers: list[Any]) -> list[Any]:
-    """The answers, or the first exception among them."""
-    for answer in answers:
-        if isinstance(answer, Exception):
-            raise answer
+    """The answers, or the first exception among them; one that says "written, but" only where no other says less."""
+    errors = [answer for answer in answers if isinstance(answer, Exception)]
+    for error in errors:
+        if not isinstance(error, InDoubt):
+            raise error
+    if errors:
+        raise errors[0]
     return answers
 
 

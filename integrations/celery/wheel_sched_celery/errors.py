@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kombu.exceptions import OperationalError
 
-from wheel_sched.errors import StoreError, WheelSchedError
+from wheel_sched.errors import InDoubt, StoreError, WheelSchedError
 
 
 class HoldRefused(WheelSchedError, OperationalError):
@@ -31,8 +31,10 @@ class HoldRefused(WheelSchedError, OperationalError):
         """The error to raise after one of the store, over `what` was to be sent."""
         if not error.in_doubt:
             return cls(f"{what}: not sent: {error}")
+        why = "the delay store gave no answer and may hold what it was sent"
+        if isinstance(error, InDoubt):
+            why = "the delay store holds it, but not as durably as asked for"
         return cls(
-            f"{what}: in doubt, the delay store gave no answer and may hold what it was sent; sent again with the same "
-            f"task_id and eta it stays one task: {error}",
+            f"{what}: in doubt, {why}; sent again with the same task_id and eta it stays one task: {error}",
             in_doubt=True,
         )

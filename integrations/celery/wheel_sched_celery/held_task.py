@@ -30,6 +30,7 @@ from wheel_sched_celery.due import instant_ms, iso_of
 from wheel_sched_celery.message_identity import MessageKind
 
 NEUTRAL = b"C1"
+REVOKED = "revoked"  # why a revoked task is held until everybody knows
 TAKEN_OVER = "taken-over"  # what tasks can be found by that a worker found in a queue, sent the stock way
 _LONGEST_ID = 400  # of 512 bytes; the rest is for retries and eta
 _LONGEST_NAME = 240
@@ -86,10 +87,12 @@ class HeldTask:
             self.name,
             self.sent_to or (self.exchange, self.routing_key),
             self.priority,
-            self.headers.get("expires"),
+            self.headers,
+            self.stamps,
+            self.properties.get("reply_to"),
             self.queue if self.one_of_many else "",
         )
-        digest = kind.digest(self.body, self.headers)
+        digest = kind.digest(self.body, self.headers.get("compression"))
         return item_id_of(bounded(self.task_id), self.retries, self.eta_ms, digest)
 
     def item(self, body: bytes, lead_ms: int) -> Item:

@@ -91,7 +91,12 @@ class MessageTemplate:
             raise ValueError("the store cannot take it")
         self._topic, self._lead_ms = item.topic, lead_ms
         self._kind = MessageKind(
-            pattern.name, (pattern.exchange, pattern.routing_key), pattern.priority, headers.get("expires")
+            pattern.name,
+            (pattern.exchange, pattern.routing_key),
+            pattern.priority,
+            headers,
+            pattern.stamps,
+            pattern.properties.get("reply_to"),
         )
         self._eta_ms = self._release_ms = 0
         self._tags = random_uuids()
@@ -148,7 +153,7 @@ class MessageTemplate:
             self._eta_ms, self._release_ms = eta_ms, release_ms(eta_ms, self._lead_ms)
         route = bounded(task_id)
         return Item(
-            item_id_of(route, 0, eta_ms, self._kind.digest(body, {})),
+            item_id_of(route, 0, eta_ms, self._kind.digest(body)),
             self._release_ms,
             text if self._target is None else encode_push("L", self._target, [text]),
             self._topic,

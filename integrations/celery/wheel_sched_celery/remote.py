@@ -7,16 +7,16 @@ Celery's own commands run first and unchanged; ours take their names in the work
 For apps without the integration they do nothing more.
 
 Threads: the worker's main thread, which waits for the store a second at most, see `store_thread`. What is held is
-revoked by another thread, since results, chords and store may take their time.
+revoked by another thread, since results, chords and store may take their time; not at all while the store is away.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
+from celery import signals
 from celery.worker import control
 from celery.worker import state as worker_state
 from celery.worker.control import Panel
@@ -28,11 +28,11 @@ from wheel_sched.store.delay_store import DelayStore
 from wheel_sched.store.items import Found
 from wheel_sched_celery.due import iso_of
 from wheel_sched_celery.fleet import RELEASE, told
-from wheel_sched_celery.held_task import bounded, decode, ref_of
+from wheel_sched_celery.held_task import REVOKED, bounded, decode, ref_of
 from wheel_sched_celery.management import HeldTasks, WaitingTask
-from wheel_sched_celery.management.waiting_task import REVOKED
 from wheel_sched_celery.revoking import Announcer
 from wheel_sched_celery.stock_request import UnreadableTask, request_of
+from wheel_sched_celery.store_thread import StoreThread
 from wheel_sched_celery.wheel import wheel_of
 
 logger = logger_of("wheel_sched.celery")
@@ -41,9 +41,10 @@ LIMIT = 1_000  # rows of held tasks in one reply; `celery wheel list` pages thro
 LIMIT_BYTES = 8 * 1024 * 1024  # of their messages
 ETA_PRIORITY = 6  # what Celery's strategy gives its timer entries
 
-# The worker's loop waits for neither store nor result backend. One thread, kept, as result backends belong to a thread;
-# a worker that stops first finishes what it was asked for.
-off_the_loop = ThreadPoolExecutor(1, "wheel-sched-control")
+STOP_S = 5.0  # a worker that stops first finishes what it was asked for, if it can be done so quickly
+
+# The worker's loop waits for neither store nor result backend. One thread, kept, as result backends belong to a thread.
+off_the_loop = StoreThread("wheel-sched-celery-control")
 
 _stock_revoke: Any = control.revoke
 _stock_revoke_by_stamped_headers: Any = control.revoke_by_stamped_headers
@@ -89,17 +90,27 @@ def _revoke_held(state: Any, chosen: Callable[[HeldTasks], Iterable[WaitingTask]
     tasks, eventer = HeldTasks(wheel), state.consumer.event_dispatcher
     announcer = Announcer(state.app, state.hostname, bool(eventer and eventer.enabled))
 
+    def revoke_all(_store: DelayStore) -> None:
+        meant = [waiting for waiting in chosen(tasks) if waiting.found.state != "dead" and not waiting.revoked]
+        with announcer:
+            tasks.revoke(meant, announcer)
+
     def revoke_now() -> None:
         try:
-            meant = [waiting for waiting in chosen(tasks) if waiting.found.state != "dead" and not waiting.revoked]
-            with announcer:
-                tasks.revoke(meant, announcer)
+            wheel.asked(revoke_all)
         except WheelSchedError as error:
             logger.warning("celery.not_cancelled: %s; workers drop the tasks when they are due", error)
         except Exception:
             logger.exception("celery.not_cancelled: workers drop the tasks when they are due")
 
     off_the_loop.submit(revoke_now)
+
+
+@signals.worker_shutdown.connect(weak=False)
+def _finish(**_: Any) -> None:
+    dropped = off_the_loop.finish(STOP_S)
+    if dropped:
+        logger.warning("celery.not_cancelled: %d revokes, as this worker stops; others drop the tasks when due", dropped)
 
 
 def scheduled(state: Any, **options: Any) -> list[dict[str, Any]]:

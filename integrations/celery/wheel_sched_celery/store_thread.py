@@ -1,7 +1,8 @@
 """The thread of a worker that talks to the store: the worker's loop has heartbeats, messages and tasks to see to, and
-never waits for a store that hangs.
+never waits for a store that hangs. Nor does a worker that stops wait for it longer than it says.
 
-`submit` hands work over; `ask` waits for an answer, not for long, and not at all while the thread is stuck in a call.
+`submit` hands work over; `ask` waits for an answer, not for long, and not at all while the thread is stuck in a call;
+`finish` waits for all work, and drops what has not begun in time.
 The thread starts with the first work, so that nothing is forked beside it before the worker consumes.
 
 Threads: any; one of its own.
@@ -9,6 +10,7 @@ Threads: any; one of its own.
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
@@ -28,9 +30,14 @@ STUCK_S: Final = 0.5  # a call under way for so long is given up by others
 
 
 class StoreThread:
-    """Does what it is given, one after the other."""
+    """Does what it is given, one after the other.
 
-    def __init__(self) -> None:
+    Args:
+        name: of the thread. Defaults to one that says store.
+    """
+
+    def __init__(self, name: str = "wheel-sched-celery-store") -> None:
+        self._name = name
         self._jobs: queue.Queue[Callable[[], Any]] = queue.Queue()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -46,7 +53,7 @@ class StoreThread:
         """Have `job` done."""
         with self._lock:
             if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="wheel-sched-celery-store", daemon=True)
+                self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
                 self._thread.start()
         self._jobs.put(job)
 
@@ -77,6 +84,22 @@ class StoreThread:
                 f"the delay store has not answered within {patience_s:g} s: what it was asked for may still be done",
                 in_doubt=True,
             ) from error
+
+    def finish(self, patience_s: float) -> int:
+        """Wait until all is done, but no longer than that; how many jobs were dropped then.
+
+        One that is under way ends with the process.
+        """
+        done = threading.Event()
+        self.submit(done.set)
+        if done.wait(patience_s):
+            return 0
+        dropped = -1  # `done.set` is no work
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._jobs.get_nowait()
+                dropped += 1
+        return max(0, dropped)
 
     def _work(self) -> None:
         while True:

@@ -10,7 +10,8 @@ clock is an hour behind or ahead neither runs tasks early or late nor takes a di
 used never goes back, so that neither does the store's clock do that.
 
 The consumer's loop never waits for the store: the store's thread decides, the message stays unacknowledged meanwhile,
-and goes to the worker's own timer when that takes too long. If the store has it all the same by then, it runs twice.
+and goes to the worker's own timer when that takes too long. If the store has it all the same, it is withdrawn from
+there, see `withdrawing`; where the store does not answer before the task is due, it runs twice.
 
 Threads: the consumer's, but for what is marked as the store's thread.
 """
@@ -30,7 +31,7 @@ from kombu.asynchronous.timer import to_timestamp
 from kombu.utils.functional import maybe_list
 
 from wheel_sched.dispatcher.server_time import ServerTime
-from wheel_sched.errors import WheelSchedError
+from wheel_sched.errors import StoreError, WheelSchedError
 from wheel_sched.escaping import logger_of
 from wheel_sched_celery.dispatch_mark import is_marked
 from wheel_sched_celery.due import instant_ms, iso_of
@@ -40,6 +41,7 @@ from wheel_sched_celery.own_queue import own_queue
 from wheel_sched_celery.preloading import preload
 from wheel_sched_celery.recording import eta_of
 from wheel_sched_celery.wheel import Wheel, wheel_of
+from wheel_sched_celery.withdrawing import LOOK_AGAIN_S, Doubts
 
 logger = logger_of("wheel_sched.celery")
 
@@ -81,6 +83,7 @@ class _Batch:
     since_s: float
     now_us: int | None = None
     decided: threading.Event = field(default_factory=threading.Event)
+    lock: threading.Lock = field(default_factory=threading.Lock)  # a message is let go before it is decided, or after
 
 
 class StoreClock:
@@ -153,6 +156,8 @@ class Takeover:
         self._clock = clock or StoreClock(wheel)
         self._wall_us = wall_us
         self._arrived: list[_Arrived] = []
+        self._doubts = Doubts(wheel)
+        self._withdraws = False  # whether somebody will
         self._over = False
 
     def wrap(self, stock: Strategy) -> Strategy:
@@ -224,16 +229,22 @@ class Takeover:
         """Carry out what was decided; what cannot wait for that any longer waits in the worker's own timer."""
         if self._over:
             return
-        if batch.decided.is_set():
+        waited_s = time.monotonic() - batch.since_s
+        with batch.lock:
+            is_decided = batch.decided.is_set()
+            overdue = (
+                [] if is_decided else [one for one in batch.arrived if not one.over and waited_s >= one.patience_s]
+            )
+            for one in overdue:
+                self._let_go(one)
+        if is_decided:
             for one in batch.arrived:
                 self._carry_out(one, batch.now_us)
+            self._withdraw_soon()
             return
-        waited_s = time.monotonic() - batch.since_s
-        overdue = [one for one in batch.arrived if not one.over and waited_s >= one.patience_s]
         if overdue:
             logger.warning("celery.takeover_failed: %d tasks stay in this worker: the store is slow", len(overdue))
         for one in overdue:
-            self._let_go(one)
             one.stock(self._clock.estimate_us())
         if any(not one.over for one in batch.arrived):
             self._consumer.hub.call_later(LOOK_S, self._look, batch)  # where no thread can wake the loop
@@ -255,7 +266,31 @@ class Takeover:
         else:
             one.stock(now_us)
 
+    def _withdraw_soon(self) -> None:
+        """Have the store's thread take out of the store what is in doubt, as soon as it answers."""
+        if self._withdraws or not self._doubts.pending or self._over:
+            return
+        self._withdraws = True
+        hub = self._consumer.hub
+        if hub is not None:
+            hub.call_later(LOOK_AGAIN_S, self._withdraw_now)
+            return
+        timer = threading.Timer(LOOK_AGAIN_S, self._withdraw_now)
+        timer.daemon = True
+        timer.start()
+
+    def _withdraw_now(self) -> None:
+        self._withdraws = False
+        if self._wheel.near:
+            self._wheel.thread.submit(self._withdraw)
+        self._withdraw_soon()
+
     # -- in the store's thread
+
+    def _withdraw(self) -> None:
+        if self._over:
+            self._doubts.clear()  # the messages are the broker's again
+        self._doubts.withdraw()
 
     def _decide(self, batch: _Batch) -> None:
         try:
@@ -263,10 +298,23 @@ class Takeover:
             if batch.now_us is not None and not self._over:
                 self._decide_at(batch.arrived, batch.now_us)
         finally:
-            batch.decided.set()
+            with batch.lock:
+                self._note_doubts(batch.arrived)
+                batch.decided.set()
             hub = self._consumer.hub
             if hub is not None:
                 hub.call_soon(self._look, batch)
+            else:
+                self._withdraw_soon()
+
+    def _note_doubts(self, arrived: list[_Arrived]) -> None:
+        """What waits in the store now, but was let go; not if another copy of it is about to be acknowledged."""
+        if not self._doubts.pending and not any(one.over for one in arrived):
+            return
+        waiting = [(one, one.taken or one.candidate) for one in arrived if one.taken is not None or one.doubled]
+        kept = {task.item_id for one, task in waiting if task is not None and not one.over}
+        self._doubts.add({task.item_id for one, task in waiting if task is not None and one.over})
+        self._doubts.discard(kept)
 
     def _decide_at(self, arrived: list[_Arrived], now_us: int) -> None:
         far: list[tuple[_Arrived, HeldTask]] = []
@@ -284,6 +332,8 @@ class Takeover:
             waits = self._wheel.take([task for _, task in far])
         except WheelSchedError as error:
             logger.warning("celery.takeover_failed: %d tasks stay in this worker: %s", len(far), error)
+            if isinstance(error, StoreError) and error.in_doubt:
+                self._doubts.add(task.item_id for _, task in far)
             return
         for (one, task), is_held in zip(far, waits, strict=True):
             if is_held:

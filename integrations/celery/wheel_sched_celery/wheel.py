@@ -13,19 +13,21 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, TypeVar
+from uuid import uuid4
 
 from kombu.exceptions import OperationalError
 
-from wheel_sched.errors import Rejected, StoreError, StoreUnavailable, WheelSchedError
+from wheel_sched.errors import InDoubt, Rejected, StoreError, StoreUnavailable, WheelSchedError
 from wheel_sched.escaping import logger_of
 from wheel_sched.store.connect import open_store
 from wheel_sched.store.delay_store import DelayStore, values_of
-from wheel_sched.store.items import Item, Outcome
-from wheel_sched.store.operations import Call, Look
+from wheel_sched.store.items import Found, Item, Outcome
+from wheel_sched.store.operations import Alteration, Call, Change, Look
 from wheel_sched_celery.errors import HoldRefused
-from wheel_sched_celery.held_task import HeldTask, bounded, encode_neutral
+from wheel_sched_celery.held_task import REVOKED, HeldTask, bounded, encode_neutral
 from wheel_sched_celery.redis_queue import RedisQueue
 from wheel_sched_celery.settings import WheelSettings, load_settings
 from wheel_sched_celery.store_thread import StoreThread
@@ -36,6 +38,7 @@ T = TypeVar("T")
 
 AWAY_S = 2.0  # after a failure callers go the stock way at once for so long, instead of each waiting for a timeout
 STALE_S = 1.0  # a connection that has died says so at once
+_TAKER: Final = "taker:"
 
 
 class Wheel:
@@ -66,6 +69,7 @@ class Wheel:
         self._away_until_s = 0.0
         self._away_because = ""
         self._collected = threading.local()
+        self._taker = f"{_TAKER}{uuid4().hex}"  # what this process has put its name to, see `withdrawing`
         self.thread = StoreThread()
 
     @property
@@ -120,11 +124,15 @@ class Wheel:
         Raises:
             StoreError: it is away, or was a moment ago.
         """
-        (window,) = self._asked(lambda store: values_of(store.execute([Call(0, Look(0, 0))])))
+        (window,) = self.asked(lambda store: values_of(store.execute([Call(0, Look(0, 0))])))
         return int(window.now_us)
 
-    def _asked(self, question: Callable[[DelayStore], T]) -> T:
-        """The store's answer; a failure is remembered, so that the next callers need not wait for theirs."""
+    def asked(self, question: Callable[[DelayStore], T]) -> T:
+        """The store's answer; a failure is remembered, so that the next callers need not wait for theirs.
+
+        Raises:
+            StoreError: there is none; or the store was away a moment ago, and was not asked.
+        """
         self._check_near()
         try:
             return question(self.store)
@@ -138,7 +146,7 @@ class Wheel:
         Raises:
             StoreError: there is none, or none in time.
         """
-        return self.thread.ask(lambda: self._asked(question))
+        return self.thread.ask(lambda: self.asked(question))
 
     @property
     def near(self) -> bool:
@@ -245,9 +253,9 @@ class Wheel:
         Raises:
             StoreError: as of `hold`.
         """
-        items = [self.item_of(task) for task in tasks]
+        items = [self._named(self.item_of(task)) for task in tasks]
         wanted = [item for item in items if item is not None]
-        stored = self._asked(lambda store: store.schedule(wanted, token="")) if wanted else None
+        stored = self.asked(lambda store: store.schedule(wanted, token="")) if wanted else None
         outcomes = iter(stored.outcomes if stored is not None else ())
         waits = [item is not None and next(outcomes) is not Outcome.DUPLICATE for item in items]
         for place, item in enumerate(items):
@@ -259,12 +267,51 @@ class Wheel:
     def waits(self, task: HeldTask) -> bool:
         """Whether this very message waits in the store: not yet on its way out of it, and not given up.
 
+        Then this process has put its name to it, so that nobody withdraws it any more, see `withdrawing`.
+
         Raises:
             StoreError: the store is away, or was a moment ago.
         """
         route = bounded(task.task_id)
-        (found,) = self._asked(lambda store: store.get([task.item_id], route=route))
-        return found is not None and found.state in ("due", "held")
+        (found,) = self.asked(lambda store: store.get([task.item_id], route=route))
+        if found is None or found.state not in ("due", "held"):
+            return False
+        if self._taker in found.refs:
+            return True
+        change = Alteration(found.id, "p", "=", found.version, self._named(found.item()))
+        (outcome,) = self.asked(lambda store: store.change([change], route=route))
+        return outcome is Outcome.DONE
+
+    def withdraw(self, item_ids: Sequence[str]) -> Collection[str]:
+        """Take items out of the store whose messages are in this worker's hands; not what others have put their name to.
+
+        Returns:
+            Those that were there.
+
+        Raises:
+            StoreError: the store is away, or was a moment ago.
+        """
+        there = [each for each in self.asked(lambda store: store.get(item_ids, anywhere=True)) if each is not None]
+        shards: dict[int, list[Alteration]] = {}
+        for found in filter(self._is_mine, there):
+            shards.setdefault(found.shard, []).append(Alteration(found.id, "c", "", found.version))
+        calls = [Call(shard, Change(changes)) for shard, changes in shards.items()]
+        if calls:
+            with contextlib.suppress(InDoubt):  # it was executed, and will not be forgotten if it can be helped
+                self.asked(lambda store: values_of(store.execute(calls)))
+            logger.info("celery.withdrawn: %d tasks stay in this worker alone", sum(map(len, shards.values())))
+        return {found.id for found in there}
+
+    def _is_mine(self, found: Found) -> bool:
+        if found.state not in ("due", "held") or found.reason == REVOKED:
+            return False
+        return all(ref == self._taker for ref in found.refs if ref.startswith(_TAKER))
+
+    def _named(self, item: Item | None) -> Item | None:
+        """`item` with this process's name."""
+        if item is None:
+            return None
+        return replace(item, refs=(*(ref for ref in item.refs if not ref.startswith(_TAKER)), self._taker))
 
     @contextlib.contextmanager
     def collecting(self) -> Iterator[list[HeldTask]]:
@@ -304,7 +351,7 @@ class Wheel:
         except WheelSchedError as error:
             if self.settings.on_outage == "refuse" and isinstance(error, StoreError):
                 raise HoldRefused.because(error, f"task {task.task_id}") from error
-            return False
+            return is_held(error)
 
     # -- broker and store on one server
 
@@ -341,7 +388,7 @@ class Wheel:
         """Whether store and broker are one database of one server; None: it cannot be known now."""
         mine: tuple[str, int] | None = None
         with contextlib.suppress(StoreError, OSError):
-            mine = self._asked(lambda store: store.backend.identity())
+            mine = self.asked(lambda store: store.backend.identity())
             if mine is None:
                 return False
         if mine is None:
@@ -355,6 +402,14 @@ class Wheel:
         except (OperationalError, *connection.connection_errors, *connection.channel_errors):
             return None  # kombu wraps what its clients raise, or does not, by the way a connection is made
         return mine == (str(info.get("run_id")), int(database))
+
+
+def is_held(error: Exception) -> bool:
+    """Whether a hold that failed so has put the tasks into the store all the same: sent as well, they run twice."""
+    if not isinstance(error, InDoubt):
+        return False
+    logger.warning("celery.unconfirmed: held, and not as durable as asked for: %s", error)
+    return True
 
 
 def _start_anew(wheel: Wheel | None) -> None:

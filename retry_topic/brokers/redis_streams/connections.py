@@ -33,6 +33,7 @@ from retry_topic.brokers.protocol import InDoubt
 from retry_topic.brokers.redis_streams import faults
 from wheel_sched.errors import BrokerError, BrokerUnavailable, ConfigError
 from wheel_sched.redacting import redacted
+from wheel_sched.store.redis.backend import reply_timeout_s
 from wheel_sched.store.redis.durability import SYNCED, Command, Durability, confirmation_key
 
 T = TypeVar("T")
@@ -70,7 +71,7 @@ class Connections:
         self._derived: dict[str, redis.Redis] = {}
         self._stale = False
         self._closed = False
-        self._durability = Durability() if durability is None else durability
+        self._durability = (Durability() if durability is None else durability).within(reply_timeout_s(client_or_url))
         self._able: set[str] = set()  # servers that were found to keep the level
 
     @property

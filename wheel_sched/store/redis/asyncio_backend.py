@@ -14,7 +14,7 @@ from redis.backoff import NoBackoff
 
 from wheel_sched.store.operations import Call
 from wheel_sched.store.redis import faults
-from wheel_sched.store.redis.backend import CLIENT_SETTINGS, bad_url, check_version, repeats_by_itself
+from wheel_sched.store.redis.backend import CLIENT_SETTINGS, bad_url, check_version, repeats_by_itself, reply_timeout_s
 from wheel_sched.store.redis.conversation import Dialect, Send, Sleep, by_node
 from wheel_sched.store.redis.durability import SYNCED
 
@@ -42,6 +42,7 @@ class AsyncRedisBackend:
         self.dialect = dialect
         self.cluster = isinstance(client, RedisCluster)
         dialect.client_repeats = repeats_by_itself(client)
+        dialect.level = dialect.level.within(reply_timeout_s(client))
         self._owns_client = owns_client
 
     async def execute(self, calls: Sequence[Call[Any]], now_ms: int | None = None) -> list[Any]:

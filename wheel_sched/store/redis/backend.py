@@ -93,6 +93,7 @@ class RedisBackend:
         self.dialect = dialect
         self.cluster = isinstance(client, RedisCluster)
         dialect.client_repeats = repeats_by_itself(client)
+        dialect.level = dialect.level.within(reply_timeout_s(client))
         self._owns_client = owns_client
         self._lines: list[Line] = []  # those nobody talks on
 
@@ -294,6 +295,14 @@ def repeats_by_itself(client: Any) -> bool:
         return True
     retry = client.connection_pool.connection_kwargs.get("retry")
     return bool(getattr(retry, "_retries", 0))
+
+
+def reply_timeout_s(client: Any) -> float | None:
+    """How long a client waits for a reply; None: for ever."""
+    nodes = getattr(client, "nodes_manager", None)
+    settings = client.connection_pool.connection_kwargs if nodes is None else nodes.connection_kwargs
+    timeout_s = settings.get("socket_timeout")
+    return float(timeout_s) if timeout_s else None
 
 
 def _in_one_go(client: Any, step: Send) -> list[Any]:

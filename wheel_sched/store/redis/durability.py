@@ -20,13 +20,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from wheel_sched.errors import InDoubt, StoreError, StoreUnavailable
 from wheel_sched.store.levels import LEVELS, REPEAT, check_level
 
-CONFIRM_MS = 5_000  # how long WAIT and WAITAOF may take before a write is in doubt
+CONFIRM_MS = 5_000  # how long WAIT and WAITAOF may take before a write is in doubt; less where the client waits less
 SYNCED = {"appendonly": "yes", "appendfsync": "always", "no-appendfsync-on-rewrite": "no"}
 OURS = "wheel-sched:"  # what keys of ours beside topics have in their names, and topics have not
 CONFIRMED = f"{OURS}confirmed".encode()
@@ -41,13 +41,27 @@ Command = tuple[bytes | str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Durability:
-    """A level, and for `replicated` how many replicas have to confirm."""
+    """A level, and for `replicated` how many replicas have to confirm, within what the client waits for a reply."""
 
     level: str = "everysec"
     replicas: int = 1
+    reply_s: float | None = None
 
     def __post_init__(self) -> None:
         check_level(self.level, self.replicas)
+
+    def within(self, reply_s: float | None) -> Durability:
+        """The same over a client that waits so long for a reply; None: for ever.
+
+        WAIT answers before that: else the client gives up over what was written and only not confirmed, and nobody can
+        tell it from what may not even have been written.
+        """
+        return replace(self, reply_s=reply_s)
+
+    @property
+    def confirm_ms(self) -> int:
+        """How long WAIT may take."""
+        return CONFIRM_MS if self.reply_s is None else max(1, min(CONFIRM_MS, int(self.reply_s * 800)))
 
     @property
     def confirms(self) -> bool:
@@ -72,9 +86,9 @@ class Durability:
             key: a name of ours in the slot of what was written; it is overwritten and goes away by itself.
         """
         if self.level == "fsync":
-            return ("EVAL", _TOUCH, 1, key), ("WAITAOF", 1, 0, CONFIRM_MS), ("CONFIG", "GET", *SYNCED), _INFO
+            return ("EVAL", _TOUCH, 1, key), ("WAITAOF", 1, 0, self.confirm_ms), ("CONFIG", "GET", *SYNCED), _INFO
         if self.level == "replicated":
-            return ("EVAL", _TOUCH, 1, key), ("WAIT", self.replicas, CONFIRM_MS)
+            return ("EVAL", _TOUCH, 1, key), ("WAIT", self.replicas, self.confirm_ms)
         return ()
 
     def doubt(self, replies: Sequence[Any], then: str = REPEAT) -> InDoubt | None:
@@ -89,7 +103,7 @@ class Durability:
 
     def _problem(self, replies: Sequence[Any]) -> str | None:
         if self.level == "replicated":
-            few = f"only {replies[-1]} of {self.replicas} replicas confirmed within 5 s: "
+            few = f"only {replies[-1]} of {self.replicas} replicas confirmed within {self.confirm_ms / 1000:g} s: "
             return self._unconfirmed(replies) or (few if int(replies[-1]) < self.replicas else None)
         touched, synced, settings, persistence = replies
         wrong = "" if isinstance(settings, Exception) else _unsynced(_pairs(settings))

@@ -13,9 +13,7 @@ from typing import Any
 
 from wheel_sched.errors import Rejected
 from wheel_sched.store.items import Found, State
-from wheel_sched_celery.held_task import TAKEN_OVER, HeldTask, decode
-
-REVOKED = "revoked"  # why a revoked task is held until everybody knows
+from wheel_sched_celery.held_task import REVOKED, TAKEN_OVER, HeldTask, decode
 
 
 @dataclass(frozen=True, slots=True)

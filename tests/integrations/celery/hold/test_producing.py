@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable
 from copy import copy
@@ -14,7 +15,7 @@ from celery import Celery, signals
 from kombu import Exchange, Queue
 from kombu.common import Broadcast
 from kombu.exceptions import OperationalError
-from wheel_sched_celery import HoldRefused, install
+from wheel_sched_celery import HoldRefused, apply_many, install
 
 from wheel_sched.errors import InDoubt, StoreError, StoreFull, StoreUnavailable
 from wheel_sched.store.items import Item
@@ -88,6 +89,54 @@ def test_one_id_and_eta_with_other_arguments_or_for_another_queue_are_tasks_of_t
     held = sorted((task.queue, json.loads(task.body)[0][0]) for task in house.held())
     assert held == [("a", 1), ("a", 2), ("b", 1)]
     assert len(house.store.find("task:chosen")) == 3
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"headers": {"tenant": "a"}}, {"headers": {"tenant": "b"}}),
+        ({"headers": {"tenant": "a"}}, {}),
+        ({"time_limit": 5}, {"time_limit": 50}),
+        ({"ignore_result": True}, {"ignore_result": False}),
+        ({"shadow": "one"}, {"shadow": "other"}),
+        ({"reply_to": "one"}, {"reply_to": "other"}),
+        ({"stamped_headers": ["x"], "stamps": {"x": "1"}, "x": "1"}, {"stamped_headers": ["x"], "x": "2"}),
+    ],
+    ids=["header", "no header", "limit", "result", "shadow", "reply to", "stamp"],
+)
+def test_one_id_and_eta_with_other_headers_are_tasks_of_their_own(
+    house: House, one: dict[str, Any], other: dict[str, Any]
+) -> None:
+    """Stock runs both: a tenant whose task is left out would never know. The same one again is no third."""
+    for options in (one, other, one, other):
+        house.send("note", 1, task_id="chosen", eta=FAR, **options)
+    assert len(house.held()) == 2
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"origin": "another process"},
+        {"reply_to": "4a5e3f0e-98a1-3d3c-9c33-5d1f7ea6b1d5"},
+        {"root_id": "somebody", "parent_id": "somebody else"},
+        {"headers": {"traceparent": "00-1-2-01", "sentry-trace": "1", "headers": {"sentry-trace": "1"}}},
+        {"headers": {"x-death": [{"count": 1}], "x-delivery-count": 3}},
+        {"argsrepr": "(...)"},
+    ],
+    ids=["origin", "thread", "parents", "tracing", "broker", "text of arguments"],
+)
+def test_what_another_attempt_to_send_changes_makes_no_other_task(house: House, options: dict[str, Any]) -> None:
+    """Else a call that is repeated after a lost reply runs twice."""
+    house.send("note", 1, task_id="chosen", eta=FAR)
+    house.send("note", 1, task_id="chosen", eta=FAR, **options)
+    assert len(house.held()) == 1
+
+
+def test_the_order_of_stamps_makes_no_other_task(house: House) -> None:
+    """Celery makes sets of them."""
+    for names, values in ((["x", "y"], ["1", "2"]), (["y", "x"], ["2", "1"])):
+        house.send("note", 1, task_id="chosen", eta=FAR, stamped_headers=names, x=values, y="3")
+    assert len(house.held()) == 1
 
 
 def test_signals_are_sent_as_ever_and_what_they_change_is_held(house: House) -> None:
@@ -178,6 +227,37 @@ def test_an_app_may_refuse_instead(
     assert house.published() == []
     with pytest.raises(HoldRefused, match=r": not sent: .* away a moment ago"):
         house.send(countdown=60)
+
+
+@pytest.mark.parametrize("on_outage", ["stock", "refuse"])
+def test_what_the_store_holds_unconfirmed_is_not_sent_as_well(
+    house_of: Callable[..., House], monkeypatch: pytest.MonkeyPatch, on_outage: str
+) -> None:
+    """It was executed, which the error says: the task would run twice."""
+    house = house_of(on_outage=on_outage)
+    begin = house.wheel._begin
+
+    @house.app.task(name="many", shared=False)
+    def many(_number: int) -> None: ...
+
+    def unconfirmed(items: list[Item]) -> Callable[[], None]:
+        def finish() -> None:
+            begin(items)()
+            raise InDoubt("written, but only 0 of 1 replicas confirmed")
+
+        return finish
+
+    monkeypatch.setattr(house.wheel, "_begin", unconfirmed)
+    with (
+        contextlib.nullcontext() if on_outage == "stock" else pytest.raises(HoldRefused, match="in doubt, .* holds it")
+    ):
+        house.send(countdown=60)
+    house.wheel._away_until_s = 0.0
+    with (
+        contextlib.nullcontext() if on_outage == "stock" else pytest.raises(HoldRefused, match="in doubt, .* holds it")
+    ):
+        apply_many(many, [(1,), (2,)], countdown=60)
+    assert (len(house.held()), house.published()) == (3, [])
 
 
 def test_a_first_try_without_an_answer_stays_in_doubt(house: House, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,3 +36,19 @@ def test_an_asker_waits_no_longer_than_its_patience(monkeypatch: pytest.MonkeyPa
     over.set()
     assert later.wait(10)
     assert done == []
+
+
+def test_whoever_stops_waits_for_what_can_be_done_in_time_and_for_no_more() -> None:
+    """What has not begun is dropped and counted; the thread itself keeps no process from its end."""
+    thread, begun, over, done = StoreThread(), threading.Event(), threading.Event(), list[int]()
+    thread.submit(lambda: done.append(1))
+    assert (thread.finish(60), done) == (0, [1])
+    thread.submit(lambda: (begun.set(), over.wait(60)))
+    assert begun.wait(60)
+    for n in range(40):
+        thread.submit(lambda n=n: done.append(n))
+    assert thread.finish(0.01) == 40
+    over.set()
+    assert (thread.finish(60), done) == (0, [1])
+    assert thread._thread is not None
+    assert thread._thread.daemon

@@ -244,9 +244,16 @@ def test_a_copy_of_what_waits_is_dropped_however_late_the_broker_redelivers_it(h
         {},
         {"compression": "zlib", "priority": 5, "expires": 7200},
         {"exchange": "celery", "routing_key": "celery"},
+        {
+            "headers": {"tenant": "a", "at": FAR},
+            "time_limit": 5,
+            "reply_to": "q",
+            "stamped_headers": ["x"],
+            "x": ("1",),
+        },
         {"task_protocol": 1},
     ],
-    ids=["plain", "compressed", "exchange", "protocol 1"],
+    ids=["plain", "compressed", "exchange", "headers", "protocol 1"],
 )
 def test_a_task_held_in_doubt_and_sent_the_stock_way_becomes_one_again(
     house_of: Callable[..., House], monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
@@ -374,6 +381,137 @@ def test_the_loop_never_waits_for_a_store_that_hangs(house: House, monkeypatch: 
     scene.thread.go_on()  # in the end it answers
     scene.consumer.turn()
     assert (scene.acked, scene.left_to_stock, house.held()) == ([], ["far"], [])
+
+
+class Slow:
+    """A store that executes what it was sent, and says so too late."""
+
+    def __init__(self, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._scene, self._monkeypatch = scene, monkeypatch
+        self._schedule = scene.house.store.schedule
+
+    def __enter__(self) -> None:
+        self._monkeypatch.setattr(self._scene.house.store, "schedule", self._unheard)
+
+    def __exit__(self, *_: object) -> None:
+        self._monkeypatch.setattr(self._scene.house.store, "schedule", self._schedule)
+        self._scene.house.wheel._away_until_s = 0.0
+
+    def _unheard(self, items: Any, **more: Any) -> Any:
+        self._schedule(items, **more)
+        raise StoreUnavailable("no answer", in_doubt=True)
+
+
+def let_it_look(scene: Scene) -> None:
+    """The time has come at which doubts are looked into."""
+    later, scene.consumer.later = scene.consumer.later, []
+    for call in later:
+        call()
+
+
+def test_what_the_store_got_unheard_is_withdrawn_when_it_answers_again(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The messages are the worker's timer's by then: each ran twice. One that was stored and heard of stays."""
+    scene = Scene(house)
+    scene.receive("heard", 60)
+    scene.consumer.turn()
+    with Slow(scene, monkeypatch):
+        for i in range(3):
+            scene.receive(f"unheard {i}", 60)
+        scene.consumer.turn()
+    assert (len(scene.stock), len(house.held())) == (3, 4)
+    let_it_look(scene)
+    assert [task.task_id for task in house.held()] == ["heard"]
+    assert (scene.acked, scene.consumer.later) == (["heard"], [])
+
+
+def test_an_answer_that_comes_after_the_message_was_let_go_is_undone(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The call succeeds, but its patience was over."""
+    scene = Scene(house)
+    schedule = house.store.schedule
+    now_s = time.monotonic()
+
+    def slow(items: Any, **more: Any) -> Any:
+        monkeypatch.setattr(time, "monotonic", lambda: now_s + 5.1)
+        let_it_look(scene)  # the loop goes on meanwhile
+        return schedule(items, **more)
+
+    scene.thread.hangs = True
+    scene.receive("far", 60)
+    scene.consumer.turn()
+    scene.takeover._clock.now_us()  # it answered just now
+    monkeypatch.setattr(house.store, "schedule", slow)
+    scene.thread.go_on()
+    scene.consumer.turn()
+    assert (scene.left_to_stock, scene.acked, len(house.held())) == (["far"], [], 1)
+    scene.thread.hangs = False
+    let_it_look(scene)
+    assert (house.held(), scene.acked) == ([], [])
+
+
+def test_what_another_worker_has_acknowledged_a_copy_of_is_not_withdrawn(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker gave it to him meanwhile: the store's is the only one that is sure to run."""
+    first, second = Scene(house), Scene(house)
+    eta = iso_of(house.store.now_ms() + 60_000)
+    with Slow(first, monkeypatch):
+        first.receive("moved", 0, due=eta)
+        first.consumer.turn()
+    mine = house.wheel._taker
+    house.wheel._taker = "taker:another worker"
+    house.wheel.thread = second.thread
+    second.receive("moved", 0, due=eta, again=True)
+    second.consumer.turn()
+    assert second.acked == ["moved"]
+    house.wheel._taker = mine
+    let_it_look(first)
+    assert [task.task_id for task in house.held()] == ["moved"]
+
+
+@pytest.mark.parametrize("how", ["acknowledged here", "connection lost"])
+def test_what_is_not_this_workers_any_more_is_not_withdrawn(
+    house: House, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """A copy was acknowledged by this very worker, or the broker has all messages back."""
+    scene = Scene(house)
+    eta = iso_of(house.store.now_ms() + 60_000)
+    with Slow(scene, monkeypatch):
+        scene.receive("far", 0, due=eta)
+        scene.consumer.turn()
+    if how == "connection lost":
+        scene.takeover.end()
+    else:
+        scene.receive("far", 0, due=eta, again=True)
+        scene.consumer.turn()
+        assert scene.acked == ["far"]
+    let_it_look(scene)
+    assert [task.task_id for task in house.held()] == ["far"]
+
+
+def test_a_store_that_is_not_through_yet_is_looked_into_once_more(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes on, and may answer before it gets to what was sent to it while it hung. In the end one gives up."""
+    scene = Scene(house)
+    schedule, sent = house.store.schedule, list[Any]()
+
+    def unheard(items: Any, **_: Any) -> Any:
+        sent.extend(items)
+        raise StoreUnavailable("no answer", in_doubt=True)
+
+    monkeypatch.setattr(house.store, "schedule", unheard)
+    scene.receive("far", 60)
+    scene.consumer.turn()
+    let_it_look(scene)  # the store was away a moment ago
+    house.wheel._away_until_s = 0.0
+    let_it_look(scene)
+    schedule(sent)
+    let_it_look(scene)
+    assert (house.held(), scene.consumer.later) == ([], [])
 
 
 @pytest.mark.parametrize(("left_s", "patience_s"), [(60, 5.0), (4, 2.0), (0.1, 0.25), (-9, 0.25)])

@@ -1,0 +1,47 @@
+"""Revokes that a worker hears of while the store does not answer."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from celery.worker import state as worker_state
+from celery.worker.control import Panel
+from wheel_sched_celery import HeldTasks, remote
+
+from wheel_sched.errors import StoreUnavailable
+
+if TYPE_CHECKING:
+    from conftest import House
+
+
+def test_one_waits_for_a_store_that_hangs_and_the_others_do_not_ask(
+    house: House, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each took a timeout, one after the other. Once it answers again, the next revoke reaches what is held."""
+    asked: list[str] = []
+    find = house.store.find
+
+    def hangs(ref: str, **_: Any) -> list[str]:
+        asked.append(ref)
+        raise StoreUnavailable("no answer from the server (Timeout reading from socket)")
+
+    house.app.log.already_setup = True
+    consumer = SimpleNamespace(event_dispatcher=None, pool=None, gossip=None)
+    state = SimpleNamespace(app=house.app, hostname="w@test", consumer=consumer)
+    task_id = house.send(countdown=60).id
+    monkeypatch.setattr(house.store, "find", hangs)
+    try:
+        for _ in range(3):
+            Panel.data["revoke"](state, task_id)
+        assert remote.off_the_loop.finish(60) == 0
+        assert len(asked) == 1
+        assert caplog.text.count("celery.not_cancelled") == 3
+        monkeypatch.setattr(house.store, "find", find)
+        house.wheel._away_until_s = 0.0
+        Panel.data["revoke"](state, task_id)
+        assert remote.off_the_loop.finish(60) == 0
+    finally:
+        worker_state.revoked.discard(task_id)
+    assert list(HeldTasks(house.app).select()) == []
