@@ -68,6 +68,10 @@ class BracketStore(BaseJobStore):
         """The scheduler has no executor of the job's name, and would delete the job."""
         raise NotImplementedError
 
+    def _trigger_failed(self, fire: Fire, error: Exception) -> None:
+        """Its trigger could not say when the job runs, or runs next."""
+        raise NotImplementedError
+
     def _update(self, job: Any) -> None:
         """`update_job` by anybody but a pass."""
         raise NotImplementedError
@@ -153,7 +157,9 @@ class BracketStore(BaseJobStore):
             left = [fire for fire in fires if not fire.planned]
             for fire in left:
                 self._forget(fire)
-            self.release(left)
+                if fire.trigger_error is not None:
+                    self._trigger_failed(fire, fire.trigger_error)
+            self.release([fire for fire in left if fire.trigger_error is None])
         if planned:
             self.hand_over(planned)
             self._wake_at = earliest([self._wake_at, *(fire.next_run_time for fire in planned)])

@@ -105,10 +105,10 @@ class Loading:
                 fires.append(fire)
         return fires
 
-    def refuse_fire(self, fire: Fire, reason: str) -> None:
-        """A fire that cannot be run here after all. Any thread."""
+    def refuse_fire(self, fire: Fire, reason: str, *, error: Any = None, nobody: bool = False) -> None:
+        """A fire that cannot be run here after all; or by nobody. Any thread."""
         ticket: Ticket = fire.ticket
-        self._refuse(ticket.item, ticket.claim, ticket.shard, reason)
+        self._refuse(ticket.item, ticket.claim, ticket.shard, reason, error=error, nobody=nobody)
         self._home._flights.flying.pop(ticket.item_id, None)
 
     def _fire(self, item: Claimed, claim: int, shard: int, now: datetime) -> Fire | None:

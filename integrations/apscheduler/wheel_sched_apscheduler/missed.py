@@ -37,12 +37,9 @@ def missed_runs(job: Any, now: datetime) -> tuple[list[datetime], datetime | Non
         else:
             times.append(moment)
         moment = following(moment, now)
+    if moment is not None:
+        in_utc(moment)  # raises here, where it is looked for, when no calendar has it
     return times, moment
-
-
-def missed_run_times(job: Any, now: datetime) -> list[datetime]:
-    """The first half of `missed_runs`, for a driver that asks the trigger for the rest itself."""
-    return missed_runs(job, now)[0]
 
 
 def _late_start(trigger: Any, first: datetime, now: datetime) -> datetime:

@@ -59,9 +59,10 @@ class JobHead:
 
 @dataclass(slots=True)
 class Stored:
-    """A job that was read, and its bytes in parts."""
+    """A job that was read, its trigger as it was read, and its bytes in parts."""
 
     job: Any
+    trigger: Any
     zone: bytes
     rest: bytes
     metadata: Mapping[str, Any]
@@ -139,9 +140,9 @@ class JobCodec:
 
     def advanced(self, stored: Stored, next_run_time: datetime | None) -> bytes:
         """The bytes of the same job with another next run time."""
-        if not self._triggers.stateless(stored.job.trigger):
+        if not self._triggers.stateless(stored.trigger):
             doc = _loads(stored.rest.decode())
-            doc["t"] = self._triggers.dump(stored.job.trigger)
+            doc["t"] = self._triggers.dump(stored.trigger)
             stored.rest = _dumps(doc).encode("utf-8", "surrogatepass")
         zone = stored.zone if next_run_time is None else zone_name(next_run_time.tzinfo).encode()  # type: ignore[arg-type]  # aware
         return self._joined(stored.job.id, next_run_time, zone, stored.rest)
@@ -191,7 +192,7 @@ class JobCodec:
         job.name, job.executor = doc["n"], doc["e"]
         job.misfire_grace_time, job.coalesce, job.max_instances = doc["g"], doc["c"], doc["m"]
         job.next_run_time = None if when is None else moment_of(when, zone.decode())
-        return Stored(job, zone, rest, doc.get("x") or {})
+        return Stored(job, trigger, zone, rest, doc.get("x") or {})
 
     def next_run_time(self, raw: bytes) -> datetime | None:
         """The next run time, read from the front alone, in UTC.
@@ -247,6 +248,10 @@ class JobCodec:
     def _home_zone(self, doc: Mapping[str, Any]) -> bytes:
         """The zone of a paused job: that of its trigger."""
         return zone_name(getattr(self._triggers.load(doc["t"]), "timezone", None) or UTC).encode()
+
+    def is_built_in(self, trigger: Any) -> bool:
+        """Whether it is one of APScheduler's: what it answers is the same in every process."""
+        return self._triggers.stateless(trigger)
 
     def trigger(self, job_id: str, raw: bytes) -> Any:
         """The trigger alone.
