@@ -24,6 +24,7 @@ from apscheduler.events import (
 )
 from apscheduler.jobstores.base import BaseJobStore
 
+from wheel_sched.escaping import logger_of
 from wheel_sched_apscheduler.fire import Finish, Fire
 from wheel_sched_apscheduler.instants import earliest, to_us
 from wheel_sched_apscheduler.passes import Batch
@@ -89,6 +90,7 @@ class BracketStore(BaseJobStore):
     def start(self, scheduler: Any, alias: str) -> None:
         """Called by a scheduler; without one (None) nobody tells how fires end."""
         super().start(scheduler, alias)
+        self._logger = logger_of(f"apscheduler.jobstores.{alias}")  # its lines quote what lies in the store
         self.driven = bool(getattr(scheduler, "drives_batches", False))
         if scheduler is not None and not self.driven:
             scheduler.add_listener(self._on_event, _ENDS | EVENT_JOB_SUBMITTED)
