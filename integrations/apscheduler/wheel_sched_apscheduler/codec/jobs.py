@@ -17,6 +17,7 @@ from typing import Any
 from apscheduler.job import Job
 
 from wheel_sched_apscheduler.codec.allowing import Allowed, Forbidden
+from wheel_sched_apscheduler.codec.secret import ENVIRONMENT
 from wheel_sched_apscheduler.codec.signing import MARK, Secret, Signer
 from wheel_sched_apscheduler.codec.triggers import Triggers
 from wheel_sched_apscheduler.codec.values import Values
@@ -165,8 +166,13 @@ class JobCodec:
 
         Raises:
             BadSignature: it was not signed for this id with a secret known here.
+            NotHere: it is signed, and no secret is known here; another process may know it.
         """
-        return raw if self._signer is None else self._signer.verify(item_id, raw)
+        if self._signer is not None:
+            return self._signer.verify(item_id, raw)
+        if raw[:1] == MARK:
+            raise NotHere(f"it is signed; give secret=... or {ENVIRONMENT}")
+        return raw
 
     def decode(self, job_id: str, raw: bytes, kind: Any = Job, *, resolve: bool = True) -> Stored:
         """The job behind the bytes; without `resolve` its function is only named, and nothing is imported.
