@@ -105,8 +105,11 @@ class BracketStore(BaseJobStore):
         self._bracket_thread = threading.get_ident()
         self._bracket = {}
         twice = []
+        executors = getattr(self._scheduler, "_executors", None)
         for fire in batch.fires:
-            if fire.job_id in self._bracket:  # the same job again within one pass: it would end up in one entry
+            if executors is not None and fire.job.executor not in executors:
+                self._unknown_executor(fire)  # the scheduler would say that it removes the job
+            elif fire.job_id in self._bracket:  # the same job again within one pass: it would end up in one entry
                 twice.append(fire)
             else:
                 self._bracket[fire.job_id] = fire

@@ -9,6 +9,7 @@ again. Metadata lie in the JSON too; tags are refs of the store, so that they ca
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -27,6 +28,7 @@ from wheel_sched_apscheduler.instants import from_us, to_us
 _VERSION = b"1"
 _NEVER = b"-"
 _HASHES = 33  # bytes of mark and signature
+_FORGING = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")  # see _flaw_of_names
 _dumps = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, check_circular=False, allow_nan=False).encode
 _loads = json.JSONDecoder().decode
 
@@ -116,6 +118,9 @@ class JobCodec:
             raise NotSerializable(
                 f"job {job.id!r}: {error} Nothing was stored; move the function to the top level of a module."
             ) from error
+        flaw = _flaw_of_names(job.id, state["name"], state["executor"])
+        if flaw:
+            raise NotSerializable(f"{flaw}; nothing was stored")
         what = f"of job {job.id!r}"
         values = self._values
         doc: dict[str, Any] = {
@@ -190,6 +195,9 @@ class JobCodec:
         args, kwargs = self._values.load(doc["a"]), self._values.load(doc["k"])
         trigger = self._triggers.load(doc["t"])
         _check(doc, args, kwargs)
+        flaw = _flaw_of_names(job_id, doc["n"], doc["e"])
+        if flaw:
+            raise Unreadable(flaw)
         job: Any = kind.__new__(kind)
         job.id = job_id
         job.func, job.func_ref = func, ref
@@ -292,6 +300,14 @@ def _parts(body: bytes, *, whole: bool = True) -> tuple[int | None, bytes, bytes
         raise Unreadable(f"its time is {when[:24]!r} us after 1970, which no calendar has: {error}") from error
     except (ValueError, RecursionError, UnicodeDecodeError) as error:
         raise Unreadable(f"it is not a stored job ({len(body)} bytes, starts {body[:24]!r}): {error}") from error
+
+
+def _flaw_of_names(job_id: str, name: str, executor: str) -> str | None:
+    """What is wrong with one of them: APScheduler logs them as they are, and a line break in one forges a line."""
+    for field, text in (("id", job_id), ("name", name), ("executor", executor)):
+        if _FORGING.search(text):
+            return f"expected the job's {field} to be one line without control characters, got: {text[:60]!a}"
+    return None
 
 
 def _check(doc: Mapping[str, Any], args: Any, kwargs: Any) -> None:

@@ -6,6 +6,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from apscheduler.executors.pool import ThreadPoolExecutor
+from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.triggers.interval import IntervalTrigger
 from wheel_sched_apscheduler.fire import Finish
 from wheel_sched_apscheduler.missed import missed_runs
@@ -84,6 +86,22 @@ def test_an_executor_that_only_others_have(open_fake: Any, make_job: Any) -> Non
     assert entry.state == "scheduled"
     assert "no executor 'elsewhere'" in entry.reason
     assert store.in_flight() == []
+
+
+def test_a_stock_scheduler_is_not_given_what_it_has_no_executor_for(
+    open_fake: Any, make_job: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It would say that it removes the job, which is not so: the job is given back for others."""
+    store = open_fake()
+    scheduler = BackgroundScheduler(timezone="UTC", executors={"default": ThreadPoolExecutor(1)})
+    store.start(scheduler, "default")
+    for name in ("elsewhere", "default"):
+        store.add_job(make_job(NOW, id=name, executor=name))
+    assert [job.id for job in store.get_due_jobs(NOW)] == ["default"]
+    store.get_next_run_time()
+    store.flush()
+    assert "no executor 'elsewhere'" in store.get_entry("elsewhere").reason
+    assert "given back" in caplog.text
 
 
 def test_what_nobody_can_run_is_quarantined_after_a_while(open_fake: Any, new_job: Any) -> None:
