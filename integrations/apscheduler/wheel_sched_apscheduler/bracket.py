@@ -107,8 +107,8 @@ class BracketStore(BaseJobStore):
         twice = []
         executors = getattr(self._scheduler, "_executors", None)
         for fire in batch.fires:
-            if executors is not None and fire.job.executor not in executors:
-                self._unknown_executor(fire)  # the scheduler would say that it removes the job
+            if executors and fire.job.executor not in executors:  # none: the scheduler has not begun
+                self._unknown_executor(fire)  # it would say that it removes the job
             elif fire.job_id in self._bracket:  # the same job again within one pass: it would end up in one entry
                 twice.append(fire)
             else:
