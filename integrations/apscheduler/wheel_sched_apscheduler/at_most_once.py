@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from wheel_sched_apscheduler.redis_store import RedisWheelJobStore
 
 ROUNDS = 4  # one; more when a job was changed between its claim and this
-TRIGGER_AGAIN_S = 2.0  # how soon a job comes again whose trigger failed
 
 
 def settled_first(home: RedisWheelJobStore, fires: Sequence[Fire], now: datetime) -> list[Fire]:
@@ -35,9 +34,8 @@ def settled_first(home: RedisWheelJobStore, fires: Sequence[Fire], now: datetime
         try:
             if not run_times:
                 run_times, following = missed_runs(fire.job, now)
-        except Exception:
-            home._logger.exception('The trigger of job "%s" failed; next try in %g s', fire.job, TRIGGER_AGAIN_S)
-            flights.put_back(fire, home.store_now_ms() + int(TRIGGER_AGAIN_S * 1000))
+        except Exception as error:
+            home._trigger_failed(fire, error)
             continue
         fire.run_at(run_times)
         if not home.driven:

@@ -24,6 +24,7 @@ from apscheduler.events import (
 )
 from apscheduler.jobstores.base import BaseJobStore
 
+from wheel_sched.escaping import logger_of
 from wheel_sched_apscheduler.fire import Finish, Fire
 from wheel_sched_apscheduler.instants import earliest, to_us
 from wheel_sched_apscheduler.passes import Batch
@@ -68,6 +69,10 @@ class BracketStore(BaseJobStore):
         """The scheduler has no executor of the job's name, and would delete the job."""
         raise NotImplementedError
 
+    def _trigger_failed(self, fire: Fire, error: Exception) -> None:
+        """Its trigger could not say when the job runs, or runs next."""
+        raise NotImplementedError
+
     def _update(self, job: Any) -> None:
         """`update_job` by anybody but a pass."""
         raise NotImplementedError
@@ -85,6 +90,7 @@ class BracketStore(BaseJobStore):
     def start(self, scheduler: Any, alias: str) -> None:
         """Called by a scheduler; without one (None) nobody tells how fires end."""
         super().start(scheduler, alias)
+        self._logger = logger_of(f"apscheduler.jobstores.{alias}")  # its lines quote what lies in the store
         self.driven = bool(getattr(scheduler, "drives_batches", False))
         if scheduler is not None and not self.driven:
             scheduler.add_listener(self._on_event, _ENDS | EVENT_JOB_SUBMITTED)
@@ -99,8 +105,11 @@ class BracketStore(BaseJobStore):
         self._bracket_thread = threading.get_ident()
         self._bracket = {}
         twice = []
+        executors = getattr(self._scheduler, "_executors", None)
         for fire in batch.fires:
-            if fire.job_id in self._bracket:  # the same job again within one pass: it would end up in one entry
+            if executors and fire.job.executor not in executors:  # none: the scheduler has not begun
+                self._unknown_executor(fire)  # it would say that it removes the job
+            elif fire.job_id in self._bracket:  # the same job again within one pass: it would end up in one entry
                 twice.append(fire)
             else:
                 self._bracket[fire.job_id] = fire
@@ -153,7 +162,9 @@ class BracketStore(BaseJobStore):
             left = [fire for fire in fires if not fire.planned]
             for fire in left:
                 self._forget(fire)
-            self.release(left)
+                if fire.trigger_error is not None:
+                    self._trigger_failed(fire, fire.trigger_error)
+            self.release([fire for fire in left if fire.trigger_error is None])
         if planned:
             self.hand_over(planned)
             self._wake_at = earliest([self._wake_at, *(fire.next_run_time for fire in planned)])

@@ -3,6 +3,8 @@
 A `Job` has slots and no room for anything, but its class may differ. This one
 - notes the run times the scheduler takes, so that ends can be matched with them;
 - asks a trigger for all missed run times only when each is to run: of a coalesced job just the last is handed out;
+- asks it once a pass: a trigger that raises ends a stock scheduler's loop, so its fire is told and nothing is run, and
+  what it said of the next run is said again when the scheduler asks;
 - runs the function with `current_fire()` set, in a pool of threads, an event loop or a pool of processes.
 
 The stored job never becomes one: what is persisted, listed or looked up is a plain `Job`.
@@ -18,7 +20,7 @@ from typing import Any
 from apscheduler.job import Job
 
 from wheel_sched_apscheduler.fire import Fire, enter, leave
-from wheel_sched_apscheduler.missed import missed_run_times
+from wheel_sched_apscheduler.missed import missed_runs
 
 _STATE = (
     "_jobstore_alias",
@@ -38,6 +40,26 @@ _STATE = (
 )
 
 
+class Answered:
+    """A trigger that was asked what comes next, and says it again: another answer may differ, or be an error."""
+
+    __slots__ = ("_following", "trigger")
+
+    def __init__(self, trigger: Any, following: datetime | None) -> None:
+        self.trigger = trigger
+        self._following = following
+
+    def get_next_fire_time(self, _: datetime | None, __: datetime) -> datetime | None:
+        """What followed."""
+        return self._following
+
+    def __str__(self) -> str:
+        return str(self.trigger)
+
+    def __repr__(self) -> str:
+        return repr(self.trigger)
+
+
 class ClaimedJob(Job):
     """A job in the hands of a scheduler; `fire` is its occurrence."""
 
@@ -50,9 +72,18 @@ class ClaimedJob(Job):
 
     def _get_run_times(self, now: datetime) -> list[datetime]:
         fire: Fire = self.fire
+        job: Any = self  # a slot of the base class
         if self.fixed is not None:  # an occurrence that was handed out before: its run times are decided
-            return fire.run_at(self.fixed)
-        return fire.run_at(missed_run_times(self, now))
+            run_times, following = self.fixed, fire.next_run_time
+        else:
+            try:
+                run_times, following = missed_runs(self, now)
+            except Exception as error:  # the scheduler's loop would end; the store is told when the pass does
+                fire.trigger_error = error
+                return []
+        if run_times:
+            job.trigger = Answered(job.trigger, following)
+        return fire.run_at(run_times)
 
     def __getstate__(self) -> dict[str, Any]:
         running, self.func = self.func, self.plain_func
@@ -61,6 +92,8 @@ class ClaimedJob(Job):
         finally:
             self.func = running
         fire = self.fire
+        if type(self.trigger) is Answered:
+            state["trigger"] = self.trigger.trigger
         state["fire"] = (fire.job_id, fire.scheduled, fire.token, fire.redelivered, fire.run_times)
         return state
 

@@ -61,6 +61,7 @@ class Fire:
         "started_ms",
         "ticket",
         "token",
+        "trigger_error",
         "unseen",
     )
 
@@ -80,6 +81,7 @@ class Fire:
         self.unseen = 0  # heartbeats at which its executor did not know it
         self.finish: Finish | None = None
         self.error = ""
+        self.trigger_error: Exception | None = None  # its trigger could not say when it runs
         self.claimed_ms = claimed_ms or time.time_ns() // 1_000_000
         self.started_ms = self.finished_ms = 0
         self.ticket: Any = None  # the store's own

@@ -279,7 +279,7 @@ class Flights:
         if fire.next_run_time is not None:
             return self._successor(fire)
         # of one that runs once everybody knows that this is its end: no need to look whether it was changed
-        once = type(ticket.stored.job.trigger) is DateTrigger
+        once = type(ticket.stored.trigger) is DateTrigger
         return Done(ticket.item_id, None if once else ticket.version)
 
     def _successor(self, fire: Fire, *, running: bool = False) -> Next:

@@ -21,6 +21,7 @@ from apscheduler.job import Job
 from apscheduler.triggers.date import DateTrigger
 
 from wheel_sched.errors import StoreError
+from wheel_sched.escaping import escaped
 from wheel_sched.store import Claim, Claimed, Held, Next
 from wheel_sched_apscheduler.claimed_job import ClaimedJob, dress
 from wheel_sched_apscheduler.codec import NotHere, Unreadable
@@ -38,6 +39,9 @@ REFUSED = "refused"
 BACK_AFTER_MS = 100  # the first time; twice as long each further time
 BACK_AT_MOST_MS = 30_000
 _REASON_AT_MOST = 120  # characters of it in the mark
+_TOLD_AT_MOST = 1000  # and in the log and the quarantine
+_TIMES_AT_MOST = 1_000_000
+_SINCE_AT_MOST_MS = 1 << 47  # the year 6429
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +63,14 @@ class Refusal:
 
 
 def refusal_of(refs: Sequence[str]) -> Refusal | None:
-    """The mark among refs, None when it was not given back."""
+    """The mark among refs, None when it was not given back. Anybody can write one: its numbers are kept in bounds."""
     for ref in refs:
         if ref.startswith(f"{REFUSED}:"):
             try:
                 _, times, since_ms, last = ref.split(":", 3)
-                return Refusal(int(times), int(since_ms), last)
+                return Refusal(
+                    min(max(int(times), 1), _TIMES_AT_MOST), min(max(int(since_ms), 0), _SINCE_AT_MOST_MS), last
+                )
             except ValueError:
                 continue
     return None
@@ -98,17 +104,23 @@ class Loading:
             except Exception as error:  # stored data may be of any shape, and so may a module that is imported
                 reason = str(error) if isinstance(error, StoreError) else f"{type(error).__name__}: {error}"
                 nobody = isinstance(error, Unreadable) and not isinstance(error, NotHere)
-                self._refuse(item, claim.number, shard, reason, error=error, nobody=nobody)
+                try:
+                    self._refuse(item, claim.number, shard, reason, error=error, nobody=nobody)
+                except Exception:  # one item never costs the others of its batch
+                    self._home._logger.exception(
+                        "Job %r can neither be run nor given back; it comes again when its lease ends",
+                        job_id_of(item.id),
+                    )
                 continue
             if fire is not None:
                 flights.board(fire)
                 fires.append(fire)
         return fires
 
-    def refuse_fire(self, fire: Fire, reason: str) -> None:
-        """A fire that cannot be run here after all. Any thread."""
+    def refuse_fire(self, fire: Fire, reason: str, *, error: Any = None, nobody: bool = False) -> None:
+        """A fire that cannot be run here after all; or by nobody. Any thread."""
         ticket: Ticket = fire.ticket
-        self._refuse(ticket.item, ticket.claim, ticket.shard, reason)
+        self._refuse(ticket.item, ticket.claim, ticket.shard, reason, error=error, nobody=nobody)
         self._home._flights.flying.pop(ticket.item_id, None)
 
     def _fire(self, item: Claimed, claim: int, shard: int, now: datetime) -> Fire | None:
@@ -154,6 +166,7 @@ class Loading:
     ) -> None:
         """Give an item back for others, or quarantine it."""
         home = self._home
+        reason = escaped(reason[:_TOLD_AT_MOST])  # it quotes what lies in the store
         job_id = job_id_of(item.id)
         now_ms = home.store_now_ms()
         before = refusal_of(item.refs)
@@ -167,8 +180,7 @@ class Loading:
         home._logger.warning(
             "Job %r cannot be run here and is given back for others, for the %d. time: %s", job_id, times, reason
         )
-        plain = "".join(letter if letter.isprintable() else " " for letter in reason)[:_REASON_AT_MOST]
-        refusal = Refusal(times, since_ms, f"{owner_name()} {plain}"[:200])
+        refusal = Refusal(times, since_ms, f"{owner_name()} {reason[:_REASON_AT_MOST]}"[:200])
         refs = (*unmarked(item.refs), REFUSED, refusal.ref())
         following = Next(item.id, now_ms + delay_ms, item.body, item.topic, refs, item.route, version=item.version)
         home._flights.settle(shard, claim, following)

@@ -36,7 +36,7 @@ from wheel_sched_apscheduler.parsing import whole
 from wheel_sched_apscheduler.passes import Batch
 
 _NEVER_US = 1 << 62
-_RETRY_UNKNOWN = timedelta(seconds=30)  # until somebody adds the executor
+_RETRY_UNKNOWN = timedelta(seconds=30)  # until somebody adds the executor, or corrects the trigger
 
 
 class _Slot:
@@ -304,6 +304,15 @@ class WheelJobStore(MemoryCatalogue, BracketStore):
             fire.job_id,
             fire.job.executor,
             _RETRY_UNKNOWN.seconds,
+        )
+        self.release([fire], int(_RETRY_UNKNOWN.total_seconds() * 1000))
+
+    def _trigger_failed(self, fire: Fire, error: Exception) -> None:
+        self._logger.error(
+            "The trigger of job %r failed; the job stays in the store and is tried again in %d s: correct it",
+            fire.job_id,
+            _RETRY_UNKNOWN.seconds,
+            exc_info=error,
         )
         self.release([fire], int(_RETRY_UNKNOWN.total_seconds() * 1000))
 

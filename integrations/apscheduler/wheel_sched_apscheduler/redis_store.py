@@ -316,6 +316,10 @@ class RedisWheelJobStore(Catalogue, BracketStore):
     def _unknown_executor(self, fire: Fire) -> None:
         self._loading.refuse_fire(fire, f"the scheduler has no executor {fire.job.executor!r}")
 
+    def _trigger_failed(self, fire: Fire, error: Exception) -> None:
+        nobody = self.codec.is_built_in(fire.ticket.stored.trigger)  # and is it of an application, a release may differ
+        self._loading.refuse_fire(fire, f"its trigger failed: {error!r}", error=error, nobody=nobody)
+
     # What the keeper does.
 
     def store_now_ms(self) -> int:

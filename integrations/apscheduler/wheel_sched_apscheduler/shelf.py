@@ -122,7 +122,7 @@ class Shelf:
 
     def _runs(self, job: Any) -> tuple[list[datetime], datetime | None]:
         try:
-            return missed_runs(job, from_ms(self._home.store_now_ms()))
+            return missed_runs(job, from_ms(self._home.store_now_ms()), quiet=True)
         except Exception:  # a trigger of somebody's own; its holder will meet the same
             return [], job.next_run_time
 

@@ -9,6 +9,7 @@ again. Metadata lie in the JSON too; tags are refs of the store, so that they ca
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,6 +18,7 @@ from typing import Any
 from apscheduler.job import Job
 
 from wheel_sched_apscheduler.codec.allowing import Allowed, Forbidden
+from wheel_sched_apscheduler.codec.secret import ENVIRONMENT
 from wheel_sched_apscheduler.codec.signing import MARK, Secret, Signer
 from wheel_sched_apscheduler.codec.triggers import Triggers
 from wheel_sched_apscheduler.codec.values import Values
@@ -26,6 +28,7 @@ from wheel_sched_apscheduler.instants import from_us, to_us
 _VERSION = b"1"
 _NEVER = b"-"
 _HASHES = 33  # bytes of mark and signature
+_FORGING = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")  # see _flaw_of_names
 _dumps = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, check_circular=False, allow_nan=False).encode
 _loads = json.JSONDecoder().decode
 
@@ -59,9 +62,10 @@ class JobHead:
 
 @dataclass(slots=True)
 class Stored:
-    """A job that was read, and its bytes in parts."""
+    """A job that was read, its trigger as it was read, and its bytes in parts."""
 
     job: Any
+    trigger: Any
     zone: bytes
     rest: bytes
     metadata: Mapping[str, Any]
@@ -114,6 +118,9 @@ class JobCodec:
             raise NotSerializable(
                 f"job {job.id!r}: {error} Nothing was stored; move the function to the top level of a module."
             ) from error
+        flaw = _flaw_of_names(job.id, state["name"], state["executor"])
+        if flaw:
+            raise NotSerializable(f"{flaw}; nothing was stored")
         what = f"of job {job.id!r}"
         values = self._values
         doc: dict[str, Any] = {
@@ -139,9 +146,9 @@ class JobCodec:
 
     def advanced(self, stored: Stored, next_run_time: datetime | None) -> bytes:
         """The bytes of the same job with another next run time."""
-        if not self._triggers.stateless(stored.job.trigger):
+        if not self._triggers.stateless(stored.trigger):
             doc = _loads(stored.rest.decode())
-            doc["t"] = self._triggers.dump(stored.job.trigger)
+            doc["t"] = self._triggers.dump(stored.trigger)
             stored.rest = _dumps(doc).encode("utf-8", "surrogatepass")
         zone = stored.zone if next_run_time is None else zone_name(next_run_time.tzinfo).encode()  # type: ignore[arg-type]  # aware
         return self._joined(stored.job.id, next_run_time, zone, stored.rest)
@@ -164,8 +171,13 @@ class JobCodec:
 
         Raises:
             BadSignature: it was not signed for this id with a secret known here.
+            NotHere: it is signed, and no secret is known here; another process may know it.
         """
-        return raw if self._signer is None else self._signer.verify(item_id, raw)
+        if self._signer is not None:
+            return self._signer.verify(item_id, raw)
+        if raw[:1] == MARK:
+            raise NotHere(f"it is signed; give secret=... or {ENVIRONMENT}")
+        return raw
 
     def decode(self, job_id: str, raw: bytes, kind: Any = Job, *, resolve: bool = True) -> Stored:
         """The job behind the bytes; without `resolve` its function is only named, and nothing is imported.
@@ -183,6 +195,9 @@ class JobCodec:
         args, kwargs = self._values.load(doc["a"]), self._values.load(doc["k"])
         trigger = self._triggers.load(doc["t"])
         _check(doc, args, kwargs)
+        flaw = _flaw_of_names(job_id, doc["n"], doc["e"])
+        if flaw:
+            raise Unreadable(flaw)
         job: Any = kind.__new__(kind)
         job.id = job_id
         job.func, job.func_ref = func, ref
@@ -191,7 +206,7 @@ class JobCodec:
         job.name, job.executor = doc["n"], doc["e"]
         job.misfire_grace_time, job.coalesce, job.max_instances = doc["g"], doc["c"], doc["m"]
         job.next_run_time = None if when is None else moment_of(when, zone.decode())
-        return Stored(job, zone, rest, doc.get("x") or {})
+        return Stored(job, trigger, zone, rest, doc.get("x") or {})
 
     def next_run_time(self, raw: bytes) -> datetime | None:
         """The next run time, read from the front alone, in UTC.
@@ -248,6 +263,10 @@ class JobCodec:
         """The zone of a paused job: that of its trigger."""
         return zone_name(getattr(self._triggers.load(doc["t"]), "timezone", None) or UTC).encode()
 
+    def is_built_in(self, trigger: Any) -> bool:
+        """Whether it is one of APScheduler's: what it answers is the same in every process."""
+        return self._triggers.stateless(trigger)
+
     def trigger(self, job_id: str, raw: bytes) -> Any:
         """The trigger alone.
 
@@ -281,6 +300,14 @@ def _parts(body: bytes, *, whole: bool = True) -> tuple[int | None, bytes, bytes
         raise Unreadable(f"its time is {when[:24]!r} us after 1970, which no calendar has: {error}") from error
     except (ValueError, RecursionError, UnicodeDecodeError) as error:
         raise Unreadable(f"it is not a stored job ({len(body)} bytes, starts {body[:24]!r}): {error}") from error
+
+
+def _flaw_of_names(job_id: str, name: str, executor: str) -> str | None:
+    """What is wrong with one of them: APScheduler logs them as they are, and a line break in one forges a line."""
+    for field, text in (("id", job_id), ("name", name), ("executor", executor)):
+        if _FORGING.search(text):
+            return f"expected the job's {field} to be one line without control characters, got: {text[:60]!a}"
+    return None
 
 
 def _check(doc: Mapping[str, Any], args: Any, kwargs: Any) -> None:

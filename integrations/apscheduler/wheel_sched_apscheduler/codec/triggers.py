@@ -20,6 +20,7 @@ from apscheduler.util import ref_to_obj
 
 from wheel_sched.errors import ConfigError
 from wheel_sched_apscheduler.codec.allowing import Forbidden
+from wheel_sched_apscheduler.codec.trigger_limits import flaw_of
 from wheel_sched_apscheduler.codec.values import MAX_DEPTH, Values
 from wheel_sched_apscheduler.codec.zones import NotSerializable, Unreadable, moment_of, zone_name, zone_of
 from wheel_sched_apscheduler.instants import to_us
@@ -71,10 +72,13 @@ class Triggers:
         """[name, state].
 
         Raises:
-            NotSerializable: its class is not one of those allowed, or its state is not plain.
+            NotSerializable: its class is not one of those allowed, or its state is not plain, or no run time follows.
         """
         kind = type(trigger)
         name = _BUILT_IN.get(kind)
+        flaw = None if name is None else flaw_of(trigger)
+        if flaw:
+            raise NotSerializable(f"the {name} trigger cannot be stored: {flaw}; nothing was stored; correct it")
         if name == "date":
             return [name, _moment(trigger.run_date)]
         if name == "interval":
@@ -118,7 +122,11 @@ class Triggers:
             raise Forbidden(f"the trigger {str(name)[:200]!r} is not in the allow-list; nothing was imported")
         try:
             if loader is not None:
-                return loader(state, depth)
+                built_in = loader(state, depth)
+                flaw = flaw_of(built_in)
+                if flaw:
+                    raise Unreadable(f"its {name!r} trigger cannot be read: {flaw}")
+                return built_in
             trigger = kind.__new__(kind)
             trigger.__setstate__(self._values.load(state))
             return trigger
@@ -140,8 +148,6 @@ class Triggers:
         trigger.end_date = _load_moment(end)
         trigger.interval = timedelta(*parts)
         trigger.interval_length = trigger.interval.total_seconds()
-        if trigger.interval_length <= 0:
-            raise Unreadable(f"its interval is {trigger.interval_length} s")
         trigger.jitter = jitter
         return trigger
 
@@ -158,8 +164,6 @@ class Triggers:
     def _calendar(self, state: Any, _: int) -> CalendarIntervalTrigger:
         found = self._values.load(state)
         trigger = CalendarIntervalTrigger.__new__(CalendarIntervalTrigger)
-        if not any(found["interval"]):
-            raise Unreadable("its interval is empty")
         trigger.__setstate__(found)
         return trigger
 

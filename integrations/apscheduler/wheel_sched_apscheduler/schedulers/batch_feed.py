@@ -140,9 +140,8 @@ class BatchFeed:
                 fire.plan(job.trigger.get_next_fire_time(fire.run_times[-1], now))
                 return True
             run_times, following = missed_runs(job, now)
-        except Exception:
-            self._logger.exception('The trigger of job "%s" failed; next try in %g s', job, self._retry_s)
-            self.store.release([fire], int(self._retry_s * 1000))
+        except Exception as error:
+            self.store._trigger_failed(fire, error)
             return False
         if not run_times:
             self.store.release([fire])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import sys
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
@@ -333,3 +334,28 @@ def test_values_of_known_types_keep_their_type() -> None:
         assert values.load(values.dump(value, "it")) == value
     with pytest.raises(NotSerializable):
         values.dump(Money(1), "it")
+
+
+@pytest.mark.parametrize("field", ["id", "name", "executor"])
+@pytest.mark.parametrize("text", ["x\nforged", "x\x1b[31m", "x\x85", "x\u2028forged", "x\u202eforged"], ids=ascii)
+def test_text_that_forges_a_line_of_a_log_is_no_name(make_job: Any, field: str, text: str) -> None:
+    """APScheduler logs names, ids and aliases as they are: `add_job` refuses them, and so does who reads a job."""
+    codec = JobCodec()
+    with pytest.raises(NotSerializable, match=f"{field}.*nothing was stored"):
+        codec.encode(make_job(OLD, **{field: text}))
+    job = make_job(OLD, name="a name", executor="an executor")
+    raw = codec.encode(job)
+    letter, harmless = {"id": ("i", ""), "name": ("n", "a name"), "executor": ("e", "an executor")}[field]
+    forged = raw.replace(f'"{letter}":"{harmless}"'.encode(), f'"{letter}":{json.dumps(text)}'.encode())
+    with pytest.raises(Unreadable, match=field) as caught:
+        codec.decode(text if field == "id" else job.id, forged)
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("text", ["zwölf Uhr", "日本語", "👩\u200d🔧 repairs", 'a "quoted" 100 % name'])
+def test_names_in_any_language_stay(make_job: Any, text: str) -> None:
+    """A joiner within a picture forges nothing."""
+    codec = JobCodec()
+    job = make_job(OLD, id=text, name=text, executor=text)
+    back = codec.decode(text, codec.encode(job)).job
+    assert (back.id, back.name, back.executor) == (text, text, text)

@@ -6,9 +6,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from apscheduler.executors.pool import ThreadPoolExecutor
+from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.triggers.interval import IntervalTrigger
 from wheel_sched_apscheduler.fire import Finish
 from wheel_sched_apscheduler.missed import missed_runs
+
+from wheel_sched.store import Item
 
 NOW = datetime.now(UTC).replace(microsecond=0)
 MOVED = "release.two:send"
@@ -84,6 +88,22 @@ def test_an_executor_that_only_others_have(open_fake: Any, make_job: Any) -> Non
     assert store.in_flight() == []
 
 
+def test_a_stock_scheduler_is_not_given_what_it_has_no_executor_for(
+    open_fake: Any, make_job: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It would say that it removes the job, which is not so: the job is given back for others."""
+    store = open_fake()
+    scheduler = BackgroundScheduler(timezone="UTC", executors={"default": ThreadPoolExecutor(1)})
+    store.start(scheduler, "default")
+    for name in ("elsewhere", "default"):
+        store.add_job(make_job(NOW, id=name, executor=name))
+    assert [job.id for job in store.get_due_jobs(NOW)] == ["default"]
+    store.get_next_run_time()
+    store.flush()
+    assert "no executor 'elsewhere'" in store.get_entry("elsewhere").reason
+    assert "given back" in caplog.text
+
+
 def test_what_nobody_can_run_is_quarantined_after_a_while(open_fake: Any, new_job: Any) -> None:
     """Only when it was refused often enough and for long enough; and it can be let go from there."""
     store = open_fake(quarantine_refusals=3, quarantine_after_s=60)
@@ -122,3 +142,58 @@ def test_a_wrong_limit_is_named(open_fake: Any) -> None:
 
     with pytest.raises(ConfigError, match=r"(?s)quarantine_refusals.*quarantine_after_s"):
         open_fake(quarantine_refusals=0, quarantine_after_s=-1)
+
+
+@pytest.mark.parametrize(
+    "mark", ["refused:-5:0:x", f"refused:{10**200}:0:x", f"refused:1:{10**200}:x", f"refused:0:-{10**200}:x"]
+)
+@pytest.mark.parametrize("settings", [{"secret": "a" * 20}, {}])
+def test_a_forged_mark_stops_no_batch(open_fake: Any, make_job: Any, mark: str, settings: dict[str, Any]) -> None:
+    """Refs are not signed: whatever number stands in one, the item is given back and the others run."""
+    store = open_fake(**settings)
+    now_ms = store.store.now_ms()
+    forged = Item("evil", 0, b"1;0;;{}" if settings else b"2;0;;{}", "job", ("refused", mark))
+    store.store.schedule([forged])
+    store.add_job(make_job(NOW, id="good"))
+    assert [fire.job_id for fire in store.claim_batch(NOW).fires] == ["good"]
+    store.flush()
+    found = store.store.get(["evil"])[0]
+    assert found.state in ("due", "held")
+    if found.state == "due":
+        assert now_ms < found.score_ms <= now_ms + 60_000
+
+
+def test_an_item_that_cannot_even_be_refused_keeps_its_lease(
+    open_fake: Any, make_job: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It comes again when that ends; the rest of the batch goes on, and the log says why."""
+    store = open_fake()
+    store.store.schedule([Item("evil", 0, b"no job", "job")])
+    store.add_job(make_job(NOW, id="good"))
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise ZeroDivisionError("of the refusal")
+
+    monkeypatch.setattr(store._loading, "_refuse", fail)
+    assert [fire.job_id for fire in store.claim_batch(NOW).fires] == ["good"]
+    assert "'evil'" in caplog.text
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_a_reason_is_one_line_of_plain_text(open_fake: Any, make_job: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """It quotes what lies in the store: half a character would not reach the server, a line break forges a line."""
+    store = open_fake(quarantine_refusals=1, quarantine_after_s=0)
+    store.start(None, "default")
+    trigger = IntervalTrigger(seconds=1, start_date=NOW, timezone="UTC")
+    store.add_job(make_job(NOW, id="evil", trigger=trigger))
+    found = store.store.get(["evil"])[0]
+    body = found.body.replace(b'"utc+0",null', rb'"zoneinfo:../\ud800\nforged\u001b[31m",null')
+    assert body != found.body
+    store.store.replace(type(found.item())("evil", 0, body, found.topic), keep_due=True)
+    assert store.claim_batch(NOW).fires == []
+    store.flush()
+    (entry,) = store.quarantined()
+    for text in (entry.reason, caplog.records[-1].getMessage()):
+        assert text.isprintable()
+        assert "\\nforged" in text
+    assert not [line for line in caplog.text.splitlines() if line.startswith("forged")]

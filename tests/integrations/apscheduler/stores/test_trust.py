@@ -280,3 +280,29 @@ def test_a_store_without_a_secret_says_so_once(
         store.shutdown()
     (said,) = [record.getMessage() for record in caplog.records if "not signed" in record.getMessage()]
     assert ENVIRONMENT in said
+
+
+def test_a_process_without_the_secret_leaves_signed_jobs_to_others(
+    open_fake: Any, make_job: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are good: it gives them back and says what it lacks; commands say the same and change nothing."""
+    signing, plain = open_fake(secret=SECRET), open_fake(allow=[HERE])
+    now = datetime.now(UTC)
+    signing.add_job(make_job(OLD, id="j", func=send))
+    assert plain.claim_batch(now).fires == []
+    plain.flush()
+    entry = plain.get_entry("j")
+    assert entry.state == "scheduled"
+    assert "it is signed; give secret=" in entry.reason
+    for change in (plain.run_now, plain.pause, plain.resume, plain.lookup_job):
+        with pytest.raises(NotHere, match=f"it is signed; give secret=... or {ENVIRONMENT}"):
+            change("j")
+    assert signing.lookup_job("j").func is send
+
+
+def test_a_signed_occurrence_is_left_to_others_too(make_job: Any) -> None:
+    """It is sealed as a whole."""
+    signed = JobCodec(secret=SECRET)
+    assert signed.seal("id", b"1|body") != b"1|body"
+    with pytest.raises(NotHere, match="it is signed"):
+        JobCodec().unseal("id", signed.seal("id", b"1|body"))

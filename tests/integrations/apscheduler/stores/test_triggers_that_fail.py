@@ -1,0 +1,197 @@
+"""A trigger that raises costs its own job alone: no scheduler's loop ends by it, and no other job waits."""
+
+from __future__ import annotations
+
+import json
+import logging
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import pytest
+from apscheduler.triggers.base import BaseTrigger
+from apscheduler.triggers.calendarinterval import CalendarIntervalTrigger
+from apscheduler.triggers.combining import AndTrigger
+from apscheduler.triggers.interval import IntervalTrigger
+from wheel_sched_apscheduler import WheelJobStore
+from wheel_sched_apscheduler.codec import JobCodec, NotSerializable, Unreadable
+from wheel_sched_apscheduler.schedulers.batch_feed import BatchFeed
+
+NOW = datetime.now(UTC).replace(microsecond=0)
+
+
+class Failing(BaseTrigger):
+    """A trigger of a user's own with a defect."""
+
+    def get_next_fire_time(self, *_: Any) -> datetime:
+        raise ZeroDivisionError("of the trigger")
+
+    def __getstate__(self) -> dict[str, int]:
+        return {}
+
+    def __setstate__(self, _: dict[str, int]) -> None:
+        """Nothing to set."""
+
+
+class Fickle(Failing):
+    """Answers once, and raises when it is asked for the same again."""
+
+    asked = 0
+
+    def get_next_fire_time(self, *_: Any) -> datetime:
+        self.asked += 1
+        if self.asked > 1:
+            raise ZeroDivisionError("the second time")
+        return NOW + timedelta(hours=1)
+
+
+def stock_pass(store: Any, now: datetime = NOW) -> dict[str, list[datetime]]:
+    """What a stock scheduler asks of a store in a pass, without a guard of its own; what it hands over."""
+    handed_over = {}
+    for job in store.get_due_jobs(now):
+        run_times = job._get_run_times(now)
+        run_times = run_times[-1:] if run_times and job.coalesce else run_times
+        if run_times:
+            handed_over[job.id] = run_times
+            following = job.trigger.get_next_fire_time(run_times[-1], now)
+            if following:
+                job.next_run_time = following
+                store.update_job(job)
+            else:
+                store.remove_job(job.id)
+    store.get_next_run_time()
+    return handed_over
+
+
+def too_long() -> IntervalTrigger:
+    """A valid interval after which no calendar has a day."""
+    return IntervalTrigger(days=999_999_999, start_date=NOW, timezone="UTC")
+
+
+def with_jitter(make_job: Any, kind: type, jitter: Any) -> bytes:
+    """A stored job with this jitter, as somebody with access to the store writes it."""
+    triggers: dict[type, Any] = {
+        IntervalTrigger: IntervalTrigger(seconds=1, jitter=12345, timezone="UTC"),
+        CalendarIntervalTrigger: CalendarIntervalTrigger(days=1, jitter=12345, timezone="UTC"),
+        AndTrigger: AndTrigger([IntervalTrigger(seconds=1, timezone="UTC")], jitter=12345),
+    }
+    raw = JobCodec().encode(make_job(NOW, id="j", trigger=triggers[kind]))
+    assert raw.count(b"12345") == 1
+    return raw.replace(b"12345", json.dumps(jitter).encode())
+
+
+@pytest.mark.parametrize("kind", [IntervalTrigger, CalendarIntervalTrigger, AndTrigger])
+@pytest.mark.parametrize("jitter", ["x", 1e300, -1, True, [1], 10**9])
+def test_a_stored_jitter_is_a_number_of_seconds_within_bounds(make_job: Any, kind: type, jitter: Any) -> None:
+    """`random.uniform` and the calendar would raise in the middle of a scheduler's loop."""
+    with pytest.raises(Unreadable, match="jitter"):
+        JobCodec().decode("j", with_jitter(make_job, kind, jitter))
+
+
+def test_a_jitter_in_floating_seconds_stays(make_job: Any) -> None:
+    """And none, and nought."""
+    for jitter in (0, 0.25, None):
+        trigger = IntervalTrigger(seconds=1, jitter=jitter, timezone="UTC")
+        codec = JobCodec()
+        assert codec.decode("j", codec.encode(make_job(NOW, id="j", trigger=trigger))).job.trigger.jitter == jitter
+
+
+@pytest.mark.parametrize(
+    "trigger",
+    [
+        IntervalTrigger(seconds=1, jitter=-1, timezone="UTC"),
+        IntervalTrigger(seconds=1, jitter=10**9, timezone="UTC"),
+        CalendarIntervalTrigger(days=1, jitter="5", timezone="UTC"),  # type: ignore[arg-type]
+        CalendarIntervalTrigger(years=5_000, timezone="UTC"),
+        CalendarIntervalTrigger(months=-1, timezone="UTC"),
+        AndTrigger([]),
+    ],
+    ids=["negative", "huge", "text", "years", "backwards", "no parts"],
+)
+def test_what_would_be_unreadable_is_refused_when_it_is_added(make_job: Any, trigger: Any) -> None:
+    """Nothing is accepted that then does not run."""
+    with pytest.raises(NotSerializable, match="nothing was stored"):
+        JobCodec().encode(make_job(NOW, trigger=trigger))
+
+
+@pytest.mark.parametrize(
+    ("field", "wrong"),
+    [("interval", [9000, 0, 0, 0]), ("interval", [0, -1, 0, 0]), ("interval", ["1", 0, 0, 0]), ("start_date", None)],
+)
+def test_a_stored_calendar_interval_that_never_comes_is_unreadable(make_job: Any, field: str, wrong: Any) -> None:
+    """APScheduler looks for its next date for ever, or raises."""
+    trigger = CalendarIntervalTrigger(days=1, start_date=date(2026, 1, 1), timezone="UTC")
+    codec = JobCodec()
+    front, _, doc = codec.encode(make_job(NOW, id="j", trigger=trigger)).rpartition(b";")
+    found = json.loads(doc)
+    found["t"][1][field] = wrong
+    with pytest.raises(Unreadable, match="calendarinterval"):
+        codec.decode("j", front + b";" + json.dumps(found).encode())
+
+
+def test_an_interval_without_a_start_is_unreadable(make_job: Any) -> None:
+    """Its start is compared with now."""
+    codec = JobCodec()
+    raw = codec.encode(make_job(NOW, id="j", trigger=IntervalTrigger(seconds=1, timezone="UTC")))
+    front, _, doc = raw.rpartition(b";")
+    found = json.loads(doc)
+    found["t"][1][1] = None
+    with pytest.raises(Unreadable, match="start"):
+        codec.decode("j", front + b";" + json.dumps(found).encode())
+
+
+def test_a_pass_survives_a_trigger_that_no_calendar_satisfies(open_fake: Any, make_job: Any) -> None:
+    """It is quarantined, for no process can say when it comes next; the job beside it runs."""
+    store = open_fake()
+    store.add_job(make_job(NOW, id="bad", trigger=too_long()))
+    store.add_job(make_job(NOW, id="good"))
+    assert stock_pass(store) == {"good": [NOW]}
+    store.flush()
+    (entry,) = store.quarantined()
+    assert (entry.id, "its trigger failed" in entry.reason) == ("bad", True)
+
+
+def test_a_trigger_of_ones_own_that_fails_is_given_back(open_fake: Any, make_job: Any) -> None:
+    """Another process may have a better release of it; only in the end it is quarantined."""
+    store = open_fake(triggers=[Failing])
+    store.add_job(make_job(NOW, id="bad", trigger=Failing()))
+    store.add_job(make_job(NOW, id="good"))
+    assert stock_pass(store) == {"good": [NOW]}
+    store.flush()
+    entry = store.get_entry("bad")
+    assert entry.state == "scheduled"
+    assert "ZeroDivisionError" in entry.reason
+    assert [flight.job_id for flight in store.in_flight()] == ["good"]
+
+
+def test_a_pass_asks_a_trigger_once_for_what_comes_next(open_fake: Any, make_job: Any) -> None:
+    """A second answer may be another, or none: jitter is random."""
+    store = open_fake(triggers=[Fickle])
+    store.add_job(make_job(NOW, id="j", trigger=Fickle()))
+    assert stock_pass(store) == {"j": [NOW]}
+    store.flush()
+    assert store.lookup_job("j").next_run_time == NOW + timedelta(hours=1)
+
+
+def test_in_memory_it_is_said_and_tried_again(make_job: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing is durable there, so nothing is put away."""
+    store = WheelJobStore()
+    store.start(None, "default")
+    store.add_job(make_job(NOW, id="bad", trigger=Failing()))
+    store.add_job(make_job(NOW, id="good"))
+    with caplog.at_level(logging.ERROR):
+        assert stock_pass(store) == {"good": [NOW]}
+    assert "'bad'" in caplog.text
+    assert store.lookup_job("bad") is not None
+    assert stock_pass(store, NOW + timedelta(seconds=1)) == {}
+
+
+def test_a_wheel_scheduler_does_the_same(open_fake: Any, make_job: Any) -> None:
+    """It would have tried again for ever."""
+    store = open_fake()
+    store.driven = True
+    store.add_job(make_job(NOW, id="bad", trigger=too_long()))
+    store.add_job(make_job(NOW, id="good"))
+    feed = BatchFeed(store, "default", {"default"}, lambda: None, 10.0, 100, logging.getLogger("test"))
+    assert [handover.job.id for handover in feed.take(NOW, 10).handovers] == ["good"]
+    store.flush()
+    assert [entry.id for entry in store.quarantined()] == ["bad"]
