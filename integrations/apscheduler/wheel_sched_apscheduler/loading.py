@@ -110,6 +110,7 @@ class Loading:
         ticket: Ticket = fire.ticket
         self._refuse(ticket.item, ticket.claim, ticket.shard, reason)
         self._home._flights.flying.pop(ticket.item_id, None)
+        self._home._look()
 
     def _fire(self, item: Claimed, claim: int, shard: int, now: datetime) -> Fire | None:
         home = self._home

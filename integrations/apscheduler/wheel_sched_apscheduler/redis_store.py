@@ -260,6 +260,8 @@ class RedisWheelJobStore(Catalogue, BracketStore):
             wake_at = now if more else self._wake_at_of(answers, asked_ms)
             self._planned_ms = to_ms(wake_at)
             self._pass_until_s = time.monotonic() + (AT_ONCE_S if more else QUIET_S)
+            if self._flights.waiting:  # what this pass refused, or what was changed meanwhile
+                self._look()
         fires.sort(key=lambda fire: (to_us(fire.scheduled), fire.job_id))
         return Batch(fires, wake_at, more)
 
@@ -294,8 +296,8 @@ class RedisWheelJobStore(Catalogue, BracketStore):
             for fire in fires:
                 if fire.next_run_time is not None and self._planned_ms is not None:
                     self._planned_ms = min(self._planned_ms, to_ms(fire.next_run_time))
-        if self._keeper is not None and fires:
-            self._keeper.look()
+        if fires:
+            self._look()
 
     def finish(self, fire: Fire, finish: Finish, error: str = "") -> None:
         """See `passes`."""
@@ -303,13 +305,16 @@ class RedisWheelJobStore(Catalogue, BracketStore):
         self._chronicle.note(fire)
         if self._delivery == "at_least_once":
             self._flights.end(fire)
-        if self._keeper is not None:
-            self._keeper.look()
+        self._look()
 
     def release(self, fires: Iterable[Fire], delay_ms: int = 0) -> None:
         """See `passes`."""
         for fire in fires:
             self._flights.put_back(fire, self.store_now_ms() + delay_ms if delay_ms else None)
+        self._look()
+
+    def _look(self) -> None:
+        """Have the keeper tell what there is to tell; it may be long until the next pass."""
         if self._keeper is not None:
             self._keeper.look()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -68,6 +69,45 @@ def test_what_one_process_lacks_runs_in_another(open_fake: Any, new_job: Any) ->
     entry = old.get_entry("j")
     assert (entry.next_run_time, entry.reason, entry.tags) == (later + timedelta(seconds=60), "", ("t",))
     assert old.store.find("refused") == []
+
+
+@pytest.mark.parametrize("lacking", ["function", "executor"])
+def test_an_idle_process_tells_what_it_refuses_at_once(
+    open_fake: Any, make_job: Any, new_job: Any, lacking: str
+) -> None:
+    """Not with its next heartbeat, a third of a lease later: nobody else could run the job until then."""
+    idle = open_fake()
+    idle.start(None, "default")
+    idle.add_job(new_job if lacking == "function" else make_job(NOW, id="j", executor="elsewhere"))
+    if lacking == "function":
+        name_elsewhere(idle)
+    for job in idle.get_due_jobs(NOW):
+        idle.remove_job(job.id)
+    idle.get_next_run_time()
+    until_s = time.monotonic() + 2
+    while idle.get_entry("j").state != "scheduled":
+        assert time.monotonic() < until_s, "it was not given back"
+        time.sleep(0.002)  # the keeper's doing; there is nothing to wait on
+
+
+def test_an_idle_process_reads_a_job_that_was_replaced_at_once(open_fake: Any, make_job: Any) -> None:
+    """The store refuses what follows it, in a pass that is the last for a while."""
+    idle, other = open_fake(), open_fake()
+    idle.start(None, "default")
+    idle._pass_until_s = time.monotonic() + 3600  # as if passes went on: the keeper leaves it to them
+    trigger = IntervalTrigger(seconds=60, start_date=NOW, timezone="UTC")
+    idle.add_job(make_job(NOW, id="j", trigger=trigger))
+    (fire,) = idle.claim_batch(NOW).fires
+    fire.run_at([NOW])
+    fire.plan(NOW + timedelta(seconds=60))
+    other._rewrite("j", lambda found: type(found.item())("j", None, found.body, "job", found.refs), keep_due=True)
+    idle._flights.end(fire)
+    assert idle.claim_batch(NOW).fires == []
+    idle._pass_until_s = 0.0
+    until_s = time.monotonic() + 2
+    while idle.get_entry("j").state != "scheduled":
+        assert time.monotonic() < until_s, "it was not told"
+        time.sleep(0.002)  # as above
 
 
 def test_an_executor_that_only_others_have(open_fake: Any, make_job: Any) -> None:
