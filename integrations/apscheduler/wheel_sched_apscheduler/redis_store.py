@@ -76,8 +76,8 @@ class RedisWheelJobStore(Catalogue, BracketStore):
         max_sleep_s: how long a scheduler sleeps at most, should a wake-up be lost. Defaults to 10.
         history: how many items of ends are kept, of up to 50 ends each; 0 = none. Defaults to 1000.
         quarantine_refusals, quarantine_after_s: what a process cannot run (a function, an executor or a secret it
-            does not have) it gives back for others; so many times at least, and for so long, until the job is
-            quarantined. Defaults to 10 and 600.
+            does not have) it gives back for others; in so many rounds, see `loading`, and for so long, until the
+            job is quarantined. Defaults to 10 and 600.
 
     Raises:
         ConfigError: with all that is wrong; nothing was opened.
@@ -259,6 +259,8 @@ class RedisWheelJobStore(Catalogue, BracketStore):
             more = any(len(claim.items) == limit for claim in answers)
             wake_at = now if more else self._wake_at_of(answers, asked_ms)
             self._planned_ms = to_ms(wake_at)
+            if not more:
+                wake_at += timedelta(milliseconds=self._loading.aside_ms)
             self._pass_until_s = time.monotonic() + (AT_ONCE_S if more else QUIET_S)
             if self._flights.waiting:  # what this pass refused, or what was changed meanwhile
                 self._look()

@@ -145,6 +145,51 @@ def test_what_nobody_can_run_is_quarantined_after_a_while(open_fake: Any, new_jo
     assert [fire.job_id for fire in new.claim_batch(NOW).fires] == ["j"]
 
 
+def test_a_round_ends_with_a_process_that_has_refused_before(open_fake: Any, new_job: Any) -> None:
+    """Many that cannot run a job make it neither late nor quarantined, while there is one that was not asked."""
+    olds = [open_fake(quarantine_refusals=2, quarantine_after_s=0) for _ in range(5)]
+    olds[0].add_job(new_job)
+    name_elsewhere(olds[0])
+    for old in olds:
+        assert old.claim_batch(NOW).fires == []
+        old.flush()
+        entry = old.get_entry("j")
+        assert (entry.state, "given back 1 time " in entry.reason) == ("scheduled", True)
+        assert old.store.get(["j"])[0].score_ms <= old.store.now_ms() + 100
+        old.store.reschedule(["j"], 0)  # as if it had waited
+    assert olds[2].claim_batch(NOW).fires == []
+    olds[2].flush()
+    (entry,) = olds[2].quarantined()
+    assert "refused 2 times" in entry.reason
+
+
+def test_processes_that_come_and_go_make_rounds_too(open_fake: Any, new_job: Any) -> None:
+    """None of those in a round may come again: after ten of them it ends all the same."""
+    store = open_fake()
+    store.add_job(new_job)
+    name_elsewhere(store)
+    for number in range(21):
+        store._loading._mark = f"{number:06}"
+        assert store.claim_batch(NOW).fires == []
+        store.flush()
+        assert f"given back {number // 10 + 1} time" in store.get_entry("j").reason
+        store.store.reschedule(["j"], 0)
+
+
+def test_who_has_refused_something_comes_later_than_the_others(open_fake: Any, new_job: Any) -> None:
+    """Else it would take the next job from those who can run it, as often as not; after a minute it tries again."""
+    old, new = open_fake(), open_fake(aliases=aliases())
+    old.add_job(new_job)
+    name_elsewhere(old)
+    assert old.claim_batch(NOW).fires == []
+    old.flush()
+    before = datetime.fromtimestamp(0, UTC)  # nothing is due then
+    first, later = new.claim_batch(before).wake_at, old.claim_batch(before).wake_at
+    assert later - first >= timedelta(milliseconds=190)
+    old._loading._aside_until_s = 0.0  # as if a minute had passed
+    assert old.claim_batch(before).wake_at - first <= timedelta(milliseconds=10)
+
+
 def test_what_no_process_can_read_is_quarantined_at_once(open_fake: Any, new_job: Any) -> None:
     """Waiting for others is of no use."""
     store = open_fake()
