@@ -25,14 +25,14 @@ from apscheduler.job import Job
 from apscheduler.triggers.date import DateTrigger
 
 from wheel_sched.errors import StoreError
-from wheel_sched.store import Claim, Claimed, Held, Next
+from wheel_sched.store import Claim, Claimed, Done, Held, Next
 from wheel_sched_apscheduler.claimed_job import ClaimedJob, dress
 from wheel_sched_apscheduler.codec import NotHere, Unreadable
 from wheel_sched_apscheduler.entries import owner_name
 from wheel_sched_apscheduler.fire import Fire, bare_fire
 from wheel_sched_apscheduler.flights import Ticket
 from wheel_sched_apscheduler.instants import from_ms, to_us
-from wheel_sched_apscheduler.layout import OCCURRENCE, RUNNING, due_of, job_id_of, read_occurrence
+from wheel_sched_apscheduler.layout import OCCURRENCE, RUN, RUNNING, due_of, job_id_of, read_occurrence
 from wheel_sched_apscheduler.misfire import Misfire, grace_after_claim
 
 if TYPE_CHECKING:
@@ -114,6 +114,9 @@ class Loading:
         flights = self._home._flights
         fires = []
         for item in claim.items:
+            if item.topic == RUN:  # the mark of one whose process was lost: it is not run again
+                flights.settle(shard, claim.number, Done(item.id))
+                continue
             if flights.take_back(item.id, item.due_ms, claim.number, item.version):
                 continue
             try:

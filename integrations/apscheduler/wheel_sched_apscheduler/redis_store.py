@@ -37,6 +37,7 @@ from wheel_sched_apscheduler.instants import floor_ms, from_ms, in_utc, to_ms, t
 from wheel_sched_apscheduler.keeper import Keeper
 from wheel_sched_apscheduler.lasting import LastingStore
 from wheel_sched_apscheduler.loading import Loading
+from wheel_sched_apscheduler.marks import Marks
 from wheel_sched_apscheduler.misfire import MISFIRES, Misfire
 from wheel_sched_apscheduler.parsing import flag, seconds, whole
 from wheel_sched_apscheduler.passes import Batch
@@ -146,6 +147,7 @@ class RedisWheelJobStore(Catalogue, BracketStore):
         self._max_sleep_s = max_sleep_s
         self._shards = shards if store is None else store.shards
         self._flights = Flights(self.codec, self._shards, self._lease_ms, self._forget)
+        self._marks = Marks(self._shards, self._lease_ms)
         self._io = threading.RLock()  # one conversation about claims at a time
         self._opening = threading.Lock()
         self._claim_tokens = [new_token() for _ in range(self._shards)]
@@ -210,7 +212,7 @@ class RedisWheelJobStore(Catalogue, BracketStore):
                 self.flush()  # here and now: a process may end as soon as this returns
             except Exception as error:  # also what a client library raises besides its own errors
                 self._logger.warning("The store could not be told what ended last; that comes again: %s", error)
-            keeper.stop(until=lambda: not self._flights.flying, then=self._close)
+            keeper.stop(until=lambda: not self._flights.flying and not self._marks, then=self._close)
         else:
             self._close()
 
@@ -239,7 +241,7 @@ class RedisWheelJobStore(Catalogue, BracketStore):
                 return self._failed(now, StoreUnavailable("it was not there at the start"))
             try:
                 asked_ms = time.time_ns() // 1_000_000
-                parcels = self._flights.gather(self.store_now_ms(), split_due_ms=now_ms)
+                parcels = self._flights.gather(self.store_now_ms(), split_due_ms=now_ms) + self._marks.gather()
                 operations = [ClaimDue(limit, self._lease_ms, max(now_ms, 0), token=t) for t in self._claim_tokens]
                 answers = self._send(parcels, [Call(shard, claim) for shard, claim in enumerate(operations)])
             except Exception as error:  # also what a client library raises besides its own errors
@@ -288,11 +290,11 @@ class RedisWheelJobStore(Catalogue, BracketStore):
 
     def hand_over(self, fires: Sequence[Fire]) -> None:
         """See `passes`."""
-        if self._delivery == "at_most_once":
-            return
         if self.driven or self._scheduler is None:
             for fire in fires:
                 fire.handed_over = True
+        if self._delivery == "at_most_once":
+            return
         with self._io:
             self._flights.handed_over(fires)
             for fire in fires:
@@ -307,11 +309,13 @@ class RedisWheelJobStore(Catalogue, BracketStore):
         self._chronicle.note(fire)
         if self._delivery == "at_least_once":
             self._flights.end(fire)
+        self._marks.end(fire)
         self._look()
 
     def release(self, fires: Iterable[Fire], delay_ms: int = 0) -> None:
         """See `passes`."""
         for fire in fires:
+            self._marks.end(fire)
             self._flights.put_back(fire, self.store_now_ms() + delay_ms if delay_ms else None)
         self._look()
 
@@ -336,10 +340,11 @@ class RedisWheelJobStore(Catalogue, BracketStore):
             StoreError: it does not answer; what was to be told is kept.
         """
         with self._io:
-            parcels = self._flights.gather(self.store_now_ms()) + self._chronicle.gather(self.store_now_ms())
+            now_ms = self.store_now_ms()
+            parcels = self._flights.gather(now_ms) + self._marks.gather() + self._chronicle.gather(now_ms)
             if parcels:
                 self._send(parcels, [])
-            announcement = self._chronicle.announcement(self._flights.flying.values(), self.store_now_ms())
+            announcement = self._chronicle.announcement(self._flights.flying.values(), now_ms)
             if announcement is not None:
                 self.store.replace(announcement, create=True)
 
@@ -356,6 +361,7 @@ class RedisWheelJobStore(Catalogue, BracketStore):
         """
         with self._io:
             parcels = self._flights.heartbeats(self.store_now_ms(), self._runs)
+            parcels += self._marks.heartbeats(self.store_now_ms(), self._runs)
             parcels += self._chronicle.trims(self._shards)
             if parcels:
                 self._send(parcels, [], keep=False)
@@ -373,7 +379,7 @@ class RedisWheelJobStore(Catalogue, BracketStore):
     def _nap_s(self) -> float | None:
         """How long the keeper may sleep: 0 when there is something to tell."""
         now_s = time.monotonic()
-        if self._flights.waiting:
+        if self._flights.waiting or self._marks.waiting:
             return 0.0
         naps = [self._flights.next_split_s(now_s), self._chronicle.next_s(bool(self._flights), now_s)]
         return min((nap for nap in naps if nap is not None), default=None)
