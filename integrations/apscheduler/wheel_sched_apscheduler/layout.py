@@ -6,8 +6,8 @@
     topic run           id = random                       a run that has left the store, see `marks`
     topic worker        a process with long runs under way, parked: its host, pid and fires
     topic history       ends, some fifty an item, among the dead and capped like these
-    refs                tag:<tag> of a job, run:<job id> of an occurrence or run, workers of a worker; running of a job of
-                        which a run lies beside it, or did when it was written; those of `loading`
+    refs                tag:<tag> of a job, run:<job id> of an occurrence or run, workers of a worker; running of a
+                        job of which a run lies beside it, or did when it was written; those of `loading`
 
 A paused job is parked (`held` without due), a quarantined one held with its reason. Run times before 1970 are due at
 once: scores of a store start there.

@@ -155,6 +155,26 @@ def test_a_job_that_was_removed_counts_while_it_runs(open_fake: Any, every_minut
     assert b.get_entry("j").tags == ("t",)
 
 
+@pytest.mark.parametrize("shards", [1, 4])
+def test_a_removed_job_that_is_added_among_others_counts_its_run(
+    open_fake: Any, every_minute: Any, shards: int
+) -> None:
+    """As if it were added alone."""
+    a, b = open_fake(shards=shards), open_fake(shards=shards)
+    a.add_job(every_minute())
+    first = run(a, 0)
+    b.remove_job("j")
+    assert b.add_jobs([every_minute(id=each) for each in ("i", "j", "k")], tags=["t"]) == []
+    fires = {fire.job_id: fire for fire in b.claim_batch(tick(1)).fires}
+    assert {job_id: fire.job.max_instances <= 0 for job_id, fire in fires.items()} == {
+        "i": False,
+        "j": True,
+        "k": False,
+    }
+    assert b.find("t") == ["i", "j", "k"]
+    end(a, first)
+
+
 def test_a_run_that_is_quarantined_does_not_count(open_fake: Any, every_minute: Any) -> None:
     """Nobody runs it: the job goes on without it."""
     a, b = open_fake(), open_fake()
