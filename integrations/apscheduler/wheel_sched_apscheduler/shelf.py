@@ -20,6 +20,7 @@ from wheel_sched.store import Found, Item, Outcome, State
 from wheel_sched.store.delay_store import values_of
 from wheel_sched.store.operations import Alteration, Call, Find, Schedule
 from wheel_sched.store.plans import shard_of
+from wheel_sched_apscheduler.codec import Unreadable
 from wheel_sched_apscheduler.instants import earliest, from_ms, to_us
 from wheel_sched_apscheduler.layout import JOB, OCCURRENCE, RUN, RUNNING, due_of, occurrence_body, occurrence_id
 from wheel_sched_apscheduler.loading import unmarked
@@ -242,10 +243,17 @@ class Shelf:
         same = isinstance(job, LookedUpJob) and _us(moment) == _us(getattr(job, "read_run_time", _NEVER_READ))
 
         def renewed(found: Found) -> Item:
-            metadata = codec.head(found.id, found.body).metadata
+            try:
+                metadata = codec.head(found.id, found.body).metadata
+                kept = codec.next_run_time(found.body) if same else moment
+            except Unreadable as error:
+                self._home._logger.warning(
+                    "What was stored of job %r cannot be read and is replaced; its metadata is lost: %s", job.id, error
+                )
+                metadata, kept = {}, moment
             body = codec.encode(job, metadata)
             if same:
-                body = codec.moved(job.id, body, codec.next_run_time(found.body))
+                body = codec.moved(job.id, body, kept)
             return Item(job.id, due_of(moment), body, JOB, unmarked(found.refs))
 
         if not self.change(job.id, renewed, keep_due=same):
