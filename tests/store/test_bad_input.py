@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import redis.asyncio
 
-from wheel_sched.errors import Rejected
+from wheel_sched.errors import ConfigError, Rejected
+from wheel_sched.store import open_async_store, open_store
 from wheel_sched.store.items import MAX_BODY_BYTES, MAX_DUE_MS, Dead, Item, Next, Outcome, Settlement
 from wheel_sched.store.memory import MemoryBackend
 from wheel_sched.store.redis.backend import RedisBackend
@@ -154,3 +157,13 @@ def test_an_unknown_topic_is_no_error(bench: Bench) -> None:
     assert bench.store.pause("nobody") == 0
     assert bench.store.resume("never paused") == 0
     assert bench.store.list_items("due", topic="nothing").found == []
+
+
+def test_a_client_that_decodes_its_replies_is_refused() -> None:
+    """Bodies are bytes; it was an AttributeError of the first reply. Nothing is connected for it."""
+    client = redis.Redis.from_url("redis://127.0.0.1:1", decode_responses=True)
+    for target in (client, "redis://127.0.0.1:1?decode_responses=true"):
+        with pytest.raises(ConfigError, match=r"decode_responses.*nothing was opened"):
+            open_store(target)
+    with pytest.raises(ConfigError, match=r"decode_responses.*nothing was opened"):
+        asyncio.run(open_async_store(redis.asyncio.Redis.from_url("redis://127.0.0.1:1", decode_responses=True)))

@@ -1,5 +1,6 @@
 """At most once: an occurrence leaves the store before it is handed out, so a crash loses it instead of doubling it.
 
+So that it counts for `max_instances` all the same, a mark stands in the store for as long as it runs, see `marks`.
 What the driver gives back all the same (a pause, no room in an executor) is put into the store again, as an occurrence
 of its own, see `flights`.
 """
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 from wheel_sched.errors import StoreError
 from wheel_sched_apscheduler.fire import Fire
 from wheel_sched_apscheduler.missed import missed_runs
+from wheel_sched_apscheduler.room import Reached
 
 if TYPE_CHECKING:
     from wheel_sched_apscheduler.redis_store import RedisWheelJobStore
@@ -41,16 +43,25 @@ def settled_first(home: RedisWheelJobStore, fires: Sequence[Fire], now: datetime
         if not home.driven:
             fire.job.fixed = run_times
         fire.plan(following)
+        fire.ticket.running = fire.ticket.running or home._counts_all
         flights.end(fire)
         leaving.append(fire)
+    # one for which there is no room does not run
+    counted = [fire for fire in leaving if home._counts_all and not isinstance(fire.job.max_instances, Reached)]
+    marked = home._marks.begin(counted, home.store_now_ms())
     try:
         for _ in range(ROUNDS):
-            home._send(flights.gather(home.store_now_ms()), [])
+            parcels, marked = marked + flights.gather(home.store_now_ms()), []
+            home._send(parcels, [])
             if not flights.waiting:
                 break
     except StoreError as error:
         home._failed(now, error)
-    left = [fire for fire in leaving if flights.flying.get(fire.ticket.item_id) is not fire]
-    for fire in left:
-        fire.ticket.gone = True
+    left = []
+    for fire in leaving:
+        if flights.flying.get(fire.ticket.item_id) is fire:
+            home._marks.end(fire)
+        else:
+            fire.ticket.gone = True
+            left.append(fire)
     return staying + left

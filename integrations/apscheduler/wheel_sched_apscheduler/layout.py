@@ -3,10 +3,11 @@
     topic job           id = job id                       body = the job (see `codec`), due = its next run time
     topic occurrence    id = <run time in ms>\\0<job id>   body = <run times in us, comma-separated>|<the job>, signed
                                                                under its own id where jobs are signed
+    topic run           id = random                       a run that has left the store, see `marks`
     topic worker        a process with long runs under way, parked: its host, pid and fires
     topic history       ends, some fifty an item, among the dead and capped like these
-    refs                tag:<tag> of a job, run:<job id> of an occurrence, workers of a worker; running of a job of
-                        which a run lies beside it, or did when it was written; those of `loading`
+    refs                tag:<tag> of a job, run:<job id> of an occurrence or run, workers of a worker; running of a
+                        job of which a run lies beside it, or did when it was written; those of `loading`
 
 A paused job is parked (`held` without due), a quarantined one held with its reason. Run times before 1970 are due at
 once: scores of a store start there.
@@ -25,6 +26,7 @@ JOB = "job"
 OCCURRENCE = "occurrence"
 HISTORY = "history"
 WORKER = "worker"
+RUN = "run"
 TAG = "tag:"
 WORKERS = "workers"
 RUNNING = "running"

@@ -1,45 +1,53 @@
 """Loading: from what was claimed to fires, and what becomes of that which this process cannot run.
 
 Others may be able to: in a fleet of several releases a process may lack the function, the executor, the secret. So a
-job is given back, to come again a moment later, and longer each time; how often, since when, by whom and why stands in
-its refs:
+job is given back, to come again a moment later; and who has given one back comes later than the others for a while, to
+whatever is due (`aside_ms`), so that it does not take the job from those who can run it. When a process gets it that
+has refused it already, that was a round: the others had their chance. Each further round comes after twice as long. How
+many there were, since when, who refused it in this one, and the last reason stand in the job's refs:
 
-    refused, refused:<times>:<since, ms>:<host:pid> <reason>
+    refused, refused:<rounds>:<since, ms>:<marks of processes>:<host:pid> <reason>
 
-Only what is refused again and again, for as long as a deployment takes, is quarantined; what no process of any
+Only what was refused in round after round, for as long as a deployment takes, is quarantined; what no process of any
 configuration can read is so at once. The next run, or a change of the job, takes the mark away.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 from apscheduler.job import Job
 from apscheduler.triggers.date import DateTrigger
 
 from wheel_sched.errors import StoreError
 from wheel_sched.escaping import escaped
-from wheel_sched.store import Claim, Claimed, Held, Next
+from wheel_sched.store import Claim, Claimed, Done, Held, Next
 from wheel_sched_apscheduler.claimed_job import ClaimedJob, dress
 from wheel_sched_apscheduler.codec import NotHere, Unreadable
 from wheel_sched_apscheduler.entries import owner_name
 from wheel_sched_apscheduler.fire import Fire, bare_fire
 from wheel_sched_apscheduler.flights import Ticket
 from wheel_sched_apscheduler.instants import from_ms, to_us
-from wheel_sched_apscheduler.layout import OCCURRENCE, RUNNING, due_of, job_id_of, read_occurrence
+from wheel_sched_apscheduler.layout import OCCURRENCE, RUN, RUNNING, due_of, job_id_of, read_occurrence
 from wheel_sched_apscheduler.misfire import Misfire, grace_after_claim
 
 if TYPE_CHECKING:
     from wheel_sched_apscheduler.redis_store import RedisWheelJobStore
 
 REFUSED = "refused"
-BACK_AFTER_MS = 100  # the first time; twice as long each further time
+BACK_AFTER_MS = 100  # to a process that has not refused it; after a round twice as long as before
 BACK_AT_MOST_MS = 30_000
-_REASON_AT_MOST = 120  # characters of it in the mark
-_TOLD_AT_MOST = 1000  # and in the log and the quarantine
+ASIDE_MS = 200  # so much later than the others comes who has refused something
+ASIDE_FOR_S = 60.0  # since the last time
+_REFUSERS_AT_MOST = 10  # in a mark; as many are a round as well, for some of them may be gone
+_REASON_AT_MOST = 90  # characters of it in the mark
+_LAST_AT_MOST = 120  # of it with the process that gave it
+_TOLD_AT_MOST = 1000  # of the reason in the log and the quarantine
 _TIMES_AT_MOST = 1_000_000
 _SINCE_AT_MOST_MS = 1 << 47  # the year 6429
 
@@ -49,17 +57,25 @@ class Refusal:
     """How often what waits was given back.
 
     Args:
-        times: so often.
+        times: in so many rounds; the first begins it.
         since_ms: the first time, by the store's clock.
+        refusers: marks of the processes that gave it back in this round.
         last: by whom and why, the last time.
     """
 
     times: int
     since_ms: int
+    refusers: tuple[str, ...]
     last: str
 
     def ref(self) -> str:
-        return f"{REFUSED}:{self.times}:{self.since_ms}:{self.last}"
+        return f"{REFUSED}:{self.times}:{self.since_ms}:{','.join(self.refusers)}:{self.last}"
+
+    def again(self, refuser: str, last: str) -> Refusal:
+        """The mark after one more refusal: a new round, if this process was in the present one."""
+        if refuser in self.refusers or len(self.refusers) >= _REFUSERS_AT_MOST:
+            return Refusal(self.times + 1, self.since_ms, (refuser,), last)
+        return Refusal(self.times, self.since_ms, (*self.refusers, refuser), last)
 
 
 def refusal_of(refs: Sequence[str]) -> Refusal | None:
@@ -67,10 +83,9 @@ def refusal_of(refs: Sequence[str]) -> Refusal | None:
     for ref in refs:
         if ref.startswith(f"{REFUSED}:"):
             try:
-                _, times, since_ms, last = ref.split(":", 3)
-                return Refusal(
-                    min(max(int(times), 1), _TIMES_AT_MOST), min(max(int(since_ms), 0), _SINCE_AT_MOST_MS), last
-                )
+                _, rounds, since, refusers, last = ref.split(":", 4)
+                times, since_ms = min(max(int(rounds), 1), _TIMES_AT_MOST), min(max(int(since), 0), _SINCE_AT_MOST_MS)
+                return Refusal(times, since_ms, tuple(refusers.split(",")), last)
             except ValueError:
                 continue
     return None
@@ -91,12 +106,22 @@ class Loading:
         self._misfire: Misfire = misfire
         self._refusals = refusals
         self._after_ms = after_ms
+        self._mark = uuid4().hex[:6]  # of this process among the refusers of a job
+        self._aside_until_s = 0.0
+
+    @property
+    def aside_ms(self) -> int:
+        """How much later than the others to come to what is due: it may be what this process cannot run."""
+        return ASIDE_MS if time.monotonic() < self._aside_until_s else 0
 
     def board(self, claim: Claim, shard: int, now: datetime) -> list[Fire]:
         """The fires of a claim, without what goes on here already, waits for later or cannot be run here."""
         flights = self._home._flights
         fires = []
         for item in claim.items:
+            if item.topic == RUN:  # the mark of one whose process was lost: it is not run again
+                flights.settle(shard, claim.number, Done(item.id))
+                continue
             if flights.take_back(item.id, item.due_ms, claim.number, item.version):
                 continue
             try:
@@ -122,6 +147,7 @@ class Loading:
         ticket: Ticket = fire.ticket
         self._refuse(ticket.item, ticket.claim, ticket.shard, reason, error=error, nobody=nobody)
         self._home._flights.flying.pop(ticket.item_id, None)
+        self._home._look()
 
     def _fire(self, item: Claimed, claim: int, shard: int, now: datetime) -> Fire | None:
         home = self._home
@@ -170,17 +196,21 @@ class Loading:
         job_id = job_id_of(item.id)
         now_ms = home.store_now_ms()
         before = refusal_of(item.refs)
-        times, since_ms = (1, now_ms) if before is None else (before.times + 1, before.since_ms)
-        if nobody or (times >= self._refusals and now_ms - since_ms >= self._after_ms):
+        plain = "".join(letter if letter.isprintable() else " " for letter in reason)[:_REASON_AT_MOST]
+        last = f"{owner_name()} {plain}"[:_LAST_AT_MOST]
+        refusal = Refusal(1, now_ms, (self._mark,), last) if before is None else before.again(self._mark, last)
+        times, waited_ms = refusal.times, now_ms - refusal.since_ms
+        new_round = before is None or times > before.times
+        if nobody or (new_round and times >= self._refusals and waited_ms >= self._after_ms):
             home._logger.error("Job %r cannot be run and is quarantined: %s", job_id, reason, exc_info=error)
-            told = "" if nobody or times == 1 else f" (refused {times} times in {(now_ms - since_ms) // 1000} s)"
+            told = "" if nobody or times == 1 else f" (refused {times} times in {waited_ms // 1000} s)"
             home._flights.settle(shard, claim, Held(item.id, f"quarantine: {reason}{told}"))
             return
-        delay_ms = min(BACK_AFTER_MS << min(times - 1, 20), BACK_AT_MOST_MS)
+        self._aside_until_s = time.monotonic() + ASIDE_FOR_S
+        delay_ms = min(BACK_AFTER_MS << min(times - 1, 20), BACK_AT_MOST_MS) if new_round else BACK_AFTER_MS
         home._logger.warning(
             "Job %r cannot be run here and is given back for others, for the %d. time: %s", job_id, times, reason
         )
-        refusal = Refusal(times, since_ms, f"{owner_name()} {reason[:_REASON_AT_MOST]}"[:200])
         refs = (*unmarked(item.refs), REFUSED, refusal.ref())
         following = Next(item.id, now_ms + delay_ms, item.body, item.topic, refs, item.route, version=item.version)
         home._flights.settle(shard, claim, following)

@@ -37,6 +37,7 @@ from wheel_sched_apscheduler.instants import floor_ms, from_ms, in_utc, to_ms, t
 from wheel_sched_apscheduler.keeper import Keeper
 from wheel_sched_apscheduler.lasting import LastingStore
 from wheel_sched_apscheduler.loading import Loading
+from wheel_sched_apscheduler.marks import Marks
 from wheel_sched_apscheduler.misfire import MISFIRES, Misfire
 from wheel_sched_apscheduler.parsing import flag, seconds, whole
 from wheel_sched_apscheduler.passes import Batch
@@ -76,8 +77,8 @@ class RedisWheelJobStore(Catalogue, BracketStore):
         max_sleep_s: how long a scheduler sleeps at most, should a wake-up be lost. Defaults to 10.
         history: how many items of ends are kept, of up to 50 ends each; 0 = none. Defaults to 1000.
         quarantine_refusals, quarantine_after_s: what a process cannot run (a function, an executor or a secret it
-            does not have) it gives back for others; so many times at least, and for so long, until the job is
-            quarantined. Defaults to 10 and 600.
+            does not have) it gives back for others; in so many rounds, see `loading`, and for so long, until the
+            job is quarantined. Defaults to 10 and 600.
 
     Raises:
         ConfigError: with all that is wrong; nothing was opened.
@@ -146,6 +147,7 @@ class RedisWheelJobStore(Catalogue, BracketStore):
         self._max_sleep_s = max_sleep_s
         self._shards = shards if store is None else store.shards
         self._flights = Flights(self.codec, self._shards, self._lease_ms, self._forget)
+        self._marks = Marks(self._shards, self._lease_ms)
         self._io = threading.RLock()  # one conversation about claims at a time
         self._opening = threading.Lock()
         self._claim_tokens = [new_token() for _ in range(self._shards)]
@@ -210,7 +212,7 @@ class RedisWheelJobStore(Catalogue, BracketStore):
                 self.flush()  # here and now: a process may end as soon as this returns
             except Exception as error:  # also what a client library raises besides its own errors
                 self._logger.warning("The store could not be told what ended last; that comes again: %s", error)
-            keeper.stop(until=lambda: not self._flights.flying, then=self._close)
+            keeper.stop(until=lambda: not self._flights.flying and not self._marks, then=self._close)
         else:
             self._close()
 
@@ -239,7 +241,7 @@ class RedisWheelJobStore(Catalogue, BracketStore):
                 return self._failed(now, StoreUnavailable("it was not there at the start"))
             try:
                 asked_ms = time.time_ns() // 1_000_000
-                parcels = self._flights.gather(self.store_now_ms(), split_due_ms=now_ms)
+                parcels = self._flights.gather(self.store_now_ms(), split_due_ms=now_ms) + self._marks.gather()
                 operations = [ClaimDue(limit, self._lease_ms, max(now_ms, 0), token=t) for t in self._claim_tokens]
                 answers = self._send(parcels, [Call(shard, claim) for shard, claim in enumerate(operations)])
             except Exception as error:  # also what a client library raises besides its own errors
@@ -259,7 +261,11 @@ class RedisWheelJobStore(Catalogue, BracketStore):
             more = any(len(claim.items) == limit for claim in answers)
             wake_at = now if more else self._wake_at_of(answers, asked_ms)
             self._planned_ms = to_ms(wake_at)
+            if not more:
+                wake_at += timedelta(milliseconds=self._loading.aside_ms)
             self._pass_until_s = time.monotonic() + (AT_ONCE_S if more else QUIET_S)
+            if self._flights.waiting:  # what this pass refused, or what was changed meanwhile
+                self._look()
         fires.sort(key=lambda fire: (to_us(fire.scheduled), fire.job_id))
         return Batch(fires, wake_at, more)
 
@@ -284,18 +290,18 @@ class RedisWheelJobStore(Catalogue, BracketStore):
 
     def hand_over(self, fires: Sequence[Fire]) -> None:
         """See `passes`."""
-        if self._delivery == "at_most_once":
-            return
         if self.driven or self._scheduler is None:
             for fire in fires:
                 fire.handed_over = True
+        if self._delivery == "at_most_once":
+            return
         with self._io:
             self._flights.handed_over(fires)
             for fire in fires:
                 if fire.next_run_time is not None and self._planned_ms is not None:
                     self._planned_ms = min(self._planned_ms, to_ms(fire.next_run_time))
-        if self._keeper is not None and fires:
-            self._keeper.look()
+        if fires:
+            self._look()
 
     def finish(self, fire: Fire, finish: Finish, error: str = "") -> None:
         """See `passes`."""
@@ -303,13 +309,18 @@ class RedisWheelJobStore(Catalogue, BracketStore):
         self._chronicle.note(fire)
         if self._delivery == "at_least_once":
             self._flights.end(fire)
-        if self._keeper is not None:
-            self._keeper.look()
+        self._marks.end(fire)
+        self._look()
 
     def release(self, fires: Iterable[Fire], delay_ms: int = 0) -> None:
         """See `passes`."""
         for fire in fires:
+            self._marks.end(fire)
             self._flights.put_back(fire, self.store_now_ms() + delay_ms if delay_ms else None)
+        self._look()
+
+    def _look(self) -> None:
+        """Have the keeper tell what there is to tell; it may be long until the next pass."""
         if self._keeper is not None:
             self._keeper.look()
 
@@ -333,10 +344,11 @@ class RedisWheelJobStore(Catalogue, BracketStore):
             StoreError: it does not answer; what was to be told is kept.
         """
         with self._io:
-            parcels = self._flights.gather(self.store_now_ms()) + self._chronicle.gather(self.store_now_ms())
+            now_ms = self.store_now_ms()
+            parcels = self._flights.gather(now_ms) + self._marks.gather() + self._chronicle.gather(now_ms)
             if parcels:
                 self._send(parcels, [])
-            announcement = self._chronicle.announcement(self._flights.flying.values(), self.store_now_ms())
+            announcement = self._chronicle.announcement(self._flights.flying.values(), now_ms)
             if announcement is not None:
                 self.store.replace(announcement, create=True)
 
@@ -353,6 +365,7 @@ class RedisWheelJobStore(Catalogue, BracketStore):
         """
         with self._io:
             parcels = self._flights.heartbeats(self.store_now_ms(), self._runs)
+            parcels += self._marks.heartbeats(self.store_now_ms(), self._runs)
             parcels += self._chronicle.trims(self._shards)
             if parcels:
                 self._send(parcels, [], keep=False)
@@ -370,7 +383,7 @@ class RedisWheelJobStore(Catalogue, BracketStore):
     def _nap_s(self) -> float | None:
         """How long the keeper may sleep: 0 when there is something to tell."""
         now_s = time.monotonic()
-        if self._flights.waiting:
+        if self._flights.waiting or self._marks.waiting:
             return 0.0
         naps = [self._flights.next_split_s(now_s), self._chronicle.next_s(bool(self._flights), now_s)]
         return min((nap for nap in naps if nap is not None), default=None)

@@ -20,8 +20,9 @@ from wheel_sched.store import Found, Item, Outcome, State
 from wheel_sched.store.delay_store import values_of
 from wheel_sched.store.operations import Alteration, Call, Find, Schedule
 from wheel_sched.store.plans import shard_of
+from wheel_sched_apscheduler.codec import Unreadable
 from wheel_sched_apscheduler.instants import earliest, from_ms, to_us
-from wheel_sched_apscheduler.layout import JOB, OCCURRENCE, RUNNING, due_of, occurrence_body, occurrence_id
+from wheel_sched_apscheduler.layout import JOB, OCCURRENCE, RUN, RUNNING, due_of, occurrence_body, occurrence_id
 from wheel_sched_apscheduler.loading import unmarked
 from wheel_sched_apscheduler.missed import missed_runs
 
@@ -157,6 +158,7 @@ class Shelf:
         if len(items) == 1 and self._home._counts_all:
             outcomes = [self._store_one(items[0])]
         else:
+            items = self._beside_runs(items)
             outcomes = self._home.store.schedule(items).outcomes
         taken = [item for item, outcome in zip(items, outcomes, strict=True) if outcome is Outcome.DUPLICATE]
         return [item.id for item in taken if not self._store_beside(item)]
@@ -172,6 +174,27 @@ class Shelf:
         if runs and outcome is not Outcome.DUPLICATE:
             store.replace(replace(item, refs=(*item.refs, RUNNING)), keep_due=True, in_flight=True)
         return outcome
+
+    def _beside_runs(self, items: Sequence[Item]) -> Sequence[Item]:
+        """The items, those marked of whose id a run of an earlier job is under way. Where none runs, one look."""
+        store = self._home.store
+        if not items or not self._home._counts_all:
+            return items
+        if not any(number for (_, topic), number in store.counts().now.items() if topic in (OCCURRENCE, RUN)):
+            return items
+        marked: list[Item] = []
+        for at in range(0, len(items), _PAGE):
+            part = items[at : at + _PAGE]
+            for item in part:
+                item.check()
+            runs = values_of(
+                store.execute([Call(shard_of(item.id, store.shards), Find(f"run:{item.id}", 1)) for item in part])
+            )
+            marked += [
+                replace(item, refs=(*item.refs, RUNNING)) if found else item
+                for item, found in zip(part, runs, strict=True)
+            ]
+        return marked
 
     def _store_beside(self, item: Item) -> bool:
         """Store a job under an id that is there, but free: only a run of an earlier job is left of it."""
@@ -220,10 +243,17 @@ class Shelf:
         same = isinstance(job, LookedUpJob) and _us(moment) == _us(getattr(job, "read_run_time", _NEVER_READ))
 
         def renewed(found: Found) -> Item:
-            metadata = codec.head(found.id, found.body).metadata
+            try:
+                metadata = codec.head(found.id, found.body).metadata
+                kept = codec.next_run_time(found.body) if same else moment
+            except Unreadable as error:
+                self._home._logger.warning(
+                    "What was stored of job %r cannot be read and is replaced; its metadata is lost: %s", job.id, error
+                )
+                metadata, kept = {}, moment
             body = codec.encode(job, metadata)
             if same:
-                body = codec.moved(job.id, body, codec.next_run_time(found.body))
+                body = codec.moved(job.id, body, kept)
             return Item(job.id, due_of(moment), body, JOB, unmarked(found.refs))
 
         if not self.change(job.id, renewed, keep_due=same):

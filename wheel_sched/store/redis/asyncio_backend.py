@@ -14,7 +14,14 @@ from redis.backoff import NoBackoff
 
 from wheel_sched.store.operations import Call
 from wheel_sched.store.redis import faults
-from wheel_sched.store.redis.backend import CLIENT_SETTINGS, bad_url, check_version, repeats_by_itself, reply_timeout_s
+from wheel_sched.store.redis.backend import (
+    CLIENT_SETTINGS,
+    bad_url,
+    check_answers_in_bytes,
+    check_version,
+    repeats_by_itself,
+    reply_timeout_s,
+)
 from wheel_sched.store.redis.conversation import Dialect, Send, Sleep, by_node
 from wheel_sched.store.redis.durability import SYNCED
 
@@ -38,6 +45,7 @@ class AsyncRedisBackend:
     """Calls in, values out, awaited; one event loop."""
 
     def __init__(self, client: AsyncClient, dialect: Dialect, *, owns_client: bool = False) -> None:
+        check_answers_in_bytes(client)
         self.client = client
         self.dialect = dialect
         self.cluster = isinstance(client, RedisCluster)

@@ -86,9 +86,13 @@ class RedisBackend:
         client: standalone, Sentinel-made or Cluster client. Our calls carry tokens, so its own retries are harmless.
         dialect: namespace and durability.
         owns_client: whether `close` closes it.
+
+    Raises:
+        ConfigError: the client decodes its replies.
     """
 
     def __init__(self, client: Client, dialect: Dialect, *, owns_client: bool = False) -> None:
+        check_answers_in_bytes(client)
         self.client = client
         self.dialect = dialect
         self.cluster = isinstance(client, RedisCluster)
@@ -286,6 +290,19 @@ def check_version(info: dict[str, Any]) -> None:
         raise StoreTooOld(
             f"the server is {name} {version}; wheel-sched needs Valkey 8 or Redis 7 or newer: nothing was written; "
             "upgrade the server"
+        )
+
+
+def check_answers_in_bytes(client: Any) -> None:
+    """Refuse a client that decodes its replies.
+
+    Raises:
+        ConfigError: it does; nothing was sent.
+    """
+    if client.get_encoder().decode_responses:
+        raise ConfigError(
+            "expected a client that answers in bytes, got one with decode_responses=True: what is stored is no text; "
+            "give this store a client of its own without decode_responses, or a URL; nothing was opened"
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 
 import click
@@ -11,6 +12,7 @@ from wheel_sched.cli.failing import FAILED, OK
 from wheel_sched.cli.options import Session, confirm, json_option, pass_session, yes_option
 from wheel_sched.cli.output import amount, emit, instant, note
 from wheel_sched_apscheduler.cli.opening import opened_jobs
+from wheel_sched_apscheduler.codec import NotHere, Unreadable
 from wheel_sched_apscheduler.instants import to_ms
 from wheel_sched_apscheduler.redis_store import RedisWheelJobStore
 
@@ -124,6 +126,11 @@ def _each(
                 done, found = change(store, job_id), True
             except JobLookupError:
                 done, found, code = "there is no such job", False, FAILED
+            except NotHere as error:
+                done, found, code = f"{error}; nothing was changed", True, FAILED
+            except Unreadable as error:
+                hint = f"`wheel-sched aps remove {shlex.quote(job_id)}` removes it for good"
+                done, found, code = f"its record is damaged: {error}; nothing was changed; {hint}", True, FAILED
             if as_json:
                 emit({"id": job_id, "found": found, "done": done})
             else:

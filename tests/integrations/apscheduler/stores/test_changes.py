@@ -14,6 +14,8 @@ from wheel_sched_apscheduler import Producer, WheelJobStore
 from wheel_sched_apscheduler.fire import Finish, Fire
 from wheel_sched_apscheduler.missed import missed_runs
 
+from wheel_sched.store import Item
+
 NOW = datetime.now(UTC).replace(microsecond=0)
 STEP = timedelta(seconds=60)
 FAR = NOW + timedelta(days=1)
@@ -271,3 +273,19 @@ def test_a_planned_run_does_not_undo_a_change_half_made(recurring: Any) -> None:
     store.hand_over([fire])
     store.update_job(job)
     assert [job.next_run_time for job in store.get_all_jobs()] == [FAR]
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_a_damaged_record_is_replaced(
+    open_fake: Any, make_job: Any, caplog: pytest.LogCaptureFixture, held: bool
+) -> None:
+    """`replace_existing` reads what was there for its metadata alone; what cannot be read is lost, in words."""
+    store = open_fake()
+    store.store.schedule([Item("j", 0, b"no job", "job", ("tag:t",))])
+    if held:
+        store.store.hold(["j"], "quarantine: damaged")
+    producer = Producer(store, timezone="UTC")
+    producer.add_job(do_nothing, "date", run_date=FAR, id="j", args=["new"], replace_existing=True)
+    assert (store.lookup_job("j").args, store.find("t")) == (("new",), ["j"])
+    assert store.get_entry("j").state == "scheduled"
+    assert "its metadata is lost" in caplog.text

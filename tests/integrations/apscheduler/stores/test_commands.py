@@ -21,6 +21,7 @@ from wheel_sched_apscheduler.codec import JobCodec
 from wheel_sched_apscheduler.migration import open_stock, read_stock
 
 from wheel_sched.errors import ConfigError, StoreError
+from wheel_sched.store import Item
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -317,3 +318,17 @@ def test_a_wrong_source_is_named() -> None:
     """Neither Redis nor SQL."""
     with pytest.raises(ConfigError):
         open_stock("nonsense")
+
+
+def test_commands_on_a_damaged_record_say_what_to_do(aps: Any, store: Any, make_job: Any) -> None:
+    """One sentence with the way out, and the other jobs are changed all the same."""
+    store.add_job(make_job(FAR, id="whole"))
+    store.store.schedule([Item("torn job", None, b"no job", "job")])
+    for command in ("pause", "run-now", "resume"):
+        result = aps(command, "torn job", "whole", "--yes", code=1)
+        (line,) = [line for line in result.stderr.splitlines() if line.startswith("torn job: ")]
+        assert "its record is damaged" in line
+        assert "nothing was changed; `wheel-sched aps remove 'torn job'` removes it" in line
+        assert "whole: " in result.stderr
+    aps("remove", "torn job", "--yes")
+    assert store.get_entry("torn job") is None

@@ -57,9 +57,10 @@ def every_minute(make_job: Any) -> Any:
     return lambda **options: make_job(START, **{"id": "j", "trigger": trigger, **options})
 
 
-def test_a_run_anywhere_counts(open_fake: Any, every_minute: Any) -> None:
+@pytest.mark.parametrize("delivery", ["at_least_once", "at_most_once"])
+def test_a_run_anywhere_counts(open_fake: Any, every_minute: Any, delivery: str) -> None:
     """Beyond the limit an occurrence is refused, whoever has claimed it, until the run has ended."""
-    a, b = open_fake(), open_fake()
+    a, b = open_fake(delivery=delivery), open_fake(delivery=delivery)
     a.add_job(every_minute())
     first = run(a, 0)
     assert run(b, 1) is None
@@ -74,9 +75,10 @@ def test_a_run_anywhere_counts(open_fake: Any, every_minute: Any) -> None:
     assert run(a, 6) is not None
 
 
-def test_as_many_run_as_may(open_fake: Any, every_minute: Any) -> None:
+@pytest.mark.parametrize("delivery", ["at_least_once", "at_most_once"])
+def test_as_many_run_as_may(open_fake: Any, every_minute: Any, delivery: str) -> None:
     """Two of them, in one process or in two."""
-    a, b = open_fake(), open_fake()
+    a, b = open_fake(delivery=delivery), open_fake(delivery=delivery)
     a.add_job(every_minute(max_instances=2))
     first, second = run(a, 0), run(b, 1)
     assert run(a, 2) is run(b, 3) is None
@@ -86,6 +88,34 @@ def test_as_many_run_as_may(open_fake: Any, every_minute: Any) -> None:
     end(b, second)
     end(a, third)
     assert run(b, 6) is not None
+
+
+def test_a_lost_run_at_most_once_counts_until_its_lease_ends(open_fake: Any, every_minute: Any) -> None:
+    """Its mark is extended while it runs; when its process is lost it is dropped, and the run does not come again."""
+    a, b = (open_fake(delivery="at_most_once", lease_s=10) for _ in range(2))
+    a.add_job(every_minute())
+    assert run(a, 0) is not None
+    (mark,) = b.store.find("run:j")
+    assert (b.in_flight(), b.count()) == ([], 1)
+    b.store.reschedule([mark], b.store.now_ms() + 5_000)
+    a.beat()
+    assert b.store.get([mark])[0].score_ms > b.store.now_ms() + 9_000
+    assert run(b, 1) is None
+    b.store.reschedule([mark], 0)  # as if the lease had ended
+    assert [fire.scheduled for fire in b.claim_batch(tick(1)).fires] == []
+    settle(b)
+    assert b.store.get([mark]) == [None]
+    assert run(b, 2) is not None
+
+
+def test_a_run_at_most_once_that_is_put_back_does_not_count(open_fake: Any, every_minute: Any) -> None:
+    """A pause, or no room in an executor; it comes again."""
+    a, b = (open_fake(delivery="at_most_once") for _ in range(2))
+    a.add_job(every_minute())
+    a.release(a.claim_batch(tick(0)).fires)
+    settle(a)
+    assert [fire.scheduled for fire in b.claim_batch(tick(0)).fires] == [tick(0)]
+    assert len(b.store.find("run:j")) == 1
 
 
 def test_each_process_counts_for_itself_when_told_to(open_fake: Any, every_minute: Any) -> None:
@@ -123,6 +153,26 @@ def test_a_job_that_was_removed_counts_while_it_runs(open_fake: Any, every_minut
     end(a, first)
     assert run(b, 2) is not None
     assert b.get_entry("j").tags == ("t",)
+
+
+@pytest.mark.parametrize("shards", [1, 4])
+def test_a_removed_job_that_is_added_among_others_counts_its_run(
+    open_fake: Any, every_minute: Any, shards: int
+) -> None:
+    """As if it were added alone."""
+    a, b = open_fake(shards=shards), open_fake(shards=shards)
+    a.add_job(every_minute())
+    first = run(a, 0)
+    b.remove_job("j")
+    assert b.add_jobs([every_minute(id=each) for each in ("i", "j", "k")], tags=["t"]) == []
+    fires = {fire.job_id: fire for fire in b.claim_batch(tick(1)).fires}
+    assert {job_id: fire.job.max_instances <= 0 for job_id, fire in fires.items()} == {
+        "i": False,
+        "j": True,
+        "k": False,
+    }
+    assert b.find("t") == ["i", "j", "k"]
+    end(a, first)
 
 
 def test_a_run_that_is_quarantined_does_not_count(open_fake: Any, every_minute: Any) -> None:

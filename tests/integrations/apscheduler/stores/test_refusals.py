@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -74,6 +75,45 @@ def test_what_one_process_lacks_runs_in_another(open_fake: Any, new_job: Any) ->
     assert old.store.find("refused") == []
 
 
+@pytest.mark.parametrize("lacking", ["function", "executor"])
+def test_an_idle_process_tells_what_it_refuses_at_once(
+    open_fake: Any, make_job: Any, new_job: Any, lacking: str
+) -> None:
+    """Not with its next heartbeat, a third of a lease later: nobody else could run the job until then."""
+    idle = open_fake()
+    idle.start(None, "default")
+    idle.add_job(new_job if lacking == "function" else make_job(NOW, id="j", executor="elsewhere"))
+    if lacking == "function":
+        name_elsewhere(idle)
+    for job in idle.get_due_jobs(NOW):
+        idle.remove_job(job.id)
+    idle.get_next_run_time()
+    until_s = time.monotonic() + 2
+    while idle.get_entry("j").state != "scheduled":
+        assert time.monotonic() < until_s, "it was not given back"
+        time.sleep(0.002)  # the keeper's doing; there is nothing to wait on
+
+
+def test_an_idle_process_reads_a_job_that_was_replaced_at_once(open_fake: Any, make_job: Any) -> None:
+    """The store refuses what follows it, in a pass that is the last for a while."""
+    idle, other = open_fake(), open_fake()
+    idle.start(None, "default")
+    idle._pass_until_s = time.monotonic() + 3600  # as if passes went on: the keeper leaves it to them
+    trigger = IntervalTrigger(seconds=60, start_date=NOW, timezone="UTC")
+    idle.add_job(make_job(NOW, id="j", trigger=trigger))
+    (fire,) = idle.claim_batch(NOW).fires
+    fire.run_at([NOW])
+    fire.plan(NOW + timedelta(seconds=60))
+    other._rewrite("j", lambda found: type(found.item())("j", None, found.body, "job", found.refs), keep_due=True)
+    idle._flights.end(fire)
+    assert idle.claim_batch(NOW).fires == []
+    idle._pass_until_s = 0.0
+    until_s = time.monotonic() + 2
+    while idle.get_entry("j").state != "scheduled":
+        assert time.monotonic() < until_s, "it was not told"
+        time.sleep(0.002)  # as above
+
+
 def test_an_executor_that_only_others_have(open_fake: Any, make_job: Any) -> None:
     """A scheduler without it gives the job back as well."""
     store = open_fake()
@@ -125,6 +165,51 @@ def test_what_nobody_can_run_is_quarantined_after_a_while(open_fake: Any, new_jo
     assert [fire.job_id for fire in new.claim_batch(NOW).fires] == ["j"]
 
 
+def test_a_round_ends_with_a_process_that_has_refused_before(open_fake: Any, new_job: Any) -> None:
+    """Many that cannot run a job make it neither late nor quarantined, while there is one that was not asked."""
+    olds = [open_fake(quarantine_refusals=2, quarantine_after_s=0) for _ in range(5)]
+    olds[0].add_job(new_job)
+    name_elsewhere(olds[0])
+    for old in olds:
+        assert old.claim_batch(NOW).fires == []
+        old.flush()
+        entry = old.get_entry("j")
+        assert (entry.state, "given back 1 time " in entry.reason) == ("scheduled", True)
+        assert old.store.get(["j"])[0].score_ms <= old.store.now_ms() + 100
+        old.store.reschedule(["j"], 0)  # as if it had waited
+    assert olds[2].claim_batch(NOW).fires == []
+    olds[2].flush()
+    (entry,) = olds[2].quarantined()
+    assert "refused 2 times" in entry.reason
+
+
+def test_processes_that_come_and_go_make_rounds_too(open_fake: Any, new_job: Any) -> None:
+    """None of those in a round may come again: after ten of them it ends all the same."""
+    store = open_fake()
+    store.add_job(new_job)
+    name_elsewhere(store)
+    for number in range(21):
+        store._loading._mark = f"{number:06}"
+        assert store.claim_batch(NOW).fires == []
+        store.flush()
+        assert f"given back {number // 10 + 1} time" in store.get_entry("j").reason
+        store.store.reschedule(["j"], 0)
+
+
+def test_who_has_refused_something_comes_later_than_the_others(open_fake: Any, new_job: Any) -> None:
+    """Else it would take the next job from those who can run it, as often as not; after a minute it tries again."""
+    old, new = open_fake(), open_fake(aliases=aliases())
+    old.add_job(new_job)
+    name_elsewhere(old)
+    assert old.claim_batch(NOW).fires == []
+    old.flush()
+    before = datetime.fromtimestamp(0, UTC)  # nothing is due then
+    first, later = new.claim_batch(before).wake_at, old.claim_batch(before).wake_at
+    assert later - first >= timedelta(milliseconds=190)
+    old._loading._aside_until_s = 0.0  # as if a minute had passed
+    assert old.claim_batch(before).wake_at - first <= timedelta(milliseconds=10)
+
+
 def test_what_no_process_can_read_is_quarantined_at_once(open_fake: Any, new_job: Any) -> None:
     """Waiting for others is of no use."""
     store = open_fake()
@@ -145,7 +230,7 @@ def test_a_wrong_limit_is_named(open_fake: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "mark", ["refused:-5:0:x", f"refused:{10**200}:0:x", f"refused:1:{10**200}:x", f"refused:0:-{10**200}:x"]
+    "mark", ["refused:-5:0:p:x", f"refused:{10**200}:0:p:x", f"refused:1:{10**200}:p:x", f"refused:0:-{10**200}:p:x"]
 )
 @pytest.mark.parametrize("settings", [{"secret": "a" * 20}, {}])
 def test_a_forged_mark_stops_no_batch(open_fake: Any, make_job: Any, mark: str, settings: dict[str, Any]) -> None:
