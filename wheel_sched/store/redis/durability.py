@@ -113,7 +113,11 @@ class Durability:
         failed = self._unconfirmed([touched, settings, persistence, *(() if without else (synced,))])
         if failed:
             return failed
-        if not (_REWRITING.search(_text(persistence)) if without else int(synced[0]) < 1):
+        if isinstance(synced, Exception):
+            making = _REWRITING.search(_text(persistence)) is not None
+        else:
+            making = int(synced[0]) < 1
+        if not making:
             return None
         return (
             "this server is still making its first append-only file, and a crash before it is there loses the write: "
