@@ -166,9 +166,15 @@ class Home:
         The server's script that sends it would create the stream, but knows no list of topics.
         """
         self.check_topic(topic)
-        if topic not in self._topics:
+        if topic in self._topics:
+            return
+        try:
             self.broker.create_topic(topic)
-            self._topics.add(topic)
+        except (BrokerUnavailable, StoreUnavailable):
+            # Nothing of the message depends on it: on the store's server, storing it fails or is in doubt as well, and
+            # tells its id; elsewhere whoever publishes it makes the topic.
+            return
+        self._topics.add(topic)
 
     def _publish_later(self, message: Message, message_id: str, due_ms: int, now_ms: int, known_ms: int) -> None:
         item = Item(message_id, due_ms, encode_body(published(message, message_id, now_ms)), message.topic)
@@ -192,8 +198,8 @@ class Home:
         else:
             failure = self.broker.publish([message])[0]
         if failure is None:
+            self._topics.add(message.topic)
             return
-        self._topics.discard(message.topic)  # it may have been deleted since it was looked for
         if failure.transient and failure.in_doubt:
             again = f"publish it again with id={message_id!r}, "
             again += "which sends nothing twice within " if once else "which may be a second record with this id"
@@ -201,6 +207,7 @@ class Home:
             raise BrokerUnavailable(f"{failure.reason}; the message may be sent: {again}")
         if failure.transient:
             raise BrokerUnavailable(f"{failure.reason}; the message was not sent")
+        self._topics.discard(message.topic)  # it may have been deleted since it was looked for
         self.check_topic(message.topic)
         raise BrokerError(f"{failure.reason}; the message was not sent")
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from wheel_sched.errors import InDoubt, StoreError, StoreUnavailable
+from wheel_sched.errors import BrokerUnavailable, InDoubt, StoreError, StoreUnavailable
 from wheel_sched.store import Done
 
 if TYPE_CHECKING:
@@ -31,6 +31,10 @@ def sends(bench: Bench) -> list[str]:
     claim = store.claim()
     store.settle(claim, [Done(item.id) for item in claim.items])
     return [item.id for item in claim.items]
+
+
+def raised(error: Exception) -> None:
+    raise error
 
 
 def stored_in_doubt(bench: Bench, patch: pytest.MonkeyPatch, error: StoreError) -> None:
@@ -119,6 +123,17 @@ def test_a_delayed_message_in_doubt_tells_the_id_to_repeat_it_with(
     ready.home.publish(TOPIC, b"m", delay=0.001, id=sent)
     ready.home.publish(TOPIC, b"m", id=sent)
     assert (ready.waiting(), ready.records(TOPIC)) == (0, [])
+
+
+def test_a_broker_that_is_away_keeps_nothing_from_being_stored(memory: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where publishing creates topics, one that cannot be made now is made when the message goes out."""
+    memory.home.broker.create_topics = True  # type: ignore[attr-defined]  # the memory broker's
+    with monkeypatch.context() as patch:
+        patch.setattr(memory.home.broker, "create_topic", lambda _: raised(BrokerUnavailable("away")))
+        memory.home.publish("later", b"m", delay=3_600)
+    assert (memory.waiting(), memory.home.broker.topics()) == (1, {})
+    memory.home.publish("later", b"m", delay=3_600)
+    assert (memory.waiting(), memory.home.broker.topics()) == (2, {"later": 0})
 
 
 def test_a_made_id_of_a_long_delay_is_known_while_it_waits(ready: Bench) -> None:
