@@ -27,7 +27,7 @@ from wheel_sched.errors import (
     UnknownTopic,
 )
 from wheel_sched.redacting import redacted
-from wheel_sched.store import DelayStore, Item, open_store
+from wheel_sched.store import DelayStore, Item, Outcome, open_store
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 KNOWN_MS = 600_000  # how long an id that was given is known: to the topic of a message that went at once, to the store
@@ -182,13 +182,19 @@ class Home:
         if known_ms == MADE_KNOWN_MS and due_ms > now_ms + 2 * MADE_KNOWN_MS:
             known_ms = 0  # only an error tells the id: who repeats it soon finds the message waiting
         try:
-            self.store.schedule([item], known_ms=known_ms)
+            stored = self.store.schedule([item], known_ms=known_ms)
         except StoreUnavailable as error:
             if not error.in_doubt:
                 raise
             again = f"publish it again with id={message_id!r}, which sends nothing twice "
             again += f"until {known_ms // 60_000} min after its due" if known_ms else "while it waits"
             raise type(error)(f"{error}; {again}", in_doubt=True) from error
+        there = self.store.get([message_id])[0] if stored.outcomes == [Outcome.DUPLICATE] else None
+        if there is not None and there.topic != message.topic:
+            raise Rejected(
+                f"the id {message_id!r} is that of a message for {there.topic!r}, which is stored: nothing was sent; "
+                "give it another id, or publish it when that one has gone out"
+            )
 
     def _publish_now(self, message: Message, message_id: str, known_ms: int) -> None:
         message = published(message, message_id)

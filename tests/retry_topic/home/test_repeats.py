@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from wheel_sched.errors import BrokerUnavailable, InDoubt, StoreError, StoreUnavailable
+from wheel_sched.errors import BrokerUnavailable, InDoubt, Rejected, StoreError, StoreUnavailable
 from wheel_sched.store import Done
 
 if TYPE_CHECKING:
@@ -77,6 +77,17 @@ def test_an_id_of_another_topic_is_another_message(ready: Bench) -> None:
     ready.home.publish(TOPIC, b"m", delay=3_600, id="8")
     ready.home.publish("other", b"m", id="8")
     assert len(ready.records("other")) == 1
+
+
+def test_an_id_that_waits_for_another_topic_is_refused(ready: Bench) -> None:
+    """The store has one message of an id; the second one would be in no place, and its caller would not know."""
+    ready.home.broker.create_topic("other")
+    ready.home.publish(TOPIC, b"m", delay=3_600, id="7")
+    with pytest.raises(
+        Rejected, match=r"id '7' is that of a message for 'orders'.*: nothing was sent; give it another id"
+    ):
+        ready.home.publish("other", b"m", delay=3_600, id="7")
+    assert ready.waiting() == 1
 
 
 def test_a_cancelled_id_may_be_published_again(ready: Bench) -> None:
