@@ -27,7 +27,7 @@ from wheel_sched.errors import (
     UnknownTopic,
 )
 from wheel_sched.redacting import redacted
-from wheel_sched.store import DelayStore, Item, open_store
+from wheel_sched.store import DelayStore, Item, Outcome, open_store
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 KNOWN_MS = 600_000  # how long an id that was given is known: to the topic of a message that went at once, to the store
@@ -174,9 +174,15 @@ class Home:
         The server's script that sends it would create the stream, but knows no list of topics.
         """
         self.check_topic(topic)
-        if topic not in self._topics:
+        if topic in self._topics:
+            return
+        try:
             self.broker.create_topic(topic)
-            self._topics.add(topic)
+        except (BrokerUnavailable, StoreUnavailable):
+            # Nothing of the message depends on it: on the store's server, storing it fails or is in doubt as well, and
+            # tells its id; elsewhere whoever publishes it makes the topic.
+            return
+        self._topics.add(topic)
 
     def _publish_later(self, message: Message, message_id: str, due_ms: int, now_ms: int, known_ms: int) -> None:
         item = Item(message_id, due_ms, encode_body(published(message, message_id, now_ms)), message.topic)
@@ -184,13 +190,19 @@ class Home:
         if known_ms == MADE_KNOWN_MS and due_ms > now_ms + 2 * MADE_KNOWN_MS:
             known_ms = 0  # only an error tells the id: who repeats it soon finds the message waiting
         try:
-            self.store.schedule([item], known_ms=known_ms)
+            stored = self.store.schedule([item], known_ms=known_ms)
         except StoreUnavailable as error:
             if not error.in_doubt:
                 raise
             again = f"publish it again with id={message_id!r}, which sends nothing twice "
             again += f"until {known_ms // 60_000} min after its due" if known_ms else "while it waits"
             raise type(error)(f"{error}; {again}", in_doubt=True) from error
+        there = self.store.get([message_id])[0] if stored.outcomes == [Outcome.DUPLICATE] else None
+        if there is not None and there.topic != message.topic:
+            raise Rejected(
+                f"the id {message_id!r} is that of a message for {there.topic!r}, which is stored: nothing was sent; "
+                "give it another id, or publish it when that one has gone out"
+            )
 
     def _publish_now(self, message: Message, message_id: str, known_ms: int) -> None:
         message = published(message, message_id)
@@ -200,8 +212,8 @@ class Home:
         else:
             failure = self.broker.publish([message])[0]
         if failure is None:
+            self._topics.add(message.topic)
             return
-        self._topics.discard(message.topic)  # it may have been deleted since it was looked for
         if failure.transient and failure.in_doubt:
             again = f"publish it again with id={message_id!r}, "
             again += "which sends nothing twice within " if once else "which may be a second record with this id"
@@ -209,6 +221,7 @@ class Home:
             raise BrokerUnavailable(f"{failure.reason}; the message may be sent: {again}", in_doubt=True)
         if failure.transient:
             raise BrokerUnavailable(f"{failure.reason}; the message was not sent")
+        self._topics.discard(message.topic)  # it may have been deleted since it was looked for
         self.check_topic(message.topic)
         raise BrokerError(f"{failure.reason}; the message was not sent")
 

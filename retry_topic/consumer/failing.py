@@ -48,7 +48,9 @@ def retry_state(
     if to_group and state.dialect == "none":
         return unsigned(state, message, group, "is missing")  # what a dispatcher of ours brings is signed
     if state.signature is None and not to_group and _claims_nothing(state):
-        return state if state.published_ms is not None else RetryState()
+        # Who may write to the topic may name its messages; that wants no signature. A name chooses no count, and the
+        # group and the time of the record become a part of what the store knows the message by (see `_rooted`).
+        return state if state.published_ms is not None else RetryState(id=state.id, dialect=state.dialect)
     return verify(state, message, secrets, group)
 
 

@@ -10,6 +10,9 @@ counts its attempts, one for each record that comes. It ends at the cap that is 
 records with one payload and key cannot be told apart, so they share a count. A record without any headers is unsigned
 too, where only holders of the secret write: in the group's retry and redelivery topic.
 
+A message that tells of no failure needs none: whoever may write to its topic may give it an id, which is a name and no
+count. The consumer signs it at its first failure.
+
 Foreign headers (Spring's, SmallRye's, Pulsar's) are never signed.
 """
 

@@ -171,7 +171,7 @@ def test_a_lost_reply_of_a_message_with_an_id_is_repeated(redis_url: str, redis_
 def test_a_topic_made_anew_does_not_know_what_the_one_before_held(
     redis_url: str, redis_client: redis.Redis, create: bool, others: int
 ) -> None:
-    """A repeat is sent: its entry went with the stream, whatever else was published since; and then it is known again."""
+    """A repeat is sent, whatever else was published since: its entry went with the stream. Then it is known again."""
     broker = RedisStreamsBroker(redis_url, create_topics=create)
     broker.create_topic("t")
     assert broker.publish_once(Message("t", b"m"), "id", 60_000) is None

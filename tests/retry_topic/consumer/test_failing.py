@@ -183,6 +183,28 @@ def test_a_message_published_for_later_keeps_its_id_through_its_failures() -> No
             assert verify(state, record, secrets, "billing").unsigned is not bool(secrets)
 
 
+def test_a_message_published_at_once_keeps_its_id_through_its_failures() -> None:
+    """With a secret as without: the id that `publish` answered is what its handler sees, signed from then on."""
+    message = replace(published(FRESH, "pay-7"), source=FRESH.source)
+    for secrets in ((), (SECRET,)):
+        first = fail(message, secrets=secrets)
+        second = fail(delivered(first, "billing.redelivery"), secrets=secrets)
+        for record, attempt in ((first, 1), (second, 2)):
+            state = read(record.headers)
+            assert (state.id, state.published_ms, state.attempt) == ("pay-7", 1_700_000_000_000, attempt)
+            assert verify(state, record, secrets, "billing").unsigned is not bool(secrets)
+
+
+def test_of_a_message_that_nobody_has_signed_the_id_alone_is_believed() -> None:
+    """It is a name: the group, the time and the place of the record make it this message's, and no header counts."""
+    place = RetryState(id=retry_id("billing", "orders", 3, "7"), original_partition=3, original_offset="7")
+    claims = replace(FRESH, headers=write((), replace(place, error_class="forged", max_attempts=9)))
+    assert retry_state("billing", claims, (SECRET,)) == RetryState(id=place.id)
+    state = read(fail(claims, secrets=(SECRET,)).headers)
+    assert (state.id, state.attempt, state.original_offset) == (place.id, 1, "77")
+    assert state.stem != place.id  # the store knows it by no other message's name
+
+
 def test_an_id_that_was_published_without_a_time_is_told_from_the_same_id_later() -> None:
     """The time of its record stands for it."""
     message = replace(FRESH, headers=(("retry-id", b"daily"),))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from wheel_sched.errors import InDoubt, StoreError, StoreUnavailable
+from wheel_sched.errors import BrokerUnavailable, InDoubt, Rejected, StoreError, StoreUnavailable
 from wheel_sched.store import Done
 
 if TYPE_CHECKING:
@@ -31,6 +31,10 @@ def sends(bench: Bench) -> list[str]:
     claim = store.claim()
     store.settle(claim, [Done(item.id) for item in claim.items])
     return [item.id for item in claim.items]
+
+
+def raised(error: Exception) -> None:
+    raise error
 
 
 def stored_in_doubt(bench: Bench, patch: pytest.MonkeyPatch, error: StoreError) -> None:
@@ -73,6 +77,17 @@ def test_an_id_of_another_topic_is_another_message(ready: Bench) -> None:
     ready.home.publish(TOPIC, b"m", delay=3_600, id="8")
     ready.home.publish("other", b"m", id="8")
     assert len(ready.records("other")) == 1
+
+
+def test_an_id_that_waits_for_another_topic_is_refused(ready: Bench) -> None:
+    """The store has one message of an id; the second one would be in no place, and its caller would not know."""
+    ready.home.broker.create_topic("other")
+    ready.home.publish(TOPIC, b"m", delay=3_600, id="7")
+    with pytest.raises(
+        Rejected, match=r"id '7' is that of a message for 'orders'.*: nothing was sent; give it another id"
+    ):
+        ready.home.publish("other", b"m", delay=3_600, id="7")
+    assert ready.waiting() == 1
 
 
 def test_a_cancelled_id_may_be_published_again(ready: Bench) -> None:
@@ -119,6 +134,17 @@ def test_a_delayed_message_in_doubt_tells_the_id_to_repeat_it_with(
     ready.home.publish(TOPIC, b"m", delay=0.001, id=sent)
     ready.home.publish(TOPIC, b"m", id=sent)
     assert (ready.waiting(), ready.records(TOPIC)) == (0, [])
+
+
+def test_a_broker_that_is_away_keeps_nothing_from_being_stored(memory: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where publishing creates topics, one that cannot be made now is made when the message goes out."""
+    memory.home.broker.create_topics = True  # type: ignore[attr-defined]  # the memory broker's
+    with monkeypatch.context() as patch:
+        patch.setattr(memory.home.broker, "create_topic", lambda _: raised(BrokerUnavailable("away")))
+        memory.home.publish("later", b"m", delay=3_600)
+    assert (memory.waiting(), memory.home.broker.topics()) == (1, {})
+    memory.home.publish("later", b"m", delay=3_600)
+    assert (memory.waiting(), memory.home.broker.topics()) == (2, {"later": 0})
 
 
 def test_a_made_id_of_a_long_delay_is_known_while_it_waits(ready: Bench) -> None:
