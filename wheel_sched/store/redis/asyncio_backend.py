@@ -14,7 +14,8 @@ from redis.backoff import NoBackoff
 
 from wheel_sched.store.operations import Call
 from wheel_sched.store.redis import faults
-from wheel_sched.store.redis.backend import CLIENT_SETTINGS, bad_url, check_version, repeats_by_itself
+from wheel_sched.store.redis.addresses import opened
+from wheel_sched.store.redis.backend import CLIENT_SETTINGS, check_version, repeats_by_itself
 from wheel_sched.store.redis.conversation import Dialect, Send, Sleep, by_node
 from wheel_sched.store.redis.durability import SYNCED
 
@@ -27,11 +28,7 @@ def async_client_for(url: str, **settings: Any) -> redis.asyncio.Redis:
     if url.startswith("unix:"):
         for name in ("socket_connect_timeout", "socket_keepalive"):
             settings.pop(name)
-    try:
-        client: redis.asyncio.Redis = redis.asyncio.Redis.from_url(url, retry=Retry(NoBackoff(), 0), **settings)
-    except (ValueError, TypeError):
-        raise bad_url(url) from None  # what it says may quote the password
-    return client
+    return opened(url, lambda: redis.asyncio.Redis.from_url(url, retry=Retry(NoBackoff(), 0), **settings))
 
 
 class AsyncRedisBackend:
