@@ -1,7 +1,9 @@
 """Passwords out of what people and logs are shown: of a URL as it was given, however malformed, and of any text.
 
-Invariant: what stands between the first colon after the scheme and the last `@`, and the value of every query parameter
-that is not known to be harmless, is never shown. When in doubt too much is hidden: a URL is shown to be recognised.
+Invariant: of a URL these are never shown: what stands between the first colon after the scheme and the last `@`; a
+query from the first parameter on that is not known to be harmless with a value that looks it; a fragment; a user or
+host with an encoded `:` or `@`; of redis:// also a port or a path that is no number. When in doubt too much is hidden:
+a URL is shown to be recognised.
 Pure. Any thread.
 """
 
@@ -12,41 +14,98 @@ import re
 _HIDDEN = "***"
 # bounded, or a long text of somebody else's would be looked through again from each of its characters
 _START = r"((?:[A-Za-z][A-Za-z0-9+.-]{0,30}:)?/{0,3})([^\s:/@'\"?]{0,200}):"
-_USERINFO = re.compile(rf"{_START}(.*)@", re.DOTALL)
-_IN_TEXT = re.compile(rf"{_START}(\S{{0,500}})@")
-_WORD = re.compile(r"\S+")
-_QUERY = re.compile(r"([?&;])([^=&;#\s?]*)=([^&;#\s'\"]*)")
-_QUERY_OF_URL = re.compile(r"([?&;])([^=&;#?]*)=([^&;#]*)")
-_ASSIGNED = re.compile(  # a setting of Kafka's clients
-    r"(?i)\b([\w-]{1,40}\.[\w.-]{0,60}(?:password|secret|token|jaas)[\w.-]{0,60}['\"]?\s*[=:]\s*)(\"[^\"]*\"|'[^']*'|[^\s,;&}\]]+)"
-)
-_HARMLESS = frozenset(
+_LOGIN_START = re.compile(_START)
+_IN_TEXT = re.compile(rf"{_START}(\S{{0,500}})@([^\s'\"]*)")
+_NO_PASSWORD = re.compile(r"\?[\w%-]{0,60}=|/\d{0,5}#")  # what begins here is a query or fragment that has an @
+_URL = re.compile(r"(?i)([a-z][a-z0-9+.-]{0,30}):/{1,3}[^\s'\"<>]*")
+_PUNCTUATION = ".,:;)]}"  # of the sentence around a URL
+_AUTHORITY = re.compile(r"((?:[A-Za-z][A-Za-z0-9+.-]*:)?//)([^/]*)(.*)", re.DOTALL)
+_ENCODED = re.compile(r"(?i)%(?:3a|40)")
+_HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]*\]|[^:\[\]]*)(?::\d{0,5})?")
+_DATABASE = re.compile(r"/?(?:/\d{1,5})?")
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,40}")
+_NUMBER = re.compile(r"(?i)-?\d{1,10}(?:\.\d{1,6})?|true|false|yes|no|on|off|none|optional|required")
+_FILE = re.compile(r"(?i)[\w./~-]{0,300}(?:/[\w.-]{0,100}|\.(?:pem|crt|cer|key))")
+NUMBERS = frozenset(
     {
-        *("db", "virtual_host", "protocol", "client_name", "encoding", "decode_responses", "max_connections"),
-        *("health_check_interval", "timeout", "socket_timeout", "socket_connect_timeout", "socket_keepalive"),
-        *("socket_read_size", "retry_on_timeout", "ssl_cert_reqs", "ssl_check_hostname", "ssl_ca_certs"),
-        *("ssl_ca_path", "ssl_certfile", "ssl_keyfile", "ssl_min_version"),
+        *("db", "protocol", "decode_responses", "max_connections", "health_check_interval", "socket_timeout"),
+        *("socket_connect_timeout", "socket_keepalive", "socket_read_size", "retry_on_timeout", "timeout"),
+        *("ssl_cert_reqs", "ssl_check_hostname", "ssl_min_version"),
     }
+)
+FILES = frozenset({"ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile"})
+_QUOTED = r"\"(?:\\.|[^\"\\]){0,2000}\"|'[^']{0,2000}'"
+_ASSIGNED = re.compile(  # a setting of Kafka's clients
+    rf"(?i)\b([\w-]{{1,40}}\.[\w.-]{{0,60}}(?:password|secret|token|jaas)[\w.-]{{0,60}}['\"]?\s*[=:]\s*)({_QUOTED}|[^\s,;&}}\]]+)"
+)
+_PASSWORD = re.compile(  # of such a jaas
+    rf"(?i)\b(password\s{{0,5}}=\s{{0,5}})(\\\".{{0,500}}?\\\"|{_QUOTED}|[^\s,;&}}\]]+)"
 )
 
 
 def redacted(url: str) -> str:
     """The URL without its password, for people and logs."""
-    return _QUERY_OF_URL.sub(_value, _USERINFO.sub(rf"\1\2:{_HIDDEN}@", url))
+    shown = _anonymous(url)
+    scheme = shown.partition(":")[0].lower()
+    at = len(shown)
+    for mark in "?" if scheme in ("embedded", "http", "https") else "?#":  # a folder's name; a place in a page
+        at = shown.find(mark, 0, at) % (at + 1)  # -1, it is not there, is `at`
+    return _AUTHORITY.sub(_addressed, shown[:at]) + _asked(shown[at:])
 
 
 def redacted_text(text: str) -> str:
     """A text that may quote URLs or settings, without passwords."""
     shown = text
     if "@" in shown:
-        shown = _IN_TEXT.sub(rf"\1\2:{_HIDDEN}@", shown)
+        shown = _IN_TEXT.sub(_logged_in, shown)
     if "=" in shown or ":" in shown:
-        shown = _ASSIGNED.sub(rf"\1{_HIDDEN}", shown)
-    if "?" in shown:
-        shown = _WORD.sub(lambda found: _QUERY.sub(_value, found[0]) if ":/" in found[0] else found[0], shown)
+        shown = _PASSWORD.sub(rf"\1{_HIDDEN}", _ASSIGNED.sub(rf"\1{_HIDDEN}", shown))
+    if ":/" in shown:
+        shown = _URL.sub(_quoted, shown)
     return shown
 
 
-def _value(found: re.Match[str]) -> str:
-    mark, name, value = found.groups()
-    return f"{mark}{name}={value if name in _HARMLESS else _HIDDEN}"
+def _anonymous(url: str) -> str:
+    last = url.rfind("@")
+    start = _LOGIN_START.search(url, 0, max(last, 0))
+    if start is None:
+        return url
+    rest = "" if _NO_PASSWORD.search(url, start.end(), last) else url[last:]
+    return url[: start.end()] + _HIDDEN + rest
+
+
+def _quoted(found: re.Match[str]) -> str:
+    url = found[0].rstrip(_PUNCTUATION)
+    return redacted(url) + found[0][len(url) :]
+
+
+def _logged_in(found: re.Match[str]) -> str:
+    start, user, password, rest = found.groups()
+    shown = f"{start}{user}:{_HIDDEN}"
+    return shown if _NO_PASSWORD.search(password) else f"{shown}@{rest}"
+
+
+def _addressed(found: re.Match[str]) -> str:
+    scheme, authority, path = found.groups()
+    user, at, host = (_HIDDEN if _ENCODED.search(part) else part for part in authority.rpartition("@"))
+    if scheme.lower() in ("redis://", "rediss://"):
+        if not _HOST.fullmatch(host):
+            host = f"{host.partition(':')[0]}:{_HIDDEN}"
+        if not _DATABASE.fullmatch(path):
+            path = f"/{_HIDDEN}"
+    return f"{scheme}{user}{at}{host}{path}"
+
+
+def _asked(query: str) -> str:
+    """A query, or a fragment, up to the first part that may be secret: what follows may belong to that."""
+    mark, parts, shown = query[:1], query[1:].split("&"), []
+    if mark != "?" or not query[1:]:
+        return mark and mark + (_HIDDEN if query[1:] else "")
+    for part in parts:
+        name, equals, value = part.partition("=")
+        looks = _NUMBER if name in NUMBERS else _FILE if name in FILES else None
+        if looks is None or not looks.fullmatch(value):
+            shown.append(f"{name}={_HIDDEN}" if equals and _NAME.fullmatch(name) else _HIDDEN)
+            break
+        shown.append(part)
+    return mark + "&".join(shown)

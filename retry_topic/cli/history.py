@@ -9,6 +9,7 @@ import click
 from wheel_sched.cli.opening import opened
 from wheel_sched.cli.options import Session, json_option, pass_session
 from wheel_sched.cli.output import amount, emit, instant, note, say
+from wheel_sched.cli.replacing import force_option, may_replace
 
 
 @click.group(name="history", help="What became of each attempt of messages that failed.")
@@ -17,10 +18,13 @@ def history() -> None: ...
 
 @history.command()
 @click.argument("file", type=click.Path(dir_okay=False))
+@force_option
 @json_option
 @pass_session
-def export(session: Session, file: str, as_json: bool) -> None:
+def export(session: Session, file: str, force: bool, as_json: bool) -> None:
     """Write the attempt history to FILE (.parquet or .jsonl), for `wheel-sched spark backtest` and `slo`.
+
+    The file appears when it is whole, and its owner alone can read it.
 
     It is there when services and consumers run with a history (`wheel-sched serve --history 100000`,
     ConsumerConfig.history). Nothing is changed in the store.
@@ -32,8 +36,9 @@ def export(session: Session, file: str, as_json: bool) -> None:
     """
     from retry_topic.history import export as run
 
+    there = may_replace(file, force)
     with opened(session.settings) as store:
-        done = run(store, file)
+        done = run(store, file, replace=there)
     if as_json:
         emit({"file": file, **asdict(done)})
         return

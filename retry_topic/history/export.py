@@ -14,6 +14,7 @@ from typing import Any
 from retry_topic.history.attempt import VERSION, Attempt, read_attempt
 from wheel_sched.errors import ConfigError, Rejected
 from wheel_sched.store import DelayStore
+from wheel_sched.store.whole_file import whole_file
 
 _BATCH = 20_000  # rows of one row group
 
@@ -59,14 +60,16 @@ def attempts_in(store: DelayStore, shard: int, seen: Exported | None = None) -> 
             yield row
 
 
-def export(store: DelayStore, file: str | Path) -> Exported:
-    """Write the whole history to a file; it appears when it is whole.
+def export(store: DelayStore, file: str | Path, *, replace: bool = False) -> Exported:
+    """Write the whole history to a file, readable by its owner alone; it appears when it is whole.
 
     Args:
         store: an open store.
         file: ends with .parquet, .jsonl or .json (JSON Lines).
+        replace: whether a file that is there may be replaced. Defaults to False.
 
     Raises:
+        FileExistsError: there is a file that is not to be replaced; it stays as it is.
         ConfigError: the name ends otherwise, or Parquet needs a package that is absent; nothing was written.
         StoreError: the store cannot be reached; nothing was written.
     """
@@ -76,12 +79,8 @@ def export(store: DelayStore, file: str | Path) -> Exported:
     if write is None:
         raise ConfigError(f"expected a file ending with .parquet, .jsonl or .json, got: {path}; nothing was written")
     done = Exported()
-    part = path.with_name(f".{path.name}.part")
-    try:
+    with whole_file(path, replace=replace) as part:
         write(part, _batches(store, done))
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
     return done
 
 

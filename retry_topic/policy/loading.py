@@ -50,6 +50,10 @@ def load_policies(path_or_text: str | Path) -> PolicySet:
     """
     try:
         return _loaded(path_or_text)
+    except ConfigError:
+        raise
+    except ValueError:  # also of one that is read and cannot be shown
+        raise ConfigError("expected policies, got: TOML with a number too long; nothing was loaded") from None
     except RecursionError:
         raise ConfigError("expected policies, got: TOML that is nested too deeply; nothing was loaded") from None
 

@@ -21,7 +21,9 @@ from wheel_sched.cli.failing import CommandFailed
 from wheel_sched.cli.instants import DURATION
 from wheel_sched.cli.options import Session, confirm, dry_run_option, json_option, pass_session, yes_option
 from wheel_sched.cli.output import amount, emit, instant, note, say, span, table
+from wheel_sched.cli.replacing import force_option, may_replace
 from wheel_sched.errors import ConfigError
+from wheel_sched.store.whole_file import whole_file
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -40,6 +42,7 @@ spark.add_command(intake)
 @click.argument("history", required=False)
 @click.option("--policies", metavar="FILE", help="Today's policies (default: those of the settings).")
 @click.option("--out", metavar="FILE", help="Write the proposal as a policy file.")
+@force_option
 @click.option("--groups", type=click.IntRange(1, 1_000), default=50, show_default=True, help="Topic and error pairs.")
 @click.option("--seed", type=int, default=0, show_default=True, help="The same seed gives the same proposal.")
 @master_option
@@ -51,6 +54,7 @@ def backtest(
     history: str | None,
     policies: str | None,
     out: str | None,
+    force: bool,
     groups: int,
     seed: int,
     master: str | None,
@@ -67,14 +71,16 @@ def backtest(
       wheel-sched --kafka broker:9092 spark backtest kafka:attempts
       wheel-sched spark backtest attempts.jsonl --policies retry.toml --out proposed.toml
     """
+    there = out is not None and not dry_run and may_replace(out, force)
     from retry_topic.policy.dumping import dump_policies
     from retry_topic.spark.jobs import backtest as run
 
     today = policies_of(session.settings, policies)
     with attempts(session, master, history) as rows_of:
         found = run(rows_of, today, groups=groups, seed=seed)
-    if out and not dry_run:
-        Path(out).write_text(dump_policies(found.policies), "utf-8")
+    if out is not None and not dry_run:
+        with whole_file(Path(out), replace=there) as part:
+            part.write_text(dump_policies(found.policies), "utf-8")
     if as_json:
         emit(found.as_dict() | {"out": out if not dry_run else None})
         return 0
@@ -181,6 +187,7 @@ def backfill(
     "--objective", type=click.FloatRange(0, 1, min_open=True, max_open=True), default=0.999, show_default=True
 )
 @click.option("--html", metavar="FILE", help="Write the report as a page with plots.")
+@force_option
 @master_option
 @dry_run_option
 @json_option
@@ -191,6 +198,7 @@ def slo(
     target_ms: int,
     objective: float,
     html: str | None,
+    force: bool,
     master: str | None,
     dry_run: bool,
     as_json: bool,
@@ -204,13 +212,15 @@ def slo(
     Example:
       wheel-sched spark slo attempts.parquet --target 500ms --objective 0.99 --html lateness.html
     """
+    there = html is not None and not dry_run and may_replace(html, force)
     from retry_topic.spark.jobs import slo as run
     from retry_topic.spark.jobs.page import page
 
     with attempts(session, master, history) as rows_of:
         found = run(rows_of, target_ms=target_ms, objective=objective)
-    if html and not dry_run:
-        Path(html).write_text(page(found), "utf-8")
+    if html is not None and not dry_run:
+        with whole_file(Path(html), replace=there) as part:
+            part.write_text(page(found), "utf-8")
     if as_json:
         emit(found.as_dict())
     else:

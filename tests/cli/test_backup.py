@@ -209,6 +209,26 @@ def test_the_command_replaces_a_file_when_told_to(cli: Any, home: Any, wait_for:
     assert cli.json("backup", "b.jsonl", "--force")["items"] == 1
 
 
+def test_no_command_writes_over_a_file_unasked(cli: Any, home: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each that writes one asks as backup does; what was there stays. `-` is no name of a file."""
+    monkeypatch.setattr("retry_topic.spark.cli.find_spec", lambda _: True)  # it is refused before Spark is needed
+    Path("a.jsonl").write_text("kept")
+    for command in (
+        ("backup", "a.jsonl"),
+        ("history", "export", "a.jsonl"),
+        ("spark", "backtest", "no.jsonl", "--out", "a.jsonl"),
+        ("spark", "slo", "no.jsonl", "--target", "1s", "--html", "a.jsonl"),
+    ):
+        assert "a.jsonl exists: nothing was written" in cli(*command, code=1).stderr
+        assert Path("a.jsonl").read_text() == "kept"
+        dashed = ["-" if word == "a.jsonl" else word for word in command]
+        assert "- is no name of a file here: nothing was written" in cli(*dashed, code=1).stderr
+    assert not Path("-").exists()
+    cli("history", "export", "a.jsonl", "--force")
+    assert Path("a.jsonl").read_text() == ""
+    assert Path("a.jsonl").stat().st_mode & 0o777 == 0o600
+
+
 def test_what_moves_while_it_is_written_is_there_once_and_said_so(filled: DelayStore, tmp_path: Path) -> None:
     """An item that comes back behind the reader is caught by another pass; the backup says it is not exact."""
     moved = []

@@ -31,6 +31,14 @@ def offline(cli_at: Any) -> Any:
     return cli_at("redis://127.0.0.1:1/0")
 
 
+@pytest.mark.parametrize("digits", ["9" * 5_000, "0x" + "f" * 5_000], ids=["decimal", "hexadecimal"])
+def test_a_number_of_thousands_of_digits_is_refused(offline: Any, digits: str) -> None:
+    """Python would neither read nor show it."""
+    Path("long.toml").write_text(f"[default]\nmax_attempts = {digits}\n")
+    refused = offline("policy", "explain", "long.toml", code=2)
+    assert "TOML with a number too long; nothing was loaded" in refused.stderr
+
+
 def test_simulate_prints_a_table_and_a_plot(offline: Any) -> None:
     """Delays by attempt as numbers, then as bars, and when messages are given up."""
     text = offline("policy", "simulate", "retry.toml", "--topic", "orders").stdout

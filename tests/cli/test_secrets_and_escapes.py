@@ -21,6 +21,8 @@ from wheel_sched.errors import ConfigError, StoreUnavailable, WheelSchedError
 from wheel_sched.escaping import escaped, logger_of, safe
 from wheel_sched.redacting import redacted, redacted_text
 from wheel_sched.store import open_store
+from wheel_sched.store.redis.asyncio_backend import async_client_for
+from wheel_sched.store.redis.backend import client_for
 
 URLS = [
     "redis://app:hunter2@h:6379/0",
@@ -46,6 +48,24 @@ URLS = [
     "redis+cluster://app:hunter2@h1:6379,app:hunter2@h2:6379",
     "postgresql://app:hunter2@db/jobs",
 ]
+TAILS = [  # of a secret, or all of it, where a URL has another meaning for it
+    "redis://h:1/0?password=hun#ter2",
+    "redis://h:1/0?password=hun;ter2",
+    "redis://h:1/0?password=hun&ter2",
+    "redis://h:1/0?password=hun@ter2",
+    "redis://h/0?password=hun&ter2=1",
+    "redis://h/0?&password=a&hunter2",
+    "redis://h/0?hunter2",
+    "redis://h/0#hunter2",
+    "redis://h/0#hun@ter2",
+    "redis://h/hunter2",
+    "redis://h/0;password=hunter2",
+    "redis://h:hunter2/0",
+    "redis://u%3Ahunter2%40h",
+    "redis://h/0?max_connections=hunter2",
+    "rediss://h/0?ssl_keyfile=hunter2",
+    "redis://h/0?client_name=hunter2",
+]
 FOREIGN = [
     "a\nb",
     "\x1b[31mred",
@@ -69,6 +89,29 @@ def test_a_url_is_shown_without_what_is_secret(url: str) -> None:
         assert "hunter2" not in redacted_text(f"no answer from {url}: repeat it")
 
 
+@pytest.mark.parametrize("url", TAILS)
+def test_no_part_of_a_secret_is_shown(url: str) -> None:
+    """A character of a password ends a value, and what follows is part of the password all the same."""
+    assert "ter2" not in redacted(url)
+    assert "***" in redacted(url)
+    assert redacted(redacted(url)) == redacted(url)
+    assert "ter2" not in redacted_text(f"no answer from {url}: repeat it")
+    assert "ter2" not in redacted_text(f"got: {url!r}; nothing was opened")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "rediss://[::1]:6379/1?socket_timeout=1.5&ssl_cert_reqs=none&ssl_ca_certs=/etc/ssl/ca.pem",
+        "embedded:./data#1",
+        "https://example.org/page#place",
+    ],
+)
+def test_parameters_that_look_harmless_are_shown(url: str) -> None:
+    """Numbers, yes and no, files of certificates."""
+    assert redacted(url) == redacted_text(url) == url
+
+
 @pytest.mark.parametrize("url", ["redis://h:6379/0", "unix:///run/x.sock?db=2", "embedded:./folder", "redis://h?db=1"])
 def test_what_is_not_secret_is_shown(url: str) -> None:
     """Or nobody would know what is meant."""
@@ -76,7 +119,17 @@ def test_what_is_not_secret_is_shown(url: str) -> None:
     assert redacted_text(f"from {url}, at 12:30") == f"from {url}, at 12:30"
 
 
-@pytest.mark.parametrize("text", ["sasl.password=hunter2", "'sasl.password': 'hunter2'", "client.secret = hunter2;"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "sasl.password=hunter2",
+        "'sasl.password': 'hunter2'",
+        "client.secret = hunter2;",
+        'sasl.jaas.config=org.example.PlainLoginModule required username="app" password="hunter2";',
+        'sasl.jaas.config=org.example.PlainLoginModule required password="x \\" hunter2";',
+        '{"sasl.jaas.config": "org.example.PlainLoginModule required password=\\"x hunter2\\";"}',
+    ],
+)
 def test_settings_in_a_text_are_shown_without_their_secrets(text: str) -> None:
     """As Kafka's clients quote them."""
     assert "hunter2" not in redacted_text(text)
@@ -115,18 +168,69 @@ def test_no_command_shows_a_password(url: str, command: list[str], monkeypatch: 
     assert "Traceback" not in shown
 
 
-@pytest.mark.parametrize("url", [url for url in URLS if url.startswith(("redis:", "rediss:", "//", "app:", "unix:"))])
+@pytest.mark.parametrize(
+    "url", [url for url in (*URLS, *TAILS) if url.startswith(("redis:", "rediss:", "//", "app:", "unix:"))]
+)
 def test_no_error_and_no_repr_quotes_a_password(url: str) -> None:
     """Also not the errors that an error came from, which a traceback would show."""
-    assert "hunter2" not in repr(Settings(store=url))
+    assert "ter2" not in repr(Settings(store=url))
     for opening in (open_store, RedisStreamsBroker):
         try:
             opening(url).close()  # type: ignore[operator]  # either takes a URL
         except WheelSchedError as error:
             chain: BaseException | None = error
             while chain is not None:
-                assert "hunter2" not in str(chain)
+                assert "ter2" not in str(chain)
                 chain = chain.__cause__ or (None if chain.__suppress_context__ else chain.__context__)
+
+
+@pytest.mark.parametrize(
+    ("query", "says"),
+    [
+        ("passwd=hunter2", "'passwd' in .* did you mean 'password'"),
+        ("timeout=5", "got: 'timeout' in "),
+        ("retry=5", "got: 'retry' in "),
+        ("db=1&hunter2", "one without a value"),
+        ("password=hun&ter2=1", "one behind 'password'"),
+        ("ssl_cert_reqs=none", "parameters that redis:// has, got: 'ssl_cert_reqs'"),
+        ("max_connections=hunter2", "max_connections=[*]{3}"),
+    ],
+)
+def test_a_parameter_that_no_client_has_is_refused_at_once(query: str, says: str) -> None:
+    """By its name, when the store is opened and by every other way to it; it was a traceback at the first call."""
+    url = f"redis://127.0.0.1:1/0?{query}"
+    for opening in (open_store, RedisStreamsBroker, client_for, async_client_for):
+        with pytest.raises(ConfigError, match=says) as raised:
+            opening(url)  # type: ignore[operator]  # each takes a URL
+        assert "nothing was opened" in str(raised.value)
+        assert "ter2" not in str(raised.value)
+
+
+@pytest.mark.parametrize("command", [["ls"], ["serve", "g"], ["doctor"], ["aps", "jobs"]], ids=" ".join)
+def test_no_command_ends_in_a_traceback_for_a_mistyped_parameter(command: list[str]) -> None:
+    """It says which."""
+    result = CliRunner().invoke(cli, ["--store", "redis://127.0.0.1:1/0?passwd=hunter2", *command])
+    shown = result.stdout + result.stderr
+    assert result.exit_code == (1 if command == ["doctor"] else 2), shown
+    assert "'passwd'" in shown
+    assert "hunter2" not in shown
+    assert "Traceback" not in shown
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://h",
+        "redis://:p%26w@h:1/3",
+        "rediss://h/0?ssl_cert_reqs=none&socket_timeout=2.5&ssl_ca_certs=/ca.pem",
+        "unix:///run/x.sock?db=2",
+        "redis://u:p@[::1]:1/?client_name=me&max_connections=1&health_check_interval=5",
+    ],
+)
+def test_an_address_that_is_right_is_opened(url: str) -> None:
+    """Nothing is connected yet."""
+    client_for(url).close()
+    async_client_for(url)
 
 
 @pytest.mark.parametrize("text", FOREIGN)

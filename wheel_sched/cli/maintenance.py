@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict, replace
-from pathlib import Path
 
 import click
 
@@ -12,12 +10,13 @@ from wheel_sched.cli.failing import CommandFailed
 from wheel_sched.cli.opening import created_as, opened, server_url
 from wheel_sched.cli.options import Session, confirm, json_option, pass_session, yes_option
 from wheel_sched.cli.output import Progress, amount, emit, instant, note, say
+from wheel_sched.cli.replacing import force_option, may_replace
 from wheel_sched.redacting import redacted
 
 
 @click.command()
 @click.argument("file", type=click.Path(dir_okay=False))
-@click.option("--force", is_flag=True, help="Replace FILE when it exists; without it you are asked.")
+@force_option
 @json_option
 @pass_session
 def backup(session: Session, file: str, force: bool, as_json: bool) -> None:
@@ -34,11 +33,7 @@ def backup(session: Session, file: str, force: bool, as_json: bool) -> None:
     """
     from wheel_sched.store.backup import write_backup
 
-    there = Path(file).exists()
-    if there and not force and not sys.stdin.isatty():
-        raise CommandFailed(f"{file} exists: nothing was written; give another name, or --force to replace it")
-    if there:
-        confirm(f"{file} exists. Replace it when the new backup is whole?", force)
+    there = may_replace(file, force)
     with opened(session.settings) as store, Progress("items written") as progress:
         written = write_backup(store, file, namespace=session.settings.namespace, replace=there, progress=progress)
     if as_json:

@@ -11,7 +11,6 @@ item a pass, and memory for the ids. Blocking; one thread.
 from __future__ import annotations
 
 import base64
-import contextlib
 import errno
 import hashlib
 import json
@@ -27,6 +26,7 @@ from wheel_sched.store.delay_store import DelayStore
 from wheel_sched.store.freezing import ListTries, Tried
 from wheel_sched.store.items import MAX_BATCH, STATES, Counts, Found, State
 from wheel_sched.store.operations import Call
+from wheel_sched.store.whole_file import whole_file
 
 FORMAT = 1
 _FOOTER_BYTES = 4_096
@@ -84,46 +84,15 @@ def write_backup(
         StoreError, OSError: nothing stands under `path` that did not before.
     """
     target = Path(path)
-    if not target.parent.is_dir():
-        raise FileNotFoundError(errno.ENOENT, "there is no such folder; nothing was written", str(target.parent))
-    if target.exists() and not replace:
-        raise _exists(target)
-    part = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
-        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+    with whole_file(target, replace=replace) as part:
+        with part.open("wb") as file:
             written = _Writer(store, file, progress or (lambda _: None)).write(namespace)
             file.flush()
             os.fsync(file.fileno())
-        if replace:
-            if not written.items and _items_in(target):
-                text = "it holds a backup with items, and the namespace is empty; remove it yourself, if that is meant"
-                raise FileExistsError(errno.EEXIST, f"{text}; nothing was replaced", str(target))
-            part.replace(target)
-        else:
-            _put(part, target)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            part.unlink()
-        raise
+        if replace and not written.items and _items_in(target):
+            text = "it holds a backup with items, and the namespace is empty; remove it yourself, if that is meant"
+            raise FileExistsError(errno.EEXIST, f"{text}; nothing was replaced", str(target))
     return written
-
-
-def _exists(target: Path) -> FileExistsError:
-    return FileExistsError(errno.EEXIST, "there is such a file; nothing was written, it stays as it is", str(target))
-
-
-def _put(part: Path, target: Path) -> None:
-    """Give the file its name, unless another file has got it meanwhile."""
-    try:
-        os.link(part, target)
-    except FileExistsError:
-        raise _exists(target) from None
-    except OSError:  # a file system without links
-        if target.exists():
-            raise _exists(target) from None
-        part.replace(target)
-    else:
-        part.unlink()
 
 
 def _items_in(path: Path) -> int:

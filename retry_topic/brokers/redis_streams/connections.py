@@ -32,7 +32,7 @@ from redis.sentinel import SentinelConnectionPool
 from retry_topic.brokers.protocol import InDoubt
 from retry_topic.brokers.redis_streams import faults
 from wheel_sched.errors import BrokerError, BrokerUnavailable, ConfigError
-from wheel_sched.redacting import redacted
+from wheel_sched.store.redis.addresses import opened
 from wheel_sched.store.redis.backend import reply_timeout_s
 from wheel_sched.store.redis.durability import SYNCED, Command, Durability, confirmation_key
 
@@ -55,12 +55,7 @@ class Connections:
         self._owned = isinstance(client_or_url, str)
         if isinstance(client_or_url, str):
             url = client_or_url
-            try:
-                client_or_url = redis.Redis.from_url(url)
-            except (ValueError, TypeError):  # what it says may quote the password
-                raise ConfigError(
-                    f"expected client_or_url to be a Redis URL, got: {redacted(url)!r}; nothing was opened"
-                ) from None
+            client_or_url = opened(url, lambda: redis.Redis.from_url(url))
         if not isinstance(client_or_url, redis.Redis | RedisCluster):
             raise ConfigError(
                 f"expected client_or_url to be a redis.Redis, a RedisCluster or a URL, got: {client_or_url!r}"

@@ -103,6 +103,9 @@ def test_rows_are_exported_once_and_what_is_no_row_is_counted(store: DelayStore,
         ROW._replace(id="n")._asdict(),
     ]
     assert [path.name for path in tmp_path.iterdir()] == ["attempts.jsonl"]
+    with pytest.raises(FileExistsError, match="it stays as it is"):
+        export(store, file)
+    assert export(store, file, replace=True).rows == 2
 
 
 def test_an_export_needs_a_name_that_says_what_it_is(store: DelayStore, tmp_path: Path) -> None:
@@ -177,7 +180,7 @@ def test_the_command_line_exports_a_history(redis_url: str, tmp_path: Path) -> N
         empty = CliRunner().invoke(cli, ["--store", redis_url, "history", "export", file])
         assert (empty.exit_code, "there is no history" in empty.stderr) == (0, True)
         store.log([(f"m{n}", ROW._replace(id=f"m{n}").encode()) for n in range(30)], keep=1_000)
-        done = CliRunner().invoke(cli, ["--store", redis_url, "history", "export", file, "--json"])
+        done = CliRunner().invoke(cli, ["--store", redis_url, "history", "export", file, "--force", "--json"])
     assert done.exit_code == 0
     assert json.loads(done.stdout) == {
         "file": file,

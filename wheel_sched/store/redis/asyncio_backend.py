@@ -14,9 +14,9 @@ from redis.backoff import NoBackoff
 
 from wheel_sched.store.operations import Call
 from wheel_sched.store.redis import faults
+from wheel_sched.store.redis.addresses import opened
 from wheel_sched.store.redis.backend import (
     CLIENT_SETTINGS,
-    bad_url,
     check_answers_in_bytes,
     check_version,
     repeats_by_itself,
@@ -34,11 +34,7 @@ def async_client_for(url: str, **settings: Any) -> redis.asyncio.Redis:
     if url.startswith("unix:"):
         for name in ("socket_connect_timeout", "socket_keepalive"):
             settings.pop(name)
-    try:
-        client: redis.asyncio.Redis = redis.asyncio.Redis.from_url(url, retry=Retry(NoBackoff(), 0), **settings)
-    except (ValueError, TypeError):
-        raise bad_url(url) from None  # what it says may quote the password
-    return client
+    return opened(url, lambda: redis.asyncio.Redis.from_url(url, retry=Retry(NoBackoff(), 0), **settings))
 
 
 class AsyncRedisBackend:

@@ -16,11 +16,11 @@ from redis.sentinel import SentinelConnectionPool
 
 from wheel_sched.errors import ConfigError, StoreTooOld, StoreUnavailable
 from wheel_sched.escaping import logger_of
-from wheel_sched.redacting import redacted
 from wheel_sched.store.begun import Begun, Performed
 from wheel_sched.store.items import Mark
 from wheel_sched.store.operations import Call
 from wheel_sched.store.redis import faults
+from wheel_sched.store.redis.addresses import opened
 from wheel_sched.store.redis.conversation import Dialect, Send, Sleep, Talk, by_node
 from wheel_sched.store.redis.durability import SYNCED
 from wheel_sched.store.redis.library import shard_keys
@@ -46,19 +46,7 @@ def client_for(url: str, **settings: Any) -> redis.Redis:
     if url.startswith("unix:"):
         for name in ("socket_connect_timeout", "socket_keepalive"):
             settings.pop(name)
-    try:
-        client: redis.Redis = redis.Redis.from_url(url, retry=Retry(NoBackoff(), 0), **settings)
-    except (ValueError, TypeError):
-        raise bad_url(url) from None  # what it says may quote the password
-    return client
-
-
-def bad_url(url: str) -> ConfigError:
-    """The error of a URL that redis-py cannot read."""
-    return ConfigError(
-        "expected the store to be redis://USER:PASSWORD@HOST:PORT/DB, rediss://..., unix://PATH or embedded:FOLDER, "
-        f"got: {redacted(url)!r}; in a password / ? # @ are written as %2F %3F %23 %40; nothing was opened"
-    )
+    return opened(url, lambda: redis.Redis.from_url(url, retry=Retry(NoBackoff(), 0), **settings))
 
 
 def blocking_twin(client: Client, key: bytes, timeout_s: float) -> redis.Redis:
