@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import click
 
+from retry_topic.cli.topics import unknown_topic
 from retry_topic.dead_letters import DeadLetterInfo, Selection, read_dead
 from retry_topic.home import Home
 from wheel_sched.cli.instants import INSTANT
@@ -99,7 +100,7 @@ class Filter:
         )
 
     def elsewhere(self, home: Home, states: Sequence[State], dead: str = "add --dead") -> str | None:
-        """Where what matches lies, when nothing in `states` does: a sentence for people, None when it is nowhere.
+        """Where what matches lies when nothing in `states` does, or that the topic is none: a sentence for people.
 
         Args:
             home: where to look.
@@ -107,7 +108,7 @@ class Filter:
             dead: what to do about dead letters. Defaults to the option that means them.
         """
         if self.states:
-            return None
+            return None if self.topic is None else unknown_topic(home, self.topic)
         found = []
         wide = replace(self, limit=_COUNTED, parked=None)
         places: tuple[tuple[State, str, str, str], ...] = (
@@ -122,7 +123,9 @@ class Filter:
             if count:
                 more = "+" if count == _COUNTED else ""
                 found.append(f"{count:,}{more} {one if count == 1 else several}: {advice}")
-        return f"nothing that is {' or '.join(states)} matches; {'; '.join(found)}" if found else None
+        if found:
+            return f"nothing that is {' or '.join(states)} matches; {'; '.join(found)}"
+        return None if self.topic is None else unknown_topic(home, self.topic)
 
     def selection(self, fingerprint: str | None = None) -> Selection:
         """The same for dead letters; without the number, and with a whole fingerprint or none."""

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from retry_topic.brokers.protocol import Broker
-from retry_topic.brokers.redis_streams import RedisStreamsBroker
 from retry_topic.consumer.config import secrets_problems
 from retry_topic.home import Home
 from retry_topic.policy import PolicySet, load_policies
@@ -43,6 +42,8 @@ def opened_home(settings: Settings, *, create: bool = False) -> Iterator[Home]:
 
 
 def _streams(settings: Settings, store: DelayStore) -> Broker:
+    from retry_topic.brokers.redis_streams import RedisStreamsBroker  # explaining a policy needs no client
+
     client: Any = getattr(store.backend, "client")  # noqa: B009  # of the kind of backend that a URL gives
     return RedisStreamsBroker(
         client, prefix=settings.prefix, maxlen=KEEP, durability=settings.durability, replicas=settings.replicas

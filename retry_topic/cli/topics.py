@@ -51,27 +51,33 @@ def topics(session: Session, as_json: bool) -> None:
 force_option = click.option("--force", is_flag=True, help="Also a topic that does not exist (yet).")
 
 
-def known_topic(home: Home, topic: str) -> None:
-    """Refuse a topic that neither the broker nor the store knows: it is a slip of the pen more often than a plan.
+def unknown_topic(home: Home, topic: str) -> str | None:
+    """What is said of a topic that neither the broker nor the store knows, None of another.
 
-    Raises:
-        CommandFailed: there is none; nothing was changed.
+    It is a slip of the pen more often than a plan.
     """
     counts = home.store.counts()
     known = {*counts.topics, *counts.paused} - {""}
     if topic in known:
-        return
+        return None
     known |= {*home.broker.topics()}
     if topic in known:
-        return
+        return None
     close = get_close_matches(topic, known, 1)
     hint = f"did you mean {close[0]!r}? " if close else ""
     names = sorted(known)
     some = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else "")
-    raise CommandFailed(
-        f"there is no topic {topic!r}: nothing was changed; {hint}known: {some or 'none'}; "
-        "--force takes it all the same"
-    )
+    return f"there is no topic {topic!r}: nothing was changed; {hint}known: {some or 'none'}"
+
+
+def known_topic(home: Home, topic: str) -> None:
+    """Refuse an unknown topic.
+
+    Raises:
+        CommandFailed: there is none; nothing was changed.
+    """
+    if (words := unknown_topic(home, topic)) is not None:
+        raise CommandFailed(f"{words}; --force takes it all the same")
 
 
 @click.command()

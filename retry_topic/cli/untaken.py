@@ -100,10 +100,10 @@ def untaken(broker: Broker, named: str | None = None) -> list[Untaken]:
     if not isinstance(broker, BacklogBroker):
         return []
     found = []
-    for topic in sorted(broker.topics()):
+    for topic, records in sorted(broker.topics().items()):
         if topic.endswith(_SUFFIX) and topic not in (_SUFFIX, named):
             group = topic.removesuffix(_SUFFIX)
-        elif topic == named or not topic.endswith(_NO_RETRIES):
+        elif topic == named or (records and not topic.endswith(_NO_RETRIES)):  # without any it may be no stream at all
             state = _first_of(broker.backlog(topic, ""))
             if topic != named and not _is_untaken(state):
                 continue

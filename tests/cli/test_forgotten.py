@@ -122,6 +122,15 @@ def test_a_retry_topic_of_another_name_is_found_by_what_its_consumer_wrote(cli: 
     assert command in told["mend"]
 
 
+def test_a_topic_whose_key_is_no_stream_hides_no_other(cli: Any, home: Home, forgotten: None) -> None:
+    """It is passed by, as `topics` does."""
+    home.broker.create_topic("odd")
+    client: Any = home.store.backend.client  # type: ignore[attr-defined]
+    client.delete("odd")
+    client.set("odd", "1")
+    assert "5 retries wait in billing.retry" in cli("stats").stdout
+
+
 @pytest.mark.parametrize("command", ["stats", "ls", "doctor"])
 def test_on_kafka_it_is_said_that_nobody_looked(cli: Any, forgotten: None, command: str) -> None:
     """Where the answer is; nothing of it is passed off as none."""

@@ -188,3 +188,14 @@ def test_a_record_that_is_no_message_is_shown_and_listed_all_the_same(cli: Any, 
     home.store.schedule([Item("odd", now_ms() + HOUR, b"\x80 not a message", "orders")])
     assert ids(cli.objects("ls")) == ["odd"]
     assert "cannot be read" in cli("show", "odd").stdout
+
+
+@pytest.mark.parametrize(
+    "command", [("ls",), ("ls", "--dead"), ("retry", "--yes"), ("delete", "--yes"), ("replay", "--yes")], ids=" ".join
+)
+def test_a_topic_that_is_none_is_told_with_the_nearest_one(cli: Any, wait_for: Any, command: tuple[str, ...]) -> None:
+    """As `pause` tells it: an empty answer to a slip of the pen looks like good news."""
+    wait_for("m", now_ms() + HOUR)
+    told = cli(*command, "--topic", "orderz", code=None).stderr
+    assert "there is no topic 'orderz'" in told
+    assert "did you mean 'orders'?" in told

@@ -70,6 +70,13 @@ def test_without_click_it_says_what_to_install() -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_the_package_itself_runs_as_the_program() -> None:
+    """`python -m wheel_sched`."""
+    done = subprocess.run([sys.executable, "-m", "wheel_sched", "--version"], capture_output=True, timeout=50)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.startswith(b"wheel-sched ")
+
+
 def test_a_mistyped_command_is_answered_with_the_near_one(cli_at: Any) -> None:
     """`replya` is told about `replay`, as wrong usage."""
     assert "Did you mean 'replay'?" in cli_at("memory:")("replya", code=2).stderr

@@ -77,14 +77,16 @@ def doctor(session: Session, as_json: bool) -> int:
     try:
         for finding in server_findings(settings):
             tell(finding)
-    except (StoreUnavailable, EmbeddedServerError) as error:
+    except EmbeddedServerError as error:
+        away = True
+        cause = error.__cause__
+        line = install_line(cause, settings.store) if isinstance(cause, ImportError) else None
+        evidence = f"{redacted(settings.store)}: {one_line(str(error))}"
+        tell(problem("server", evidence, line or "mend what it says, or correct --store"))
+    except StoreUnavailable as error:
         away = True
         tell(
-            problem(
-                "server",
-                f"{redacted(settings.store)}: {one_line(str(error.__cause__ or error))}",
-                "start it, or correct --store",
-            )
+            problem("server", f"{redacted(settings.store)}: {error.__cause__ or error}", "start it, or correct --store")
         )
     except WheelSchedError as error:
         tell(problem("server", str(error), "correct it and run doctor again"))

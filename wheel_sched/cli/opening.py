@@ -18,6 +18,7 @@ from wheel_sched.redacting import redacted
 from wheel_sched.store import DelayStore, open_store
 
 DEFAULT_FOLDER = ".wheel-sched"
+_MADE_BY = "`wheel-sched publish` or `wheel-sched serve`"
 
 
 def embedded_folder(settings: Settings) -> Path | None:
@@ -28,8 +29,10 @@ def embedded_folder(settings: Settings) -> Path | None:
 
 
 @contextlib.contextmanager
-def server_url(settings: Settings, *, create: bool = False) -> Iterator[str]:
+def server_url(settings: Settings, *, create: bool = False, made_by: str = _MADE_BY) -> Iterator[str]:
     """The address of the store's server; an embedded one runs at least as long as the block.
+
+    `made_by` is what an error says makes a store.
 
     Raises:
         CommandFailed: an embedded folder does not exist and is not to be created.
@@ -45,8 +48,7 @@ def server_url(settings: Settings, *, create: bool = False) -> Iterator[str]:
         return
     if not create and not folder.is_dir():
         raise CommandFailed(
-            f"there is no data folder {folder}: nothing was changed; give --store, or start with "
-            "`wheel-sched publish` or `wheel-sched serve`, which create it"
+            f"there is no data folder {folder}: nothing was changed; give --store, or start with {made_by}"
         )
     from wheel_sched.store.embedded import EmbeddedServer, fsync_for
 
@@ -75,8 +77,8 @@ def created_as(url: str, namespace: str) -> Mapping[str, str]:
     return {name: value.decode() for name, value in zip(names, values, strict=True) if value is not None}
 
 
-def shards_of(settings: Settings, url: str, *, create: bool = False) -> int:
-    """The namespace's shard count, that of the settings for a new one.
+def shards_of(settings: Settings, url: str, *, create: bool = False, made_by: str = _MADE_BY) -> int:
+    """The namespace's shard count, that of the settings for a new one; `made_by` as above.
 
     Raises:
         CommandFailed: it does not exist and is not to be created.
@@ -85,16 +87,16 @@ def shards_of(settings: Settings, url: str, *, create: bool = False) -> int:
     if not found and not create:
         raise CommandFailed(
             f"there is no namespace {settings.namespace!r} in {redacted(settings.store)}: nothing was changed; check "
-            "--namespace and --store, or create it with `wheel-sched publish` or `wheel-sched serve`"
+            f"--namespace and --store, or create it with {made_by}"
         )
     return settings.shards or int(found.get("shards", 1))
 
 
 @contextlib.contextmanager
-def opened(settings: Settings, *, create: bool = False) -> Iterator[DelayStore]:
-    """The store, closed at the end of the block."""
-    with server_url(settings, create=create) as url:
-        shards = shards_of(settings, url, create=create)
+def opened(settings: Settings, *, create: bool = False, made_by: str = _MADE_BY) -> Iterator[DelayStore]:
+    """The store, closed at the end of the block; `made_by` as above."""
+    with server_url(settings, create=create, made_by=made_by) as url:
+        shards = shards_of(settings, url, create=create, made_by=made_by)
         with open_store(
             url,
             namespace=settings.namespace,

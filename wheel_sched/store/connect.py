@@ -75,6 +75,11 @@ def _backend(
         from wheel_sched.store.memory import MemoryBackend
 
         return MemoryBackend(shards, clock="server" if test_clock is None else "test")
+    _check_target(
+        target,
+        ("embedded:", *_SCHEMES),
+        "the store to be redis://..., rediss://..., unix://..., embedded:FOLDER or memory:",
+    )
     try:
         from wheel_sched.store.redis.backend import RedisBackend, client_for
         from wheel_sched.store.redis.conversation import Dialect
@@ -90,12 +95,7 @@ def _backend(
         folder = target.removeprefix("embedded:") or ".wheel-sched"
         server = EmbeddedServer.open(folder, fsync=fsync_for(durability))
         return EmbeddedBackend(server, client_for(server.url), dialect)
-    if target.startswith(_SCHEMES):
-        return RedisBackend(client_for(target), dialect, owns_client=True)
-    raise ConfigError(
-        "expected the store to be redis://..., rediss://..., unix://..., embedded:FOLDER or memory:, got: "
-        f"{redacted(target)!r}"
-    )
+    return RedisBackend(client_for(target), dialect, owns_client=True)
 
 
 async def open_async_store(
@@ -108,6 +108,7 @@ async def open_async_store(
     test_clock: Callable[[], int] | None = None,
 ) -> AsyncDelayStore:
     """The asyncio twin of `open_store`, for URLs of servers and `redis.asyncio` clients."""
+    _check_target(target, _SCHEMES, "an asyncio store to be redis://..., rediss://... or unix://...")
     try:
         from wheel_sched.store.redis.asyncio_backend import AsyncRedisBackend, async_client_for
         from wheel_sched.store.redis.conversation import Dialect
@@ -117,10 +118,6 @@ async def open_async_store(
     _check(namespace, shards)
     dialect = Dialect(namespace, durability, replicas, shards=shards)
     if isinstance(target, str):
-        if not target.startswith(_SCHEMES):
-            raise ConfigError(
-                f"expected an asyncio store to be redis://..., rediss://... or unix://..., got: {redacted(target)!r}"
-            )
         backend = AsyncRedisBackend(async_client_for(target), dialect, owns_client=True)
     else:
         backend = AsyncRedisBackend(target, dialect)
@@ -130,6 +127,12 @@ async def open_async_store(
     except BaseException:
         await store.close()
         raise
+
+
+def _check_target(target: Any, schemes: tuple[str, ...], expected: str) -> None:
+    """Before anything is imported for it."""
+    if isinstance(target, str) and not target.startswith(schemes):
+        raise ConfigError(f"expected {expected}, got: {redacted(target)!r}")
 
 
 def _client_missing(target: Any) -> ConfigError:

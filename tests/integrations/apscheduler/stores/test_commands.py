@@ -99,6 +99,13 @@ def test_jobs_are_listed_and_shown(aps: Any, store: Any, make_job: Any) -> None:
     assert "there is no job 'nobody'" in aps("show", "nobody", code=1).stderr
 
 
+def test_an_absent_namespace_is_told_with_what_makes_a_job_store(aps: Any) -> None:
+    """`wheel-sched publish` and `serve` make none."""
+    told = aps("jobs", code=1).stderr
+    assert "create it with a scheduler that has this job store, or `wheel-sched aps migrate`" in told
+    assert "wheel-sched publish" not in told
+
+
 def test_jobs_are_changed_by_id(aps: Any, store: Any, make_job: Any) -> None:
     """Each answers what became of it; an unknown id is told and counts as failed."""
     store.add_job(make_job(FAR, id="a", trigger=IntervalTrigger(hours=1, start_date=FAR, timezone="UTC")))
