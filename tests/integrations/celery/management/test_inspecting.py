@@ -17,7 +17,9 @@ from kombu import Exchange, Queue
 from kombu.asynchronous.timer import Timer
 from kombu.utils.json import dumps, loads
 from wheel_sched_celery import fleet, remote
-from wheel_sched_celery.management import HeldTasks, doctor, examine
+from wheel_sched_celery.management import HeldTasks, examine
+
+from wheel_sched.cli.doctor_finding import Finding
 
 pytestmark = pytest.mark.usefixtures("real_server")
 
@@ -133,7 +135,7 @@ class Workers:
         return {name: reply for name, reply in self._stats.items() if reply is not None}
 
 
-def findings(app: Celery, monkeypatch: pytest.MonkeyPatch, workers: Workers) -> dict[str, doctor.Finding]:
+def findings(app: Celery, monkeypatch: pytest.MonkeyPatch, workers: Workers) -> dict[str, Finding]:
     monkeypatch.setattr(app.control, "inspect", workers)
     return {finding.check: finding for finding in examine(app)}
 
