@@ -310,3 +310,25 @@ def test_a_store_that_is_away_is_asked_once_for_a_task(monkeypatch: pytest.Monke
     with pytest.raises(HoldRefused):
         app.send_task("note", countdown=60)
     assert asked == [False]
+
+
+def test_a_broker_that_hangs_is_asked_by_one_sender_and_then_less_and_less_often(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whether it is the store's server; the question takes longer than the pause was counted from its beginning."""
+    app = Celery("hanging", broker="redis://127.0.0.1:1/0", set_as_current=False)
+    wheel = install(app)
+    now_s, asked = [1000.0], list[float]()
+
+    def hangs(_connection: Any) -> None:
+        asked.append(now_s[0] - 1000)
+        assert wheel.redis_queue is None  # of another sender, meanwhile
+        now_s[0] += 5
+
+    monkeypatch.setattr(wheel, "_same_server", hangs)
+    monkeypatch.setattr("wheel_sched_celery.wheel.time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    while now_s[0] < 1300:
+        assert wheel.redis_queue is None
+        now_s[0] += 1
+    assert asked == [0, 7, 16, 29, 50, 87, 152, 217, 282]
+    app.close()
