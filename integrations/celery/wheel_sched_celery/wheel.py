@@ -118,6 +118,7 @@ class Wheel:
             namespace=settings.namespace,
             shards=settings.shards,
             durability=settings.durability,
+            replicas=settings.replicas,
             repeat_timeouts=timeout_ms is None,
         )
 
@@ -286,7 +287,7 @@ class Wheel:
         return outcome is Outcome.DONE
 
     def withdraw(self, item_ids: Sequence[str]) -> Collection[str]:
-        """Take items out of the store whose messages are in this worker's hands; not what others have put their name to.
+        """Take items out of the store whose messages are in this worker's hands; not what others put their name to.
 
         Returns:
             Those that were there.

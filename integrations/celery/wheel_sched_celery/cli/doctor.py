@@ -60,4 +60,6 @@ def _server(tasks: HeldTasks) -> Iterator[Finding]:
     settings = tasks.wheel.settings
     if isinstance(settings.url, str):
         yield Finding("store", "ok", f"{redacted(settings.url)}, namespace {settings.namespace}")
-        yield from server_findings(Settings(settings.url, settings.namespace, settings.shards, settings.durability))
+        yield from server_findings(
+            Settings(settings.url, settings.namespace, settings.shards, settings.durability, replicas=settings.replicas)
+        )

@@ -229,6 +229,9 @@ def test_an_app_may_refuse_instead(
         house.send(countdown=60)
 
 
+def write(_number: int) -> None: ...
+
+
 @pytest.mark.parametrize("on_outage", ["stock", "refuse"])
 def test_what_the_store_holds_unconfirmed_is_not_sent_as_well(
     house_of: Callable[..., House], monkeypatch: pytest.MonkeyPatch, on_outage: str
@@ -237,8 +240,7 @@ def test_what_the_store_holds_unconfirmed_is_not_sent_as_well(
     house = house_of(on_outage=on_outage)
     begin = house.wheel._begin
 
-    @house.app.task(name="many", shared=False)
-    def many(_number: int) -> None: ...
+    many: Any = house.app.task(name="many", shared=False)(write)
 
     def unconfirmed(items: list[Item]) -> Callable[[], None]:
         def finish() -> None:
@@ -249,12 +251,12 @@ def test_what_the_store_holds_unconfirmed_is_not_sent_as_well(
 
     monkeypatch.setattr(house.wheel, "_begin", unconfirmed)
     with (
-        contextlib.nullcontext() if on_outage == "stock" else pytest.raises(HoldRefused, match="in doubt, .* holds it")
+        contextlib.nullcontext() if on_outage == "stock" else pytest.raises(HoldRefused, match=r"in doubt, .* holds it")
     ):
         house.send(countdown=60)
     house.wheel._away_until_s = 0.0
     with (
-        contextlib.nullcontext() if on_outage == "stock" else pytest.raises(HoldRefused, match="in doubt, .* holds it")
+        contextlib.nullcontext() if on_outage == "stock" else pytest.raises(HoldRefused, match=r"in doubt, .* holds it")
     ):
         apply_many(many, [(1,), (2,)], countdown=60)
     assert (len(house.held()), house.published()) == (3, [])
