@@ -63,6 +63,7 @@ class RedisWheelJobStore(Catalogue, BracketStore):
         namespace: prefix of all keys. Defaults to "apscheduler".
         shards: fixed when the namespace is created; more than one spreads it over a cluster. Defaults to 1.
         durability: what a write waits for, see docs/guarantees.md. Defaults to "everysec".
+        replicas: how many replicas confirm under "replicated". Defaults to 1.
         codec: how jobs are written; instead of the next five. Defaults to None.
         allow, triggers, aliases, allow_pickle: see `JobCodec`.
         secret: signs the jobs, see `JobCodec`. Defaults to None: the environment's WHEEL_SCHED_APS_SECRET, over a
@@ -93,6 +94,7 @@ class RedisWheelJobStore(Catalogue, BracketStore):
         namespace: str = NAMESPACE,
         shards: int = 1,
         durability: str = "everysec",
+        replicas: int = 1,
         codec: JobCodec | None = None,
         allow: Iterable[str | Callable[..., Any]] | None = None,
         triggers: Iterable[type | str] = (),
@@ -112,6 +114,7 @@ class RedisWheelJobStore(Catalogue, BracketStore):
         super().__init__()
         problems: list[str] = []
         shards = whole("shards", shards, 1, None, problems)
+        replicas = whole("replicas", replicas, 1, None, problems)
         lease_s = seconds("lease_s", lease_s, 0.1, 86_400, problems)
         max_sleep_s = seconds("max_sleep_s", max_sleep_s, 0.01, 3600, problems)
         batch = whole("batch", batch, 1, 500, problems)
@@ -137,7 +140,12 @@ class RedisWheelJobStore(Catalogue, BracketStore):
             secret=secret if secret is not None else secret_for(self._target if store is None else store),
             allow_pickle=allow_pickle,
         )
-        self._settings: dict[str, Any] = {"namespace": namespace, "shards": shards, "durability": durability}
+        self._settings: dict[str, Any] = {
+            "namespace": namespace,
+            "shards": shards,
+            "durability": durability,
+            "replicas": replicas,
+        }
         self._store = store
         self._owns_store = store is None
         self._lease_ms = int(lease_s * 1000)

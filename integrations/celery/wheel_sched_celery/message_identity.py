@@ -4,9 +4,9 @@ Celery lets a task id be sent several times, with other arguments, headers or to
 of an item holds a digest of what would run, how, and where. A message that is seen again has the same digest: sent
 twice because a reply was lost, or held by its producer in doubt, then sent the stock way and found by a worker.
 
-Left out is what a broker or another attempt to send changes: delivery tags, a broker's own headers, who sent it (process,
-thread, parent task), ids of tracing; and the texts of arguments, which only tell again what stands in the body. The
-body counts as it is without compression, which a worker's kombu has undone.
+Left out is what a broker or another attempt to send changes: delivery tags, a broker's own headers, who sent it
+(process, thread, parent task), ids of tracing; and the texts of arguments, which only tell again what stands in the
+body. The body counts as it is without compression, which a worker's kombu has undone.
 
 Pure; any thread.
 """

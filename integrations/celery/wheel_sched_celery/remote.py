@@ -106,11 +106,15 @@ def _revoke_held(state: Any, chosen: Callable[[HeldTasks], Iterable[WaitingTask]
     off_the_loop.submit(revoke_now)
 
 
-@signals.worker_shutdown.connect(weak=False)
 def _finish(**_: Any) -> None:
     dropped = off_the_loop.finish(STOP_S)
     if dropped:
-        logger.warning("celery.not_cancelled: %d revokes, as this worker stops; others drop the tasks when due", dropped)
+        logger.warning(
+            "celery.not_cancelled: %d revokes, as this worker stops; others drop the tasks when due", dropped
+        )
+
+
+signals.worker_shutdown.connect(_finish, weak=False)
 
 
 def scheduled(state: Any, **options: Any) -> list[dict[str, Any]]:

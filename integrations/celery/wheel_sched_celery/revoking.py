@@ -15,12 +15,12 @@ from celery import signals
 
 from wheel_sched.escaping import logger_of
 from wheel_sched_celery.held_task import HeldTask
+from wheel_sched_celery.short_connection import short_connection
 from wheel_sched_celery.stock_request import UnreadableTask, context_of, request_of
 
 logger = logger_of("wheel_sched.celery")
 
 REASON = "revoked"
-CONNECT_S = 5.0
 
 
 class Announcer:
@@ -78,10 +78,6 @@ class Announcer:
             self._events = False  # one wait for a broker that is away is enough
 
     def _own_eventer(self) -> Any:
-        connection = self._connection = self._app.connection_for_write(heartbeat=0)
-        connection.connect_timeout = min(connection.connect_timeout or CONNECT_S, CONNECT_S)
-        if connection.transport.driver_type == "redis":
-            limits = {"socket_timeout": CONNECT_S, "socket_connect_timeout": CONNECT_S}
-            connection.transport_options = {**limits, **(connection.transport_options or {})}
+        connection = self._connection = short_connection(self._app)
         connection.connect()
         return self._app.events.Dispatcher(connection, self._hostname, enabled=True, buffer_while_offline=False)

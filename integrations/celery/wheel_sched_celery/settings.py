@@ -45,6 +45,7 @@ class WheelSettings:
         namespace: prefix of the store's keys. Defaults to "celery".
         shards: of the namespace, fixed at its creation. Defaults to 1.
         durability: "memory", "everysec", "fsync" or "replicated". Defaults to "everysec".
+        replicas: how many replicas confirm under "replicated". Defaults to 1.
         on_outage: when the store is away, "stock" sends as Celery would without us, "refuse" raises `HoldRefused` in
             the producer. Workers keep to stock in either case. Defaults to "stock".
         lead: how long before its due time a task goes to its queue; the worker's timer does the rest. The work of
@@ -62,6 +63,7 @@ class WheelSettings:
     namespace: str = "celery"
     shards: int = 1
     durability: str = "everysec"
+    replicas: int = 1
     on_outage: str = "stock"
     lead: int = LEAD_MS
     dispatch: bool = True
@@ -155,6 +157,9 @@ def _checked(name: str, value: Any, place: str, problems: list[str]) -> Any:
     if name in ("dispatch", "takeover"):
         if not isinstance(value, bool):
             problems.append(f"expected {place} to be True or False, got: {value!r}")
+    elif name == "replicas":
+        if type(value) is not int or value < 1:
+            problems.append(f"expected {place} to be a whole number from 1 up, got: {value!r}")
     elif name == "on_outage":
         if value not in ON_OUTAGE:
             problems.append(f'expected {place} to be "stock" or "refuse", got: {value!r}')

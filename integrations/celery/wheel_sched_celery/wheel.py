@@ -9,6 +9,7 @@ Threads: any.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import threading
 import time
@@ -37,6 +38,7 @@ logger = logger_of("wheel_sched.celery")
 T = TypeVar("T")
 
 AWAY_S = 2.0  # after a failure callers go the stock way at once for so long, instead of each waiting for a timeout
+LONGEST_PAUSE_S = 60.0  # between two questions whether broker and store are one server; a sender waits for the answer
 STALE_S = 1.0  # a connection that has died says so at once
 _TAKER: Final = "taker:"
 
@@ -66,6 +68,7 @@ class Wheel:
         self._queue: RedisQueue | None = None
         self._queue_known = False
         self._ask_again_s = 0.0
+        self._pause_s = AWAY_S
         self._away_until_s = 0.0
         self._away_because = ""
         self._collected = threading.local()
@@ -115,6 +118,7 @@ class Wheel:
             namespace=settings.namespace,
             shards=settings.shards,
             durability=settings.durability,
+            replicas=settings.replicas,
             repeat_timeouts=timeout_ms is None,
         )
 
@@ -283,7 +287,7 @@ class Wheel:
         return outcome is Outcome.DONE
 
     def withdraw(self, item_ids: Sequence[str]) -> Collection[str]:
-        """Take items out of the store whose messages are in this worker's hands; not what others have put their name to.
+        """Take items out of the store whose messages are in this worker's hands; not what others put their name to.
 
         Returns:
             Those that were there.
@@ -362,7 +366,7 @@ class Wheel:
         Asked once per process; while one of the two cannot answer, the neutral form serves as well.
         """
         if not self._queue_known and time.monotonic() >= self._ask_again_s:
-            self._ask_again_s = time.monotonic() + AWAY_S
+            self._ask_again_s = math.inf  # others go on meanwhile
             connection = self.app.connection_for_write()
             if RedisQueue.serves(connection):  # a server that does not answer must not hold up the caller
                 seconds = self.settings.timeout / 1000
@@ -376,6 +380,8 @@ class Wheel:
                     self._queue_known = True
             finally:
                 connection.release()
+                self._ask_again_s = time.monotonic() + self._pause_s  # a broker that hangs takes longer than a pause
+                self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
         return self._queue
 
     def knows_server(self) -> bool:

@@ -1,8 +1,8 @@
 """What a worker has handed to its own timer although the store may have it too, or got it all the same, too late.
 
-Else such a task runs twice: from the timer, and from the store. So it is taken out of the store when that answers again.
-That is safe only while the message is this worker's. Whoever acknowledges another copy of it, because it waits in the
-store, puts his name to the item before (`Wheel.waits`); what has another one's name stays.
+Else such a task runs twice: from the timer, and from the store. So it is taken out of the store when that answers
+again. That is safe only while the message is this worker's. Whoever acknowledges another copy of it, because it waits
+in the store, puts his name to the item before (`Wheel.waits`); what has another one's name stays.
 
 Threads: the store's, but for `pending`.
 """

@@ -63,5 +63,7 @@ def _server(tasks: HeldTasks) -> Iterator[Finding]:
     settings = tasks.wheel.settings
     if isinstance(settings.url, str):
         yield Finding("store", "ok", f"{redacted(settings.url)}, namespace {settings.namespace}")
-        found = server_findings(Settings(settings.url, settings.namespace, settings.shards, settings.durability))
-        yield from (finding for finding in found if finding.check not in _OF_TOPICS)
+        asked = Settings(
+            settings.url, settings.namespace, settings.shards, settings.durability, replicas=settings.replicas
+        )
+        yield from (finding for finding in server_findings(asked) if finding.check not in _OF_TOPICS)

@@ -22,6 +22,7 @@ from wheel_sched_celery.fleet import differing, is_older, wheel_stats, why_idle
 from wheel_sched_celery.held_task import TAKEN_OVER, route_of
 from wheel_sched_celery.management.held_tasks import HeldTasks
 from wheel_sched_celery.management.waiting_task import read
+from wheel_sched_celery.short_connection import short_connection
 
 VISIBILITY_S: Final = 3600  # kombu's default for Redis
 LATE_MS: Final = 5_000  # a due task that waits so long has nobody to send it
@@ -105,6 +106,8 @@ def _senders(tasks: HeldTasks) -> Counter[str]:
 def _ask_workers(app: Any, patient: Patient, timeout_s: float) -> None:
     inspect = app.control.inspect(timeout=timeout_s)
     try:
+        with short_connection(app) as connection:  # Celery's own asks a broker that hangs for ever
+            connection.connect()
         patient.pinged = frozenset(inspect.ping() or {})
         if patient.pinged:
             patient.stats = _answers(wheel_stats(inspect), dict)

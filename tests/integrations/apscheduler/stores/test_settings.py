@@ -12,6 +12,7 @@ from wheel_sched.errors import ConfigError
 
 TEXTS = {
     "shards": "2",
+    "replicas": "2",
     "lease_s": "5",
     "max_sleep_s": "0.5",
     "batch": "100",
@@ -37,6 +38,7 @@ def test_every_setting_of_a_shared_store_may_be_text() -> None:
     """`lease_s: "5"` was a TypeError, and `allow_pickle: "false"` would have meant yes."""
     store = RedisWheelJobStore("redis://localhost", **TEXTS)  # type: ignore[arg-type]
     assert (store._lease_ms, store._max_sleep_s, store._batch, store._shards) == (5000, 0.5, 100, 2)
+    assert store._settings["replicas"] == 2
     assert (store._loading._refusals, store._loading._after_ms) == (3, 1500)
     assert store.codec._values.allow_pickle is False
     allowed = store.codec.allowed

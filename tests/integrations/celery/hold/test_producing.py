@@ -229,6 +229,9 @@ def test_an_app_may_refuse_instead(
         house.send(countdown=60)
 
 
+def write(_number: int) -> None: ...
+
+
 @pytest.mark.parametrize("on_outage", ["stock", "refuse"])
 def test_what_the_store_holds_unconfirmed_is_not_sent_as_well(
     house_of: Callable[..., House], monkeypatch: pytest.MonkeyPatch, on_outage: str
@@ -237,8 +240,7 @@ def test_what_the_store_holds_unconfirmed_is_not_sent_as_well(
     house = house_of(on_outage=on_outage)
     begin = house.wheel._begin
 
-    @house.app.task(name="many", shared=False)
-    def many(_number: int) -> None: ...
+    many: Any = house.app.task(name="many", shared=False)(write)
 
     def unconfirmed(items: list[Item]) -> Callable[[], None]:
         def finish() -> None:
@@ -249,12 +251,12 @@ def test_what_the_store_holds_unconfirmed_is_not_sent_as_well(
 
     monkeypatch.setattr(house.wheel, "_begin", unconfirmed)
     with (
-        contextlib.nullcontext() if on_outage == "stock" else pytest.raises(HoldRefused, match="in doubt, .* holds it")
+        contextlib.nullcontext() if on_outage == "stock" else pytest.raises(HoldRefused, match=r"in doubt, .* holds it")
     ):
         house.send(countdown=60)
     house.wheel._away_until_s = 0.0
     with (
-        contextlib.nullcontext() if on_outage == "stock" else pytest.raises(HoldRefused, match="in doubt, .* holds it")
+        contextlib.nullcontext() if on_outage == "stock" else pytest.raises(HoldRefused, match=r"in doubt, .* holds it")
     ):
         apply_many(many, [(1,), (2,)], countdown=60)
     assert (len(house.held()), house.published()) == (3, [])
@@ -310,3 +312,25 @@ def test_a_store_that_is_away_is_asked_once_for_a_task(monkeypatch: pytest.Monke
     with pytest.raises(HoldRefused):
         app.send_task("note", countdown=60)
     assert asked == [False]
+
+
+def test_a_broker_that_hangs_is_asked_by_one_sender_and_then_less_and_less_often(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whether it is the store's server; the question takes longer than the pause was counted from its beginning."""
+    app = Celery("hanging", broker="redis://127.0.0.1:1/0", set_as_current=False)
+    wheel = install(app)
+    now_s, asked = [1000.0], list[float]()
+
+    def hangs(_connection: Any) -> None:
+        asked.append(now_s[0] - 1000)
+        assert wheel.redis_queue is None  # of another sender, meanwhile
+        now_s[0] += 5
+
+    monkeypatch.setattr(wheel, "_same_server", hangs)
+    monkeypatch.setattr("wheel_sched_celery.wheel.time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    while now_s[0] < 1300:
+        assert wheel.redis_queue is None
+        now_s[0] += 1
+    assert asked == [0, 7, 16, 29, 50, 87, 152, 217, 282]
+    app.close()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-import pytest
+from celery import signals
 from celery.worker import state as worker_state
 from celery.worker.control import Panel
 from wheel_sched_celery import HeldTasks, remote
@@ -13,6 +14,7 @@ from wheel_sched_celery import HeldTasks, remote
 from wheel_sched.errors import StoreUnavailable
 
 if TYPE_CHECKING:
+    import pytest
     from conftest import House
 
 
@@ -45,3 +47,24 @@ def test_one_waits_for_a_store_that_hangs_and_the_others_do_not_ask(
     finally:
         worker_state.revoked.discard(task_id)
     assert list(HeldTasks(house.app).select()) == []
+
+
+def test_a_worker_that_stops_does_not_wait_for_a_queue_of_them(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What has not begun in time is dropped, and said."""
+    monkeypatch.setattr(remote, "STOP_S", 0.01)
+    begun, over = threading.Event(), threading.Event()
+
+    def hangs() -> None:
+        begun.set()
+        over.wait(60)
+
+    remote.off_the_loop.submit(hangs)
+    assert begun.wait(60)
+    for _ in range(40):
+        remote.off_the_loop.submit(int)
+    signals.worker_shutdown.send(sender=None)
+    over.set()
+    assert "celery.not_cancelled: 40 revokes, as this worker stops" in caplog.text
+    assert remote.off_the_loop.finish(60) == 0

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from celery import Celery
-from wheel_sched_celery import install, wheel_of
+from wheel_sched_celery import HeldTasks, install, wheel_of
+from wheel_sched_celery.cli.doctor import _server
 from wheel_sched_celery.settings import duration_ms, load_settings, url_of_broker
 
 from wheel_sched.errors import ConfigError
@@ -82,6 +83,27 @@ def test_everything_that_is_wrong_is_told_at_once() -> None:
         load_settings({"url": "memory:"}, {}, None)
     with pytest.raises(ConfigError, match="shorter than horizon"):
         load_settings({"url": "redis://x", "horizon": "50ms", "lead": "50ms"}, {}, None)
+
+
+def test_as_many_replicas_confirm_as_the_app_says() -> None:
+    """As `doctor` advises where several could be promoted."""
+    app = Celery("replicated", broker="redis://h/1", set_as_current=False)
+    wheel = install(app, durability="replicated", replicas=2)
+    given: dict[str, Any] = {}
+
+    def opened(_target: str, **settings: Any) -> None:
+        given.update(settings)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("wheel_sched_celery.wheel.open_store", opened)
+        wheel.open_store()
+        assert (given["durability"], given["replicas"]) == ("replicated", 2)
+        patch.setattr("wheel_sched_celery.cli.doctor.server_findings", lambda settings: [settings])
+        found: list[Any] = list(_server(HeldTasks(app)))
+    assert (found[-1].durability, found[-1].replicas) == ("replicated", 2)
+    for wrong in (0, "2", True):
+        with pytest.raises(ConfigError, match="replicas to be a whole number from 1 up"):
+            load_settings({"url": "redis://x", "replicas": wrong}, {}, None)
 
 
 @pytest.mark.parametrize(("horizon", "lead_ms"), [("2s", 1_000), ("1m", 1_000), ("50ms", 25), (None, 1_000)])

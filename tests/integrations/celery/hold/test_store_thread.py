@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from functools import partial
 
 import pytest
 from wheel_sched_celery.store_thread import StoreThread
@@ -43,10 +44,15 @@ def test_whoever_stops_waits_for_what_can_be_done_in_time_and_for_no_more() -> N
     thread, begun, over, done = StoreThread(), threading.Event(), threading.Event(), list[int]()
     thread.submit(lambda: done.append(1))
     assert (thread.finish(60), done) == (0, [1])
-    thread.submit(lambda: (begun.set(), over.wait(60)))
+
+    def hangs() -> None:
+        begun.set()
+        over.wait(60)
+
+    thread.submit(hangs)
     assert begun.wait(60)
     for n in range(40):
-        thread.submit(lambda n=n: done.append(n))
+        thread.submit(partial(done.append, n))
     assert thread.finish(0.01) == 40
     over.set()
     assert (thread.finish(60), done) == (0, [1])

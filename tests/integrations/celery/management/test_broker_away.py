@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -62,6 +63,22 @@ def test_doctor_says_that_the_broker_is_away(app: Celery) -> None:
     findings = {finding["check"]: finding for finding in json.loads(row)["findings"]}
     assert findings["broker"]["level"] == "problem"
     assert findings["dispatch"]["level"] == "ok"
+
+
+@pytest.mark.timeout(60)
+def test_doctor_waits_for_a_broker_that_hangs_no_longer_than_it_has_to(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes connections and says nothing: Celery's own connection has no time limit."""
+    monkeypatch.setattr("wheel_sched_celery.short_connection.CONNECT_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        app = Celery("mute", broker=f"redis://127.0.0.1:{mute.getsockname()[1]}/0", set_as_current=False)
+        install(app, redis_url, namespace=f"away{next(_numbers)}", timeout=0.5)
+        (row,) = run(app, "doctor", "--json", "--timeout", "0.2", code=1).stdout.splitlines()
+        app.wheel.close()
+        app.close()
+    findings = {finding["check"]: finding for finding in json.loads(row)["findings"]}
+    assert (findings["broker"]["level"], findings["dispatch"]["level"]) == ("problem", "ok")
 
 
 def test_a_drain_ends_with_one_line_and_leaves_everything(app: Celery) -> None:
