@@ -19,6 +19,7 @@ from apscheduler.triggers.cron import CronTrigger
 from apscheduler.triggers.interval import IntervalTrigger
 
 from wheel_sched.escaping import logger_of
+from wheel_sched_apscheduler.asking import next_fire_time
 from wheel_sched_apscheduler.instants import in_utc, to_us
 
 RUN_TIMES_AT_MOST = 10_000
@@ -63,7 +64,6 @@ def missed_runs(job: Any, now: datetime, *, quiet: bool = False) -> tuple[list[d
 def _walk(trigger: Any, moment: datetime | None, now: datetime, coalesce: bool) -> tuple[list[datetime], Any]:
     """The run times from `moment` up to `now`, and the one that follows: not yet after now when there are too many."""
     times: list[datetime] = []
-    following = trigger.get_next_fire_time
     for _ in range(RUN_TIMES_AT_MOST):
         if moment is None or moment > now:
             break
@@ -71,7 +71,7 @@ def _walk(trigger: Any, moment: datetime | None, now: datetime, coalesce: bool) 
             times = [moment]
         else:
             times.append(moment)
-        moment = following(moment, now)
+        moment = next_fire_time(trigger, moment, now)
     return times, moment
 
 
@@ -80,7 +80,7 @@ def _near_end(trigger: Any, first: datetime, now: datetime) -> datetime:
     start = _late_start(trigger, first, now)
     back = _US
     while start is first and back < now - first:
-        moment = trigger.get_next_fire_time(None, now - back)
+        moment = next_fire_time(trigger, None, now - back)
         if moment is not None and first < moment <= now:
             start = moment
         back *= 2

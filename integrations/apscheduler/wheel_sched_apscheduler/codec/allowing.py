@@ -13,9 +13,12 @@ this process has registered by adding a job of them.
 from __future__ import annotations
 
 import sys
+import sysconfig
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
+from importlib.util import find_spec
 from inspect import ismethod
+from pathlib import Path
 from types import FunctionType
 from typing import Any
 
@@ -24,8 +27,10 @@ from apscheduler.util import obj_to_ref
 from wheel_sched.errors import ConfigError, StoreError
 from wheel_sched_apscheduler.codec.zones import NotHere
 
-_OURS = frozenset({"apscheduler", "redis", "wheel_sched", "wheel_sched_apscheduler", "pip", "setuptools", "pytest"})
+_PROJECT = {"wheel_sched", "wheel_sched_apscheduler", "wheel_sched_celery", "retry_topic"}
+_OURS = frozenset({"apscheduler", "redis", "pip", "setuptools", "pytest", *_PROJECT})
 _SHOWN = 200
+_STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib"))
 
 _registered: dict[str, Callable[..., Any]] = {}  # what this process has added jobs of
 
@@ -246,7 +251,21 @@ def _plain(dotted: str) -> bool:
 
 def _reserved(module: str) -> bool:
     top = module.partition(".")[0]
-    return (top in sys.stdlib_module_names and module != "__main__") or top in _OURS
+    if module == "__main__":
+        return False
+    return top in sys.stdlib_module_names or top in _OURS or _lies_in_standard_library(top)
+
+
+def _lies_in_standard_library(top: str) -> bool:
+    """Whether a module that Python does not count among it lies there all the same: its tests do. Imports nothing."""
+    try:
+        spec = find_spec(top)
+    except (ImportError, ValueError):  # a module that was made by hand has none
+        return False
+    if spec is None or spec.origin is None:
+        return False
+    place = Path(spec.origin)
+    return (place.parent.parent if spec.submodule_search_locations else place.parent) == _STANDARD_LIBRARY
 
 
 def _parts_of(ref: str) -> tuple[str, str]:

@@ -10,10 +10,13 @@ from typing import Any
 import pytest
 from apscheduler.triggers.base import BaseTrigger
 from apscheduler.triggers.calendarinterval import CalendarIntervalTrigger
-from apscheduler.triggers.combining import AndTrigger
+from apscheduler.triggers.combining import AndTrigger, OrTrigger
+from apscheduler.triggers.cron import CronTrigger
+from apscheduler.triggers.date import DateTrigger
 from apscheduler.triggers.interval import IntervalTrigger
 from wheel_sched_apscheduler import WheelJobStore
 from wheel_sched_apscheduler.codec import JobCodec, NotSerializable, Unreadable
+from wheel_sched_apscheduler.missed import missed_runs
 from wheel_sched_apscheduler.schedulers.batch_feed import BatchFeed
 
 NOW = datetime.now(UTC).replace(microsecond=0)
@@ -183,6 +186,39 @@ def test_in_memory_it_is_said_and_tried_again(make_job: Any, caplog: pytest.LogC
     assert "'bad'" in caplog.text
     assert store.lookup_job("bad") is not None
     assert stock_pass(store, NOW + timedelta(seconds=1)) == {}
+
+
+@pytest.mark.parametrize(
+    "trigger",
+    [
+        AndTrigger([CronTrigger(hour="1,2", timezone="UTC"), CronTrigger(hour="2,3", timezone="UTC")]),
+        OrTrigger([AndTrigger([IntervalTrigger(hours=n, start_date=NOW, timezone="UTC") for n in (1, 2)])]),
+    ],
+    ids=["cron", "intervals"],
+)
+def test_parts_that_never_agree_hold_nobody_up(open_fake: Any, make_job: Any, trigger: Any) -> None:
+    """APScheduler asks them for ever, with the scheduler's lock held."""
+    due = NOW.replace(hour=2, minute=0, second=0) - timedelta(days=1)
+    store = open_fake()
+    store.add_job(make_job(due, id="bad", trigger=trigger))
+    store.add_job(make_job(NOW, id="good"))
+    assert stock_pass(store) == {"good": [NOW]}
+    store.flush()
+    (entry,) = store.quarantined()
+    assert "never agree" in entry.reason
+
+
+def test_parts_that_agree_run_when_they_do(open_fake: Any, make_job: Any) -> None:
+    """As APScheduler says it, with a jitter or none."""
+    hourly = IntervalTrigger(hours=1, start_date=NOW, timezone="UTC")
+    ended = DateTrigger(NOW, "UTC")
+    for trigger in (AndTrigger([hourly, hourly]), OrTrigger([hourly, ended]), AndTrigger([hourly, ended])):
+        expected = trigger.get_next_fire_time(NOW, NOW)
+        assert missed_runs(make_job(NOW, trigger=trigger), NOW) == ([NOW], expected)
+    trigger = AndTrigger([hourly, hourly], jitter=5)
+    _, following = missed_runs(make_job(NOW, trigger=trigger), NOW)
+    assert following is not None
+    assert NOW + timedelta(hours=1) <= following <= NOW + timedelta(hours=1, seconds=5)
 
 
 def test_a_wheel_scheduler_does_the_same(open_fake: Any, make_job: Any) -> None:

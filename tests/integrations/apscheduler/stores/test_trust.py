@@ -306,3 +306,38 @@ def test_a_signed_occurrence_is_left_to_others_too(make_job: Any) -> None:
     assert signed.seal("id", b"1|body") != b"1|body"
     with pytest.raises(NotHere, match="it is signed"):
         JobCodec().unseal("id", signed.seal("id", b"1|body"))
+
+
+def test_the_standard_librarys_tests_are_not_an_application(planted: Any) -> None:
+    """`test` is no name of the standard library to Python, and yet lies in it; it runs scripts of any kind."""
+    before = set(sys.modules)
+    signed = JobCodec(secret=SECRET)
+    for ref in ("test.support.script_helper:run_python_until_end", "test:x"):
+        with pytest.raises(Forbidden, match="standard library"):
+            planted(ref, signed, signer=signed)
+    assert set(sys.modules) == before
+    ref = "test.support:sortdict"
+    assert planted(ref, JobCodec(allow=[ref])) is not None
+
+
+@pytest.mark.parametrize("package", ["wheel_sched", "wheel_sched_apscheduler", "wheel_sched_celery", "retry_topic"])
+def test_this_project_is_not_an_application(planted: Any, package: str) -> None:
+    """A signed job names none of its functions unless they are listed."""
+    signed = JobCodec(secret=SECRET)
+    with pytest.raises(Forbidden):
+        planted(f"{package}.anywhere:f", signed, signer=signed)
+
+
+def test_a_module_of_ones_own_named_test_is_an_application(
+    planted: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes before the standard library's, as Python finds it."""
+    (tmp_path / "test.py").write_text("def nightly(): pass\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in [name for name in sys.modules if name.partition(".")[0] == "test"]:
+        monkeypatch.delitem(sys.modules, name)
+    signed = JobCodec(secret=SECRET)
+    try:
+        assert planted("test:nightly", signed, signer=signed).__name__ == "nightly"
+    finally:
+        sys.modules.pop("test", None)
