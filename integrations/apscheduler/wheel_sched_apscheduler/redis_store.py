@@ -271,7 +271,7 @@ class RedisWheelJobStore(Catalogue, BracketStore):
             wake_at = now if more else self._wake_at_of(answers, asked_ms)
             self._planned_ms = to_ms(wake_at)
             if not more:
-                wake_at += timedelta(milliseconds=self._loading.aside_ms)
+                wake_at += timedelta(milliseconds=self._loading.aside_ms(claim.due_head_ms for claim in answers))
             self._pass_until_s = time.monotonic() + (AT_ONCE_S if more else QUIET_S)
             if self._flights.waiting:  # what this pass refused, or what was changed meanwhile
                 self._look()
