@@ -1,8 +1,8 @@
 """The keeper: the thread that tells the store how fires ended, extends leases, and the one that hears of earlier jobs.
 
 A pass of the scheduler carries ends along with its claim; the keeper is for the time when there is no pass. It lingers
-for a moment, so that many ends make one round trip. It is also who waits for a store that is away when the scheduler
-starts, and opens it when it answers.
+for a moment, so that many ends make one round trip. It is also who opens the store: a scheduler's start waits for that
+no longer than a moment, for it may run on an event loop; one that is away, or does not answer, is waited for here.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ from wheel_sched.store import DelayStore
 LINGER_S = 0.01  # what has ended waits so long for company, or for the scheduler's next pass
 BLOCK_MS = 20_000  # of a read on the markers; it comes back at once when there is something
 RETRY_S = 0.5
+OPEN_AT_ONCE_S = 1.0  # so long a start waits for a server to answer; a healthy one takes some milliseconds
 OPEN_AGAIN_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)  # between two tries to open the store
 TRIES_AT_END = 3
 PATIENCE_S = 5.0  # how long `stop` waits for the last words
+UNOPENED_PATIENCE_S = 0.2  # the same, where there is no store that could be told any
 
 logger = logger_of("wheel_sched.apscheduler")
 
@@ -38,6 +40,7 @@ class Keeper:
         heard: called with the due of an earlier job, from the listener's thread.
         opened: called when a store that was away at the start is there, from the keeper's thread; again if it raises.
         beat_every_s: between two heartbeats.
+        patient: whether `start` waits for as long as opening takes. Defaults to False.
     """
 
     def __init__(
@@ -49,11 +52,18 @@ class Keeper:
         heard: Callable[[int], None],
         opened: Callable[[], None],
         beat_every_s: float,
+        *,
+        patient: bool = False,
     ) -> None:
         self._store, self._heard, self._opened = store, heard, opened
         self._flush, self._beat, self._nap_s = flush, beat, nap_s
         self._beat_every_s = beat_every_s
+        self._patient = patient
         self._looked = threading.Event()
+        self._tried = threading.Event()  # to open the store, for the first time
+        self._trying = threading.Lock()
+        self._left = False  # start has gone on without an answer
+        self._refusal: Exception | None = None
         self._stopping = threading.Event()
         self._may_end: Callable[[], bool] = lambda: True
         self._then: Callable[[], None] = lambda: None
@@ -61,18 +71,37 @@ class Keeper:
         self._thread = threading.Thread(target=self._keep, name="wheel-sched-keeper", daemon=True)
 
     def start(self) -> None:
-        """Start both threads; that of the listener later, if the store is away.
+        """Start both threads; that of the listener later, if the store is away or does not answer soon.
 
         Raises:
-            StoreError: the store is there and cannot be used.
+            StoreError, ConfigError: the store is there and cannot be used.
         """
+        self._thread.start()
+        if not self._tried.wait(None if self._patient else OPEN_AT_ONCE_S):
+            with self._trying:
+                self._left = not self._tried.is_set()
+        if self._left:
+            logger.warning("The store does not answer yet; jobs run when it does")
+        elif self._refusal is not None:
+            raise self._refusal
+
+    def _open_first(self) -> bool:
+        """Try to open the store, for `start`; whether there is something to wait for or to keep."""
+        error: Exception | None = None
         try:
             self._listen()
-        except StoreError as error:
-            if not error.transient:
-                raise
-            logger.warning("The store does not answer yet; jobs run when it does: %s", error)
-        self._thread.start()
+        except Exception as each:
+            error = each
+        with self._trying:
+            if not self._left:
+                if isinstance(error, StoreError) and error.transient:
+                    logger.warning("The store does not answer yet; jobs run when it does: %s", error)
+                else:
+                    self._refusal = error
+                self._tried.set()
+        if self._left or (self._listener is None and self._refusal is None):
+            self._wait_for_store()
+        return self._refusal is None
 
     def _listen(self) -> None:
         store = self._store()
@@ -119,11 +148,11 @@ class Keeper:
             self._listener.stop()
         self._looked.set()
         if until() and self._thread is not threading.current_thread():
-            self._thread.join(PATIENCE_S)
+            self._thread.join(UNOPENED_PATIENCE_S if self._listener is None else PATIENCE_S)
 
     def _keep(self) -> None:
-        if self._listener is None:
-            self._wait_for_store()
+        if not self._open_first():
+            return
         beat_at = time.monotonic() + self._beat_every_s
         failures = 0
         while True:

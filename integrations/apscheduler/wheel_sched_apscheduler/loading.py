@@ -15,7 +15,8 @@ configuration can read is so at once. The next run, or a change of the job, take
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -44,6 +45,8 @@ BACK_AFTER_MS = 100  # to a process that has not refused it; after a round twice
 BACK_AT_MOST_MS = 30_000
 ASIDE_MS = 200  # so much later than the others comes who has refused something
 ASIDE_FOR_S = 60.0  # since the last time
+ASIDE_ROUNDS = 3  # later than these only to that job: nobody seems to be there who can run it, and others wait as well
+_BACK_AT_MOST = 100
 _REFUSERS_AT_MOST = 10  # in a mark; as many are a round as well, for some of them may be gone
 _REASON_AT_MOST = 90  # characters of it in the mark
 _LAST_AT_MOST = 120  # of it with the process that gave it
@@ -108,11 +111,12 @@ class Loading:
         self._after_ms = after_ms
         self._mark = uuid4().hex[:6]  # of this process among the refusers of a job
         self._aside_until_s = 0.0
+        self._back: deque[int] = deque(maxlen=_BACK_AT_MOST)  # dues of what was given back
 
-    @property
-    def aside_ms(self) -> int:
-        """How much later than the others to come to what is due: it may be what this process cannot run."""
-        return ASIDE_MS if time.monotonic() < self._aside_until_s else 0
+    def aside_ms(self, heads: Iterable[int | None]) -> int:
+        """How much later than the others to come to what is due next: it may be what this process cannot run."""
+        aside = time.monotonic() < self._aside_until_s or any(head in self._back for head in heads)
+        return ASIDE_MS if aside else 0
 
     def board(self, claim: Claim, shard: int, now: datetime) -> list[Fire]:
         """The fires of a claim, without what goes on here already, waits for later or cannot be run here."""
@@ -206,12 +210,14 @@ class Loading:
             told = "" if nobody or times == 1 else f" (refused {times} times in {waited_ms // 1000} s)"
             home._flights.settle(shard, claim, Held(item.id, f"quarantine: {reason}{told}"))
             return
-        self._aside_until_s = time.monotonic() + ASIDE_FOR_S
+        if times <= ASIDE_ROUNDS:
+            self._aside_until_s = time.monotonic() + ASIDE_FOR_S
         delay_ms = min(BACK_AFTER_MS << min(times - 1, 20), BACK_AT_MOST_MS) if new_round else BACK_AFTER_MS
         home._logger.warning(
             "Job %r cannot be run here and is given back for others, for the %d. time: %s", job_id, times, reason
         )
         refs = (*unmarked(item.refs), REFUSED, refusal.ref())
+        self._back.append(now_ms + delay_ms)
         following = Next(item.id, now_ms + delay_ms, item.body, item.topic, refs, item.route, version=item.version)
         home._flights.settle(shard, claim, following)
 

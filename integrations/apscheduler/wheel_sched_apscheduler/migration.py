@@ -21,7 +21,7 @@ from apscheduler.util import ref_to_obj
 
 from wheel_sched.errors import ConfigError, StoreError, StoreUnavailable, WheelSchedError
 from wheel_sched.redacting import redacted
-from wheel_sched_apscheduler.codec import JobCodec
+from wheel_sched_apscheduler.codec import JobCodec, NotSerializable
 from wheel_sched_apscheduler.redis_store import RedisWheelJobStore
 
 _PAGE = 500
@@ -267,7 +267,10 @@ def migrate(
             job = read_stock(job_id, state, chosen)
             codec.encode(job)
         except WheelSchedError as error:
-            report.failed[job_id] = str(error)
+            said = str(error)
+            if isinstance(error, NotSerializable) and "allow_pickle=True" in said:  # the setting of a store
+                said += "; this command does so with --allow-pickle"
+            report.failed[job_id] = said
             continue
         batch.append(job)
         if len(batch) == _PAGE:

@@ -164,6 +164,7 @@ class RedisWheelJobStore(Catalogue, BracketStore):
         self._pass_until_s = 0.0  # so long a pass is expected to come, on the monotonic clock
         self._planned_ms: int | None = None  # when the scheduler will come without being woken
         self._keeper: Keeper | None = None
+        self._closed = False
         self._waiting_room: WaitingRoom | None = None
         self._shelf = Shelf(self)
         self._loading = Loading(self, misfire, quarantine_refusals, int(quarantine_after_s * 1000))
@@ -192,6 +193,7 @@ class RedisWheelJobStore(Catalogue, BracketStore):
             StoreError: it is there, but cannot be used, see `store`; the scheduler does not start either.
         """
         super().start(scheduler, alias)
+        self._closed = False
         if not self.codec.signed and self._target != "memory:":
             warn_once(self._logger, self.codec.allowed)
         self._chronicle.closing = False
@@ -204,12 +206,15 @@ class RedisWheelJobStore(Catalogue, BracketStore):
             self._heard,
             self._waiting_room.let_in,
             self._lease_ms / 3000,
+            # a server of one's own takes as long as it takes to start, and never hangs for a network
+            patient=isinstance(self._target, str) and self._target.startswith("embedded:"),
         )
         keeper.start()
         self._keeper = keeper
 
     def shutdown(self) -> None:
         """Tell the store what has ended. What still runs keeps its lease until it ends or the process does."""
+        self._closed = True
         self._plan_rest()
         keeper, self._keeper = self._keeper, None
         self._chronicle.closing = True
@@ -245,6 +250,10 @@ class RedisWheelJobStore(Catalogue, BracketStore):
         now_ms = floor_ms(now)
         with self._io:
             self._pass_until_s = time.monotonic() + AT_ONCE_S
+            if (
+                self._closed
+            ):  # a pass of a stock scheduler that waited while this was shut down: it must not open it again
+                return Batch()
             if self._store is None and self._keeper is not None:  # a pass does not wait for a connection
                 return self._failed(now, StoreUnavailable("it was not there at the start"))
             try:
@@ -270,7 +279,7 @@ class RedisWheelJobStore(Catalogue, BracketStore):
             wake_at = now if more else self._wake_at_of(answers, asked_ms)
             self._planned_ms = to_ms(wake_at)
             if not more:
-                wake_at += timedelta(milliseconds=self._loading.aside_ms)
+                wake_at += timedelta(milliseconds=self._loading.aside_ms(claim.due_head_ms for claim in answers))
             self._pass_until_s = time.monotonic() + (AT_ONCE_S if more else QUIET_S)
             if self._flights.waiting:  # what this pass refused, or what was changed meanwhile
                 self._look()

@@ -175,7 +175,7 @@ class Shelf:
             store.replace(replace(item, refs=(*item.refs, RUNNING)), keep_due=True, in_flight=True)
         return outcome
 
-    def _beside_runs(self, items: Sequence[Item]) -> Sequence[Item]:
+    def _beside_runs(self, items: list[Item]) -> list[Item]:
         """The items, those marked of whose id a run of an earlier job is under way. Where none runs, one look."""
         store = self._home.store
         if not items or not self._home._counts_all:

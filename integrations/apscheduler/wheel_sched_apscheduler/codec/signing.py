@@ -21,7 +21,8 @@ class Signer:
 
     Args:
         secrets: at least one, each of at least 16 bytes; put a new one in front and drop the old one when no job
-            signed with it is left. Or where to get one when it is first needed.
+            signed with it is left. As one text, as a file of settings or the environment has it: "new,old". Or where to
+            get one when it is first needed.
 
     Raises:
         ConfigError: a secret is missing or too short.
@@ -31,12 +32,14 @@ class Signer:
         self._source = secrets if callable(secrets) else None
         self._secrets: list[bytes] = []
         if not callable(secrets):
-            self._take([secrets] if isinstance(secrets, str | bytes) else list(secrets))
+            self._take(_listed(secrets) if isinstance(secrets, str | bytes) else list(secrets))
 
     def _take(self, given: Sequence[str | bytes]) -> None:
         self._secrets = [secret.encode() if isinstance(secret, str) else bytes(secret) for secret in given]
         if not self._secrets or any(len(secret) < 16 for secret in self._secrets):
-            raise ConfigError("expected secret to be at least 16 bytes; nothing was opened")
+            raise ConfigError(
+                "expected secret to be at least 16 bytes, and so each of several, between commas; nothing was opened"
+            )
 
     def __repr__(self) -> str:
         return f"<Signer secrets={len(self._secrets)}>"
@@ -62,6 +65,13 @@ class Signer:
                 return body
             raise BadSignature("its signature is wrong: it was changed, moved from another id, or signed elsewhere")
         raise BadSignature("it is not signed, and this store reads signed jobs only")
+
+
+def _listed(secrets: str | bytes) -> list[str | bytes]:
+    """The secrets of a text: a comma stands between them, blanks around it do not count; bytes are one."""
+    if isinstance(secrets, bytes) or "," not in secrets:
+        return [secrets]
+    return [secret.strip() for secret in secrets.split(",")]
 
 
 def _mac(secret: bytes, job_id: str, body: bytes) -> bytes:

@@ -306,6 +306,8 @@ def test_what_the_refusal_of_a_class_advises_works(aps: Any, redis_url: str, mak
     (report,) = objects(aps("migrate", "--from", redis_url, "--dry-run", "--json", code=1))
     assert f"--allow-class {money}" in report["failed"]["a"]
     assert "--allow-pickle" in report["failed"]["a"]
+    (report,) = objects(aps("migrate", "--from", redis_url, "--allow-class", money, "--dry-run", "--json", code=1))
+    assert "this command does so with --allow-pickle" in report["failed"]["a"]
     options = ["--allow-class", money, "--allow-pickle", "--allow", "tests"]
     for dry_run in (["--dry-run"], []):
         (report,) = objects(aps("migrate", "--from", redis_url, *options, *dry_run, "--json"))

@@ -10,6 +10,7 @@ import pytest
 from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.triggers.interval import IntervalTrigger
+from wheel_sched_apscheduler import Producer
 from wheel_sched_apscheduler.fire import Finish
 from wheel_sched_apscheduler.missed import missed_runs
 
@@ -207,7 +208,22 @@ def test_who_has_refused_something_comes_later_than_the_others(open_fake: Any, n
     first, later = new.claim_batch(before).wake_at, old.claim_batch(before).wake_at
     assert later - first >= timedelta(milliseconds=190)
     old._loading._aside_until_s = 0.0  # as if a minute had passed
-    assert old.claim_batch(before).wake_at - first <= timedelta(milliseconds=10)
+    assert old.claim_batch(before).wake_at - first >= timedelta(milliseconds=190)  # it is that very job
+    Producer(old, timezone="UTC").add_job(send, "date", run_date=NOW, id="other")
+    assert old.claim_batch(before).wake_at < first
+
+
+def test_a_job_that_nobody_can_run_holds_up_no_other_for_long(open_fake: Any, new_job: Any) -> None:
+    """After three rounds there seems to be nobody to stand aside for; a single process would be late for nothing."""
+    store = open_fake()
+    store.add_job(new_job)
+    name_elsewhere(store)
+    for number in range(5):
+        store._loading._aside_until_s = 0.0
+        assert store.claim_batch(NOW).fires == []
+        assert (store._loading._aside_until_s > 0) == (number < 3)
+        store.flush()
+        store.store.reschedule(["j"], 0)  # as if it had waited
 
 
 def test_what_no_process_can_read_is_quarantined_at_once(open_fake: Any, new_job: Any) -> None:

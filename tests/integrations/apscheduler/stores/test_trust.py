@@ -269,6 +269,20 @@ def test_the_secret_of_the_environment_goes_before_a_kept_one(tmp_path: Path, mo
         RedisWheelJobStore("redis://localhost")
 
 
+def test_a_secret_given_as_text_can_be_rotated(make_job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment and a file of settings have no lists: the new one stands before the old one."""
+    new = "another one of some length"
+    old_body = JobCodec(secret=SECRET).encode(make_job(id="j"))
+    monkeypatch.setenv(ENVIRONMENT, f"{new}, {SECRET}")
+    both = RedisWheelJobStore("redis://localhost").codec
+    assert both.unseal("j", old_body)
+    assert JobCodec(secret=new).unseal("j", both.encode(make_job(id="j")))
+    assert RedisWheelJobStore("redis://localhost", secret=f"{new},{SECRET}").codec.unseal("j", old_body)
+    monkeypatch.setenv(ENVIRONMENT, f"{new},short")
+    with pytest.raises(ConfigError, match="16 bytes, and so each of several, between commas"):
+        RedisWheelJobStore("redis://localhost")
+
+
 def test_a_store_without_a_secret_says_so_once(
     open_fake: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
