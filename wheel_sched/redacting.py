@@ -21,8 +21,8 @@ _URL = re.compile(r"(?i)([a-z][a-z0-9+.-]{0,30}):/{1,3}[^\s'\"<>]*")
 _PUNCTUATION = ".,:;)]}"  # of the sentence around a URL
 _AUTHORITY = re.compile(r"((?:[A-Za-z][A-Za-z0-9+.-]*:)?//)([^/]*)(.*)", re.DOTALL)
 _ENCODED = re.compile(r"(?i)%(?:3a|40)")
-_HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]*\]|[^:\[\]]*)(?::\d{0,5})?")
-_DATABASE = re.compile(r"/?(?:/\d{1,5})?")
+_HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]*\]|[^:\[\]]*)(?::(?:\d{0,5}|PORT))?")  # PORT and DB: of our own errors
+_DATABASE = re.compile(r"/?(?:/(?:\d{1,5}|DB))?")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,40}")
 _NUMBER = re.compile(r"(?i)-?\d{1,10}(?:\.\d{1,6})?|true|false|yes|no|on|off|none|optional|required")
 _FILE = re.compile(r"(?i)[\w./~-]{0,300}(?:/[\w.-]{0,100}|\.(?:pem|crt|cer|key))")
@@ -39,7 +39,7 @@ _ASSIGNED = re.compile(  # a setting of Kafka's clients
     rf"(?i)\b([\w-]{{1,40}}\.[\w.-]{{0,60}}(?:password|secret|token|jaas)[\w.-]{{0,60}}['\"]?\s*[=:]\s*)({_QUOTED}|[^\s,;&}}\]]+)"
 )
 _PASSWORD = re.compile(  # of such a jaas
-    rf"(?i)\b(password\s{{0,5}}=\s{{0,5}})(\\\".{{0,500}}?\\\"|{_QUOTED}|[^\s,;&}}\]]+)"
+    rf"(?i)\b(password\s{{0,5}}=\s{{0,5}})(?!\*\*\*)(\\\".{{0,500}}?\\\"|{_QUOTED}|[^\s,;&}}\]]+)"
 )
 
 

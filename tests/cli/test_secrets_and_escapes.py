@@ -184,6 +184,15 @@ def test_no_error_and_no_repr_quotes_a_password(url: str) -> None:
                 chain = chain.__cause__ or (None if chain.__suppress_context__ else chain.__context__)
 
 
+def test_the_error_of_an_address_still_shows_how_one_is_written() -> None:
+    """What it quotes is hidden and the form is not, also where the whole text is looked through."""
+    with pytest.raises(ConfigError) as raised:
+        client_for("redis://h/0?password=hun#ter2")
+    shown = redacted_text(str(raised.value))
+    assert "@HOST:PORT/DB, " in shown
+    assert "got: 'redis://h/0?password=***'; in a password" in shown
+
+
 @pytest.mark.parametrize(
     ("query", "says"),
     [
