@@ -98,9 +98,10 @@ def test_as_many_replicas_confirm_as_the_app_says() -> None:
         patch.setattr("wheel_sched_celery.wheel.open_store", opened)
         wheel.open_store()
         assert (given["durability"], given["replicas"]) == ("replicated", 2)
-        patch.setattr("wheel_sched_celery.cli.doctor.server_findings", lambda settings: [settings])
-        found: list[Any] = list(_server(HeldTasks(app)))
-    assert (found[-1].durability, found[-1].replicas) == ("replicated", 2)
+        asked: list[Any] = []
+        patch.setattr("wheel_sched_celery.cli.doctor.server_findings", lambda settings: asked.append(settings) or [])
+        list(_server(HeldTasks(app)))
+    assert [(each.durability, each.replicas) for each in asked] == [("replicated", 2)]
     for wrong in (0, "2", True):
         with pytest.raises(ConfigError, match="replicas to be a whole number from 1 up"):
             load_settings({"url": "redis://x", "replicas": wrong}, {}, None)
