@@ -8,7 +8,7 @@ SHELL := /bin/sh
 PY := .venv/bin/python
 export ARGS ?=
 unexport PYTHONDONTWRITEBYTECODE # tests, and the processes they start, are compiled once
-WORKERS ?= 2
+WORKERS ?= 3 # tests wait as long as they compute: for servers, processes and clocks of their own
 BENCHMARKS ?= store dispatch wheel purgatory apscheduler celery kafka
 
 # An empty layer is a failure, unless the caller has narrowed the run and the other layer holds what was asked for.
@@ -29,7 +29,6 @@ test-unit: venv-test ## the unit layer alone: seconds, no server
 	@printf '==> unit layer\n'
 	@$(call pytest,-m "not real and not slow and not built and not spark and not kafka" -n $(WORKERS))
 
-test-real: WORKERS = 3 # they wait most of the time, for servers and processes of their own
 test-real: venv-test ## the real-server layer alone: embedded servers, real kills
 	@printf '==> real-server layer\n'
 	@$(call pytest,-m "(real or slow) and not built and not rabbit and not spark and not kafka" -n $(WORKERS))
@@ -41,7 +40,6 @@ rabbit-test: venv-test ## Celery over RabbitMQ: needs rabbitmq-server, starts a 
 test-pythons: venv-test ## tests/wheel on every Python 3.11, 3.12 and 3.13 there is, both cores
 	@.ci/pythons
 
-kafka-test: WORKERS = 3 # they wait most of the time, each at a broker of its own
 kafka-test: venv-test ## the retry service over a real Kafka broker: needs Java 17 and Maven, fetches 46 jars once
 	@printf '==> Kafka\n'
 	@java -version >/dev/null 2>&1 || { printf 'error: Kafka needs Java 17: apt-get install openjdk-17-jre-headless; nothing was run\n' >&2; exit 1; }
