@@ -39,7 +39,7 @@ FAR = datetime(2040, 1, 1, tzinfo=UTC)
 def aps(redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
     """The command line in this process."""
     monkeypatch.chdir(tmp_path)
-    for name in ("STORE", "NAMESPACE", "SHARDS", "DURABILITY", "CONFIG", "SECRET"):
+    for name in ("STORE", "NAMESPACE", "SHARDS", "DURABILITY", "CONFIG", "APS_SECRET"):
         monkeypatch.delenv(f"WHEEL_SCHED_{name}", raising=False)
 
     def run(*args: str, code: int = 0, store: str = redis_url) -> Result:
@@ -60,6 +60,14 @@ def aps(redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call
 def store(redis_url: str) -> Any:
     """The store the commands look at."""
     made = RedisWheelJobStore(redis_url, quarantine_refusals=1, quarantine_after_s=0)
+    yield made
+    made.shutdown()
+
+
+@pytest.fixture
+def trusting_store(redis_url: str, make_job: Any) -> Any:
+    """The same, which runs jobs of these tests' functions although it has added none and they are not signed."""
+    made = RedisWheelJobStore(redis_url, allow=[make_job(FAR).func.__module__])
     yield made
     made.shutdown()
 
@@ -219,7 +227,7 @@ def stock_jobs(stock: Any, make_job: Any) -> None:
 
 @pytest.mark.parametrize("kind", ["redis", "sql"])
 def test_jobs_of_a_stock_store_come_over_and_go_back(
-    aps: Any, store: Any, make_job: Any, kind: str, redis_url: str, tmp_path: Path
+    aps: Any, trusting_store: Any, make_job: Any, kind: str, redis_url: str, tmp_path: Path
 ) -> None:
     """A dry run, the copy, a second copy that changes nothing, and the way back, each verified."""
     url, back_url = f"sqlite:///{tmp_path}/jobs.sqlite", f"sqlite:///{tmp_path}/back.sqlite"
@@ -235,13 +243,13 @@ def test_jobs_of_a_stock_store_come_over_and_go_back(
     ]
     assert "23 jobs of 23 copied and verified" in aps("migrate", "--from", url).stderr
     assert objects(aps("migrate", "--from", url, "--json"))[0]["copied"] == 0
-    old, new = stock.get_all_jobs(), store.get_all_jobs()
+    old, new = stock.get_all_jobs(), trusting_store.get_all_jobs()
     assert [job.id for job in new if job.next_run_time] == sorted(
         (job.id for job in old if job.next_run_time),
-        key=lambda job_id: (store.lookup_job(job_id).next_run_time, job_id),
+        key=lambda job_id: (trusting_store.lookup_job(job_id).next_run_time, job_id),
     )
     for job in old:
-        found = store.lookup_job(job.id)
+        found = trusting_store.lookup_job(job.id)
         for name in ("func", "args", "kwargs", "misfire_grace_time", "max_instances", "next_run_time", "name"):
             assert getattr(found, name) == getattr(job, name), name
         assert repr(found.trigger) == repr(job.trigger)
