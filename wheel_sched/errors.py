@@ -54,9 +54,13 @@ class StoreUnavailable(StoreError):
 
 
 class InDoubt(StoreUnavailable):
-    """The write was executed, but the durability level asked for was not confirmed: repeat under the same token."""
+    """The write was executed, but the durability level asked for was not confirmed: repeat under the same token.
+
+    `answer` is what the server said of the write, where that is known: it holds unless this server is lost.
+    """
 
     in_doubt = True
+    answer: object = None
 
 
 class StoreFull(StoreError):

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from retry_topic.owning.shards import Owned, Shards
 from wheel_sched.dispatcher import DispatcherConfig
-from wheel_sched.errors import StaleEpoch, StoreUnavailable, WheelSchedError
+from wheel_sched.errors import InDoubt, StaleEpoch, StoreUnavailable, WheelSchedError
 from wheel_sched.store import MAX_BATCH, DelayStore
 from wheel_sched.store.begun import Begun, Performed
 from wheel_sched.store.items import Claim, Outcome, Settled, Settlement, Swept, Window
@@ -158,6 +158,8 @@ class OwnedStore(DelayStore):
             self.owned.drop(shard)
         elif isinstance(reply, StoreUnavailable):
             self.owned.suspect()
+        if isinstance(reply, InDoubt) and reply.answer is not None:
+            reply.answer = self._heard(asked, owned, reply.answer)
         if isinstance(reply, Exception):
             return reply
         if isinstance(asked.operation, ClaimDue) and isinstance(reply, Window):

@@ -328,18 +328,21 @@ def test_nothing_is_acknowledged_while_the_first_append_only_file_is_made(
 def test_an_ordinary_rewrite_of_the_file_leaves_nothing_in_doubt(
     syncing: TemporaryServer, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The old file is kept until the new one is there."""
+    """The old file is kept until the new one is there. Redis 7.0, without WAITAOF, cannot tell the two apart."""
     with (
         connect(syncing.url, namespace=name, durability="fsync", create_topics=True) as home,
         redis.Redis.from_url(syncing.url) as admin,
     ):
         monkeypatch.setattr(durability, "CONFIRM_MS", 2_000)
+        tells = admin.info("server")["redis_version"] >= "7.2"
         home.publish(name, b"1")
         admin.config_set("rdb-key-save-delay", 10_000)
         try:
             admin.bgrewriteaof()
-            home.publish(name, b"2", delay=60)
-            home.publish(name, b"2")
+            with contextlib.nullcontext() if tells else pytest.raises(InDoubt):
+                home.publish(name, b"2", delay=60)
+            with contextlib.nullcontext() if tells else pytest.raises(BrokerUnavailable):
+                home.publish(name, b"2")
             assert admin.info("persistence")["aof_rewrite_in_progress"]
         finally:
             admin.config_set("rdb-key-save-delay", 0)

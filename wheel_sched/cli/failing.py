@@ -42,6 +42,8 @@ def code_of(error: BaseException) -> int:
         return INTERRUPTED
     if isinstance(error, click.ClickException):
         return error.exit_code
+    if isinstance(error.__cause__, ModuleNotFoundError):  # the error names the extra to install
+        return USAGE
     if isinstance(error, StoreUnavailable | BrokerUnavailable | EmbeddedServerError):
         return UNAVAILABLE
     if isinstance(error, ConfigError | Rejected):

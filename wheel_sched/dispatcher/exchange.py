@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from wheel_sched.dispatcher.batch import Batch
-from wheel_sched.errors import WheelSchedError
+from wheel_sched.errors import InDoubt, WheelSchedError
+from wheel_sched.escaping import logger_of
 from wheel_sched.store.begun import Begun, Performed
 from wheel_sched.store.delay_store import DelayStore
 from wheel_sched.store.operations import Call
+
+logger = logger_of("wheel_sched.dispatcher")
 
 Question = tuple[Call[Any], Batch | None]  # a call, and the batch it is about
 
@@ -40,7 +43,19 @@ class Asked(NamedTuple):
             answers = self.begun.answers()
         except WheelSchedError as error:
             answers = [error] * len(self.questions)
-        return [Reply(*question, answer) for question, answer in zip(self.questions, answers, strict=True)]
+        return [Reply(*question, _held(answer)) for question, answer in zip(self.questions, answers, strict=True)]
+
+
+def _held(answer: Any) -> Any:
+    """The answer; of a write that was executed and not confirmed, what the server said.
+
+    To wait for replicas that are gone would end all releasing. Where the server is lost now, what was settled comes
+    again when its lease ends.
+    """
+    if not isinstance(answer, InDoubt) or answer.answer is None:
+        return answer
+    logger.warning("dispatcher.unconfirmed: it goes on, and what was settled may come again: %s", answer)
+    return answer.answer
 
 
 def ask(store: DelayStore, questions: Sequence[Question], at_us: int, *, ahead: bool = False) -> Asked:

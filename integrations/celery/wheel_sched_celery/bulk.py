@@ -31,7 +31,7 @@ from wheel_sched_celery.due import instant_ms, iso_of
 from wheel_sched_celery.errors import HoldRefused
 from wheel_sched_celery.held_task import HeldTask, decode
 from wheel_sched_celery.message_template import MessageTemplate, mark_ms, random_uuids
-from wheel_sched_celery.wheel import Wheel, is_held, wheel_of
+from wheel_sched_celery.wheel import Wheel, wheel_of
 
 # Options that are the same for all and need nothing of Celery per task.
 _CONSTANT: Final = frozenset(
@@ -173,9 +173,9 @@ class _Bulk:
         if self._wheel.settings.on_outage == "refuse" and isinstance(error, StoreError):
             what = f"{before} tasks were sent, none after the next {len(items)}; these {len(items)}"
             raise HoldRefused.because(error, what) from error
-        if is_held(error):
-            return
-        self._send_stock([decode(item.body) for item in items])
+        wanted = self._wheel.to_send(items, error)
+        if wanted:
+            self._send_stock([decode(item.body) for item in items if item.id in wanted])
 
     def _prepare(self, producer: Any, batch: list[_One]) -> tuple[list[Item], list[HeldTask]]:
         """What is due beyond the horizon as items, and what the store cannot take; the rest is sent."""

@@ -32,9 +32,9 @@ _LEFT_OUT: Final = frozenset(
     {"task", "id", "retries", "eta", "expires", "argsrepr", "kwargsrepr", "origin", "root_id", "parent_id"}
     | {"compression", "stamped_headers", "stamps", MARK}
 )
-# what brokers add, and what libraries that trace add at each sending
+# what brokers and kombu's Redis transport add, and what libraries that trace add at each sending
 _ADDED: Final = re.compile(
-    r"x-(?:death|(?:first|last)-death-.*|delivery-count|acquired-count|received-from|delay|opt-.*)"
+    r"redelivered|x-(?:death|(?:first|last)-death-.*|delivery-count|acquired-count|received-from|delay|opt-.*)"
     r"|traceparent|tracestate|baggage|sentry-.*|b3|x-b3-.*|uber-trace-id|x-datadog-.*|x-amzn-trace-id|newrelic"
     r"|elastic-?apm-.*",
     re.IGNORECASE,

@@ -306,6 +306,38 @@ class Wheel:
             logger.info("celery.withdrawn: %d tasks stay in this worker alone", sum(map(len, shards.values())))
         return {found.id for found in there}
 
+    def to_send(self, items: Sequence[Item], error: Exception) -> Collection[str]:
+        """Which of these, whose hold failed so, are to be sent the stock way: their ids.
+
+        What was written and only not confirmed would run twice then, and is lost with the server otherwise. So it is
+        taken out again first; what has left the store meanwhile is the broker's, and not sent as well.
+        """
+        ids = {item.id for item in items}
+        if not isinstance(error, InDoubt):
+            return ids
+        logger.warning("celery.unconfirmed: taken out again and sent the stock way: %s", error)
+        shards: dict[int, list[Found]] = {}
+        try:
+            there = [found for found in self.store.get(list(ids), anywhere=True) if found is not None]
+            for found in there:
+                if found.state in ("due", "held"):
+                    shards.setdefault(found.shard, []).append(found)
+            changes = {
+                shard: [Alteration(found.id, "c", "", found.version) for found in each]
+                for shard, each in shards.items()
+            }
+            answers = (
+                self.store.execute([Call(shard, Change(each)) for shard, each in changes.items()]) if changes else []
+            )
+        except WheelSchedError:
+            return ids
+        left = ids - {found.id for each in shards.values() for found in each}
+        for each, answer in zip(shards.values(), answers, strict=True):
+            outcomes = answer.answer if isinstance(answer, InDoubt) else answer
+            if isinstance(outcomes, list):
+                left |= {found.id for found, outcome in zip(each, outcomes, strict=True) if outcome is not Outcome.DONE}
+        return ids - left
+
     def _is_mine(self, found: Found) -> bool:
         if found.state not in ("due", "held") or found.reason == REVOKED:
             return False
@@ -355,7 +387,8 @@ class Wheel:
         except WheelSchedError as error:
             if self.settings.on_outage == "refuse" and isinstance(error, StoreError):
                 raise HoldRefused.because(error, f"task {task.task_id}") from error
-            return is_held(error)
+            item = self.item_of(task)
+            return item is not None and item.id not in self.to_send([item], error)
 
     # -- broker and store on one server
 
@@ -408,14 +441,6 @@ class Wheel:
         except (OperationalError, *connection.connection_errors, *connection.channel_errors):
             return None  # kombu wraps what its clients raise, or does not, by the way a connection is made
         return mine == (str(info.get("run_id")), int(database))
-
-
-def is_held(error: Exception) -> bool:
-    """Whether a hold that failed so has put the tasks into the store all the same: sent as well, they run twice."""
-    if not isinstance(error, InDoubt):
-        return False
-    logger.warning("celery.unconfirmed: held, and not as durable as asked for: %s", error)
-    return True
 
 
 def _start_anew(wheel: Wheel | None) -> None:

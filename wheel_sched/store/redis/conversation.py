@@ -12,6 +12,7 @@ from typing import Any
 
 import redis.exceptions
 
+from wheel_sched.errors import InDoubt
 from wheel_sched.store.operations import Argument, Call
 from wheel_sched.store.redis import faults
 from wheel_sched.store.redis.durability import Durability, confirmation_key
@@ -127,7 +128,8 @@ class Dialect:
                         if not faults.unsent(reply):
                             sent.add(i)
                 elif doubt is not None and call.operation.writes:
-                    answers[i] = doubt
+                    answers[i] = InDoubt(*doubt.args)
+                    answers[i].answer = call.operation.parse(reply, call.shard)
                 else:
                     answers[i] = call.operation.parse(reply, call.shard)
             if missing:

@@ -233,10 +233,10 @@ def write(_number: int) -> None: ...
 
 
 @pytest.mark.parametrize("on_outage", ["stock", "refuse"])
-def test_what_the_store_holds_unconfirmed_is_not_sent_as_well(
+def test_what_the_store_holds_unconfirmed_is_taken_out_before_it_is_sent(
     house_of: Callable[..., House], monkeypatch: pytest.MonkeyPatch, on_outage: str
 ) -> None:
-    """It was executed, which the error says: the task would run twice."""
+    """It was executed, which the error says: left there it would run twice, and alone be lost with the server."""
     house = house_of(on_outage=on_outage)
     begin = house.wheel._begin
 
@@ -259,7 +259,27 @@ def test_what_the_store_holds_unconfirmed_is_not_sent_as_well(
         contextlib.nullcontext() if on_outage == "stock" else pytest.raises(HoldRefused, match=r"in doubt, .* holds it")
     ):
         apply_many(many, [(1,), (2,)], countdown=60)
-    assert (len(house.held()), house.published()) == (3, [])
+    assert (len(house.held()), len(house.published())) == ((0, 3) if on_outage == "stock" else (3, 0))
+
+
+def test_what_has_left_the_store_unconfirmed_is_not_sent_as_well(
+    house_of: Callable[..., House], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It became due while nobody confirmed it, and a dispatcher sent it."""
+    house = house_of(on_outage="stock")
+    begin = house.wheel._begin
+
+    def unconfirmed(items: list[Item]) -> Callable[[], None]:
+        def finish() -> None:
+            begin(items)()
+            house.store.cancel([item.id for item in items])  # as if it had been sent
+            raise InDoubt("written, but only 0 of 1 replicas confirmed")
+
+        return finish
+
+    monkeypatch.setattr(house.wheel, "_begin", unconfirmed)
+    house.send(countdown=60)
+    assert (house.held(), house.published()) == ([], [])
 
 
 def test_a_first_try_without_an_answer_stays_in_doubt(house: House, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,41 @@
+"""A settlement that was executed and that no replica confirms: the dispatcher goes on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from wheel_sched.errors import InDoubt
+from wheel_sched.store.begun import Performed
+from wheel_sched.store.items import Settled
+
+if TYPE_CHECKING:
+    import pytest
+    from conftest import World
+
+
+def unconfirmed(answer: Any) -> Any:
+    if not isinstance(answer, Settled):
+        return answer
+    doubt = InDoubt("written, but only 0 of 1 replicas confirmed within 5 s")
+    doubt.answer = answer
+    return doubt
+
+
+def test_what_is_due_is_released_though_no_replica_confirms(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else nothing is released any more from the first settlement on; each goes out once, and the log says it."""
+    store = world.handle()
+    begin = store.begin
+    monkeypatch.setattr(store, "begin", lambda calls: Performed([unconfirmed(one) for one in begin(calls).answers()]))
+    dispatcher = world.dispatcher(store=store)
+    world.put("first", in_ms=10)
+    world.advance(10)
+    world.received(1)
+    world.put("second", in_ms=10)
+    world.advance(10)
+    world.received(2)
+    world.until(lambda: dispatcher.stats.in_flight == 0)
+    assert [world.state("first"), world.state("second")] == [None, None]
+    assert dispatcher.stats.store_errors == 0
+    assert "dispatcher.unconfirmed: it goes on" in caplog.text
