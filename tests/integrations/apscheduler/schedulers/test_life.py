@@ -239,7 +239,7 @@ def test_an_interrupted_loop_is_not_running() -> None:
             if scheduler._left.wait(5):
                 return
 
-    scheduler.add_job(interrupt, "date", run_date=soon())
+    scheduler.add_job(interrupt, "date", run_date=soon(), misfire_grace_time=None)
     scheduler.add_job(os.getpid, "interval", hours=1)
     with pytest.raises(KeyboardInterrupt):
         scheduler.start()
