@@ -28,8 +28,8 @@ from wheel_sched.store.delay_store import DelayStore, values_of
 from wheel_sched.store.items import Found, Item, Outcome
 from wheel_sched.store.operations import Alteration, Call, Change, Look
 from wheel_sched_celery.errors import HoldRefused
-from wheel_sched_celery.held_task import REVOKED, HeldTask, bounded, encode_neutral
-from wheel_sched_celery.redis_queue import RedisQueue
+from wheel_sched_celery.message.held_task import REVOKED, HeldTask, bounded, encode_neutral
+from wheel_sched_celery.release.redis_queue import RedisQueue
 from wheel_sched_celery.settings import WheelSettings, load_settings
 from wheel_sched_celery.store_thread import StoreThread
 

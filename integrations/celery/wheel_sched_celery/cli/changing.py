@@ -11,8 +11,8 @@ from wheel_sched.cli.instants import DURATION, INSTANT
 from wheel_sched.cli.options import confirm, dry_run_option, json_option, yes_option
 from wheel_sched.cli.output import Progress, amount, emit, note, relative, say
 from wheel_sched_celery.cli.choosing import chosen, held_tasks, selecting
-from wheel_sched_celery.draining import drain as drain_store
 from wheel_sched_celery.management import Changed, HeldTasks, Selection, WaitingTask
+from wheel_sched_celery.management.draining import drain as drain_store
 
 _SAMPLES = 5
 all_option = click.option("--all", "everything", is_flag=True, help="All of them; instead of ids or a filter.")

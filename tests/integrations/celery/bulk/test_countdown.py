@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from celery import Celery
-from wheel_sched_celery import bulk
+from wheel_sched_celery.hold import bulk
 
 if TYPE_CHECKING:
     import pytest

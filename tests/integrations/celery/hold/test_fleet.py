@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from wheel_sched_celery.fleet import RELEASE, differing, is_older, takers_back, told, wheel_stats, why_idle
+from wheel_sched_celery.remote_control.workers import (
+    RELEASE,
+    differing,
+    is_older,
+    takers_back,
+    told,
+    wheel_stats,
+    why_idle,
+)
 from wheel_sched_celery.settings import WheelSettings
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from wheel_sched_celery import draining
-from wheel_sched_celery.broker_line import BrokerLine
-from wheel_sched_celery.held_task import decode
-from wheel_sched_celery.older_items import is_older
-from wheel_sched_celery.publishing import TaskPublisher
+from wheel_sched_celery.management import draining
+from wheel_sched_celery.message.held_task import decode
+from wheel_sched_celery.release.broker_connection import BrokerConnection
+from wheel_sched_celery.release.older_items import is_older
+from wheel_sched_celery.release.publishing import TaskPublisher
 
 from wheel_sched.dispatcher import Batch, Failed
 from wheel_sched.errors import StoreUnavailable
@@ -115,15 +115,15 @@ def test_a_drain_sends_a_task_only_when_its_old_item_is_gone(house: House, monke
     monkeypatch.setattr(draining, "ask", lambda *_: (frozenset(), {}))
     monkeypatch.setattr(draining, "LOOK_AGAIN_S", 0)
     old = hold_as_before(house)
-    send = BrokerLine.send
+    send = BrokerConnection.send
 
-    def taken_back(line: BrokerLine, tasks: Any) -> Any:
+    def taken_back(line: BrokerConnection, tasks: Any) -> Any:
         answers = send(line, tasks)
         if tasks:
             assert house.store.schedule([old]).outcomes == [Outcome.STORED]
         return answers
 
-    monkeypatch.setattr(BrokerLine, "send", taken_back)
+    monkeypatch.setattr(BrokerConnection, "send", taken_back)
     drained = draining.drain(house.app)
     assert (drained.published, drained.kept, drained.back) == (1, {}, 1)
     assert [message.headers["id"] for message in house.published()] == [old.route]

@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import click.testing
 import pytest
-from wheel_sched_celery import draining
-from wheel_sched_celery.broker_line import BrokerLine
 from wheel_sched_celery.cli import COMMANDS, wheel
-from wheel_sched_celery.management import HeldTasks, Selection
+from wheel_sched_celery.management import HeldTasks, Selection, draining
+from wheel_sched_celery.release.broker_connection import BrokerConnection
 
 from wheel_sched.store.items import Item
 
@@ -187,16 +186,16 @@ def test_drain_says_what_came_back(
 ) -> None:
     """A worker that could not be asked puts it into the store again: the way out is not done."""
     monkeypatch.setattr(draining, "ask", lambda *_: (frozenset(), {}))
-    send = BrokerLine.send
+    send = BrokerConnection.send
 
-    def taken_back(line: BrokerLine, sent: Any) -> Any:
+    def taken_back(line: BrokerConnection, sent: Any) -> Any:
         answers = send(line, sent)
         for task in sent:
             item = app.wheel.item_of(task)
             tasks.store.schedule([replace(item, id=item.id.rpartition(":")[0], due_ms=task.eta_ms)])
         return answers
 
-    monkeypatch.setattr(BrokerLine, "send", taken_back)
+    monkeypatch.setattr(BrokerConnection, "send", taken_back)
     assert "4 tasks in the store again" in run("drain", "--yes", code=1).stdout
 
 
@@ -204,7 +203,7 @@ def test_drain_refuses_beside_a_worker_that_may_take_its_tasks_back(
     run: Run, ids: dict[str, str], tasks: HeldTasks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One of an older release, or one that does not answer."""
-    monkeypatch.setattr("wheel_sched_celery.draining.ask", lambda *_: (frozenset({"old@host"}), {}))
+    monkeypatch.setattr("wheel_sched_celery.management.draining.ask", lambda *_: (frozenset({"old@host"}), {}))
     refused = run("drain", "--yes", code=2).stderr
     assert "old@host did not say" in refused
     assert "nothing was done" in refused

@@ -11,10 +11,10 @@ from wheel_sched.errors import Rejected
 from wheel_sched.escaping import logger_of
 from wheel_sched.store.delay_store import DelayStore
 from wheel_sched.store.items import Claimed, Done, Next
-from wheel_sched_celery.broker_line import BrokerLine
-from wheel_sched_celery.held_task import HeldTask, decode
-from wheel_sched_celery.older_items import is_older, try_store_anew
-from wheel_sched_celery.redis_queue import RedisQueue
+from wheel_sched_celery.message.held_task import HeldTask, decode
+from wheel_sched_celery.release.broker_connection import BrokerConnection
+from wheel_sched_celery.release.older_items import is_older, try_store_anew
+from wheel_sched_celery.release.redis_queue import RedisQueue
 
 logger = logger_of("wheel_sched.celery")
 
@@ -29,7 +29,7 @@ class TaskPublisher:
     """
 
     def __init__(self, app: Any, queue: RedisQueue | None, store: DelayStore) -> None:
-        self._line = BrokerLine(app)
+        self._line = BrokerConnection(app)
         self._queue = queue
         self._store = store
         self._lock = threading.Lock()

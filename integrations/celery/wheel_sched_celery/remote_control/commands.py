@@ -26,12 +26,12 @@ from wheel_sched.errors import Rejected, WheelSchedError
 from wheel_sched.escaping import logger_of
 from wheel_sched.store.delay_store import DelayStore
 from wheel_sched.store.items import Found
-from wheel_sched_celery.due import iso_of
-from wheel_sched_celery.fleet import RELEASE, told
-from wheel_sched_celery.held_task import REVOKED, bounded, decode, ref_of
 from wheel_sched_celery.management import HeldTasks, WaitingTask
-from wheel_sched_celery.revoking import Announcer
-from wheel_sched_celery.stock_request import UnreadableTask, request_of
+from wheel_sched_celery.message.due import iso_of
+from wheel_sched_celery.message.held_task import REVOKED, bounded, decode, ref_of
+from wheel_sched_celery.message.stock_request import UnreadableTask, request_of
+from wheel_sched_celery.remote_control.revoking import Announcer
+from wheel_sched_celery.remote_control.workers import RELEASE, told
 from wheel_sched_celery.store_thread import StoreThread
 from wheel_sched_celery.wheel import wheel_of
 

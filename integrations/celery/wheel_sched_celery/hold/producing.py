@@ -15,8 +15,8 @@ from typing import Any
 from celery.app.amqp import AMQP
 from kombu import Exchange
 
-from wheel_sched_celery.argument_text import plain_repr
-from wheel_sched_celery.recording import eta_of, record
+from wheel_sched_celery.hold.recording import eta_of, record
+from wheel_sched_celery.message.argument_text import plain_repr
 from wheel_sched_celery.wheel import Wheel, wheel_of
 
 # Celery 5.5 and later send ETA tasks for quorum queues through 28 exchanges of RabbitMQ, named so, with the delay as

@@ -14,9 +14,9 @@ from typing import Any
 from celery import signals
 
 from wheel_sched.escaping import logger_of
-from wheel_sched_celery.held_task import HeldTask
-from wheel_sched_celery.short_connection import short_connection
-from wheel_sched_celery.stock_request import UnreadableTask, context_of, request_of
+from wheel_sched_celery.message.held_task import HeldTask
+from wheel_sched_celery.message.stock_request import UnreadableTask, context_of, request_of
+from wheel_sched_celery.release.broker_connection import short_connection
 
 logger = logger_of("wheel_sched.celery")
 

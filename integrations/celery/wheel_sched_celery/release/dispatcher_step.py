@@ -18,9 +18,10 @@ from kombu.exceptions import OperationalError
 from wheel_sched.dispatcher import Dispatcher, DispatcherConfig, PushTarget
 from wheel_sched.errors import StoreUnavailable, WheelSchedError
 from wheel_sched.escaping import logger_of
-from wheel_sched_celery.fleet import RELEASE
-from wheel_sched_celery.preloading import preload
-from wheel_sched_celery.publishing import TaskPublisher
+from wheel_sched_celery.release.preloading import preload
+from wheel_sched_celery.release.publishing import TaskPublisher
+from wheel_sched_celery.remote_control import commands
+from wheel_sched_celery.remote_control.workers import RELEASE
 from wheel_sched_celery.wheel import Wheel, wheel_of
 
 logger = logger_of("wheel_sched.celery")
@@ -132,9 +133,7 @@ class DispatcherStep(bootsteps.StartStopStep):
         return wheel is not None and wheel.settings.url is not None and wheel.settings.dispatch
 
     def create(self, w: Any) -> DispatcherStep:
-        from wheel_sched_celery import remote  # the commands of workers; producers have no use for Celery's worker
-
-        remote.announce(str(RELEASE))
+        commands.announce(str(RELEASE))
         wheel = wheel_of(w.app)
         if wheel is not None:
             preload(wheel)

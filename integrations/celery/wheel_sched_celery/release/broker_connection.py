@@ -12,24 +12,24 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from kombu.common import maybe_declare
 from kombu.exceptions import OperationalError
 
 from wheel_sched.dispatcher import Failed
 from wheel_sched.escaping import logger_of
-from wheel_sched_celery.dispatch_mark import marked
-from wheel_sched_celery.entities import entity_of
-from wheel_sched_celery.held_task import HeldTask
+from wheel_sched_celery.message.dispatch_mark import marked
+from wheel_sched_celery.message.entities import entity_of
+from wheel_sched_celery.message.held_task import HeldTask
 
 logger = logger_of("wheel_sched.celery")
 
 CONFIRM_S = 20.0  # until what is unconfirmed is in doubt; below a dispatcher's own timeout
-CONNECT_S = 5.0
+CONNECT_S: Final = 5.0  # to connect, and to wait for each answer of a Redis
 
 
-class BrokerLine:
+class BrokerConnection:
     """Publishes held tasks.
 
     Args:
@@ -245,3 +245,13 @@ def _identity(properties: Mapping[str, Any]) -> str:
 
 _SUSPECT = Failed("one of a batch was refused")
 _RETURNED = Failed("no queue takes it")
+
+
+def short_connection(app: Any) -> Any:
+    """Not connected yet; whoever asks for it releases it. The app's own `broker_transport_options` come first."""
+    connection = app.connection_for_write(heartbeat=0)
+    connection.connect_timeout = min(connection.connect_timeout or CONNECT_S, CONNECT_S)
+    if connection.transport.driver_type == "redis":
+        limits = {"socket_timeout": CONNECT_S, "socket_connect_timeout": CONNECT_S}
+        connection.transport_options = {**limits, **(connection.transport_options or {})}
+    return connection

@@ -16,7 +16,7 @@ from kombu.message import Message
 from kombu.serialization import prepare_accept_content
 from kombu.transport import virtual
 
-from wheel_sched_celery.held_task import HeldTask
+from wheel_sched_celery.message.held_task import HeldTask
 
 _priorities: weakref.WeakKeyDictionary[Any, int | None] = weakref.WeakKeyDictionary()
 

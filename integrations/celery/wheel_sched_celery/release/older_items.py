@@ -17,7 +17,7 @@ from wheel_sched.dispatcher import Failed
 from wheel_sched.errors import Rejected, StoreError
 from wheel_sched.store.delay_store import DelayStore
 from wheel_sched.store.items import MAX_DUE_MS, Claimed, Item, Outcome
-from wheel_sched_celery.held_task import HeldTask, decode
+from wheel_sched_celery.message.held_task import HeldTask, decode
 
 _OLDER: Final = re.compile(r":\d+:-?\d{1,15}(?:@[0-9a-f]{12})?\Z")  # retries and ETA at its end, or a queue's digest
 

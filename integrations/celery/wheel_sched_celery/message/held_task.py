@@ -25,9 +25,9 @@ from kombu.utils.json import dumps, loads
 from wheel_sched.errors import Rejected
 from wheel_sched.store.items import Item
 from wheel_sched.store.push_form import decode_push
-from wheel_sched_celery.dispatch_mark import unmarked
-from wheel_sched_celery.due import instant_ms, iso_of
-from wheel_sched_celery.message_identity import MessageKind
+from wheel_sched_celery.message.dispatch_mark import unmarked
+from wheel_sched_celery.message.due import instant_ms, iso_of
+from wheel_sched_celery.message.identity import MessageKind
 
 NEUTRAL = b"C1"
 REVOKED = "revoked"  # why a revoked task is held until everybody knows

@@ -16,9 +16,9 @@ from typing import Any, Final
 from kombu.utils.json import JSONEncoder
 
 from wheel_sched.store.push_form import encode_push
-from wheel_sched_celery.dispatch_mark import marked
-from wheel_sched_celery.due import instant_ms
-from wheel_sched_celery.held_task import HeldTask
+from wheel_sched_celery.message.dispatch_mark import marked
+from wheel_sched_celery.message.due import instant_ms
+from wheel_sched_celery.message.held_task import HeldTask
 
 _encode: Final[Callable[[Any], str]] = JSONEncoder().encode  # what kombu's `dumps` makes anew for each text
 

@@ -16,10 +16,10 @@ from typing import Any
 from wheel_sched.errors import ConfigError, Rejected
 from wheel_sched.store.items import Claimed, Done, Found, Held, Next, Outcome, Settlement
 from wheel_sched.store.operations import Alteration, Call, Change
-from wheel_sched_celery.broker_line import BrokerLine
-from wheel_sched_celery.fleet import ask, takers_back
-from wheel_sched_celery.held_task import HeldTask, decode
-from wheel_sched_celery.older_items import current_id, is_older, store_anew
+from wheel_sched_celery.message.held_task import HeldTask, decode
+from wheel_sched_celery.release.broker_connection import BrokerConnection
+from wheel_sched_celery.release.older_items import current_id, is_older, store_anew
+from wheel_sched_celery.remote_control.workers import ask, takers_back
 from wheel_sched_celery.wheel import Wheel, wheel_of
 
 BATCH = 100
@@ -68,7 +68,7 @@ def drain(app: Any, *, progress: Callable[[int], None] = lambda _count: None, ti
             f"drain: {', '.join(takers)} did not say that they leave drained tasks alone (another release, or too "
             "busy to answer): they may take them over again; stop these workers, or repeat; nothing was done"
         )
-    line = BrokerLine(app)
+    line = BrokerConnection(app)
     drained = _Draining(wheel, line, progress)
     try:
         cursor: str | None = None
@@ -85,7 +85,7 @@ def drain(app: Any, *, progress: Callable[[int], None] = lambda _count: None, ti
 class _Draining:
     """One drain under way."""
 
-    def __init__(self, wheel: Wheel, line: BrokerLine, progress: Callable[[int], None]) -> None:
+    def __init__(self, wheel: Wheel, line: BrokerConnection, progress: Callable[[int], None]) -> None:
         self.published = 0
         self.kept: dict[str, int] = {}
         self._later = 0  # of those kept, what waits in the store

@@ -33,15 +33,15 @@ from kombu.utils.functional import maybe_list
 from wheel_sched.dispatcher.server_time import ServerTime
 from wheel_sched.errors import StoreError, WheelSchedError
 from wheel_sched.escaping import logger_of
-from wheel_sched_celery.dispatch_mark import is_marked
-from wheel_sched_celery.due import instant_ms, iso_of
-from wheel_sched_celery.entities import values_of
-from wheel_sched_celery.held_task import HeldTask
-from wheel_sched_celery.own_queue import own_queue
-from wheel_sched_celery.preloading import preload
-from wheel_sched_celery.recording import eta_of
+from wheel_sched_celery.hold.recording import eta_of
+from wheel_sched_celery.message.dispatch_mark import is_marked
+from wheel_sched_celery.message.due import instant_ms, iso_of
+from wheel_sched_celery.message.entities import values_of
+from wheel_sched_celery.message.held_task import HeldTask
+from wheel_sched_celery.release.preloading import preload
+from wheel_sched_celery.takeover.source_queue import own_queue
+from wheel_sched_celery.takeover.withdrawing import LOOK_AGAIN_S, Doubts
 from wheel_sched_celery.wheel import Wheel, wheel_of
-from wheel_sched_celery.withdrawing import LOOK_AGAIN_S, Doubts
 
 logger = logger_of("wheel_sched.celery")
 

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from kombu.compression import decompress
 
-from wheel_sched_celery.dispatch_mark import MARK
+from wheel_sched_celery.message.dispatch_mark import MARK
 
 _DIGEST_BYTES = 9  # it tells the few messages of one task id apart, not all messages
 

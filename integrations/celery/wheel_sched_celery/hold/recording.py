@@ -14,9 +14,9 @@ from typing import Any
 
 from kombu import Producer, Queue
 
-from wheel_sched_celery.due import instant_ms
-from wheel_sched_celery.entities import values_of
-from wheel_sched_celery.held_task import HeldTask
+from wheel_sched_celery.message.due import instant_ms
+from wheel_sched_celery.message.entities import values_of
+from wheel_sched_celery.message.held_task import HeldTask
 
 
 class RecordingChannel:

@@ -26,11 +26,11 @@ from kombu.exceptions import OperationalError
 
 from wheel_sched.errors import Rejected, StoreError, WheelSchedError
 from wheel_sched.store.items import MAX_BATCH, Item
-from wheel_sched_celery.broker_line import BrokerLine
-from wheel_sched_celery.due import instant_ms, iso_of
 from wheel_sched_celery.errors import HoldRefused
-from wheel_sched_celery.held_task import HeldTask, decode
-from wheel_sched_celery.message_template import MessageTemplate, mark_ms, random_uuids
+from wheel_sched_celery.hold.message_template import MessageTemplate, mark_ms, random_uuids
+from wheel_sched_celery.message.due import instant_ms, iso_of
+from wheel_sched_celery.message.held_task import HeldTask, decode
+from wheel_sched_celery.release.broker_connection import BrokerConnection
 from wheel_sched_celery.wheel import Wheel, wheel_of
 
 # Options that are the same for all and need nothing of Celery per task.
@@ -224,7 +224,7 @@ class _Bulk:
             return None
 
     def _send_stock(self, tasks: list[HeldTask]) -> None:
-        line = BrokerLine(self._wheel.app, marks=False)  # as stock sends it: a worker may take it over
+        line = BrokerConnection(self._wheel.app, marks=False)  # as stock sends it: a worker may take it over
         try:
             failures = [failure for failure in line.send(tasks) if failure is not None]
         finally:
