@@ -173,8 +173,8 @@ def drain(ctx: click.Context, dry_run: bool, yes: bool, as_json: bool) -> int:
             say(f"{amount(count, 'task')} still here: {reason}")
         if drained.back:
             say(
-                f"{amount(drained.back, 'task')} in the store again: a worker of an older release took them back, or a "
-                "producer put them on hold; stop it, then drain again"
+                f"{amount(drained.back, 'task')} in the store again: a producer put them on hold; stop it, then "
+                "drain again"
             )
     return 1 if drained.kept or drained.back else 0
 

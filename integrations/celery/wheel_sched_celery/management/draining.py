@@ -2,30 +2,25 @@
 
 `eta` stays in the message, so workers take over the waiting, in memory as Celery's own do. Items are claimed under a
 lease, published, confirmed and settled like any due one: a drain that dies half-way loses nothing, and is repeated.
-What is sent carries the mark of all that the store sends, so that running workers leave it alone; those of a release
-before that mark may put it back into the store, which is counted at the end.
+What is sent carries the mark of all messages that the store sends, so that running workers leave it alone. What
+producers put on hold meanwhile is counted at the end.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from wheel_sched.errors import ConfigError, Rejected
-from wheel_sched.store.items import Claimed, Done, Found, Held, Next, Outcome, Settlement
+from wheel_sched.store.items import Claimed, Done, Found, Held, Next, Settlement
 from wheel_sched.store.operations import Alteration, Call, Change
 from wheel_sched_celery.message.held_task import HeldTask, decode
 from wheel_sched_celery.release.broker_connection import BrokerConnection
-from wheel_sched_celery.release.older_items import current_id, is_older, store_anew
-from wheel_sched_celery.remote_control.workers import ask, takers_back
 from wheel_sched_celery.wheel import Wheel, wheel_of
 
 BATCH = 100
 LEASE_MS = 60_000
-ANSWER_S = 1.0
-LOOK_AGAIN_S = 1.0  # within this a worker that is up puts back what it would not hold
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +30,7 @@ class Drained:
     Args:
         published: tasks that are in the broker now.
         kept: tasks left in the store, by reason.
-        back: tasks that wait in the store again: workers took them back, or producers held them meanwhile.
+        back: tasks that producers have put on hold meanwhile.
     """
 
     published: int
@@ -43,7 +38,7 @@ class Drained:
     back: int = 0
 
 
-def drain(app: Any, *, progress: Callable[[int], None] = lambda _count: None, timeout_s: float = ANSWER_S) -> Drained:
+def drain(app: Any, *, progress: Callable[[int], None] = lambda _count: None) -> Drained:
     """Publish everything that waits, each to its queue with its `eta`.
 
     Stop the app's installed producers first, or take `install` out of them: what they hold meanwhile is drained too,
@@ -52,22 +47,15 @@ def drain(app: Any, *, progress: Callable[[int], None] = lambda _count: None, ti
     Args:
         app: the Celery app, with the integration.
         progress: called with the number published so far, after each batch. Defaults to nothing.
-        timeout_s: how long workers have to say that they will not take the tasks over again. Defaults to 1.
 
     Raises:
-        ConfigError: the app has no store, or a worker may take the tasks over again.
+        ConfigError: the app has no store.
         StoreError: it is away; what was published is settled or comes back when its lease ends.
         OperationalError: the broker is away; nothing was done.
     """
     wheel = wheel_of(app)
     if wheel is None or wheel.settings.url is None:
         raise ConfigError("drain: the app has no delay store; nothing was done")
-    up, answers = ask(app, timeout_s)
-    if takers := takers_back(up, answers):
-        raise ConfigError(
-            f"drain: {', '.join(takers)} did not say that they leave drained tasks alone (another release, or too "
-            "busy to answer): they may take them over again; stop these workers, or repeat; nothing was done"
-        )
     line = BrokerConnection(app)
     drained = _Draining(wheel, line, progress)
     try:
@@ -105,9 +93,7 @@ class _Draining:
             self._count_others([found for found in page if found.shard == shard])
 
     def back(self) -> int:
-        """How many wait in the store again."""
-        if self.published:
-            time.sleep(LOOK_AGAIN_S)
+        """How many wait in the store beside those that were kept."""
         return max(0, self._store.counts().total("due") - self._later)
 
     def _make_due(self, shard: int, ids: Sequence[str]) -> None:
@@ -119,14 +105,11 @@ class _Draining:
 
     def _count_others(self, page: Sequence[Found]) -> None:
         """What is due a running worker's dispatcher may send before this one does: it is in the broker as well."""
-        names = [(found.id, current_id(found.id, found.body)) for found in page]
-        others = [pair for pair in names if pair[1] not in self._claimed]
+        others = [found.id for found in page if found.id not in self._claimed]
         self._claimed.clear()
         if others:
-            before, now = ([pair[side] for pair in others] for side in (0, 1))
-            left = [item is None or item.state == "fly" for item in self._store.get(before, anywhere=True)]
-            gone = [item is None or item.state == "fly" for item in self._store.get(now, anywhere=True)]
-            self.published += sum(map(all, zip(left, gone, strict=True)))
+            found = self._store.get(others, anywhere=True)
+            self.published += sum(item is None or item.state == "fly" for item in found)
             self._progress(self.published)
 
     def _batch(self, shard: int) -> int:
@@ -142,12 +125,9 @@ class _Draining:
                 self._keep("unreadable")
                 settlements.append(Held(item.id, f"unreadable: {error}"))
         later_ms = claim.now_us // 1000 + LEASE_MS
-        older = [(item, task) for item, task in readable if is_older(item.id)]
-        current = [(item, task) for item, task in readable if not is_older(item.id)]
-        failures = self._line.send([task for _, task in current])
+        failures = self._line.send([task for _, task in readable])
         self.published += failures.count(None)
-        failures += store_anew(self._store, older, later_ms)  # not due before the old item has ended, whoever dies
-        for (item, task), failure in zip(current + older, failures, strict=True):
+        for (item, task), failure in zip(readable, failures, strict=True):
             if failure is None:
                 settlements.append(Done(item.id))
             else:
@@ -155,11 +135,7 @@ class _Draining:
                 self._later += 1
                 settlements.append(Next(item.id, max(task.eta_ms - self._lead_ms, later_ms)))
         if settlements:
-            settled = self._store.settle(claim, settlements)
-            ended = {
-                each.id for each, outcome in zip(settlements, settled.outcomes, strict=True) if outcome is Outcome.DONE
-            }
-            self._make_due(shard, [task.item_id for item, task in older if item.id in ended])
+            self._store.settle(claim, settlements)
         return len(claim.items)
 
     def _keep(self, reason: str) -> None:

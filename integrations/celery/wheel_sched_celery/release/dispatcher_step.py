@@ -21,7 +21,6 @@ from wheel_sched.escaping import logger_of
 from wheel_sched_celery.release.preloading import preload
 from wheel_sched_celery.release.publishing import TaskPublisher
 from wheel_sched_celery.remote_control import commands
-from wheel_sched_celery.remote_control.workers import RELEASE
 from wheel_sched_celery.wheel import Wheel, wheel_of
 
 logger = logger_of("wheel_sched.celery")
@@ -103,7 +102,7 @@ class EmbeddedDispatcher:
             if not self._wheel.knows_server():
                 raise StoreUnavailable("the broker is away")
             queue = self._wheel.redis_queue
-            with contextlib.closing(TaskPublisher(self._wheel.app, queue, store)) as publisher:
+            with contextlib.closing(TaskPublisher(self._wheel.app, queue)) as publisher:
                 dispatcher = Dispatcher(
                     store,
                     publisher,
@@ -133,7 +132,7 @@ class DispatcherStep(bootsteps.StartStopStep):
         return wheel is not None and wheel.settings.url is not None and wheel.settings.dispatch
 
     def create(self, w: Any) -> DispatcherStep:
-        commands.announce(str(RELEASE))
+        commands.announce_in_heartbeats()
         wheel = wheel_of(w.app)
         if wheel is not None:
             preload(wheel)

@@ -9,11 +9,9 @@ from typing import Any
 from wheel_sched.dispatcher import Answer, Batch, Failed
 from wheel_sched.errors import Rejected
 from wheel_sched.escaping import logger_of
-from wheel_sched.store.delay_store import DelayStore
 from wheel_sched.store.items import Claimed, Done, Next
 from wheel_sched_celery.message.held_task import HeldTask, decode
 from wheel_sched_celery.release.broker_connection import BrokerConnection
-from wheel_sched_celery.release.older_items import is_older, try_store_anew
 from wheel_sched_celery.release.redis_queue import RedisQueue
 
 logger = logger_of("wheel_sched.celery")
@@ -25,28 +23,24 @@ class TaskPublisher:
     Args:
         app: whose broker.
         queue: makes push forms, when the dispatcher lets the server push.
-        store: the dispatcher's; what an older release has put there is stored under another id first.
     """
 
-    def __init__(self, app: Any, queue: RedisQueue | None, store: DelayStore) -> None:
+    def __init__(self, app: Any, queue: RedisQueue | None) -> None:
         self._line = BrokerConnection(app)
         self._queue = queue
-        self._store = store
         self._lock = threading.Lock()
 
     def publish(self, batch: Batch) -> None:
         """Publish `batch.items` and answer for each."""
         tasks: list[tuple[int, HeldTask]] = []
-        older: list[tuple[int, HeldTask]] = []
         for place, item in enumerate(batch.items):
             try:
-                (older if is_older(item.id) else tasks).append((place, decode(item.body)))
+                tasks.append((place, decode(item.body)))
             except Rejected as error:
                 batch.answers[place] = Failed(str(error), transient=False)
         with self._lock:
             failures = self._line.send([task for _, task in tasks])
-        failures += try_store_anew(self._store, [(batch.items[place], task) for place, task in older])
-        for (place, _), failure in zip(tasks + older, failures, strict=True):
+        for (place, _), failure in zip(tasks, failures, strict=True):
             batch.answers[place] = failure or Done(batch.items[place].id)
 
     def refuse(self, item: Claimed, reason: str) -> Answer:
@@ -61,11 +55,8 @@ class TaskPublisher:
         form = None if self._queue is None else self._queue.push_form(task, now_ms)
         if form is not None:
             return Next(item.id, item.due_ms, form, item.topic, item.refs, item.route)
-        if is_older(item.id):
-            (failure,) = try_store_anew(self._store, [(item, task)])
-        else:
-            with self._lock:
-                (failure,) = self._line.send([task])
+        with self._lock:
+            (failure,) = self._line.send([task])
         return failure or Done(item.id)
 
     def close(self) -> None:

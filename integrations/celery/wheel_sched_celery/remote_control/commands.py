@@ -31,7 +31,7 @@ from wheel_sched_celery.message.due import iso_of
 from wheel_sched_celery.message.held_task import REVOKED, bounded, decode, ref_of
 from wheel_sched_celery.message.stock_request import UnreadableTask, request_of
 from wheel_sched_celery.remote_control.revoking import Announcer
-from wheel_sched_celery.remote_control.workers import RELEASE, told
+from wheel_sched_celery.remote_control.workers import told
 from wheel_sched_celery.store_thread import StoreThread
 from wheel_sched_celery.wheel import wheel_of
 
@@ -52,9 +52,9 @@ _stock_scheduled: Any = control.scheduled
 _stock_query_task: Any = control.query_task
 
 
-def announce(version: str) -> None:
-    """Let other workers know, with the heartbeat, that this one answers for held tasks."""
-    worker_state.SOFTWARE_INFO["sw_wheel"] = version
+def announce_in_heartbeats() -> None:
+    """Let other workers know, with each heartbeat, that this one answers for held tasks."""
+    worker_state.SOFTWARE_INFO["sw_wheel"] = "1"
 
 
 def revoke(state: Any, task_id: Any, terminate: bool = False, signal: Any = None, **options: Any) -> Any:
@@ -172,7 +172,6 @@ def wheel_stats(state: Any, **_options: Any) -> dict[str, Any]:
     embedded = getattr(state.consumer.controller, "wheel_dispatcher", None)
     answer: dict[str, Any] = {
         "installed": True,
-        "release": RELEASE,
         "settings": told(wheel.settings),
         "dispatcher": None if embedded is None else embedded.info,
     }

@@ -48,7 +48,7 @@ class House:
     def dispatch(self, claim: Claim) -> list[Any]:
         """Publish what was claimed, and leave it unsettled; the broker's messages."""
         batch = Batch(claim, claim.items)
-        publisher = TaskPublisher(self.app, None, self.store)
+        publisher = TaskPublisher(self.app, None)
         publisher.publish(batch)
         publisher.close()
         return self.published()

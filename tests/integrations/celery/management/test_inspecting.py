@@ -18,7 +18,7 @@ from kombu.asynchronous.timer import Timer
 from kombu.utils.json import dumps, loads
 from wheel_sched_celery.management import HeldTasks, examine
 from wheel_sched_celery.remote_control import commands
-from wheel_sched_celery.remote_control.workers import RELEASE, told
+from wheel_sched_celery.remote_control.workers import told
 
 from wheel_sched.cli.doctor_finding import Finding
 
@@ -142,9 +142,9 @@ def findings(app: Celery, monkeypatch: pytest.MonkeyPatch, workers: Workers) -> 
 
 
 def answer_of(app: Celery, **more: Any) -> dict[str, Any]:
-    """What a worker of this release answers whose dispatcher runs."""
+    """What a worker answers whose dispatcher runs."""
     settings, dispatcher = told(app.wheel.settings), {"state": "running"}
-    return {"installed": True, "release": RELEASE, "settings": settings, "dispatcher": dispatcher, **more}
+    return {"installed": True, "settings": settings, "dispatcher": dispatcher, **more}
 
 
 def test_doctor_counts_as_installed_only_who_says_so(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,14 +175,6 @@ def test_doctor_says_that_nobody_sends_what_is_held(app: Celery, monkeypatch: py
     assert finding.level == "problem"
     assert finding.evidence.startswith("none of 2 workers sends what namespace m")
     assert finding.evidence.endswith("holds (a@t: namespace other; b@t: dispatches nothing)")
-
-
-def test_doctor_names_workers_of_an_older_release(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They take back what the store has sent."""
-    stats = {"new@a": answer_of(app), "old@b": {"installed": True, "dispatcher": {"state": "running"}}}
-    finding = findings(app, monkeypatch, Workers(stats, {}))["workers"]
-    assert finding.level == "problem"
-    assert finding.evidence.startswith("1 of 2 workers of an older release: old@b; they may lose")
 
 
 def test_doctor_tells_held_tasks_from_those_in_a_workers_memory(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
