@@ -173,7 +173,7 @@ class _Bulk:
         if self._wheel.settings.on_outage == "refuse" and isinstance(error, StoreError):
             what = f"{before} tasks were sent, none after the next {len(items)}; these {len(items)}"
             raise HoldRefused.because(error, what) from error
-        wanted = self._wheel.to_send(items, error)
+        wanted = self._wheel.not_held(items, error)
         if wanted:
             self._send_stock([decode(item.body) for item in items if item.id in wanted])
 
