@@ -1,10 +1,10 @@
-"""`apply_many`: thousands of ETA tasks of one kind into the store, in calls of 500.
+"""`apply_many`: stores thousands of ETA tasks of one kind, 500 in a call.
 
-What a loop over `apply_async(countdown=...)` does, at less than a tenth of its cost: the message is made once, by
-Celery, and filled in for each task (see `message_template`), a batch while the server stores the one before. What
-cannot be done that way (handlers of `before_task_publish`, links, chords, other serializers than JSON, compression,
-`expires`, routers that are functions, tasks with an `apply_async` of their own) goes through Celery one by one, and
-into the store together all the same.
+It does what a loop over `apply_async(countdown=...)` does, at less than a tenth of the cost. Celery makes the message
+once, and a template is filled in for each task (see `message_template`). It prepares a batch while the server stores
+the one before. Some tasks need Celery for each message: those with handlers of `before_task_publish`, links, chords,
+another serializer than JSON, compression, `expires`, function routers, or an `apply_async` of their own. They go
+through Celery one by one and are stored in the same calls.
 
 Threads: any.
 """
@@ -33,7 +33,7 @@ from wheel_sched_celery.message.held_task import HeldTask, decode
 from wheel_sched_celery.release.broker_connection import BrokerConnection
 from wheel_sched_celery.wheel import Wheel, wheel_of
 
-# Options that are the same for all and need nothing of Celery per task.
+# Options that are the same for all tasks and need no work of Celery for each.
 _CONSTANT: Final = frozenset(
     {"queue", "exchange", "routing_key", "priority", "serializer", "headers", "ignore_result", "producer"}
     | {"time_limit", "soft_time_limit", "retry", "retry_policy", "delivery_mode", "mandatory", "immediate"}
@@ -47,8 +47,8 @@ class Call(NamedTuple):
     Args:
         args: positional arguments. Defaults to none.
         kwargs: keyword arguments. Defaults to none.
-        eta: when, instead of what all others have. Defaults to None: as the others.
-        task_id: its id. Defaults to None: a new one.
+        eta: its own due time. Defaults to None: the due time of all others.
+        task_id: its id. Defaults to None: a new id.
     """
 
     args: Sequence[Any] = ()
@@ -57,7 +57,7 @@ class Call(NamedTuple):
     task_id: str | None = None
 
 
-class _One(NamedTuple):
+class _Task(NamedTuple):
     """A call with its id and due time."""
 
     id: str
@@ -75,14 +75,15 @@ def apply_many(
     eta: datetime | None = None,
     **options: Any,
 ) -> list[str]:
-    """Send `task` once for each of `calls`; durable when it returns.
+    """Send `task` once for each of `calls`. The tasks are durable when this returns.
 
     Args:
         task: a task of an app with the integration installed.
-        calls: for each the positional arguments, as a tuple or list, or a `Call`. May be a generator.
+        calls: positional arguments as a tuple or list, or a `Call`, for each task. May be a generator.
         countdown: seconds from now, the same moment for all.
-        eta: the moment instead; without a zone it is in the app's. One of the two, unless each call has its own.
-        options: as of `apply_async`, the same for all.
+        eta: the due time instead; without a zone it is in the app's time zone. Give one of the two, unless each call
+            has its own.
+        options: of `apply_async`, the same for all.
 
     Returns:
         The ids, in the order of the calls. `app.AsyncResult(id)` is the result of one.
@@ -90,23 +91,23 @@ def apply_many(
     Raises:
         TypeError: arguments do not fit the task; the calls of earlier batches of 500 were sent.
         ValueError: neither `countdown` nor `eta` nor a call's own `eta`.
-        HoldRefused: the store is away and the app wants that said; it says how many calls were sent before, and whether
-            a batch is in doubt. `Call`s with a task_id and an eta of their own can be sent again then.
-        OperationalError: the store and the broker are away; what was not held was not sent.
+        HoldRefused: the store is away and `on_outage` is "refuse". The text says how many calls were sent before, and
+            whether a batch may be stored. `Call`s with a task_id and an eta of their own may be sent again.
+        OperationalError: the store and the broker are away; tasks that were not held were not sent.
     """
     app = task._get_app()
     wheel = wheel_of(app)
     if wheel is None or not wheel.settings.holds or app.conf.task_always_eager:
         return [
             task.apply_async(one.args, one.kwargs, task_id=one.id, eta=one.eta, **options).id
-            for one in _ones(app, calls, countdown, eta)
+            for one in _tasks(app, calls, countdown, eta)
         ]
     bulk = _Bulk(wheel, task, options)
     ids: list[str] = []
-    ones = _ones(app, calls, countdown, eta)
+    prepared = _tasks(app, calls, countdown, eta)
     with app.producer_or_acquire(options.pop("producer", None)) as producer:
         try:
-            while batch := list(islice(ones, MAX_BATCH)):
+            while batch := list(islice(prepared, MAX_BATCH)):
                 bulk.send(producer, batch, len(ids))
                 ids += [one.id for one in batch]
         finally:
@@ -114,9 +115,9 @@ def apply_many(
     return ids
 
 
-def _ones(
+def _tasks(
     app: Any, calls: Iterable[Call | Sequence[Any]], countdown: float | None, eta: datetime | None
-) -> Iterator[_One]:
+) -> Iterator[_Task]:
     """Each call with its id and due time."""
     if countdown is not None:
         app.amqp._verify_seconds(countdown, "countdown")
@@ -132,7 +133,7 @@ def _ones(
             due_ms = instant_ms(due, None)
         if due is None or due_ms is None:
             raise ValueError("apply_many needs countdown, eta, or an eta in each call; this call was not sent")
-        yield _One(task_id or next(ids), args, dict(kwargs), due, due_ms)
+        yield _Task(task_id or next(ids), args, dict(kwargs), due, due_ms)
 
 
 class _Bulk:
@@ -142,13 +143,13 @@ class _Bulk:
         self._wheel = wheel
         self._task = task
         self._options = options
-        self._form: MessageTemplate | None = None
-        self._formable = _is_plain(wheel.app, task, options)
+        self._template: MessageTemplate | None = None
+        self._has_template = _is_plain(wheel.app, task, options)
         self._check = getattr(task, "__header__", None) if task.typing else None
         self._under_way: tuple[list[Item], int, Callable[[], None]] | None = None
 
-    def send(self, producer: Any, batch: list[_One], before: int) -> None:
-        """Send a batch, while the one before it is stored; `before` counts what went before. `settle` ends it."""
+    def send(self, producer: Any, batch: list[_Task], before: int) -> None:
+        """Send a batch while the server stores the last one. `before` tasks were sent so far. Call `settle` in the end."""
         items, refused = self._prepare(producer, batch)
         self.settle()
         if items:
@@ -160,7 +161,7 @@ class _Bulk:
             self._send_stock(refused)
 
     def settle(self) -> None:
-        """Wait until the last batch is stored; where it could not be, what the app says for that happens."""
+        """Wait until the last batch is stored. If it was not, do what `on_outage` says."""
         under_way, self._under_way = self._under_way, None
         if under_way is not None:
             items, before, stored = under_way
@@ -177,23 +178,23 @@ class _Bulk:
         if wanted:
             self._send_stock([decode(item.body) for item in items if item.id in wanted])
 
-    def _prepare(self, producer: Any, batch: list[_One]) -> tuple[list[Item], list[HeldTask]]:
-        """What is due beyond the horizon as items, and what the store cannot take; the rest is sent."""
+    def _prepare(self, producer: Any, batch: list[_Task]) -> tuple[list[Item], list[HeldTask]]:
+        """Items of the tasks due beyond the horizon, and tasks that the store cannot take. All others are sent."""
         later_ms = time.time_ns() // 1_000_000 + (self._wheel.settings.horizon or 0)
         items: list[Item] = []
         refused: list[HeldTask] = []
         eta, iso = None, ""
         with self._wheel.collecting() as tasks:
             for one in batch:
-                if self._formable and one.eta_ms > later_ms:
-                    if self._form is None:
-                        self._form = self._make_form(producer, one, tasks)
-                    if self._form is not None:
+                if self._has_template and one.eta_ms > later_ms:
+                    if self._template is None:
+                        self._template = self._make_template(producer, one, tasks)
+                    if self._template is not None:
                         if self._check is not None:
                             self._check(*one.args, **one.kwargs)
                         if one.eta is not eta:  # mostly the same for all
                             eta, iso = one.eta, one.eta.isoformat()
-                        items.append(self._form.fill(one.id, one.args, one.kwargs, one.eta_ms, iso))
+                        items.append(self._template.fill(one.id, one.args, one.kwargs, one.eta_ms, iso))
                         continue
                 self._apply(producer, one.args, one.kwargs, one.id, one.eta)
         for task in tasks:
@@ -207,8 +208,8 @@ class _Bulk:
     def _apply(self, producer: Any, args: Sequence[Any], kwargs: dict[str, Any], task_id: str, eta: datetime) -> None:
         self._task.apply_async(args, kwargs, task_id=task_id, eta=eta, producer=producer, **self._options)
 
-    def _make_form(self, producer: Any, one: _One, tasks: list[HeldTask]) -> MessageTemplate | None:
-        """A form made of the first call's message; None when Celery has to make each."""
+    def _make_template(self, producer: Any, one: _Task, tasks: list[HeldTask]) -> MessageTemplate | None:
+        """A template made of the first task's message; None when Celery has to make every message."""
         known = len(tasks)
         eta_ms = mark_ms()
         self._apply(producer, one.args, one.kwargs, str(uuid4()), datetime.fromtimestamp(eta_ms / 1000, UTC))
@@ -220,21 +221,21 @@ class _Bulk:
             longest = self._wheel.app.amqp.argsrepr_maxsize
             return MessageTemplate(pattern, self._wheel.item_of, self._wheel.settings.lead, longest)
         except (KeyError, IndexError, TypeError, ValueError, Rejected):
-            self._formable = False
+            self._has_template = False
             return None
 
     def _send_stock(self, tasks: list[HeldTask]) -> None:
-        line = BrokerConnection(self._wheel.app, marks=False)  # as stock sends it: a worker may take it over
+        connection = BrokerConnection(self._wheel.app, marks=False)  # as stock Celery: a worker may take it over
         try:
-            failures = [failure for failure in line.send(tasks) if failure is not None]
+            failures = [failure for failure in connection.send(tasks) if failure is not None]
         finally:
-            line.close()
+            connection.close()
         if failures:
             raise OperationalError(f"{len(failures)} of {len(tasks)} tasks were not sent: {failures[0].reason}")
 
 
 def _is_plain(app: Any, task: Any, options: Mapping[str, Any]) -> bool:
-    """Whether nobody has to see each task on its way."""
+    """Whether no handler or option needs Celery for each task."""
     kind = task.__class__  # of what a proxy stands for
     return (
         set(options) <= _CONSTANT

@@ -1,10 +1,10 @@
-"""One message as a form to be filled in: how thousands of tasks of one kind are put on hold for the price of a few.
+"""A message template: thousands of tasks of one kind are held at the cost of a few.
 
-A message is made once, by Celery and kombu themselves, with marks where tasks differ: id, ETA, arguments and delivery
-tag. What lies between the marks is the same for all of them and is never made again.
+Celery and kombu make one message, with marks in the places where tasks differ: id, ETA, arguments and delivery tag. The
+text between the marks is the same for all tasks, and is made only once.
 
-Invariant: a filled-in form is, byte for byte, what a send of its own would have put into the store. Where that cannot
-be promised (a mark appears elsewhere, another serializer) there is no form, and each task is sent by itself.
+Invariant: a filled-in template is byte for byte what a send of that task would store. When this is not certain (a mark
+appears elsewhere, another serializer) there is no template, and every task is sent by itself.
 
 Pure; any thread.
 """
@@ -31,13 +31,13 @@ from wheel_sched_celery.message.due import iso_of
 from wheel_sched_celery.message.held_task import HeldTask, bounded, item_id_of, ref_of, release_ms
 from wheel_sched_celery.message.identity import MessageKind
 
-_YEAR_9998_MS: Final = 253_339_228_800_000  # no real task is due then, so its text stands nowhere by chance
+_YEAR_9998_MS: Final = 253_339_228_800_000  # no real task is due then, so its text occurs nowhere by chance
 _VARIANT: Final = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
-_encode: Final[Callable[[Any], str]] = JSONEncoder().encode  # what `dumps` makes anew for each text
+_encode: Final[Callable[[Any], str]] = JSONEncoder().encode  # `dumps` would make a new encoder for each text
 
 
 def random_uuids() -> Iterator[str]:
-    """Texts of random UUIDs, for a fifth of what `uuid4` takes. Not to be carried over a fork."""
+    """Texts of random UUIDs, five times faster than `uuid4`. Do not use one iterator in two processes."""
     while True:
         raw = os.urandom(16 * 250).hex()
         for at in range(0, len(raw), 32):
@@ -47,24 +47,24 @@ def random_uuids() -> Iterator[str]:
 
 
 def mark_ms() -> int:
-    """A due time to send the pattern with; its texts are looked for in what was made.
+    """The due time of the pattern, whose text is searched for in the message.
 
-    Whole seconds: a float that far away has no exact milliseconds.
+    It has whole seconds: a float of that size has no exact milliseconds.
     """
     return _YEAR_9998_MS + 1000 * random.randrange(300 * 86_400)
 
 
 class MessageTemplate:
-    """The form of one kind of task.
+    """The template of one kind of task.
 
     Args:
         pattern: the message made for `mark_ms()`, whose id occurs nowhere else.
-        render: what the store would be given for a message, see `Wheel.item_of`.
+        render: the item that stores a message, as `Wheel.item_of`.
         lead_ms: see `release_ms`.
-        longest_repr: how long Celery lets the texts of arguments get.
+        longest_repr: the longest text of arguments that Celery writes.
 
     Raises:
-        ValueError: no form can be made of it.
+        ValueError: the pattern gives no template.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class MessageTemplate:
     ) -> None:
         headers = pattern.headers
         if pattern.content_type != "application/json" or "compression" in headers or pattern.ttl_until_ms is not None:
-            raise ValueError("neither plain JSON nor without a TTL")
+            raise ValueError("only plain JSON without compression and TTL")
         body = pattern.body.decode() if isinstance(pattern.body, bytes) else pattern.body
         embed = loads(body)[2]
         if any(embed.values()) or pattern.task_id not in pattern.item_id:
@@ -124,7 +124,7 @@ class MessageTemplate:
         pieces = re.split("(" + "|".join(map(re.escape, found)) + ")", text)
         literals, names = pieces[::2], [found[piece] for piece in pieces[1::2]]
         if not {"body", "args", "kwargs", "id"} <= set(names) or "9998-" in "".join(literals):
-            raise ValueError("what differs cannot be told from what does not")
+            raise ValueError("the marks cannot be told from the text between them")
         pieces[::2] = [literal.replace("%", "%%") for literal in literals]
         pieces[1::2] = [f"%({name})s" for name in names]
         self._text = "".join(pieces)
@@ -136,7 +136,7 @@ class MessageTemplate:
             task_id: its id.
             args, kwargs: for the task.
             eta_ms: when it is due.
-            iso: the same as Celery writes it into the header.
+            iso: the same time as Celery writes it into the header.
         """
         body = _encode([args, kwargs])[:-1] + self._embed
         values = {
@@ -149,7 +149,7 @@ class MessageTemplate:
             "tag": "" if self._target is None else next(self._tags),
         }
         text = (self._text % values).encode()
-        if eta_ms != self._eta_ms:  # mostly the same for all
+        if eta_ms != self._eta_ms:  # mostly all tasks have the same
             self._eta_ms, self._release_ms = eta_ms, release_ms(eta_ms, self._lead_ms)
         route = bounded(task_id)
         return Item(

@@ -1,8 +1,8 @@
-"""The producer's side: every send of an app passes through `AMQP.send_task_message`; here it may be put on hold.
+"""The producer's hook: every send of an app passes through `AMQP.send_task_message`, and this module may hold it there.
 
-Canvas, beat, `retry`, `send_task`, links and chords all end there. The decision is taken at the publish, after
-`before_task_publish`, so what handlers changed is held as well; `after_task_publish` and the `task-sent` event
-follow as in stock.
+Canvas, beat, `retry`, `send_task`, links and chords all end in that method. The decision falls at the publish, after
+`before_task_publish`, so that changes by its handlers are held too. `after_task_publish` and the `task-sent` event
+follow as in stock Celery.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from wheel_sched_celery.hold.recording import eta_of, record
 from wheel_sched_celery.message.argument_text import plain_repr
 from wheel_sched_celery.wheel import Wheel, wheel_of
 
-# Celery 5.5 and later send ETA tasks for quorum queues through 28 exchanges of RabbitMQ, named so, with the delay as
-# bits in front of the routing key.
+# Celery 5.5 and later send ETA tasks for quorum queues through 28 exchanges of RabbitMQ with this name. The routing key
+# begins with the delay in bits.
 NATIVE_EXCHANGE = "celery_delayed_27"
 _NATIVE_PREFIX = re.compile(r"(?:[01]\.){28}")
 
 
 class HoldingProducer:
-    """Stands in for the producer inside `send_task_message`.
+    """Replaces the producer inside `send_task_message`.
 
     Args:
-        producer: the real one.
-        wheel: what holds.
+        producer: the real producer.
+        wheel: holds tasks.
     """
 
     def __init__(self, producer: Any, wheel: Wheel) -> None:
@@ -43,7 +43,7 @@ class HoldingProducer:
 
     def publish(self, body: Any, **options: Any) -> Any:
         """Hold the task, or publish it as the real producer does."""
-        if self._held:  # the task-sent event; should it fail, Celery's event dispatcher keeps it, as after any publish
+        if self._held:  # this is the task-sent event, which Celery buffers when it cannot be sent
             return self._producer.publish(body, **options)
         eta_ms = eta_of(body, options.get("headers"), lambda: self._wheel.app.timezone)
         if eta_ms is not None and self._hold(body, options, eta_ms):
@@ -55,7 +55,7 @@ class HoldingProducer:
         horizon_ms = self._wheel.settings.horizon
         if horizon_ms is None or eta_ms - time.time_ns() // 1_000_000 <= horizon_ms:
             return False
-        if options.get("exchange") == "":  # straight to the queue named by the key, as most are
+        if options.get("exchange") == "":  # the key names the queue, as for most tasks
             target: dict[str, Any] | None = {}
         else:
             target = self._target(options)
@@ -64,7 +64,7 @@ class HoldingProducer:
         )
 
     def _target(self, options: dict[str, Any]) -> dict[str, Any] | None:
-        """Exchange and key to publish to when due; None: a broadcast, or native delivery whose target is unknown."""
+        """Where to publish when due; None for a broadcast, and for native delayed delivery with an unknown target."""
         exchange, key = options.get("exchange") or "", options.get("routing_key")
         name = exchange.name if isinstance(exchange, Exchange) else exchange
         queues = self._wheel.app.amqp.queues.values()
@@ -92,7 +92,7 @@ class HoldingAMQP:
     def as_task_v2(
         self, task_id: str, name: str, args: Any = None, kwargs: Any = None, *more: Any, **options: Any
     ) -> Any:
-        """Celery's own message, given the texts of plain arguments: to make them is a tenth of its `apply_async`."""
+        """Celery's own message, with the texts of plain arguments given: making them takes a tenth of `apply_async`."""
         if options.get("argsrepr") is None:
             options["argsrepr"] = plain_repr(args or (), self.argsrepr_maxsize)
         if options.get("kwargsrepr") is None:
@@ -112,11 +112,11 @@ class HoldingAMQP:
 
 
 class WheelAMQP(HoldingAMQP, AMQP):
-    """Celery's own `AMQP`, holding."""
+    """Celery's own `AMQP`, with holding."""
 
 
 def holding(amqp_class: type[Any]) -> type[Any]:
-    """`amqp_class`, holding; the same when it holds already."""
+    """`amqp_class` with holding; unchanged when it has it already."""
     if issubclass(amqp_class, HoldingAMQP):
         return amqp_class
     if amqp_class is AMQP:

@@ -1,7 +1,7 @@
-"""Turning a publish into values: a kombu producer on a channel that writes down what would have been sent.
+"""Records a publish: a kombu producer on a channel that notes the message instead of sending it.
 
-kombu itself serializes and compresses, so what is recorded is the message as a broker would have got it. Nothing is
-connected, so a task can be put on hold while the broker is away.
+kombu itself serializes and compresses, so the record is the message that a broker would have received. Nothing
+connects to the broker, so a task can be held while the broker is away.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from wheel_sched_celery.message.held_task import HeldTask
 
 
 class RecordingChannel:
-    """The two methods of a channel that a publish needs."""
+    """The two methods of a channel that a publish calls."""
 
     def __init__(self) -> None:
         self.message: dict[str, Any] = {}
@@ -51,7 +51,7 @@ def record(producer: Any, body: Any, options: dict[str, Any], eta_ms: int) -> He
     """The held task of `producer.publish(body, **options)`.
 
     Raises:
-        Exception: whatever serializing raises; the caller's own publish would raise the same.
+        Exception: whatever the serializer raises; a publish would raise the same.
     """
     options = dict(options)
     declare = options.pop("declare", None) or ()
@@ -78,7 +78,7 @@ def record(producer: Any, body: Any, options: dict[str, Any], eta_ms: int) -> He
 
 
 class _Recorders(threading.local):
-    """A recorder for each producer this thread has used: making one takes as long as recording."""
+    """One recorder for each producer of this thread, because making one takes as long as recording."""
 
     def __init__(self) -> None:
         self.known: weakref.WeakKeyDictionary[Any, tuple[list[Any], Any, RecordingChannel]]
@@ -89,10 +89,10 @@ _recorders = _Recorders()
 
 
 def _recorder_of(producer: Any) -> tuple[Any, RecordingChannel]:
-    """A producer with the defaults of `producer`, and the channel it writes to."""
+    """A producer with the defaults of `producer`, and its recording channel."""
     defaults = [producer.exchange, producer.routing_key, producer.serializer, producer.compression]
     known = _recorders.known.get(producer)
-    if known is None or known[0] != defaults:  # by value: a pooled producer binds its exchange anew each time
+    if known is None or known[0] != defaults:  # compared by value: a pooled producer binds its exchange anew each time
         channel = RecordingChannel()
         exchange, routing_key, serializer, compression = defaults
         recorder: Any = Producer(
@@ -108,7 +108,7 @@ def _recorder_of(producer: Any) -> tuple[Any, RecordingChannel]:
 
 
 def eta_of(body: Any, headers: Any, timezone: Callable[[], Any]) -> int | None:
-    """When a task's message is due; None when it has no ETA that can be read. Protocol 1 keeps it in the body."""
+    """The due time of a task's message; None without a readable ETA. In protocol 1 the ETA lies in the body."""
     holder = headers if isinstance(headers, dict) and "task" in headers else body
     if not isinstance(holder, dict) or not holder.get("eta") or not holder.get("id"):
         return None

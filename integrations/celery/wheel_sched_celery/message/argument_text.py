@@ -1,7 +1,7 @@
-"""Arguments as text, as Celery writes them into the headers `argsrepr` and `kwargsrepr`, at a tenth of its cost.
+"""The texts of arguments that Celery writes into the headers `argsrepr` and `kwargsrepr`, at a tenth of the cost.
 
-Celery's `saferepr` makes a stream of tokens, so that it can stop in the middle of anything. For a few numbers and
-short texts it says what `repr` says; those, which most tasks have, are told from others here.
+Celery's `saferepr` makes a stream of tokens, so that it can stop in the middle of any value. For a few numbers and
+short texts its result is that of `repr`. Most tasks have such arguments; this module recognizes them.
 
 Pure; any thread.
 """
@@ -12,11 +12,11 @@ from typing import Any, Final
 
 _PLAIN: Final = frozenset((int, float, bool, type(None)))
 _FEW: Final = 10
-_SHORT: Final = 64  # characters of a text that is worth looking through
+_SHORT: Final = 64  # characters; a longer text is left to saferepr
 
 
 def plain_repr(value: Any, longest: int) -> str | None:
-    """What `saferepr(value, longest)` says of plain arguments; None where it has to be asked."""
+    """The result of `saferepr(value, longest)` for plain arguments; None for all others."""
     kind = type(value)
     if kind is not tuple and kind is not dict and kind is not list:
         return None
@@ -34,5 +34,5 @@ def plain_repr(value: Any, longest: int) -> str | None:
 
 
 def _is_plain_text(part: Any) -> bool:
-    """Whether it is a text that neither of the two escapes."""
+    """Whether it is a text in which neither `repr` nor `saferepr` escapes anything."""
     return type(part) is str and len(part) < _SHORT and part.isprintable() and not ("'" in part or "\\" in part)

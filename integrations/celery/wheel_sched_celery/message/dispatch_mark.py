@@ -1,8 +1,8 @@
-"""The header by which a worker knows a message that the store has sent: such a message is never taken over again.
+"""The header that marks a message as sent by the store, so that no worker takes it over again.
 
-Else a worker with another horizon, or another clock, takes back what a dispatcher is just about to settle, and the
-task is gone. The header names the very message (task, retry, ETA): Celery copies a task's headers into its retries, and
-a copy in another message is no mark.
+Without it a worker with another horizon or another clock takes the message back just before the dispatcher settles its
+item, and the task is lost. The mark names its message (task, retry, ETA), because Celery copies the headers of a task
+into its retries: a mark that was copied into another message does not count.
 
 Pure; any thread.
 """
@@ -16,7 +16,7 @@ MARK: Final = "wheel-sched-sent"
 
 
 def marked(headers: Mapping[str, Any], task_id: str, retries: int) -> dict[str, Any]:
-    """`headers` with the mark of their message; of protocol 1, whose ETA stands in the body, id and retries alone."""
+    """`headers` with the mark. In protocol 1 the ETA lies in the body, so the mark names id and retries only."""
     if "task" in headers:
         return {**headers, MARK: _name(headers)}
     return {**headers, MARK: f"{task_id}:{retries}"}
@@ -38,5 +38,5 @@ def is_marked(headers: Mapping[str, Any] | None, body: Any) -> bool:
 
 
 def _name(headers: Mapping[str, Any]) -> str:
-    """What tells a message from others, as the texts that it carries: no zone or clock has a say in it."""
+    """The name of a message, made of the texts it carries, so that time zones and clocks do not matter."""
     return f"{headers.get('id')}:{headers.get('retries') or 0}:{headers.get('eta')}"

@@ -1,6 +1,6 @@
 """When a message is due: its `eta` as Celery's workers read it, in milliseconds since 1970.
 
-A value that cannot be read gives None: the message then goes the stock way, and stock says what is wrong with it.
+An `eta` that cannot be read gives None. Such a message goes the stock way, and stock Celery reports the error.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
 
 
-@lru_cache(maxsize=16)  # a text is looked at several times on its way
+@lru_cache(maxsize=16)  # the same text is read several times
 def _plain_ms(text: str) -> int | None:
-    """Of a text with its offset, as Celery writes it; None for any other. Takes a tenth of the time."""
+    """The time of a text with a UTC offset, as Celery writes it; None for any other. Ten times faster than kombu."""
     try:
         instant = datetime.fromisoformat(text)
         return None if instant.tzinfo is None else int(-((_EPOCH - instant) // _MS))

@@ -1,6 +1,7 @@
-"""Queues and exchanges as plain values, so that a held message can declare them again when it is published.
+"""Queues and exchanges as plain values, so that the release of a held message can declare them again.
 
-Only what a broker needs to know is kept. Exclusive queues belong to the connection that declared them and are left out.
+The values contain what a broker needs to know. Exclusive queues belong to the connection that declared them, so they
+are left out.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ _QUEUE = (
     "max_priority",
 )
 _EXCHANGE = ("name", "type", "arguments", "durable", "auto_delete")
-_of_queue, _of_exchange = attrgetter(*_QUEUE), attrgetter(*_EXCHANGE)  # each send asks for them
+_of_queue, _of_exchange = attrgetter(*_QUEUE), attrgetter(*_EXCHANGE)  # made once: every send uses them
 
 
 def values_of(entities: Iterable[Any]) -> tuple[dict[str, Any], ...]:
-    """Plain values of entities that anybody may declare."""
+    """Plain values of the entities that any connection may declare."""
     return tuple(value for value in map(_value, entities) if value is not None)
 
 

@@ -1,13 +1,14 @@
-"""A task that waits: the finished broker message, where it goes, and what people look for it by.
+"""A held task: the finished broker message, its destination, and the names by which people find it.
 
-It lies in the store in one of two forms.
+The store keeps it in one of two forms.
 
-- *Push form* (`wheel_sched.store.push_form`): the very element that the Redis server will push to the queue's list.
-- *Neutral form*: `C1` and a JSON object with the arguments of the publish, for every other broker; made and read with
-  kombu's own JSON (dates, decimals, bytes; nothing that is read is executed).
+- *Push form* (`wheel_sched.store.push_form`): exactly the element that the Redis server will push to the queue's list.
+- *Neutral form*: `C1` and a JSON object with the arguments of the publish, for every other broker. kombu's own JSON
+  (dates, decimals, bytes) writes and reads it; nothing that is read is executed.
 
-Invariant: both forms lead to the same message, byte for byte that of stock Celery but for the broker's TTL, which is
-shortened by the time held, and for one header more, see `dispatch_mark`. A `HeldTask` is without it.
+Invariant: both forms lead to the same message, and it is byte for byte the message of stock Celery, with two
+exceptions: the broker's TTL is shorter by the time held, and there is one more header (see `dispatch_mark`). A
+`HeldTask` does not contain that header.
 Pure; any thread.
 """
 
@@ -30,9 +31,9 @@ from wheel_sched_celery.message.due import instant_ms, iso_of
 from wheel_sched_celery.message.identity import MessageKind
 
 NEUTRAL = b"C1"
-REVOKED = "revoked"  # why a revoked task is held until everybody knows
-TAKEN_OVER = "taken-over"  # what tasks can be found by that a worker found in a queue, sent the stock way
-_LONGEST_ID = 400  # of 512 bytes; the rest is for retries and eta
+REVOKED = "revoked"  # the reason under which a revoked task is held until it is announced
+TAKEN_OVER = "taken-over"  # the ref of tasks that a worker took from a queue, where stock Celery had sent them
+_LONGEST_ID = 400  # of the 512 bytes of an item id; retries, ETA and digest need the rest
 _LONGEST_NAME = 240
 _LONGEST_TTL_MS = 2**32 - 1  # RabbitMQ closes the channel over a longer one; 49 days
 
@@ -43,18 +44,18 @@ class HeldTask:
 
     Args:
         task_id: as Celery knows it.
-        name: of the task.
-        retries: how often it was tried before.
+        name: the task's name.
+        retries: how many attempts came before.
         eta_ms: when it is due.
-        exchange, routing_key: where it is published; exchange "" = straight to the queue named by the key.
-        queue: the queue's name as far as it is known, else "".
-        body: as it goes over the wire, compressed where compression was asked for.
-        content_type, content_encoding, headers, properties, priority: of the message, as kombu publishes them.
+        exchange, routing_key: where it is published; with exchange "" the key names the queue.
+        queue: the queue's name when it is known, else "".
+        body: as it is sent, so compressed if the task asks for compression.
+        content_type, content_encoding, headers, properties, priority: of the message, as kombu publishes it.
         declare: entities to declare before publishing, see `entities`.
         ttl_until_ms: when the broker's own TTL (`expiration`) ends; None = it has none.
-        taken_over: whether a worker found it in a queue; only on its way into the store, which remembers it.
-        one_of_many: whether an exchange may have put copies of it into other queues; likewise.
-        sent_to: exchange and routing key that it was published with, where it goes back to a queue instead; likewise.
+        taken_over: whether a worker took it from a queue. Not stored: the item has the ref `taken-over` instead.
+        one_of_many: whether an exchange may have put copies of it into other queues. Not stored.
+        sent_to: exchange and routing key that its producer used, when it goes straight to a queue now. Not stored.
     """
 
     task_id: str
@@ -78,10 +79,10 @@ class HeldTask:
 
     @property
     def item_id(self) -> str:
-        """The same for each delivery of one message, another one for each retry, each other ETA and each copy.
+        """The id of its item: the same for every delivery of one message, another one for every retry, ETA and copy.
 
-        A task that a producer held in doubt, and then sent the stock way, is one item too when it is taken over; see
-        `message_identity`.
+        If a producer does not know whether it held a task, and sends it the stock way, a takeover finds the same id
+        (see `message.identity`).
         """
         kind = MessageKind(
             self.name,
@@ -96,7 +97,7 @@ class HeldTask:
         return item_id_of(bounded(self.task_id), self.retries, self.eta_ms, digest)
 
     def item(self, body: bytes, lead_ms: int) -> Item:
-        """What goes into the store; it can be found by its id and stamps and is counted under its queue."""
+        """The item to store. People find it by task id and stamps, and it is counted under its queue."""
         return Item(
             self.item_id,
             release_ms(self.eta_ms, lead_ms),
@@ -118,7 +119,7 @@ class HeldTask:
         """The same task at another time.
 
         Raises:
-            Rejected: the ETA is inside a body that cannot be rewritten; nothing was changed.
+            Rejected: the ETA lies in a body that cannot be rewritten; nothing was changed.
         """
         ttl = self.ttl_until_ms
         moved = replace(self, eta_ms=eta_ms, ttl_until_ms=None if ttl is None else ttl + max(0, eta_ms - self.eta_ms))
@@ -126,17 +127,17 @@ class HeldTask:
             return replace(moved, headers={**self.headers, "eta": iso_of(eta_ms)})
         if self.content_type != "application/json" or "compression" in self.headers:
             raise Rejected(
-                f"task {self.task_id}: its ETA stands inside a body of type {self.content_type}, which cannot be "
-                "rewritten; it was left as it is"
+                f"task {self.task_id}: its ETA lies in a body of type {self.content_type}, which cannot be "
+                "rewritten; nothing was changed"
             )
         payload = loads(self.body)
         payload["eta"] = iso_of(eta_ms)
         return replace(moved, body=dumps(payload))
 
     def properties_at(self, now_ms: int) -> dict[str, Any]:
-        """Properties for publishing at `now_ms`: the TTL is what is left of it.
+        """Properties for publishing at `now_ms`, with the rest of the TTL.
 
-        Once it has run out there is none: a worker has to see the message to mark the task as revoked.
+        A TTL that has run out is left out: a worker must receive the message to mark the task as revoked.
         """
         properties = dict(self.properties)
         if self.ttl_until_ms is not None:
@@ -149,15 +150,15 @@ class HeldTask:
 def release_ms(eta_ms: int, lead_ms: int) -> int:
     """When a task leaves the store for its queue: `lead_ms` before it is due, or a little later.
 
-    Rounded up to an eighth of the lead, so that tasks due one after the other leave together: a dispatcher then wakes
-    up a few times a second beside the worker's own work, instead of once for each task.
+    The time is rounded up to an eighth of the lead, so that tasks with close due times leave together. The dispatcher
+    then wakes a few times a second beside the worker's own work, instead of once for each task.
     """
     grid_ms = max(1, lead_ms // 8)
     return max(0, -(-(eta_ms - lead_ms) // grid_ms) * grid_ms)
 
 
 def item_id_of(route: str, retries: int, eta_ms: int, digest: str) -> str:
-    """An item's id; `route` is what chooses its shard."""
+    """An item's id. Its route chooses the shard."""
     return f"{route}:{retries}:{eta_ms}:{digest}"
 
 
@@ -167,24 +168,24 @@ def route_of(item_id: str) -> str:
 
 
 def ref_of(task_id: str) -> str:
-    """What a task's items are found by, see `DelayStore.find`."""
+    """The ref by which `DelayStore.find` finds the items of a task."""
     return "task:" + bounded(task_id, _LONGEST_NAME - 5)
 
 
 def stamp_ref(stamp: tuple[str, Any]) -> str:
-    """What tasks with a stamp are found by: `revoke_by_stamped_headers` names nothing else."""
+    """The ref of items with a stamp. `revoke_by_stamped_headers` knows nothing but the stamp."""
     return "stamp:" + bounded(f"{stamp[0]}={stamp[1]}", _LONGEST_NAME - 6)
 
 
 def topic_of(queue: str) -> str:
-    """The topic under which a queue's items are counted and paused."""
+    """The topic under which the items of a queue are counted and paused."""
     return bounded(queue, _LONGEST_NAME)
 
 
 def bounded(text: str, longest: int = _LONGEST_ID) -> str:
-    """`text`, or a digest of it where the store could not take it as a name."""
+    """`text`, or a digest of it when the store does not accept it as a name."""
     if len(text) <= longest and text.isascii() and text.isprintable():
-        return text  # as usual
+        return text
     raw = text.encode("utf-8", "surrogatepass")
     if len(raw) <= longest and "\n" not in text and "\0" not in text:
         return text
@@ -195,7 +196,7 @@ def encode_neutral(task: HeldTask) -> bytes:
     """The neutral form.
 
     Raises:
-        TypeError, ValueError: headers or properties hold what no broker could carry.
+        TypeError, ValueError: a header or property has a value that no broker could carry.
     """
     raw = task.body if isinstance(task.body, bytes) else None
     fields = {
@@ -224,14 +225,14 @@ def decode(body: bytes) -> HeldTask:
     """A held task from either form.
 
     Raises:
-        Rejected: it is neither; it was left as it is.
+        Rejected: it has neither form; nothing was changed.
     """
     try:
         return _from_neutral(loads(body[len(NEUTRAL) :])) if body.startswith(NEUTRAL) else _from_push(body)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         if isinstance(error, Rejected):
             raise
-        raise Rejected(f"the body ({len(body)} bytes) is no held task: {error!r}; it was left as it is") from error
+        raise Rejected(f"the body ({len(body)} bytes) is no held task: {error!r}; nothing was changed") from error
 
 
 def _from_neutral(fields: dict[str, Any]) -> HeldTask:

@@ -1,12 +1,13 @@
-"""When two messages are the same one: what an item's id says besides task id, retry and ETA.
+"""Which messages are copies of one message: the digest in an item's id, beside task id, retry and ETA.
 
-Celery lets a task id be sent several times, with other arguments, headers or to other queues, and runs each. So the id
-of an item holds a digest of what would run, how, and where. A message that is seen again has the same digest: sent
-twice because a reply was lost, or held by its producer in doubt, then sent the stock way and found by a worker.
+Celery accepts the same task id several times, with other arguments, other headers or to other queues, and runs each
+message. So the id of an item contains a digest of what runs, how, and where. A copy has the same digest: a producer
+sends a message twice when a reply is lost, or holds it, gets no answer, sends it the stock way, and a worker takes the
+copy over.
 
-Left out is what a broker or another attempt to send changes: delivery tags, a broker's own headers, who sent it
-(process, thread, parent task), ids of tracing; and the texts of arguments, which only tell again what stands in the
-body. The body counts as it is without compression, which a worker's kombu has undone.
+The digest leaves out what a broker or a second send changes: delivery tags, headers that a broker adds, the sender
+(process, thread, parent task), tracing ids; and the texts of arguments, which repeat the body. It uses the body without
+compression, because the kombu of a worker has already decompressed it.
 
 Pure; any thread.
 """
@@ -25,14 +26,14 @@ from kombu.compression import decompress
 
 from wheel_sched_celery.message.dispatch_mark import MARK
 
-_DIGEST_BYTES = 9  # it tells the few messages of one task id apart, not all messages
+_DIGEST_BYTES = 9  # enough to tell the few messages of one task id apart
 
-# in the id or in `MessageKind` already; told by the body; who sent it; how it travelled
+# in the id or in `MessageKind` already; repeats the body; names the sender; says how it travelled
 _LEFT_OUT: Final = frozenset(
     {"task", "id", "retries", "eta", "expires", "argsrepr", "kwargsrepr", "origin", "root_id", "parent_id"}
     | {"compression", "stamped_headers", "stamps", MARK}
 )
-# what brokers and kombu's Redis transport add, and what libraries that trace add at each sending
+# headers that brokers and kombu's Redis transport add, and that tracing libraries add at each send
 _ADDED: Final = re.compile(
     r"redelivered|x-(?:death|(?:first|last)-death-.*|delivery-count|acquired-count|received-from|delay|opt-.*)"
     r"|traceparent|tracestate|baggage|sentry-.*|b3|x-b3-.*|uber-trace-id|x-datadog-.*|x-amzn-trace-id|newrelic"
@@ -43,19 +44,19 @@ _OF_A_THREAD: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class MessageKind:
-    """What messages of one kind have in common; the body is what differs.
+    """Everything of a message that counts, except its body. Messages of one kind differ in the body only.
 
     Args:
-        name: of the task.
-        sent_to: exchange and routing key it was published with.
-        priority: None counts as 0, which is what a broker makes of it.
+        name: the task's name.
+        sent_to: exchange and routing key of its publish.
+        priority: None counts as 0, as it does for a broker.
         headers: of the message.
         stamps: name and value of each of its stamps, in any order.
         reply_to: the message's property.
-        copy: of a message that an exchange put into several queues, the one this copy was in; else "".
+        copy: the queue of this copy, when an exchange put the message into several queues; else "".
 
     Raises:
-        TypeError, ValueError: headers hold what no broker could carry.
+        TypeError, ValueError: a header has a value that no broker could carry.
     """
 
     def __init__(
@@ -71,38 +72,37 @@ class MessageKind:
         if isinstance(reply_to, str) and _OF_A_THREAD.fullmatch(reply_to):
             reply_to = ""
         named = sorted(f"{stamp}={value}" for stamp, value in stamps)
-        rest = _encode([_told(headers), named, reply_to or ""])
+        rest = _encode([_counting(headers), named, reply_to or ""])
         text = "\0".join(map(str, (name, *sent_to, priority or 0, headers.get("expires") or "", copy, rest, "")))
         self._hash = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=_DIGEST_BYTES)
 
     def digest(self, body: bytes | str, compression: str | None = None) -> str:
-        """Of the message of this kind with this body."""
+        """The digest of a message of this kind with this body."""
         if compression:
-            with contextlib.suppress(Exception):  # it only says so: no worker will read it, whatever it counts as
+            with contextlib.suppress(Exception):  # not really compressed: no worker can read it, so any digest will do
                 body = decompress(body, compression)
         digest = self._hash.copy()
         digest.update(body if isinstance(body, bytes) else str(body).encode("utf-8", "surrogatepass"))
         return digest.hexdigest()
 
 
-def _told(headers: Mapping[str, Any]) -> dict[str, Any]:
-    """The headers that count. None says as much as no header; some libraries write theirs a second time below
-    `headers`."""
-    told = {
+def _counting(headers: Mapping[str, Any]) -> dict[str, Any]:
+    """The headers that count. None means the same as no header. Some libraries repeat theirs below `headers`."""
+    counting = {
         name: value
         for name, value in headers.items()
         if value is not None and name not in _LEFT_OUT and not _ADDED.fullmatch(name)
     }
-    below = told.get("headers")
+    below = counting.get("headers")
     if isinstance(below, Mapping):
-        told["headers"] = _told(below)
-        if not told["headers"]:
-            del told["headers"]
-    return told
+        counting["headers"] = _counting(below)
+        if not counting["headers"]:
+            del counting["headers"]
+    return counting
 
 
 def _plain(value: Any) -> Any:
-    """What JSON has no word for. Brokers give dates back in whole seconds, without a zone."""
+    """A value that JSON does not know, as text. Brokers return dates in whole seconds, without a zone."""
     if isinstance(value, datetime):
         return int((value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp())
     if isinstance(value, bytes | bytearray | memoryview):

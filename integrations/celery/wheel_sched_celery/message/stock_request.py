@@ -1,6 +1,6 @@
-"""Celery's own `Request` of a held task: what a worker would make of the message once it has received it.
+"""Celery's own `Request` of a held task, as a worker makes it from a received message.
 
-What `inspect` shows of a held task, and what is said when one is revoked, is then Celery's own word, in every release.
+So `inspect` shows a held task, and a revoke announces it, exactly as the installed release of Celery does.
 
 Pure; any thread.
 """
@@ -22,20 +22,20 @@ _priorities: weakref.WeakKeyDictionary[Any, int | None] = weakref.WeakKeyDiction
 
 
 class UnreadableTask(Exception):
-    """The message is no task that this app accepts; a worker would reject it."""
+    """The message is not a task that this app accepts; a worker would reject it."""
 
 
 def request_of(app: Any, held: HeldTask, *, hostname: str | None = None, eventer: Any = None) -> Any:
-    """The request, as after delivery and before anything was done with it.
+    """The request, as a worker has it right after delivery.
 
     Args:
-        app: the Celery app; a task it does not know counts as one with Celery's defaults.
+        app: the Celery app; a task that it does not know gets Celery's defaults.
         held: the task.
-        hostname: of the worker that speaks. Defaults to this machine's.
-        eventer: what the request sends its events with. Defaults to nothing: it sends none.
+        hostname: of the worker that answers. Defaults to this machine's name.
+        eventer: sends the events of the request. Defaults to None: no events.
 
     Raises:
-        UnreadableTask: the body is of a type that the app does not accept, or is no task.
+        UnreadableTask: the app does not accept the type of the body, or the body is not a task.
     """
     message = Message(
         held.body,
@@ -57,17 +57,17 @@ def request_of(app: Any, held: HeldTask, *, hostname: str | None = None, eventer
             read = {"body": body, "headers": headers, "decoded": decoded, "utc": utc}
         request_class = symbol_by_name(task.Request)
         return request_class(message, app=app, task=task, hostname=hostname, eventer=eventer, **read)
-    except Exception as error:  # decoding, and classes of the app's own, may raise anything
+    except Exception as error:  # decoders and request classes of the app may raise anything
         raise UnreadableTask(f"task {held.task_id}: {error!r}") from error
 
 
 def context_of(request: Any) -> Any:
-    """What result backends and signals know of a request: Celery's `Context`."""
+    """Celery's `Context` of a request, which result backends and signals get."""
     return request._context
 
 
 def _priority(app: Any, held: HeldTask) -> int | None:
-    """As it arrives: transports of kombu's own give each message one."""
+    """The priority on arrival: kombu's virtual transports give every message one."""
     if held.priority is not None:
         return held.priority
     if app not in _priorities:

@@ -157,14 +157,14 @@ def test_another_eta_stands_in_the_message_too() -> None:
     assert instant_ms(later.headers["eta"], None) == later.eta_ms == ETA_MS + 60_000
     old = task(headers={}, body='{"task": "note", "eta": null}').with_eta(ETA_MS)
     assert iso_of(ETA_MS) in str(old.body)
-    with pytest.raises(Rejected, match="left as it is"):
+    with pytest.raises(Rejected, match="nothing was changed"):
         task(headers={}, content_type="application/x-python-serialize").with_eta(ETA_MS)
 
 
 @pytest.mark.parametrize("body", [b"", b"C1{", b"C1[]", b"C1{}", b"L1[1,2]aab", b"L1[1,2]a{}", b"\xff"])
 def test_a_body_of_something_else_is_refused(body: bytes) -> None:
     """And nothing in it is executed."""
-    with pytest.raises(Rejected, match=r"left as it is"):
+    with pytest.raises(Rejected, match=r"nothing was changed|left as it is"):
         decode(body)
 
 
