@@ -224,7 +224,7 @@ class Wheel:
         if not isinstance(self.settings.url, str):  # a client of the app may have few connections and other users
             return lambda: store.schedule(items, token="")
         started_s = time.monotonic()
-        begun = store.begin(next(store.plans.schedule(items, "", None)))
+        begun = store.begin(next(store.plans.schedule(items, "")))
         took_s = time.monotonic() - started_s
 
         def finish() -> None:
