@@ -162,8 +162,13 @@ class AsyncCoreStore:
     ) -> list[Outcome]:
         return await self.run(self.plans.change([Alteration(i, "x") for i in ids], route, token))
 
-    async def get(self, ids: Sequence[str], *, route: str | None = None) -> list[Found | None]:
-        return await self.run(self.plans.get(ids, route))
+    async def change(
+        self, alterations: Sequence[Alteration], *, route: str | None = None, token: str | None = None
+    ) -> list[Outcome]:
+        return await self.run(self.plans.change(alterations, route, token))
+
+    async def get(self, ids: Sequence[str], *, route: str | None = None, anywhere: bool = False) -> list[Found | None]:
+        return await self.run(self.plans.get(ids, route, anywhere))
 
     async def find(self, ref: str, *, limit: int = 1000) -> list[str]:
         return await self.run(self.plans.find(ref, limit))
