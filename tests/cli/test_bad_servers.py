@@ -15,9 +15,9 @@ import pytest
 import redis
 
 from retry_topic import connect
+from tests.servers.valkey import TemporaryServer, temporary_server
 from wheel_sched.errors import StoreAuthError, StoreTooOld
 from wheel_sched.store import open_async_store, open_store
-from wheel_sched.testing.servers import TemporaryServer, temporary_server
 
 pytestmark = pytest.mark.real
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.servers.valkey import temporary_server
 from wheel_sched.cli import doctor_namespace, doctor_server
 from wheel_sched.cli.doctor_finding import Finding, Patient
 from wheel_sched.config import Settings
 from wheel_sched.store import open_store
 from wheel_sched.store.operations import Call, Count
-from wheel_sched.testing.servers import temporary_server
 
 if TYPE_CHECKING:
     import redis

@@ -19,12 +19,12 @@ from retry_topic.cli.replaying import Reborn
 from retry_topic.headers import RetryState, read, sign, verify, write
 from retry_topic.message import Message, Source
 from retry_topic.names import GroupTopics
+from tests.servers.kafka import mock_kafka
 from wheel_sched.cli.doctor_finding import Finding
 from wheel_sched.cli.options import Session
 from wheel_sched.config import Settings, load_settings
 from wheel_sched.errors import ConfigError
 from wheel_sched.store import Item
-from wheel_sched.testing.kafka import mock_kafka
 
 COMMANDS = (("init", "g"), ("lag", "g"), ("replay", "g", "--dry-run"), ("doctor", "g"))
 NOWHERE = "127.0.0.1:1"

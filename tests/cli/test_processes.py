@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from wheel_sched.testing.servers import temporary_server
+from tests.servers.valkey import temporary_server
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 

@@ -31,7 +31,7 @@ from retry_topic.headers import verify
 if TYPE_CHECKING:
     from conftest import Until
 
-    from wheel_sched.testing.kafka import TemporaryKafka
+    from tests.servers.kafka import TemporaryKafka
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
 

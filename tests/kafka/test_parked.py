@@ -13,13 +13,13 @@ import pytest
 from retry_topic import Consumer, ConsumerConfig, Message, RetryPolicy, RetryService, connect
 from retry_topic.brokers.kafka import KafkaBroker
 from retry_topic.policy import Fixed
+from tests.servers.valkey import temporary_server
 from wheel_sched.store.key_gates import KeyGates
-from wheel_sched.testing.servers import temporary_server
 
 if TYPE_CHECKING:
     from conftest import Until
 
-    from wheel_sched.testing.kafka import TemporaryKafka
+    from tests.servers.kafka import TemporaryKafka
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(240)]
 

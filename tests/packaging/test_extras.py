@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from wheel_sched.testing.servers import TemporaryServer, temporary_server
+from tests.servers.valkey import TemporaryServer, temporary_server
 
 if TYPE_CHECKING:
     from conftest import Installed

@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from retry_topic.brokers.kafka import KafkaBroker
+from tests.servers.child_supervisor import Leashed
+from tests.servers.mock_cluster import MockCluster
+from tests.servers.valkey import free_port
 from wheel_sched.errors import BrokerError
-from wheel_sched.testing.leash import Leashed
-from wheel_sched.testing.mock_cluster import MockCluster
-from wheel_sched.testing.servers import free_port
 
 PATIENCE_S = 60.0
 STAND_IN = Path(sys.executable).with_name("noida-db")

@@ -12,8 +12,8 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from wheel_sched.testing.faulty_proxy import FaultyProxy
-from wheel_sched.testing.servers import TemporaryServer, temporary_server
+from tests.servers.faulty_proxy import FaultyProxy
+from tests.servers.valkey import TemporaryServer, temporary_server
 
 
 @pytest.fixture

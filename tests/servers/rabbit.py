@@ -20,9 +20,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.servers.child_supervisor import Leashed
+from tests.servers.valkey import free_port
 from wheel_sched.errors import ConfigError
-from wheel_sched.testing.leash import Leashed
-from wheel_sched.testing.servers import free_port
 
 START_TIMEOUT_S = 90.0
 POLL_S = 0.05

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import redis
 
+from tests.servers.valkey import temporary_server
 from wheel_sched.errors import ConfigError
-from wheel_sched.testing.servers import temporary_server
 
 pytestmark = pytest.mark.real
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from wheel_sched.testing.leash import Leashed
+from tests.servers.child_supervisor import Leashed
 
 pytestmark = pytest.mark.real
 
@@ -31,7 +31,7 @@ time.sleep(600)  # until the leash ends it
 # Has a pair on a leash, and waits to be killed.
 OWNER = """
 import sys, time
-from wheel_sched.testing.leash import Leashed
+from tests.servers.child_supervisor import Leashed
 child = Leashed([sys.executable, "-c", *sys.argv[1:]])
 print(child.pid, flush=True)
 time.sleep(600)  # until the test kills it

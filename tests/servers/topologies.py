@@ -10,8 +10,8 @@ from pathlib import Path
 
 import redis
 
+from tests.servers.valkey import TemporaryServer, free_port, temporary_server
 from wheel_sched.store.embedded.binary import server_binary
-from wheel_sched.testing.servers import TemporaryServer, free_port, temporary_server
 
 HALVES = ((0, 8191), (8192, 16383))
 FORMING_SECONDS = 30.0

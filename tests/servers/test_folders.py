@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from wheel_sched.testing.folders import temporary_folder
+from tests.servers.folders import temporary_folder
 
 pytestmark = pytest.mark.real
 
 OWNER = """
 import sys
-from wheel_sched.testing.folders import temporary_folder
+from tests.servers.folders import temporary_folder
 
 with temporary_folder("ours-") as folder:
     (folder / "data").mkdir()

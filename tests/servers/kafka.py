@@ -21,13 +21,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.servers.certificates import PASSWORD, self_signed
+from tests.servers.child_supervisor import Leashed
+from tests.servers.faulty_proxy import FaultyProxy
+from tests.servers.folders import temporary_folder
+from tests.servers.mock_cluster import MockCluster
+from tests.servers.valkey import free_port
 from wheel_sched.errors import ConfigError
-from wheel_sched.testing.certificates import PASSWORD, self_signed
-from wheel_sched.testing.faulty_proxy import FaultyProxy
-from wheel_sched.testing.folders import temporary_folder
-from wheel_sched.testing.leash import Leashed
-from wheel_sched.testing.mock_cluster import MockCluster
-from wheel_sched.testing.servers import free_port
 
 VERSION = "4.3.1"  # a newer one is taken when all that uses it has passed over it
 CONNECTOR = "4.2.0"  # the newest of Spark's connector that is published with all it needs; Spark 4.3 runs it
