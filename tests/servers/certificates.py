@@ -1,9 +1,9 @@
-"""Certificates for servers of tests: signed by themselves, for loopback, made by the `keytool` that every Java has.
+"""Self-signed certificates for test servers on the loopback interface, made by the `keytool` of Java.
 
     certificate = self_signed(folder)
-    certificate.public  # a PEM file: what a client has to trust
+    certificate.public  # a PEM file that a client has to trust
 
-Two runs of Java, about a second in all.
+One certificate takes two runs of Java, about a second together.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import NamedTuple
 
 from wheel_sched.errors import ConfigError
 
-PASSWORD = "password-of-a-test"  # noqa: S105  # of a key that is worth nothing, in a folder of its own
+PASSWORD = "password-of-a-test"  # of a key that is worth nothing, in a folder of its own
 DAYS = "30"
 _TIMEOUT_S = 120.0
 
 
 class Certificate(NamedTuple):
-    """A key with its certificate, and the certificate alone.
+    """The files of one certificate.
 
     Args:
-        store: PKCS 12, under `PASSWORD`.
-        public: PEM.
+        store: key and certificate in PKCS 12 form, protected by `PASSWORD`.
+        public: the certificate alone in PEM form.
     """
 
     store: Path
@@ -32,10 +32,10 @@ class Certificate(NamedTuple):
 
 
 def self_signed(folder: Path, name: str = "localhost") -> Certificate:
-    """A certificate for 127.0.0.1 and `localhost`, in files of `folder` that are called `name`.
+    """Make a certificate for 127.0.0.1 and `localhost`, in two files of `folder` that are called `name`.
 
     Raises:
-        ConfigError: there is no keytool, or it failed.
+        ConfigError: keytool is missing, or it failed.
     """
     made = Certificate(folder / f"{name}.p12", folder / f"{name}.pem")
     store = ["-alias", name, "-keystore", str(made.store), "-storetype", "PKCS12", "-storepass", PASSWORD]
@@ -48,7 +48,7 @@ def self_signed(folder: Path, name: str = "localhost") -> Certificate:
 def _keytool(*arguments: str) -> str:
     try:
         done = subprocess.run(
-            ["keytool", *arguments],  # noqa: S607  # that of the Java on PATH, which the server runs with
+            ["keytool", *arguments],  # that of the Java on PATH, which the server runs with
             check=False,
             capture_output=True,
             text=True,

@@ -1,15 +1,15 @@
-"""A child process on a leash: it ends when the process that started it is gone, however that one went.
+"""A child process that ends when the process that started it ends, even when that process is killed.
 
-    child = Leashed(["java", ...], cwd=folder, out=folder / "out")
+    child = SupervisedChild(["java", ...], cwd=folder, out=folder / "out")
     child.freeze()
     child.kill()
 
-Between the two stands a process of a few lines (this file, run by path), which holds the read end of a pipe as its
-stdin: the kernel closes the other end when we exit or are killed with SIGKILL, and then it kills the child with all the
-child has started. The child has a process group of its own, so freezing it does not freeze who watches it. Should the
-watcher be killed, Linux kills the child (not what that has started). POSIX only.
+A supervisor process (this file, run by its path) stands between the two. Its stdin is the read end of a pipe. The
+kernel closes the other end when the starting process exits or is killed; then the supervisor kills the child and
+everything the child has started. The child has its own process group, so freezing the child does not freeze the
+supervisor. If the supervisor itself is killed, Linux kills the child, but not what the child has started. POSIX only.
 
-Why a pipe and not a parent-death signal of ours: see `wheel_sched.store.embedded.supervisor`.
+`wheel_sched.store.embedded.supervisor` explains why this is a pipe and not a parent-death signal.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 NOT_EXECUTABLE = 127  # what a shell answers for a program that cannot be executed
 
 
-class Leashed:
-    """A running child. Any thread, one at a time.
+class SupervisedChild:
+    """A running child. Any thread may use it, one thread at a time.
 
     Args:
         command: the program, looked up on PATH, and its arguments.
-        cwd: where it runs. Defaults to here.
-        out: a file that its output is added to. Defaults to none: it is thrown away.
-        env: its environment. Defaults to ours.
+        cwd: the child's working folder. Defaults to the current one.
+        out: a file to which the child's output is appended. Defaults to none: the output is discarded.
+        env: the child's environment. Defaults to the environment of this process.
 
     Raises:
-        OSError: the watcher cannot be started. A program that is not there is a child that ended with code 127.
+        OSError: the supervisor cannot be started. A program that does not exist is a child that ended with code 127.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Leashed:
         env: Mapping[str, str] | None = None,
     ) -> None:
         with (out or Path(os.devnull)).open("ab") as written:
-            self._watcher = subprocess.Popen(
+            self._supervisor = subprocess.Popen(
                 [sys.executable, "-I", "-S", __file__, *map(str, command)],
                 cwd=cwd,
                 env=env,
@@ -59,75 +59,80 @@ class Leashed:
                 stderr=written,
                 start_new_session=True,
             )
-        assert self._watcher.stdout is not None  # noqa: S101  # it was asked for
-        with self._watcher.stdout as told:
-            self.pid = int(told.readline())
+        assert self._supervisor.stdout is not None  # opened above
+        with self._supervisor.stdout as answer:
+            self.pid = int(answer.readline())
+
+    @property
+    def supervisor_pid(self) -> int:
+        """The process id of the supervisor."""
+        return self._supervisor.pid
 
     def poll(self) -> int | None:
-        """Its exit code, None while it runs."""
-        return self._watcher.poll()
+        """Return the exit code, or None while the child runs."""
+        return self._supervisor.poll()
 
     def freeze(self) -> None:
-        """Let it stand still, its connections open, until `thaw`."""
+        """Stop the child until `thaw`; its connections stay open."""
         os.killpg(self.pid, signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Let it go on."""
+        """Let a frozen child continue."""
         os.killpg(self.pid, signal.SIGCONT)
 
     def kill(self) -> None:
-        """Kill it and what it has started, as a crash would, and wait until it is gone. Idempotent."""
-        if self._watcher.stdin is not None:
-            self._watcher.stdin.close()
-        if self._watcher.poll() is None:  # a fork of this process may hold the pipe as well
+        """Kill the child and everything it has started, as a crash would, and wait for their end. Idempotent."""
+        if self._supervisor.stdin is not None:
+            self._supervisor.stdin.close()
+        if self._supervisor.poll() is None:  # a fork of this process may hold the pipe open
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
-        self._watcher.wait()
+        self._supervisor.wait()
 
     def __repr__(self) -> str:
-        return f"<Leashed pid={self.pid} {'runs' if self.poll() is None else 'ended'}>"
+        return f"<SupervisedChild pid={self.pid} {'runs' if self.poll() is None else 'ended'}>"
 
 
-def _watch(command: list[str]) -> int:
-    """Run `command` until it ends or stdin does; the answer is its exit code."""
+def _supervise(command: list[str]) -> int:
+    """Run `command` until it ends or until stdin is closed. Returns the exit code."""
     signalled, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     libc = ctypes.CDLL(None) if sys.platform == "linux" else None
-    us = os.getpid()
+    supervisor = os.getpid()
     child = os.fork()
     if child == 0:
-        _become(command, libc, us)
-    with contextlib.suppress(OSError):  # it has done so itself, or ended
-        os.setpgid(child, child)  # here too: a kill must not come before it
+        _become(command, libc, supervisor)
+    with contextlib.suppress(OSError):  # the child has done so itself, or has ended
+        os.setpgid(child, child)  # also here: a kill must not come before the child has a group
     os.write(1, b"%d\n" % child)
     os.close(1)
     ended = status = 0
     while not ended:
         ready, _, _ = select.select([0, signalled], [], [])
-        if 0 in ready:  # we never write: readable means end of file
+        if 0 in ready:  # nobody writes: readable means end of file
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child, signal.SIGKILL)
             ended, status = os.waitpid(child, 0)
         else:
             os.read(signalled, 256)
-            ended, status = os.waitpid(child, os.WNOHANG)  # it may only have been frozen
+            ended, status = os.waitpid(child, os.WNOHANG)  # a child that is merely frozen has not ended
     with contextlib.suppress(ProcessLookupError):
-        os.killpg(child, signal.SIGKILL)  # what it has started ends with it
+        os.killpg(child, signal.SIGKILL)  # what the child has started ends with it
     code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else 128 - code
 
 
-def _become(command: list[str], libc: ctypes.CDLL | None, watcher: int) -> None:
-    """In the child: a group of its own, tied to the watcher's life. Never returns."""
+def _become(command: list[str], libc: ctypes.CDLL | None, supervisor: int) -> None:
+    """Turn the forked child into `command`, in its own group, to be killed with the supervisor. Never returns."""
     try:
         os.setpgid(0, 0)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(2, 1)
         if libc is not None:
             libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL))
-        if os.getppid() == watcher:  # else it died before prctl could see it
+        if os.getppid() == supervisor:  # otherwise the supervisor died before prctl
             os.execvp(command[0], command)  # noqa: S606  # no shell wanted
     except OSError as error:
         os.write(2, f"cannot execute {command[0]}: {error.strerror}\n".encode())
@@ -136,4 +141,4 @@ def _become(command: list[str], libc: ctypes.CDLL | None, watcher: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(_watch(sys.argv[1:]))
+    sys.exit(_supervise(sys.argv[1:]))

@@ -1,12 +1,12 @@
-"""A proxy that loses replies, goes silent or slows down, in front of a real server.
+"""A proxy in front of a real server that loses replies, swallows traffic or delays replies.
 
     with FaultyProxy(server.url) as proxy:
         client = redis.Redis.from_url(proxy.url, retry=Retry(NoBackoff(), 0))
         proxy.drop_next_reply()
         client.incr("n")  # the server counts; the client sees a ConnectionError
 
-It knows no protocol: whatever speaks request and reply over TCP or a unix socket may stand behind it. Two threads a
-connection; every method may be called from any thread while traffic flows.
+The proxy knows no protocol. The server may be any that answers requests over TCP or a unix socket. A connection has two
+threads. Any thread may call any method while traffic flows.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from typing import Self
 from urllib.parse import unquote, urlsplit
 
 CHUNK_BYTES = 65536
-QUIET_S = 0.02  # a server silent this long has answered (and so executed) the whole pipeline
+QUIET_S = 0.02  # a server that is silent for this long has executed and answered the whole pipeline
 
 
 @dataclass(frozen=True, slots=True)
 class ProxyCounts:
-    """What was lost on purpose so far, and how many connections were made."""
+    """How many connections were made so far, and what the proxy has lost on purpose."""
 
     connections: int = 0
     dropped_replies: int = 0
@@ -36,12 +36,12 @@ class ProxyCounts:
 
 
 class FaultyProxy:
-    """A loopback TCP listener that passes everything on until told otherwise.
+    """A loopback TCP listener that forwards everything until a method says otherwise.
 
     Args:
         upstream: `unix:///path`, or `redis://host:port` with any scheme.
-        delay_ms: how much later each reply arrives; may be set at any time. Defaults to 0.
-        port: its own. Defaults to 0: any that is free.
+        delay_ms: delay of each reply; may be set at any time. Defaults to 0.
+        port: the port to listen on. Defaults to 0: any free port.
     """
 
     def __init__(self, upstream: str, *, delay_ms: int = 0, port: int = 0) -> None:
@@ -51,7 +51,7 @@ class FaultyProxy:
         self._armed: deque[bytes] = deque()
         self._silent = False
         self._closing = False
-        self._ended = threading.Event()  # nobody waits for a delayed reply any more
+        self._ended = threading.Event()  # ends the delays
         self._links: set[_Link] = set()
         self._connections = self._replies = self._reply_bytes = self._swallowed = 0
         self._listener = socket.create_server(("127.0.0.1", port))
@@ -61,7 +61,7 @@ class FaultyProxy:
 
     @property
     def url(self) -> str:
-        """The proxy's own address, as redis-py takes it."""
+        """The address of the proxy, as redis-py takes it."""
         return f"redis://127.0.0.1:{self.port}/0"
 
     @property
@@ -73,19 +73,20 @@ class FaultyProxy:
         """Let the server execute the next request, lose its reply and close that client's connection.
 
         Args:
-            containing: wait for a request with these bytes in it; without, the next one of any connection, be it
-                the handshake of a new one. A call for each reply to be lost; they are lost in that order.
+            containing: choose the next request that contains these bytes. Without it, the next request of any
+                connection is chosen, which may be the handshake of a new one. Each call loses one reply; several
+                calls take effect in their order.
         """
         with self._lock:
             self._armed.append(containing)
 
     def blackhole(self) -> None:
-        """Keep connections open and accept new ones, but swallow every byte, as a dead network does."""
+        """Keep connections open and accept new ones, but discard every byte, as a dead network does."""
         with self._lock:
             self._silent = True
 
     def heal(self) -> None:
-        """Pass everything on again and disarm what is armed. Connections that lost bytes are closed."""
+        """Forward everything again and forget pending losses. Connections that lost bytes are closed."""
         with self._lock:
             self._silent = False
             self._armed.clear()
@@ -94,14 +95,14 @@ class FaultyProxy:
             link.close()
 
     def cut(self) -> None:
-        """Close every open connection now; new ones are accepted."""
+        """Close every open connection. New connections are accepted."""
         with self._lock:
             links = list(self._links)
         for link in links:
             link.close()
 
     def redirect(self, upstream: str) -> None:
-        """Lead everybody to another server from now on, as an address that follows a failover does."""
+        """Forward to another server from now on, as an address does that follows a failover."""
         self._upstream = upstream
         self.cut()
 
@@ -112,7 +113,7 @@ class FaultyProxy:
                 return
             self._closing = True
         self._ended.set()
-        with contextlib.suppress(OSError):  # a connection of our own wakes `accept` on every platform
+        with contextlib.suppress(OSError):  # this connection wakes `accept` on every platform
             socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
         self._acceptor.join()
         self._listener.close()
@@ -147,7 +148,7 @@ class FaultyProxy:
                     return
             try:
                 server = _connect(self._upstream)
-            except OSError:  # no server: the client sees its connection closed
+            except OSError:  # the server is away: the client sees its connection closed
                 client.close()
                 continue
             link = _Link(self, client, server)
@@ -156,7 +157,7 @@ class FaultyProxy:
                 self._links.add(link)
             link.start()
 
-    # What a link asks for each chunk it read.
+    # A link calls these for each chunk that it has read.
 
     def _request_passes(self, link: _Link, chunk: bytes) -> bool:
         with self._lock:
@@ -174,7 +175,7 @@ class FaultyProxy:
     def _lose(self, link: _Link, chunk: bytes) -> bool:
         if self._silent:
             link.torn = True
-        if link.torn:  # once bytes are missing the rest makes no sense
+        if link.torn:  # a stream with missing bytes is of no use
             self._swallowed += len(chunk)
         return link.torn
 
@@ -189,11 +190,11 @@ class FaultyProxy:
 
 
 class _Link:
-    """One client, its connection to the server, and a thread each way."""
+    """One client, its connection to the server, and a thread for each direction."""
 
     def __init__(self, proxy: FaultyProxy, client: socket.socket, server: socket.socket) -> None:
-        self.doomed = False  # the next reply is to be lost
-        self.torn = False  # bytes were swallowed
+        self.doomed = False  # the next reply will be lost
+        self.torn = False  # bytes were discarded
         self._proxy = proxy
         self._client = client
         self._server = server
@@ -205,7 +206,7 @@ class _Link:
         self._replies.start()
 
     def close(self) -> None:
-        """Wake both threads by ending both connections; the reply thread closes the sockets."""
+        """End both connections, which wakes both threads; the reply thread closes the sockets."""
         for connection in (self._client, self._server):
             with contextlib.suppress(OSError):  # already ended
                 connection.shutdown(socket.SHUT_RDWR)
@@ -215,7 +216,7 @@ class _Link:
             self._replies.join()
 
     def _pump_requests(self) -> None:
-        with contextlib.suppress(OSError):  # either side went away
+        with contextlib.suppress(OSError):  # one side closed the connection
             while chunk := self._client.recv(CHUNK_BYTES):
                 if self._proxy._request_passes(self, chunk):
                     self._server.sendall(chunk)
@@ -238,7 +239,7 @@ class _Link:
         self._proxy._gone(self)
 
     def _drain(self) -> int:
-        """Read until the server is quiet: a long pipeline is to be executed to its end."""
+        """Read until the server is silent, so that it executes a long pipeline to its end."""
         self._server.settimeout(QUIET_S)
         size = 0
         with contextlib.suppress(TimeoutError):

@@ -1,8 +1,8 @@
-"""Temporary folders that end with their owner: whoever makes the next one removes what the killed have left.
+"""Temporary folders whose leftovers are removed: a new folder's maker deletes the folders of killed processes.
 
-A folder belongs to the process that holds the lock on its file `owner`. The kernel lets go of that however the process
-ends, and also when the folder is shared by containers whose process numbers say nothing to each other. What has no such
-file, or is another user's, is not ours and stays. A fork that was made meanwhile holds the lock too, until it ends.
+A folder belongs to the process that holds the lock on its file `owner`. The kernel releases the lock when that process
+ends, however it ends. This also works between containers that share a folder but not their process numbers. A folder
+without such a file, or of another user, is left alone. A fork of the owner holds the lock too, until the fork ends.
 POSIX only.
 """
 
@@ -21,14 +21,14 @@ OWNER = "owner"
 
 @contextlib.contextmanager
 def temporary_folder(prefix: str) -> Iterator[Path]:
-    """A new folder for the time of the block; abandoned ones of the same prefix are removed before."""
+    """Make a folder for the duration of the block; first remove abandoned folders with the same prefix."""
     _remove_abandoned(prefix)
     folder = Path(tempfile.mkdtemp(prefix=prefix))
     try:
         fresh = folder / f"{OWNER}.new"
         with fresh.open("w") as held:
             fcntl.flock(held, fcntl.LOCK_EX)
-            fresh.rename(folder / OWNER)  # locked before anybody looks for it
+            fresh.rename(folder / OWNER)  # locked before it has the name that others look for
             yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -37,7 +37,7 @@ def temporary_folder(prefix: str) -> Iterator[Path]:
 def _remove_abandoned(prefix: str) -> None:
     for owner in Path(tempfile.gettempdir()).glob(f"{prefix}*/{OWNER}"):
         folder = owner.parent
-        with contextlib.suppress(OSError):  # it is held, or has gone meanwhile
+        with contextlib.suppress(OSError):  # its owner lives, or it is already removed
             if folder.lstat().st_uid == os.getuid():
                 with owner.open("r+") as held:
                     fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)

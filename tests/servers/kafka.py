@@ -1,12 +1,13 @@
-"""A throw-away Kafka broker for tests: one real KRaft node from the published jars, on loopback, in a temporary folder.
+"""A temporary Kafka broker for tests: one real KRaft node on loopback, from the published jars.
 
     with temporary_kafka() as kafka:
         KafkaBroker(kafka.bootstrap)
         kafka.sigkill()
-        kafka.restart()  # the same folder and port, so topics, groups and transactions are there again
+        kafka.restart()  # the same folder and port, so topics, groups and transactions survive
 
-Needs Java 17 and, the first time, Maven (`mvn`): the jars stay in the local repository, `~/.m2`. A start takes four to
-ten seconds. `mock_kafka` is librdkafka's own imitation, in this process and without either: groups, no transactions.
+Needs Java 17. The first start also needs Maven (`mvn`), which keeps the jars in its local repository, `~/.m2`. A start
+takes four to ten seconds. `mock_kafka` needs neither: it is librdkafka's imitation, inside this process, which has
+consumer groups but no transactions.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.servers.certificates import PASSWORD, self_signed
-from tests.servers.child_supervisor import Leashed
+from tests.servers.child_supervisor import SupervisedChild
 from tests.servers.faulty_proxy import FaultyProxy
 from tests.servers.folders import temporary_folder
 from tests.servers.mock_cluster import MockCluster
 from tests.servers.valkey import free_port
 from wheel_sched.errors import ConfigError
 
-VERSION = "4.3.1"  # a newer one is taken when all that uses it has passed over it
-CONNECTOR = "4.2.0"  # the newest of Spark's connector that is published with all it needs; Spark 4.3 runs it
+VERSION = "4.3.1"  # change it once every test passes over the newer one
+CONNECTOR = "4.2.0"  # the newest release of Spark's connector whose dependencies are published; Spark 4.3 runs it
 START_TIMEOUT_S = 120.0
 FETCH_TIMEOUT_S = 600.0
 POLL_S = 0.05
@@ -55,7 +56,7 @@ _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
 </project>
 """
 
-# Spark brings the rest. What the connector uses of the token provider has not changed since the version here.
+# Spark brings the other jars. The token provider's newer releases change nothing that the connector uses.
 _CONNECTOR_POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
   <groupId>org.wheelsched</groupId>
@@ -78,8 +79,8 @@ _CONNECTOR_JARS = (
     ("org.apache.commons", "commons-pool2", "2.12.1"),
 )
 
-# Indexes are small: a log's first entry has the whole of its index, 10 MB by default, mapped in and zeroed under the
-# partition's lock. In memory that a virtual machine has not used before that stops the partition for 20 to 60 ms.
+# Small indexes: with the first record of a log Kafka maps and zeroes its whole index, 10 MB by default, under the
+# partition's lock. In a virtual machine's fresh memory this stops the partition for 20 to 60 ms.
 _SETTINGS = """process.roles=broker,controller
 node.id=1
 listeners=PLAINTEXT://127.0.0.1:{port},SASL_PLAINTEXT://127.0.0.1:{sasl},{rest}
@@ -132,9 +133,9 @@ _JAAS = f'org.apache.kafka.common.security.plain.PlainLoginModule required user_
 
 
 class TemporaryKafka:
-    """A broker of this process that can be killed, stopped for a while and restarted; `temporary_kafka` makes one.
+    """A broker that a test can kill, freeze and restart. `temporary_kafka` makes one.
 
-    It ends with this process, however that ends.
+    The broker ends with this process, even when this process is killed.
     """
 
     def __init__(self, folder: Path, classpath: str, *, tls: bool = False) -> None:
@@ -147,7 +148,7 @@ class TemporaryKafka:
         self._behind_port, controller = free_port(), free_port()
         secured = f",TLS://127.0.0.1:{self.tls_port}" if tls else ""
         self._classpath = classpath
-        self._process: Leashed | None = None
+        self._process: SupervisedChild | None = None
         settings = _SETTINGS.format(
             port=self.port,
             sasl=self.sasl_port,
@@ -169,11 +170,11 @@ class TemporaryKafka:
 
     @property
     def bootstrap(self) -> str:
-        """The broker's address, the same after a restart."""
+        """The address of the broker; a restart does not change it."""
         return f"127.0.0.1:{self.port}"
 
     def as_guest(self, password: str = _GUEST) -> dict[str, str]:
-        """Settings of a client that logs in, as `User:guest`; whoever does not may do everything."""
+        """Settings of a client that logs in as `User:guest`. A client that does not log in may do everything."""
         return {
             "bootstrap.servers": f"127.0.0.1:{self.sasl_port}",
             "security.protocol": "SASL_PLAINTEXT",
@@ -186,10 +187,10 @@ class TemporaryKafka:
         """Settings of a client that logs in as `User:guest` over TLS, by SCRAM.
 
         Args:
-            authority: a PEM file with whom it trusts. Defaults to the broker's own certificate.
+            authority: PEM file of the certificates that the client trusts. Defaults to the broker's own.
 
         Raises:
-            ConfigError: the broker was made without TLS.
+            ConfigError: the broker has no TLS listener.
         """
         if self._certificate is None:
             raise ConfigError("expected a broker with TLS (temporary_kafka(tls=True)), got: one without")
@@ -201,23 +202,23 @@ class TemporaryKafka:
         }
 
     def proxy(self) -> FaultyProxy:
-        """A proxy whose clients keep to it: the broker tells them no other address. One at a time."""
+        """Make a proxy before the broker. The broker names the proxy's address to its clients. One proxy at a time."""
         return FaultyProxy(f"kafka://127.0.0.1:{self._behind_port}", port=self.proxy_port)
 
     @property
     def pid(self) -> int | None:
-        """The broker's process, None while it is down."""
+        """The process id of the broker, or None while it is down."""
         return None if self._process is None else self._process.pid
 
     def restart(self) -> None:
-        """Kill it if it runs, start it over the same folder and port, and wait until it serves.
+        """Kill the broker if it runs, start it over the same folder and port, and wait until it serves.
 
         Raises:
-            ConfigError: it does not start; the message says what it wrote.
+            ConfigError: the broker does not start; the message holds its output.
         """
         self.sigkill()
         command = self._command("kafka.Kafka", "server.properties")
-        self._process = Leashed(command, cwd=self.folder, out=self.folder / "out", env=_environment())
+        self._process = SupervisedChild(command, cwd=self.folder, out=self.folder / "out", env=_environment())
         until_s = time.monotonic() + START_TIMEOUT_S
         while not self._serves():
             if self._process.poll() is not None or time.monotonic() >= until_s:
@@ -226,18 +227,18 @@ class TemporaryKafka:
             time.sleep(POLL_S)
 
     def sigkill(self) -> None:
-        """Kill it as a crash would, and wait until it is gone. Idempotent."""
+        """Kill the broker as a crash would, and wait for its end. Idempotent."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
 
     def freeze(self) -> None:
-        """Let it stand still, its connections open, until `thaw`."""
+        """Stop the broker's process until `thaw`; its connections stay open."""
         if self._process is not None:
             self._process.freeze()
 
     def thaw(self) -> None:
-        """Let it go on."""
+        """Let a frozen broker continue."""
         if self._process is not None:
             self._process.thaw()
 
@@ -267,7 +268,7 @@ class TemporaryKafka:
             raise ConfigError(f"{arguments[0]} failed: {(done.stdout + done.stderr)[-2000:]}")
 
     def _serves(self) -> bool:
-        """Whether it has its port open and answers a request of metadata."""
+        """Whether the broker accepts connections and answers a metadata request."""
         try:
             with socket.create_connection(("127.0.0.1", self.port), timeout=2):
                 pass
@@ -286,26 +287,28 @@ class TemporaryKafka:
         return f"<TemporaryKafka port={self.port} {'down' if self._process is None else 'alive'}>"
 
 
-_MEMORY = ("-Xms1g", "-Xmx1g", "-XX:MetaspaceSize=128m")  # as its own start script has it
-# stops the broker for a millisecond or two, where others do for 20 to 100; a Java without it takes its default
+_MEMORY = ("-Xms1g", "-Xmx1g", "-XX:MetaspaceSize=128m")  # the values of Kafka's own start script
+# this collector pauses the broker for 1 to 2 ms, others for 20 to 100; a Java without it uses its default
 _COLLECTOR = ("-XX:+IgnoreUnrecognizedVMOptions", "-XX:+UseShenandoahGC")
-_CLUSTER_ID = "d2hlZWwtc2NoZWQtdGVzdA"  # 16 bytes in base64; it must not begin with a dash
+_CLUSTER_ID = "d2hlZWwtc2NoZWQtdGVzdA"  # 16 bytes in base64; a cluster id must not begin with a dash
 
 
 def _environment() -> dict[str, str]:
-    """Ours, without what it tells every Java: two collectors cannot be chosen."""
+    """The environment of this process without JDK_JAVA_OPTIONS, which could select a second collector."""
     return {name: value for name, value in os.environ.items() if name != "JDK_JAVA_OPTIONS"}
 
 
 @contextlib.contextmanager
 def temporary_kafka(*, tls: bool = False) -> Iterator[TemporaryKafka]:
-    """A broker over a new temporary folder; at the end both are gone. After a kill the next one removes the folder.
+    """Run a broker over a new temporary folder; the end of the block removes both.
+
+    When this process is killed, the next broker's start removes the folder.
 
     Args:
-        tls: also listen for clients that come over TLS, see `over_tls`; takes another second. Defaults to False.
+        tls: also listen for TLS clients, see `over_tls`; this takes another second. Defaults to False.
 
     Raises:
-        ConfigError: there is no Java, its jars cannot be had, or it does not start.
+        ConfigError: Java is missing, the jars cannot be fetched, or the broker does not start.
     """
     classpath = kafka_classpath()
     with temporary_folder("wheel-sched-kafka-") as folder:
@@ -317,10 +320,10 @@ def temporary_kafka(*, tls: bool = False) -> Iterator[TemporaryKafka]:
 
 
 def kafka_classpath() -> str:
-    """The jars of a broker, from Maven's local repository; fetched when they are not there.
+    """Return the class path of a broker; Maven fetches jars that its local repository lacks.
 
     Raises:
-        ConfigError: there is no Java, or no Maven to fetch them with.
+        ConfigError: Java is missing, or Maven is needed and missing.
     """
     if shutil.which("java") is None:
         raise ConfigError("a Kafka broker needs Java 17 (apt-get install openjdk-17-jre-headless); nothing was started")
@@ -328,17 +331,17 @@ def kafka_classpath() -> str:
 
 
 def connector_jars() -> list[str]:
-    """The jars of Spark's own connector, for the setting `spark.jars`; fetched when they are not there.
+    """Return the jars of Spark's own connector, for the setting `spark.jars`; Maven fetches missing ones.
 
     Raises:
-        ConfigError: there is no Maven, or it cannot get them.
+        ConfigError: Maven is needed and missing, or cannot fetch the jars.
     """
     parts = (_DEPENDENCY.format(group=g, artifact=a, version=v) for g, a, v in _CONNECTOR_JARS)
     return _fetched(f"spark-kafka-{CONNECTOR}", _CONNECTOR_POM.format(dependencies="".join(parts))).split(os.pathsep)
 
 
 def _fetched(name: str, project: str) -> str:
-    """The class path of a Maven project, remembered under a name."""
+    """Return the class path of a Maven project; a cache file of this name remembers it."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "wheel-sched"
     known = cache / f"{name}.classpath"
     if known.is_file():
@@ -370,10 +373,10 @@ def _fetched(name: str, project: str) -> str:
 
 @contextlib.contextmanager
 def mock_kafka(brokers: int = 1) -> Iterator[str]:
-    """The address of librdkafka's imitation of a cluster, see `MockCluster`.
+    """Run librdkafka's imitation of a cluster, see `MockCluster`; yields its bootstrap address.
 
     Raises:
-        ConfigError: it did not come up.
+        ConfigError: the imitation did not start.
     """
     with MockCluster(brokers) as cluster:
         yield cluster.bootstrap

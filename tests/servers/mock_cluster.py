@@ -1,15 +1,15 @@
-"""librdkafka's own imitation of a Kafka cluster, in this process: both protocols of groups, no transactions.
+"""librdkafka's own imitation of a Kafka cluster, inside this process: both group protocols, no transactions.
 
     with MockCluster() as cluster:
         cluster.create_topic("orders", partitions=1)
         KafkaBroker(cluster.bootstrap, transactions=False)
 
-Other processes may connect; it ends with this one. A topic that is named without having been created comes into being
-with four partitions. Groups rebalance at once, where the imitation by itself waits three seconds for company.
+Other processes may connect; the cluster ends with this process. A topic that was not created is created at first use,
+with four partitions. Groups rebalance at once; the imitation's default waits three seconds for further members.
 
-The imitation is in the library that confluent-kafka brings; its Python face can make one, and hand nothing on to it. So
-it is made through the library's C interface here (librdkafka's `rdkafka_mock.h`, which calls itself experimental).
-Cost: milliseconds and two threads. Any thread may use it; one closes it.
+The imitation is part of librdkafka, which confluent-kafka brings. Its Python interface can start one but cannot
+configure it. So this module uses librdkafka's C interface (`rdkafka_mock.h`, which calls itself experimental).
+A start takes milliseconds; a cluster has two threads. Any thread may use it; one thread closes it.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from functools import cache
 
 from wheel_sched.errors import ConfigError
 
-_PRODUCER = 0  # rd_kafka_type_t: the handle that a cluster hangs on has to be something
+_PRODUCER = 0  # rd_kafka_type_t: a cluster belongs to a client, of any type
 _POINTER, _TEXT, _NUMBER = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int
-# name -> what it returns, what it takes; `int` stands for rd_kafka_resp_err_t too
+# function -> type of its result, types of its arguments; `int` also stands for rd_kafka_resp_err_t
 _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "rd_kafka_conf_new": (_POINTER, ()),
     "rd_kafka_conf_set": (_NUMBER, (_POINTER, _TEXT, _TEXT, _TEXT, ctypes.c_size_t)),
@@ -34,21 +34,22 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "rd_kafka_mock_group_initial_rebalance_delay_ms": (None, (_POINTER, ctypes.c_int32)),
     "rd_kafka_mock_topic_create": (_NUMBER, (_POINTER, _TEXT, _NUMBER, _NUMBER)),
 }
-# not in older libraries, which keep to their own idea of these times
+# older libraries do not have these two and use fixed times
 _SESSION = "rd_kafka_mock_set_group_consumer_session_timeout_ms"
 _HEARTBEAT = "rd_kafka_mock_set_group_consumer_heartbeat_interval_ms"
 
 
 class MockCluster:
-    """An imitation that runs until it is closed.
+    """A running imitation of a cluster, until `close`.
 
     Args:
-        brokers: how many. Defaults to 1.
-        session_timeout_ms: of members in KIP-848's protocol; a classic one says so itself. Defaults to 6 s.
-        heartbeat_ms: of members in KIP-848's protocol. Defaults to 500.
+        brokers: number of brokers. Defaults to 1.
+        session_timeout_ms: session timeout of members in KIP-848's protocol; a classic member brings its own.
+            Defaults to 6,000.
+        heartbeat_ms: heartbeat interval of members in KIP-848's protocol. Defaults to 500.
 
     Raises:
-        ConfigError: it did not come up, or confluent-kafka is of another build.
+        ConfigError: the cluster did not start, or this build of confluent-kafka has no mock cluster.
     """
 
     def __init__(self, brokers: int = 1, *, session_timeout_ms: int = 6_000, heartbeat_ms: int = 500) -> None:
@@ -67,10 +68,10 @@ class MockCluster:
         self.bootstrap: str = library.rd_kafka_mock_cluster_bootstraps(self._cluster).decode()
 
     def create_topic(self, topic: str, partitions: int = 1) -> None:
-        """Create a topic, which must not be there yet.
+        """Create a topic that does not exist yet.
 
         Raises:
-            ConfigError: it is there, or cannot be.
+            ConfigError: the topic exists, or cannot be created.
         """
         error = self._library.rd_kafka_mock_topic_create(self._cluster, topic.encode(), partitions, 1)
         if error:
@@ -78,7 +79,7 @@ class MockCluster:
             raise ConfigError(f"topic {topic!r} could not be created: {why}; nothing was changed")
 
     def close(self) -> None:
-        """End it and what was in its topics. Idempotent."""
+        """End the cluster; its topics and records are gone. Idempotent."""
         cluster, handle, self._cluster, self._handle = self._cluster, self._handle, None, None
         if cluster:
             self._library.rd_kafka_mock_cluster_destroy(cluster)
@@ -97,7 +98,7 @@ class MockCluster:
 
 @cache
 def _library() -> ctypes.CDLL:
-    """librdkafka, through the extension module that is linked with it: wherever that has it from."""
+    """Load librdkafka through the extension module that is linked with it, wherever the library lies."""
     from confluent_kafka import cimpl
 
     library = ctypes.CDLL(cimpl.__file__)

@@ -1,12 +1,12 @@
-"""A throw-away RabbitMQ node for tests: a private name, cookie, data folder and ports, all on loopback.
+"""A temporary RabbitMQ node for tests, on loopback, with its own name, cookie, data folder and ports.
 
     with temporary_rabbit() as rabbit:
         Connection(rabbit.url)
         rabbit.sigkill()
-        rabbit.restart()  # the same folder, so durable queues and persistent messages are there again
+        rabbit.restart()  # the same folder, so durable queues and persistent messages survive
 
-Needs the `rabbitmq-server` of the system (Debian, Ubuntu: apt-get install rabbitmq-server). A start takes about ten
-seconds. The system's own node, if it runs, is neither used nor touched.
+Needs the system's `rabbitmq-server` (Debian, Ubuntu: apt-get install rabbitmq-server). A start takes about ten seconds.
+The node does not use or change a node that the system runs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.servers.child_supervisor import Leashed
+from tests.servers.child_supervisor import SupervisedChild
 from tests.servers.valkey import free_port
 from wheel_sched.errors import ConfigError
 
@@ -35,13 +35,13 @@ _HELLO = b"AMQP\x00\x00\x09\x01"
 
 
 class TemporaryRabbit:
-    """A node of this process that can be killed and restarted, and ends with it. Make it with `temporary_rabbit`."""
+    """A node that a test can kill and restart. It ends with this process. `temporary_rabbit` makes one."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.port = free_port()
         self._epmd_port = free_port()
-        self._processes: list[Leashed] = []
+        self._processes: list[SupervisedChild] = []
         (folder / "plugins").write_text("[].\n")
         (folder / "rabbit.conf").write_text("loopback_users.guest = true\n")
         self._env = {
@@ -65,14 +65,14 @@ class TemporaryRabbit:
 
     @property
     def url(self) -> str:
-        """The node's address, the same after a restart."""
+        """The address of the node; a restart does not change it."""
         return f"amqp://guest:guest@127.0.0.1:{self.port}//"
 
     def restart(self) -> None:
         """Stop it if it runs, start it over the same folder and port, and wait until it talks.
 
         Raises:
-            ConfigError: there is no RabbitMQ here, or it does not start; the message says what it wrote.
+            ConfigError: RabbitMQ is not installed, or the node does not start. the message says what it wrote.
         """
         self.sigkill()
         self._run(_program("epmd"), "-port", str(self._epmd_port), "-address", "127.0.0.1")
@@ -89,8 +89,8 @@ class TemporaryRabbit:
         while self._processes:
             self._processes.pop().kill()
 
-    def _run(self, *command: str) -> Leashed:
-        process = Leashed(command, env=self._env, out=self.folder / "out")
+    def _run(self, *command: str) -> SupervisedChild:
+        process = SupervisedChild(command, env=self._env, out=self.folder / "out")
         self._processes.append(process)
         return process
 
@@ -108,10 +108,10 @@ class TemporaryRabbit:
 
 @contextlib.contextmanager
 def temporary_rabbit() -> Iterator[TemporaryRabbit]:
-    """A node over a new temporary folder; at the end both are gone.
+    """Run a node over a new temporary folder; the end of the block removes both.
 
     Raises:
-        ConfigError: there is no RabbitMQ here, or it does not start.
+        ConfigError: RabbitMQ is not installed, or the node does not start.
     """
     folder = Path(tempfile.mkdtemp(prefix="wheel-sched-rabbit-"))
     try:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers.child_supervisor import Leashed
+from tests.servers.child_supervisor import SupervisedChild
 
 pytestmark = pytest.mark.real
 
@@ -21,18 +21,18 @@ PATIENCE_S = 40.0
 # Starts a child of its own and says who both are; neither ends by itself.
 PAIR = """
 import os, subprocess, sys, time
-other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])  # until the leash ends it
+other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])  # until its supervisor ends it
 with open(sys.argv[1] + ".new", "w") as told:
     told.write(f"{os.getpid()} {other.pid}")
 os.rename(sys.argv[1] + ".new", sys.argv[1])
-time.sleep(600)  # until the leash ends it
+time.sleep(600)  # until its supervisor ends it
 """
 
-# Has a pair on a leash, and waits to be killed.
+# Supervises a pair, and waits to be killed.
 OWNER = """
 import sys, time
-from tests.servers.child_supervisor import Leashed
-child = Leashed([sys.executable, "-c", *sys.argv[1:]])
+from tests.servers.child_supervisor import SupervisedChild
+child = SupervisedChild([sys.executable, "-c", *sys.argv[1:]])
 print(child.pid, flush=True)
 time.sleep(600)  # until the test kills it
 """
@@ -75,11 +75,11 @@ def test_a_killed_owner_takes_all_with_it(tmp_path: Path, frozen: bool) -> None:
     until(lambda: not any(map(runs, pids)))
 
 
-def test_a_killed_watcher_takes_its_child_with_it(tmp_path: Path) -> None:
+def test_the_child_of_a_killed_supervisor_is_killed(tmp_path: Path) -> None:
     """On Linux, which can tie the one to the other."""
-    child = Leashed([sys.executable, "-c", PAIR, str(tmp_path / "pids")])
+    child = SupervisedChild([sys.executable, "-c", PAIR, str(tmp_path / "pids")])
     pid, other = told(tmp_path / "pids")
-    child._watcher.kill()
+    os.kill(child.supervisor_pid, signal.SIGKILL)
     until(lambda: not runs(pid))
     os.kill(other, signal.SIGKILL)
     child.kill()
@@ -87,7 +87,7 @@ def test_a_killed_watcher_takes_its_child_with_it(tmp_path: Path) -> None:
 
 def test_freezing_is_not_the_end(tmp_path: Path) -> None:
     """It stands still until it may go on; killing it twice is killing it once."""
-    child = Leashed([sys.executable, "-c", PAIR, str(tmp_path / "pids")])
+    child = SupervisedChild([sys.executable, "-c", PAIR, str(tmp_path / "pids")])
     pids = told(tmp_path / "pids")
     child.freeze()
     until(lambda: Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
@@ -104,11 +104,11 @@ def test_freezing_is_not_the_end(tmp_path: Path) -> None:
 def test_exit_codes_and_output_are_passed_on(tmp_path: Path) -> None:
     """Of a program that ends by itself, and of one that is not there."""
     script = "import sys; print('out'); print('err', file=sys.stderr); sys.exit(3)"
-    child = Leashed([sys.executable, "-c", script], cwd=tmp_path, out=tmp_path / "out")
+    child = SupervisedChild([sys.executable, "-c", script], cwd=tmp_path, out=tmp_path / "out")
     until(lambda: child.poll() is not None)
     assert child.poll() == 3
     assert sorted((tmp_path / "out").read_text().split()) == ["err", "out"]
-    absent = Leashed(["no-such-program"], out=tmp_path / "absent")
+    absent = SupervisedChild(["no-such-program"], out=tmp_path / "absent")
     until(lambda: absent.poll() is not None)
     assert absent.poll() == 127
     assert "no-such-program" in (tmp_path / "absent").read_text()

@@ -1,4 +1,4 @@
-"""Throw-away servers in company: a Cluster of two primaries, a Sentinel before one server. For tests."""
+"""Several temporary servers together: a Cluster of two primaries, and a Sentinel that watches one server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FORMING_SECONDS = 30.0
 
 
 def ask(node: TemporaryServer, *command: str | int | None) -> bytes:
-    """One raw command to one node, answered as bytes."""
+    """Send one command to one node and return the unparsed reply."""
     with redis.Redis(port=node.port or 0) as client:
         client.response_callbacks.clear()
         reply: bytes = client.execute_command(*command)  # type: ignore[no-untyped-call, unused-ignore]
@@ -27,10 +27,10 @@ def ask(node: TemporaryServer, *command: str | int | None) -> bytes:
 
 @contextmanager
 def temporary_cluster() -> Iterator[list[TemporaryServer]]:
-    """Two primaries on loopback with half of the slots each.
+    """Run two primaries on loopback with half of the slots each.
 
     Raises:
-        TimeoutError: they did not find each other within 30 s.
+        TimeoutError: the nodes did not form a cluster within 30 s.
     """
     with ExitStack() as stack:
         nodes = []
@@ -45,13 +45,13 @@ def temporary_cluster() -> Iterator[list[TemporaryServer]]:
         while any(b"cluster_state:ok" not in ask(node, "CLUSTER", "INFO") for node in (one, two)):
             if time.monotonic() > until:
                 raise TimeoutError("the cluster did not form")
-            time.sleep(0.05)  # nodes gossip on their own time
+            time.sleep(0.05)  # the nodes' gossip offers nothing to wait on
         yield [one, two]
 
 
 @contextmanager
 def temporary_sentinel(primary: TemporaryServer, folder: Path) -> Iterator[int]:
-    """A Sentinel that watches `primary` as "main"; yields its port."""
+    """Run a Sentinel that watches `primary` under the name "main"; yields the Sentinel's port."""
     port = free_port()
     configuration = folder / "sentinel.conf"
     configuration.write_text(f"port {port}\nbind 127.0.0.1\nsentinel monitor main 127.0.0.1 {primary.port} 1\n")
@@ -63,7 +63,7 @@ def temporary_sentinel(primary: TemporaryServer, folder: Path) -> Iterator[int]:
                 with suppress(redis.ConnectionError):
                     if client.ping():
                         break
-                time.sleep(0.02)  # the process opens its port in its own time
+                time.sleep(0.02)  # the process offers nothing to wait on
         yield port
     finally:
         process.kill()

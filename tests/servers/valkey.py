@@ -1,10 +1,10 @@
-"""Throw-away servers for tests: real processes over a temporary folder, which a test may kill and start again.
+"""Temporary Valkey servers for tests: real processes over a temporary folder. A test may kill and restart them.
 
     with temporary_server() as server:
         server.sigkill()
         server.restart()  # the same folder, so the same data and the same URL
 
-Needs `wheel-sched[embedded]`. About 60 ms a server; each is independent of every other.
+Needs `wheel-sched[embedded]`. A start takes about 60 ms. Servers are independent of each other.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LINK_TIMEOUT_S = 20.0  # a first full resynchronisation takes about 0.3 s
 
 
 class TemporaryServer:
-    """An embedded server of this process that can be killed and restarted. Make it with `temporary_server`."""
+    """An embedded server of this process that a test can kill and restart. `temporary_server` makes one."""
 
     def __init__(self, folder: Path, fsync: Fsync, port: int | None, extra: Mapping[str, str]) -> None:
         self.folder = folder
@@ -40,15 +40,15 @@ class TemporaryServer:
 
     @property
     def url(self) -> str:
-        """The unix socket's address, the same after a restart."""
+        """The address of the unix socket; a restart does not change it."""
         return self._server.url
 
     @property
     def tcp_url(self) -> str:
-        """The loopback port's address.
+        """The address of the loopback port.
 
         Raises:
-            ConfigError: the server was made without a port.
+            ConfigError: the server has no port.
         """
         if self.port is None:
             raise ConfigError("expected a server with a TCP port (temporary_server(tcp=True)), got: one without")
@@ -67,16 +67,16 @@ class TemporaryServer:
         return self._server.alive
 
     def sigkill(self) -> None:
-        """Kill the server as the kernel would, and wait until it is gone."""
+        """Kill the server with SIGKILL and wait for its end."""
         os.kill(self.pid, signal.SIGKILL)
         self._server.close()  # the supervisor ends with its server
 
     def stop(self) -> None:
-        """Stop it cleanly; `restart` brings it back. Idempotent."""
+        """Shut the server down; `restart` starts it again. Idempotent."""
         self._server.close()
 
     def restart(self) -> None:
-        """Stop it if it runs, and start it again over the same folder and port."""
+        """Shut the server down if it runs, and start it again over the same folder and port."""
         self._server.close()
         self._server = self._open()
 
@@ -102,12 +102,13 @@ def temporary_server(
     replica_of: TemporaryServer | None = None,
     extra: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[TemporaryServer]:
-    """A server in a new temporary folder; at the end both are gone.
+    """Run a server over a new temporary folder; the end of the block removes both.
 
     Args:
         fsync: as `EmbeddedServer.open` takes it. Defaults to "everysec".
         tcp: also listen on a free loopback port (`port`, `tcp_url`). Defaults to False.
-        replica_of: follow this server, which must have a port; ready once the link is up. Defaults to None.
+        replica_of: the primary to follow, which must have a port. The block starts once they are linked.
+            Defaults to None.
         extra: more lines of `valkey.conf`. Defaults to none.
     """
     settings = {"repl-diskless-sync-delay": "0", **extra}  # the default waits 5 s for more replicas to come
@@ -127,7 +128,7 @@ def temporary_server(
 
 
 def free_port() -> int:
-    """A loopback port that was free an instant ago."""
+    """Return a loopback port that was free a moment ago."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -136,7 +137,7 @@ def free_port() -> int:
 
 def _started(folder: Path, fsync: Fsync, tcp: bool, extra: Mapping[str, str]) -> TemporaryServer:
     for _ in range(4 if tcp else 0):
-        with contextlib.suppress(EmbeddedServerError):  # somebody took the port meanwhile
+        with contextlib.suppress(EmbeddedServerError):  # another process took the port meanwhile
             return TemporaryServer(folder, fsync, free_port(), extra)
     return TemporaryServer(folder, fsync, free_port() if tcp else None, extra)
 
@@ -144,7 +145,7 @@ def _started(folder: Path, fsync: Fsync, tcp: bool, extra: Mapping[str, str]) ->
 def _wait_for_link(server: EmbeddedServer) -> None:
     deadline_s = time.monotonic() + LINK_TIMEOUT_S
     while True:
-        with contextlib.suppress(TimeoutError):  # a busy machine: asked again
+        with contextlib.suppress(TimeoutError):  # a busy machine: ask again
             if b"master_link_status:up" in ask(server.socket_path, "INFO", "replication"):
                 return
         if time.monotonic() >= deadline_s:

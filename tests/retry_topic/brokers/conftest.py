@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from retry_topic.brokers.kafka import KafkaBroker
-from tests.servers.child_supervisor import Leashed
+from tests.servers.child_supervisor import SupervisedChild
 from tests.servers.mock_cluster import MockCluster
 from tests.servers.valkey import free_port
 from wheel_sched.errors import BrokerError
@@ -40,7 +40,7 @@ def with_transactions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]
     folder = tmp_path_factory.mktemp("noida")
     port = free_port()
     # what is installed is a script that starts the server: both are to end
-    process = Leashed([STAND_IN, "start", "--only", "kafka", "--kafka-port", str(port), "--data-dir", folder])
+    process = SupervisedChild([STAND_IN, "start", "--only", "kafka", "--kafka-port", str(port), "--data-dir", folder])
     try:
         broker = KafkaBroker({"bootstrap.servers": f"127.0.0.1:{port}", "log_level": 0})
         until_s = time.monotonic() + PATIENCE_S
