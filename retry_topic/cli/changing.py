@@ -24,6 +24,7 @@ from retry_topic.cli.choosing import (
 from retry_topic.cli.filters import Filter
 from retry_topic.cli.opening import opened_home, secrets_of
 from retry_topic.cli.replaying import check_secrets
+from retry_topic.cli.settings import settings_of
 from retry_topic.dead_letters import DeadLetters, Selection
 from retry_topic.home import Home
 from wheel_sched.cli.instants import DURATION, INSTANT
@@ -65,7 +66,7 @@ class Pace:
         return self.rate
 
 
-@click.command()
+@click.command(name="run-now")
 @choosing_options
 @rate_option
 @spread_option
@@ -73,7 +74,7 @@ class Pace:
 @yes_option
 @json_option
 @pass_session
-def retry(
+def run_now(
     session: Session,
     ids: tuple[str, ...],
     chosen: Filter,
@@ -96,10 +97,10 @@ def retry(
     failed message of its key is let out by id alone, and out of its order.
     """
     pace = Pace(rate, spread_ms)
-    with opened_home(session.settings) as home:
+    with opened_home(settings_of(session)) as home:
         meant = choose(home, ids, _in_order(chosen), everything, _LIVING)
         tell_elsewhere(home, meant, _in_order(chosen), _LIVING)
-        secrets = secrets_of(session.settings)
+        secrets = secrets_of(settings_of(session))
         check_secrets((entry.letter.state for entry in meant.samples if entry.found.state == "dead"), secrets)
         counts = home.store.counts()
         now_ms = counts.now_us // 1000
@@ -150,7 +151,7 @@ def reschedule(
         raise click.UsageError("Give --in or --at, not both.")
     if "dead" in chosen.states:
         raise click.UsageError("Dead letters have no due; `wheel-sched replay` sends them through again.")
-    with opened_home(session.settings) as home:
+    with opened_home(settings_of(session)) as home:
         meant = choose(home, ids, _in_order(chosen), everything, _LIVING)
         tell_elsewhere(home, meant, _in_order(chosen), _LIVING, "see `wheel-sched replay`")
         now_ms = home.store.windows(0, 0)[0].now_us // 1000
@@ -188,7 +189,7 @@ def delete(
 
     A filter means what is due or held; dead letters take part with --dead, or by id.
     """
-    with opened_home(session.settings) as home:
+    with opened_home(settings_of(session)) as home:
         meant = choose(home, ids, chosen, everything, _LIVING)
         tell_elsewhere(home, meant, chosen, _LIVING)
         if dry_run:

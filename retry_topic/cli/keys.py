@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from retry_topic.cli.opening import opened_home
+from retry_topic.cli.settings import settings_of
 from retry_topic.home import Home
 from wheel_sched.cli.failing import CommandFailed
 from wheel_sched.cli.options import Session, confirm, json_option, pass_session, yes_option
@@ -35,7 +36,7 @@ def keys(session: Session, gates: tuple[str, ...], limit: int, yes: bool, as_jso
     A key whose head is "out" waits for a consumer to answer for it. Open a key by hand only when its head was lost
     outside the store, with a topic that was deleted: what follows is handled although the head never was.
     """
-    with opened_home(session.settings) as home:
+    with opened_home(settings_of(session)) as home:
         if gates:
             return _open(home, gates, yes, as_json)
         found = sorted(KeyGates(home.store).closed(), key=lambda key: (key.since_ms, key.gate))

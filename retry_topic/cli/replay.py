@@ -12,6 +12,7 @@ from retry_topic.cli.finding import find_messages
 from retry_topic.cli.listing import as_dict
 from retry_topic.cli.opening import opened_home, secrets_of
 from retry_topic.cli.replaying import check_secrets, max_replays_option, tell_guarded
+from retry_topic.cli.settings import settings_of
 from retry_topic.dead_letters import DeadLetters, Replayed, Selection
 from retry_topic.home import Home
 from wheel_sched.cli.failing import CommandFailed
@@ -60,10 +61,10 @@ def replay(
         raise click.UsageError("Give ids, or a filter, not both.")
     if not ids and not narrow and not everything:
         raise click.UsageError("Which dead letters? Give ids, a filter (--topic, --error, ...) or --all.")
-    with opened_home(session.settings) as home:
+    with opened_home(settings_of(session)) as home:
         if target is not None and target not in home.broker.topics():
             raise CommandFailed(f"there is no topic {target!r}: nothing was replayed; see `wheel-sched topics`")
-        secrets = secrets_of(session.settings)
+        secrets = secrets_of(settings_of(session))
         letters = DeadLetters(home, secrets=secrets)
         if ids:
             ids = tuple(entry.id for entry in find_messages(home, ids, "nothing was replayed"))

@@ -13,6 +13,7 @@ from retry_topic.cli.filters import Entry
 from retry_topic.cli.finding import find_messages
 from retry_topic.cli.listing import as_dict
 from retry_topic.cli.opening import opened_home
+from retry_topic.cli.settings import settings_of
 from retry_topic.flow import flow_of
 from retry_topic.headers import HEADER_NAMES
 from retry_topic.policy import format_duration
@@ -41,7 +42,7 @@ def show(session: Session, message_id: str, raw: bool, as_json: bool) -> None:
       wheel-sched show 3f2a9c --json | jq .headers
       wheel-sched show 3f2a9c.2 --value > payload.json
     """
-    with opened_home(session.settings) as home:
+    with opened_home(settings_of(session)) as home:
         (entry,) = find_messages(home, [message_id])
         counts = home.store.counts()
         flows = FlowControl(home.store).flows()

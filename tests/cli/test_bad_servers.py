@@ -102,7 +102,7 @@ def test_a_server_that_is_too_old_is_refused_by_every_opening(server: TemporaryS
 def test_a_server_that_is_too_old_is_refused_by_commands(
     server: TemporaryServer, old: tuple[str, str], cli_at: Any, wheel_sched: Any
 ) -> None:
-    """Exit code 1 and one line by whatever would write first; doctor has it among its findings, with the mend."""
+    """Exit code 1 and one line by whatever would write first; doctor has it among its findings, with the fix."""
     url, name = old
     for command in CREATING:
         told = cli_at(url)(*command, code=1).stderr
@@ -114,7 +114,7 @@ def test_a_server_that_is_too_old_is_refused_by_commands(
         cli_at(url)(*command, code=1)
     findings = {one["check"]: one for one in cli_at(url).json("doctor", code=1)["findings"]}
     assert findings["version"]["level"] == "problem"
-    assert findings["version"]["mend"]
+    assert findings["version"]["fix"]
     assert keys(server) == 0
 
 

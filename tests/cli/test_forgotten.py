@@ -67,7 +67,7 @@ def test_doctor_finds_them(cli: Any, forgotten: None) -> None:
     (found,) = [finding for finding in report["findings"] if finding["check"] == "retries"]
     assert found["level"] == "problem"
     assert "5 retries wait in billing.retry" in found["evidence"]
-    assert "wheel-sched serve billing" in found["mend"]
+    assert "wheel-sched serve billing" in found["fix"]
 
 
 def test_a_service_that_runs_is_no_finding(cli: Any, home: Home, forgotten: None) -> None:
@@ -119,7 +119,7 @@ def test_a_retry_topic_of_another_name_is_found_by_what_its_consumer_wrote(cli: 
         "start `wheel-sched serve billing --retry-topic my-retries`, and with the --redelivery-topic and --dead-topic"
     )
     (told,) = [one for one in cli.json("doctor", code=1)["findings"] if one["check"] == "retries"]
-    assert command in told["mend"]
+    assert command in told["fix"]
 
 
 def test_a_topic_whose_key_is_no_stream_hides_no_other(cli: Any, home: Home, forgotten: None) -> None:
@@ -172,7 +172,7 @@ def test_items_that_no_dispatcher_releases_are_told(cli: Any, wait_for: Any) -> 
     (found,) = [one for one in cli.json("doctor", code=1)["findings"] if one["check"] == "backlog"]
     assert found["level"] == "problem"
     assert "3 items are overdue, the first by 1m" in found["evidence"]
-    assert "wheel-sched serve" in found["mend"]
+    assert "wheel-sched serve" in found["fix"]
 
 
 def test_what_has_just_come_due_is_no_finding(cli: Any, wait_for: Any) -> None:

@@ -261,7 +261,7 @@ def test_the_doctor_compares_time_outs_that_are_set() -> None:
 def test_each_finding_of_the_doctor_has_a_mend(finding: Finding, level: str) -> None:
     """All is well, or it says what to do."""
     assert finding.level == level
-    assert bool(finding.mend) == (level != "ok")
+    assert bool(finding.fix) == (level != "ok")
 
 
 @pytest.fixture(scope="module")

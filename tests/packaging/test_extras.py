@@ -144,12 +144,12 @@ def test_a_command_names_the_extra_it_needs(with_extras: Make, command: str, ext
 
 
 def test_doctor_names_the_extra_that_the_store_needs(with_extras: Make) -> None:
-    """It tells what it can see without, and the install line as the mend of the rest."""
+    """It tells what it can see without, and the install line as the fix of the rest."""
     made = with_extras("cli")
     done = made.run(made.bin / "wheel-sched", "doctor")
     assert "Traceback" not in done.stderr
     assert "ok       python" in done.stdout
-    assert 'mend: pip install "wheel-sched[embedded]"' in done.stdout
+    assert 'fix: pip install "wheel-sched[embedded]"' in done.stdout
     assert done.returncode == 1
 
 
