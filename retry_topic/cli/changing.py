@@ -1,4 +1,4 @@
-"""`wheel-sched retry | reschedule | delete`: change messages by id or by filter.
+"""`wheel-sched run-now | reschedule | delete`: change messages by id or by filter.
 
 More than one message is changed only after a question, or with --yes. Every change is made in steps of at most 500; a
 run that is interrupted has changed some of them and none half.
@@ -89,9 +89,9 @@ def run_now(
 
     \b
     Examples:
-      wheel-sched retry 3f2a9c.2
-      wheel-sched retry --topic orders --error '*Timeout*' --rate 50 --yes
-      wheel-sched retry --state held --spread 5m --dry-run
+      wheel-sched run-now 3f2a9c.2
+      wheel-sched run-now --topic orders --error '*Timeout*' --rate 50 --yes
+      wheel-sched run-now --state held --spread 5m --dry-run
 
     A filter means what is due or held; dead letters take part with --dead, or by id. What is parked behind a
     failed message of its key is let out by id alone, and out of its order.
@@ -105,13 +105,13 @@ def run_now(
         counts = home.store.counts()
         now_ms = counts.now_us // 1000
         if dry_run:
-            tell_dry_run("try", meant, now_ms, as_json)
+            tell_dry_run("make {} due now", meant, now_ms, as_json)
             return 0
-        agree("Try now", meant, yes)
+        agree("Make {} due now", meant, yes)
         outcomes = _reschedule(home, meant.living(), now_ms, pace)
         outcomes += _replay(home, [member.id for member in meant.dead()], pace, secrets)
         paused = sum(member.topic in counts.paused for member in meant.living())
-    code = tell_outcomes("will be tried", outcomes, as_json)
+    code = tell_outcomes("due now", outcomes, as_json)
     if paused:
         note(f"{amount(paused, 'message')} stay held, because their topic is paused; `wheel-sched resume TOPIC`")
     return code
@@ -156,9 +156,9 @@ def reschedule(
         tell_elsewhere(home, meant, _in_order(chosen), _LIVING, "see `wheel-sched replay`")
         now_ms = home.store.windows(0, 0)[0].now_us // 1000
         if dry_run:
-            tell_dry_run("reschedule", meant, now_ms, as_json)
+            tell_dry_run("reschedule {}", meant, now_ms, as_json)
             return 0
-        agree("Reschedule", meant, yes)
+        agree("Reschedule {}", meant, yes)
         start_ms = now_ms + delay_ms if delay_ms is not None else at_ms or 0
         outcomes = _reschedule(home, meant.members, start_ms, Pace(None, spread_ms))
     return tell_outcomes("rescheduled", outcomes, as_json, due_ms=start_ms)
@@ -193,7 +193,7 @@ def delete(
         meant = choose(home, ids, chosen, everything, _LIVING)
         tell_elsewhere(home, meant, chosen, _LIVING)
         if dry_run:
-            tell_dry_run("delete", meant, home.store.windows(0, 0)[0].now_us // 1000, as_json)
+            tell_dry_run("delete {}", meant, home.store.windows(0, 0)[0].now_us // 1000, as_json)
             return 0
         if len(meant):
             confirm(f"Delete {amount(len(meant), 'message')} for good?", yes)

@@ -145,7 +145,7 @@ def in_doubt(settings: Settings) -> Finding:
         return problem(
             "in doubt",
             f"{found} messages are held: nobody knows whether they went out",
-            "look for their retry-id in the redelivery topic, then `wheel-sched retry --state held --error 'in-doubt*'`"
+            "look for their retry-id in the redelivery topic, then `wheel-sched run-now --state held --error 'in-doubt*'`"
             " or `wheel-sched delete`",
         )
     return ok("in doubt", "none")

@@ -1,4 +1,4 @@
-"""`wheel-sched ls`: messages in order of due, or dead letters in groups of one error."""
+"""`wheel-sched list`: messages in order of due, or dead letters in groups of one error."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def list_messages(session: Session, chosen: Filter, parked: bool, group: bool, p
 
     \b
     Examples:
-      wheel-sched ls
-      wheel-sched ls --topic orders --until +10m         due in the next ten minutes
-      wheel-sched ls --dead --group                      what failed, by kind of error
-      wheel-sched ls --parked --key customer-7           what waits for its turn
-      wheel-sched ls --dead --error '*Timeout*' --since 2h --json
-      wheel-sched ls --dead --json --payload > dead.jsonl
+      wheel-sched list
+      wheel-sched list --topic orders --until +10m         due in the next ten minutes
+      wheel-sched list --dead --group                      what failed, by kind of error
+      wheel-sched list --parked --key customer-7           what waits for its turn
+      wheel-sched list --dead --error '*Timeout*' --since 2h --json
+      wheel-sched list --dead --json --payload > dead.jsonl
 
     INSTANT is `2h` (ago), `+5m` (from now), `now` or RFC 3339. Without --limit 50 lines are shown.
     """

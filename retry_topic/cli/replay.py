@@ -55,7 +55,7 @@ def replay(
     """
     pace = Pace(rate, spread_ms)
     if chosen.states not in ((), ("dead",)):
-        raise click.UsageError("Only dead letters can be replayed; for others see `wheel-sched retry`.")
+        raise click.UsageError("Only dead letters can be replayed; for others see `wheel-sched run-now`.")
     narrow = chosen.narrow
     if ids and (narrow or everything):
         raise click.UsageError("Give ids, or a filter, not both.")
@@ -76,7 +76,7 @@ def replay(
             named = ", ".join(others[:5]) + (f" and {len(others) - 5:,} more" if len(others) > 5 else "")
             raise CommandFailed(
                 f"{named} {'is no dead letter' if len(others) == 1 else 'are no dead letters'}: nothing was replayed; "
-                "see `wheel-sched ls --dead`"
+                "see `wheel-sched list --dead`"
             )
         if not ids and not plan.matched and (words := replace(chosen, states=()).elsewhere(home, ("dead",))):
             note(words)

@@ -33,7 +33,7 @@ _PREVIEW = 300  # characters of the payload
 def show(session: Session, message_id: str, raw: bool, as_json: bool) -> None:
     """The whole story of one message: state, due and why, attempts, error, headers, payload.
 
-    ID as `ls` shows it; without its last part (the attempt), or as the log of a consumer has it, the latest attempt is
+    ID as `list` shows it; without its last part (the attempt), or as the log of a consumer has it, the latest attempt is
     shown.
 
     \b
@@ -66,7 +66,7 @@ def why_due(entry: Entry, paused: bool = False, flows: Sequence[Flow] = ()) -> s
     """In words: why it is where it is, and due when it is due."""
     found, state = entry.found, entry.letter.state
     if entry.parked:
-        return f"parked at {instant(found.score_ms)} behind a failed message of its key; see `wheel-sched keys`"
+        return f"parked at {instant(found.score_ms)} behind a failed message of its key; see `wheel-sched keys list`"
     if found.state == "dead":
         return f"given up: {found.reason or 'no reason is on record'}"
     if found.state == "held":

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from retry_topic import Home, Message, connect
+from retry_topic.cli.settings import RetrySettings
 from retry_topic.headers import RetryState, write
 from retry_topic.wire import encode_body
-from wheel_sched.config import NAMES
+from wheel_sched.config import specs
 from wheel_sched.store import Item
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class Cli:
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test sees the tree's settings, or leaves a data folder behind."""
     monkeypatch.chdir(tmp_path)
-    for name in ("config", *NAMES):
+    for name in ("config", *specs((RetrySettings,))):
         monkeypatch.delenv(f"WHEEL_SCHED_{name.upper()}", raising=False)
 
 

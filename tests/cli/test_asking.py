@@ -25,7 +25,7 @@ def waiting(wait_for: Any) -> None:
         wait_for(name, now_ms() + HOUR)
 
 
-@pytest.mark.parametrize("command", [("retry",), ("reschedule", "--in", "3649d"), ("delete",)])
+@pytest.mark.parametrize("command", [("run-now",), ("reschedule", "--in", "3649d"), ("delete",)])
 @pytest.mark.parametrize("which", [("--all",), ("a", "b", "c"), ("--topic", "orders")])
 def test_what_changes_several_is_refused_where_nobody_can_answer(
     cli: Any, home: Any, waiting: None, command: tuple[str, ...], which: tuple[str, ...]
@@ -40,7 +40,7 @@ def test_what_changes_several_is_refused_where_nobody_can_answer(
     assert dues(home) != before
 
 
-@pytest.mark.parametrize("command", [("retry",), ("reschedule", "--in", "2h")])
+@pytest.mark.parametrize("command", [("run-now",), ("reschedule", "--in", "2h")])
 def test_one_message_is_not_asked_about(cli: Any, home: Any, waiting: None, command: tuple[str, ...]) -> None:
     """Nor several when none matches."""
     assert cli.json(*command, "a")["done"] == 1
@@ -52,7 +52,7 @@ def test_one_message_is_not_asked_about(cli: Any, home: Any, waiting: None, comm
     [
         (("delete", "--dry-run"), "add --dead"),
         (("delete", "--yes"), "add --dead"),
-        (("retry", "--dry-run"), "add --dead"),
+        (("run-now", "--dry-run"), "add --dead"),
         (("reschedule", "--in", "1h", "--dry-run"), "`wheel-sched replay`"),
     ],
 )
@@ -72,16 +72,18 @@ def test_nothing_that_matches_says_where_something_does(
 def test_ls_says_so_too(cli: Any, bury: Any, waiting: None) -> None:
     """An empty listing of what waits is not the end of the search."""
     bury("x", error="builtins.KeyError")
-    assert "1 dead letter does: add --dead" in cli("ls", "--error", "*KeyError*").stderr
+    assert "1 dead letter does: add --dead" in cli("list", "--error", "*KeyError*").stderr
 
 
 def test_replay_says_what_waits(cli: Any, waiting: None) -> None:
     """What is not dead need not be replayed, but tried."""
     told = cli("replay", "--topic", "orders", "--dry-run").stderr
-    assert "nothing that is dead matches; 3 that wait do: see `wheel-sched retry`" in told
+    assert "nothing that is dead matches; 3 that wait do: see `wheel-sched run-now`" in told
 
 
-@pytest.mark.parametrize("command", [("ls",), ("retry", "--dry-run"), ("delete", "--dry-run"), ("replay", "--dry-run")])
+@pytest.mark.parametrize(
+    "command", [("list",), ("run-now", "--dry-run"), ("delete", "--dry-run"), ("replay", "--dry-run")]
+)
 @pytest.mark.parametrize("state", [("--dead",), ("--state", "dead")])
 def test_dead_is_said_alike_everywhere(
     cli: Any, bury: Any, waiting: None, command: tuple[str, ...], state: tuple[str, ...]
@@ -121,16 +123,16 @@ def test_ls_exports_payloads(cli: Any, wait_for: Any) -> None:
     text, odd = "ü" * 50_000, b"\xff\x00"
     wait_for("a", now_ms() + HOUR, value=text.encode())
     wait_for("b", now_ms() + 2 * HOUR, value=odd)
-    first, second = cli.objects("ls", "--payload")
+    first, second = cli.objects("list", "--payload")
     assert first["payload"] == text
     assert base64.b64decode(second["payload_base64"]) == odd
-    assert "payload" not in cli.objects("ls")[0]
+    assert "payload" not in cli.objects("list")[0]
 
 
 def test_people_see_the_beginning_of_payloads(cli: Any, wait_for: Any) -> None:
     """A column, on one line."""
     wait_for("a", now_ms() + HOUR, value=b'{"id": 7,\n "x": "' + b"y" * 500 + b'"}')
-    line = cli("ls", "--payload").stdout.splitlines()[1]
+    line = cli("list", "--payload").stdout.splitlines()[1]
     assert '{"id": 7, "x": "yyy' in line
     assert len(line) < 250
 

@@ -254,8 +254,8 @@ def test_the_commands_carry_a_namespace_over(cli: Any, home: Any, wait_for: Any,
     assert cli.json("backup", "b.jsonl")["items"] == 2
     restored = cli.json("--namespace", "other", "restore", "b.jsonl")
     assert (restored["put"], restored["shards"]) == (2, 1)
-    assert cli.objects("ls") == cli.objects("--namespace", "other", "ls")
-    assert cli.objects("ls", "--dead") == cli.objects("--namespace", "other", "ls", "--dead")
+    assert cli.objects("list") == cli.objects("--namespace", "other", "list")
+    assert cli.objects("list", "--dead") == cli.objects("--namespace", "other", "list", "--dead")
     assert "not empty" in cli("--namespace", "other", "restore", "b.jsonl", code=1).stderr
     assert "2 were there" in cli("--namespace", "other", "restore", "b.jsonl", "--resume").stdout
     assert cli.json("--namespace", "wide", "--shards", "3", "restore", "b.jsonl")["shards"] == 3

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.real
 CREATING = (("publish", "orders", "x", "--delay", "1h", "--create"), ("publish", "orders", "x", "--create"))
 COMMANDS = (
     *CREATING,
-    ("ls",),
+    ("list",),
     ("stats",),
     ("topics",),
     ("pause", "orders"),

@@ -47,7 +47,7 @@ def test_saying_nothing_means_nothing(cli: Any, home: Any, waiting: int, command
     assert dues(home) == before
 
 
-@pytest.mark.parametrize("command", ["retry", "reschedule --in 1h", "delete", "replay"])
+@pytest.mark.parametrize("command", ["run-now", "reschedule --in 1h", "delete", "replay"])
 def test_a_dry_run_counts_shows_five_and_changes_nothing(
     cli: Any, home: Any, wait_for: Any, bury: Any, command: str
 ) -> None:
@@ -69,27 +69,27 @@ def test_a_dry_run_counts_shows_five_and_changes_nothing(
 
 def test_retry_makes_due_now(cli: Any, home: Any, waiting: int) -> None:
     """By filter: the others keep their due."""
-    assert cli.json("retry", "--topic", "orders", "--yes") == {"done": 2}
+    assert cli.json("run-now", "--topic", "orders", "--yes") == {"done": 2}
     assert {name for name, due in dues(home).items() if due <= now_ms()} == {"o1", "o2"}
 
 
 @pytest.mark.parametrize(("pace", "step_ms"), [(["--rate", "2"], 500), (["--spread", "4s"], 1_000)])
 def test_retry_is_paced(cli: Any, home: Any, waiting: int, pace: list[str], step_ms: int) -> None:
     """Equal steps, the first one now."""
-    cli("retry", "--all", "--yes", *pace)
+    cli("run-now", "--all", "--yes", *pace)
     found = sorted(dues(home).values())
     assert [later - earlier for earlier, later in itertools.pairwise(found)] == [step_ms] * 3
 
 
 def test_rate_and_spread_exclude_each_other(cli: Any, waiting: int) -> None:
     """Two paces at once are wrong usage."""
-    cli("retry", "--all", "--rate", "2", "--spread", "4s", code=2)
+    cli("run-now", "--all", "--rate", "2", "--spread", "4s", code=2)
 
 
 def test_retry_of_a_dead_letter_by_id_replays_it(cli: Any, home: Any, bury: Any) -> None:
     """People need not know which command is for the dead."""
     bury("d")
-    cli("retry", "d")
+    cli("run-now", "d")
     (found,) = home.store.get(["d"])
     assert found.state == "due"
 
@@ -97,7 +97,7 @@ def test_retry_of_a_dead_letter_by_id_replays_it(cli: Any, home: Any, bury: Any)
 def test_retry_of_held_messages_says_which_stay_held(cli: Any, home: Any, waiting: int) -> None:
     """A paused topic is stronger than a retry, and the command says so."""
     home.store.pause("orders")
-    done = cli("retry", "--all", "--yes")
+    done = cli("run-now", "--all", "--yes")
     assert "2 messages stay held, because their topic is paused" in done.stderr
     assert set(dues(home)) == {"m1", "m2"}
 
@@ -105,7 +105,7 @@ def test_retry_of_held_messages_says_which_stay_held(cli: Any, home: Any, waitin
 def test_an_unknown_id_changes_nothing_of_the_others(cli: Any, home: Any, waiting: int) -> None:
     """All ids must exist before the first is changed."""
     before = dues(home)
-    done = cli("retry", "o1", "nope", code=1)
+    done = cli("run-now", "o1", "nope", code=1)
     assert "no message nope: nothing was changed" in done.stderr
     assert dues(home) == before
 
@@ -114,7 +114,7 @@ def test_a_message_in_flight_is_left_alone_and_said_so(cli: Any, home: Any, wait
     """Exit code 1: not everything asked for was done."""
     wait_for("f", now_ms() - 5)
     home.store.claim(1)
-    done = cli("retry", "f", code=1)
+    done = cli("run-now", "f", code=1)
     assert "in flight: being tried right now" in done.stdout
 
 
@@ -157,7 +157,7 @@ def test_items_with_a_route_of_their_own_are_changed_too(cli: Any, home: Any) ->
     with open_store(cli.url, namespace="routed", shards=5) as store:
         store.schedule([Item(f"i{n}", now_ms() + HOUR, b"x", "t", route=f"r{n}") for n in range(20)])
         store.bury([(Item(f"d{n}", now_ms(), b"x", "t", route=f"r{n}"), "why") for n in range(20)])
-        assert cli.json("--namespace", "routed", "retry", "--all", "--rate", "1000", "--yes") == {"done": 20}
+        assert cli.json("--namespace", "routed", "run-now", "--all", "--rate", "1000", "--yes") == {"done": 20}
         found = store.list_items("due").found
         assert max(item.score_ms for item in found) - min(item.score_ms for item in found) == 19
         both = ("--state", "due", "--state", "dead")
@@ -256,7 +256,7 @@ def published(home: Any, group: str, attempt: int = 1, name: str = "invoice-9") 
     [
         ("show",),
         ("policy", "explain", "--id"),
-        ("retry",),
+        ("run-now",),
         ("reschedule", "--in", "2h"),
         ("delete", "--yes"),
         ("delete", "--dry-run"),
@@ -279,10 +279,10 @@ def test_a_dead_letter_is_found_so_too(cli: Any, home: Any, bury: Any) -> None:
     """For `replay`, by its id without the attempt."""
     bury("m.8")
     cli("replay", "m", "--yes")
-    assert cli.objects("ls", "--dead") == []
+    assert cli.objects("list", "--dead") == []
 
 
-@pytest.mark.parametrize("command", [("show",), ("delete", "--yes"), ("retry", "--yes")], ids=lambda c: c[0])
+@pytest.mark.parametrize("command", [("show",), ("delete", "--yes"), ("run-now", "--yes")], ids=lambda c: c[0])
 def test_an_id_of_several_messages_has_to_be_said_whole(cli: Any, home: Any, command: tuple[str, ...]) -> None:
     """Two groups failed over one message: nobody guesses which is meant, and nothing is changed."""
     stored = sorted([published(home, "billing"), published(home, "stock")])
@@ -305,4 +305,4 @@ def test_no_more_is_looked_through_than_is_said(cli: Any, home: Any, monkeypatch
     for number in range(4):
         published(home, "billing", name=f"m{number}")
     told = cli("show", "m9", code=1).stderr
-    assert "among the 2 that were looked through; give the id that `ls` shows" in told
+    assert "among the 2 that were looked through; give the id that `list` shows" in told

@@ -7,7 +7,8 @@ import sys
 from typing import Any
 
 import pytest
-from wheel_sched.cli.extras import install_line, missing
+
+from wheel_sched.cli.missing import install_line, missing_package
 
 
 @pytest.mark.parametrize(
@@ -30,7 +31,7 @@ def test_the_line_installs_what_is_missing(package: str, store: str, extra: str,
 @pytest.mark.parametrize("error", [ModuleNotFoundError("x", name="wheel_sched.typo"), ImportError("x", name="redis")])
 def test_a_bug_of_ours_stays_a_traceback(error: ImportError) -> None:
     """No extra brings a module of ours, or a name that a package does not have."""
-    assert missing("ls", error) is None
+    assert missing_package("list", error) is None
 
 
 def test_the_command_ends_with_2_and_the_line(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:

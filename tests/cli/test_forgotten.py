@@ -55,7 +55,9 @@ def test_stats_names_retries_that_nobody_takes_in(cli: Any, forgotten: None) -> 
     assert abs(found["oldest_ms"] - now_ms()) < 60_000
 
 
-@pytest.mark.parametrize("args", [("ls",), ("ls", "--dead"), ("ls", "--dead", "--group"), ("ls", "--state", "held")])
+@pytest.mark.parametrize(
+    "args", [("list",), ("list", "--dead"), ("list", "--dead", "--group"), ("list", "--state", "held")]
+)
 def test_an_empty_listing_does_not_hide_them(cli: Any, forgotten: None, args: tuple[str, ...]) -> None:
     """Nothing is dead, because nobody has looked yet."""
     assert "5 retries wait in billing.retry" in cli(*args).stderr
@@ -114,7 +116,7 @@ def test_a_retry_topic_of_another_name_is_found_by_what_its_consumer_wrote(cli: 
         home.broker.publish([Message(topic, b"1", headers=write((), sent_on))])
     (found,) = cli.json("stats")["untaken"]
     assert (found["group"], found["topic"], found["waiting"]) == ("billing", "my-retries", 1)
-    assert "1 retry waits in my-retries" in cli("ls").stderr
+    assert "1 retry waits in my-retries" in cli("list").stderr
     command = (
         "start `wheel-sched serve billing --retry-topic my-retries`, and with the --redelivery-topic and --dead-topic"
     )
@@ -131,7 +133,7 @@ def test_a_topic_whose_key_is_no_stream_hides_no_other(cli: Any, home: Home, for
     assert "5 retries wait in billing.retry" in cli("stats").stdout
 
 
-@pytest.mark.parametrize("command", ["stats", "ls", "doctor"])
+@pytest.mark.parametrize("command", ["stats", "list", "doctor"])
 def test_on_kafka_it_is_said_that_nobody_looked(cli: Any, forgotten: None, command: str) -> None:
     """Where the answer is; nothing of it is passed off as none."""
     told = cli("--kafka", "127.0.0.1:1", command, code=None).output
@@ -143,7 +145,7 @@ def test_on_kafka_scripts_are_told_that_it_is_not_known(cli: Any, forgotten: Non
     assert cli.json("--kafka", "127.0.0.1:1", "stats")["untaken"] is None
 
 
-@pytest.mark.parametrize("command", ["stats", "ls"])
+@pytest.mark.parametrize("command", ["stats", "list"])
 def test_a_server_that_does_not_tell_fails_no_command(
     cli: Any, forgotten: None, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:

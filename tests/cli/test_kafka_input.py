@@ -105,7 +105,14 @@ def test_a_cluster_that_is_away_is_69(away: Any, command: tuple[str, ...], monke
 
 @pytest.mark.parametrize(
     "command",
-    [("serve", "g"), ("publish", "t", "x", "--create"), ("topics",), ("ls",), ("retry", "--all"), ("replay", "--all")],
+    [
+        ("serve", "g"),
+        ("publish", "t", "x", "--create"),
+        ("topics",),
+        ("list",),
+        ("run-now", "--all"),
+        ("replay", "--all"),
+    ],
     ids=lambda command: command[0],
 )
 def test_no_other_command_makes_anything_with_settings_that_cannot_be(cli_at: Any, command: tuple[str, ...]) -> None:

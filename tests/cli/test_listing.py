@@ -1,4 +1,4 @@
-"""ls and show: what waits, what failed, and one message's whole story."""
+"""list and show: what waits, what failed, and one message's whole story."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def three(wait_for: Any) -> int:
 
 def test_ls_shows_what_waits_in_order_of_due(cli: Any, three: int) -> None:
     """One line a message: relative and absolute due, attempt, topic, id and error."""
-    lines = cli("ls").stdout.splitlines()
+    lines = cli("list").stdout.splitlines()
     assert [line.split()[5] for line in lines[1:]] == ["a", "b", "c"]
     assert lines[1].startswith("in 59m") or lines[1].startswith("in 1h")
     assert "2/8" in lines[1]
@@ -56,12 +56,12 @@ def test_ls_shows_what_waits_in_order_of_due(cli: Any, three: int) -> None:
 )
 def test_filters_combine(cli: Any, three: int, args: list[str], expected: list[str]) -> None:
     """Every condition must hold; the JSON has one object a line."""
-    assert ids(cli.objects("ls", *args)) == expected
+    assert ids(cli.objects("list", *args)) == expected
 
 
 def test_the_json_of_a_waiting_message_has_its_times_and_error(cli: Any, three: int) -> None:
     """Scripts get epoch milliseconds and RFC 3339 both."""
-    row = cli.objects("ls", "--limit", "1")[0]
+    row = cli.objects("list", "--limit", "1")[0]
     assert row["due_ms"] == three + HOUR
     assert row["due"].endswith("Z")
     assert (row["attempt"], row["max_attempts"], row["policy"]) == (2, 8, "default@1")
@@ -72,16 +72,16 @@ def test_the_listing_says_when_it_is_cut(cli: Any, wait_for: Any) -> None:
     """Fifty lines, and a word on stderr that there are more; data on stdout stays data."""
     for number in range(51):
         wait_for(f"m{number:02}", now_ms() + HOUR + number)
-    done = cli("ls")
+    done = cli("list")
     assert len(done.stdout.splitlines()) == 51
     assert "the first 50 are shown" in done.stderr
-    assert len(cli.objects("ls")) == 51
-    assert "shown" not in cli("ls", "--limit", "51").stderr
+    assert len(cli.objects("list")) == 51
+    assert "shown" not in cli("list", "--limit", "51").stderr
 
 
 def test_an_empty_listing_says_so_on_stderr(cli: Any, home: Any) -> None:
     """stdout has nothing, not even a heading."""
-    done = cli("ls")
+    done = cli("list")
     assert done.stdout == ""
     assert "nothing is due" in done.stderr
 
@@ -93,7 +93,7 @@ def test_held_and_in_flight_messages_are_listed_with_their_due(cli: Any, home: A
     home.store.claim(1)
     wait_for("parked", now_ms() + HOUR)
     home.store.hold(["parked"], "quarantine: looks odd")
-    rows = cli.objects("ls", "--state", "fly", "--state", "held")
+    rows = cli.objects("list", "--state", "fly", "--state", "held")
     assert [(row["id"], row["state"]) for row in rows] == [("flying", "fly"), ("parked", "held")]
     assert rows[0]["due_ms"] == due
     assert rows[1]["reason"] == "quarantine: looks odd"
@@ -104,14 +104,14 @@ def test_dead_letters_are_grouped_by_error(cli: Any, bury: Any) -> None:
     bury("x1", 1_000)
     bury("x2", 3_000)
     bury("y1", 2_000, error="smtp.Refused", fingerprint="bbbbbbbbbbbb")
-    rows = cli.objects("ls", "--dead", "--group")
+    rows = cli.objects("list", "--dead", "--group")
     assert [(row["fingerprint"], row["count"], row["first_ms"], row["last_ms"]) for row in rows] == [
         ("aaaaaaaaaaaa", 2, 1_000, 3_000),
         ("bbbbbbbbbbbb", 1, 2_000, 2_000),
     ]
     assert rows[0]["sample"] == "x1"
-    assert ids(cli.objects("ls", "--dead", "--fingerprint", "b")) == ["y1"]
-    text = cli("ls", "--group", "--fingerprint", "bbb")
+    assert ids(cli.objects("list", "--dead", "--fingerprint", "b")) == ["y1"]
+    text = cli("list", "--group", "--fingerprint", "bbb")
     assert "bbbbbbbbbbbb" in text.stdout
     assert "aaaaaaaaaaaa" not in text.stdout
     assert "1 dead letter" in text.stderr
@@ -119,7 +119,7 @@ def test_dead_letters_are_grouped_by_error(cli: Any, bury: Any) -> None:
 
 def test_group_is_about_dead_letters_alone(cli: Any, home: Any) -> None:
     """--group --state due is wrong usage, not an empty answer."""
-    cli("ls", "--group", "--state", "due", code=2)
+    cli("list", "--group", "--state", "due", code=2)
 
 
 def test_show_tells_why_a_message_is_due_then(cli: Any, three: int) -> None:
@@ -186,12 +186,14 @@ def test_a_record_that_is_no_message_is_shown_and_listed_all_the_same(cli: Any, 
     from wheel_sched.store import Item
 
     home.store.schedule([Item("odd", now_ms() + HOUR, b"\x80 not a message", "orders")])
-    assert ids(cli.objects("ls")) == ["odd"]
+    assert ids(cli.objects("list")) == ["odd"]
     assert "cannot be read" in cli("show", "odd").stdout
 
 
 @pytest.mark.parametrize(
-    "command", [("ls",), ("ls", "--dead"), ("retry", "--yes"), ("delete", "--yes"), ("replay", "--yes")], ids=" ".join
+    "command",
+    [("list",), ("list", "--dead"), ("run-now", "--yes"), ("delete", "--yes"), ("replay", "--yes")],
+    ids=" ".join,
 )
 def test_a_topic_that_is_none_is_told_with_the_nearest_one(cli: Any, wait_for: Any, command: tuple[str, ...]) -> None:
     """As `pause` tells it: an empty answer to a slip of the pen looks like good news."""

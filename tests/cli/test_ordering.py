@@ -47,53 +47,53 @@ def line(sharded: Home) -> tuple[str, list[str]]:
     return items[0][1].id, [item.id for _, item in items[1:]]
 
 
-def test_ls_parked_shows_who_stands_in_line(cli: Any, line: tuple[str, list[str]]) -> None:
+def test_list_parked_shows_who_stands_in_line(cli: Any, line: tuple[str, list[str]]) -> None:
     """In order, with their key; nothing else that is held."""
-    assert [row["id"] for row in cli.objects("--shards", "3", "ls", "--parked")] == line[1]
-    lines = cli("--shards", "3", "ls", "--parked").stdout.splitlines()
+    assert [row["id"] for row in cli.objects("--shards", "3", "list", "--parked")] == line[1]
+    lines = cli("--shards", "3", "list", "--parked").stdout.splitlines()
     assert len(lines) == 3
     assert "customer-7" in lines[1]
-    assert cli.objects("--shards", "3", "ls", "--parked", "--key", "other") == []
+    assert cli.objects("--shards", "3", "list", "--parked", "--key", "other") == []
     assert "parked" in cli("--shards", "3", "show", line[1][0]).stdout
-    cli("ls", "--parked", "--dead", code=2)
+    cli("list", "--parked", "--dead", code=2)
 
 
-def test_keys_tells_where_heads_are_and_opens_by_hand(cli: Any, line: tuple[str, list[str]]) -> None:
-    """Gate, key, head and its state; --open lets the next one follow."""
-    row = cli.json("--shards", "3", "keys")
-    assert (row["gate"], row["key"], row["head"], row["head_state"], row["parked"]) == (
+def test_keys_are_listed_with_their_heads_and_released_by_hand(cli: Any, line: tuple[str, list[str]]) -> None:
+    """Lock, key, head and its state; `release` lets the next one follow."""
+    row = cli.json("--shards", "3", "keys", "list")
+    assert (row["lock"], row["key"], row["head"], row["head_state"], row["parked"]) == (
         GATE,
         "customer-7",
         line[0],
         "waiting",
         2,
     )
-    assert "customer-7" in cli("--shards", "3", "keys").stdout
-    assert cli.json("--shards", "3", "keys", "--open", GATE, "--yes") == {"done": 1}
-    assert cli.json("--shards", "3", "keys")["head"] == line[1][0]
-    assert "no such key" in cli("--shards", "3", "keys", "--open", "x", "--yes", code=1).output
+    assert "customer-7" in cli("--shards", "3", "keys", "list").stdout
+    assert cli.json("--shards", "3", "keys", "release", GATE, "--yes") == {"done": 1}
+    assert cli.json("--shards", "3", "keys", "list")["head"] == line[1][0]
+    assert "no such key" in cli("--shards", "3", "keys", "release", "x", "--yes", code=1).output
 
 
 def test_deleting_the_head_lets_the_next_one_follow(cli: Any, line: tuple[str, list[str]]) -> None:
     """The key is not left behind closed."""
     cli("--shards", "3", "delete", line[0], "--yes")
-    row = cli.json("--shards", "3", "keys")
+    row = cli.json("--shards", "3", "keys", "list")
     assert (row["head"], row["parked"]) == (line[1][0], 1)
-    assert [found["id"] for found in cli.objects("--shards", "3", "ls")] == [line[1][0]]
+    assert [found["id"] for found in cli.objects("--shards", "3", "list")] == [line[1][0]]
 
 
 def test_a_filter_lets_nobody_out_of_the_line(cli: Any, line: tuple[str, list[str]]) -> None:
-    """`retry --topic` means the head; an id means what it says."""
-    assert cli.json("--shards", "3", "retry", "--topic", "orders")["done"] == 1
-    assert len(cli.objects("--shards", "3", "ls", "--parked")) == 2
-    assert cli.json("--shards", "3", "retry", line[1][1])["done"] == 1
-    assert [row["id"] for row in cli.objects("--shards", "3", "ls", "--parked")] == line[1][:1]
+    """`run-now --topic` means the head; an id means what it says."""
+    assert cli.json("--shards", "3", "run-now", "--topic", "orders")["done"] == 1
+    assert len(cli.objects("--shards", "3", "list", "--parked")) == 2
+    assert cli.json("--shards", "3", "run-now", line[1][1])["done"] == 1
+    assert [row["id"] for row in cli.objects("--shards", "3", "list", "--parked")] == line[1][:1]
 
 
-def test_stats_tell_of_closed_keys_and_reshard_is_refused(cli: Any, line: tuple[str, list[str]]) -> None:
+def test_stats_tell_of_locked_keys_and_reshard_is_refused(cli: Any, line: tuple[str, list[str]]) -> None:
     """What a reshard would tear apart it leaves alone."""
-    assert cli.json("--shards", "3", "stats")["ordered"] == {"closed_keys": 1, "parked": {"orders": 2}}
-    assert "1 key closed, 2 messages parked" in cli("--shards", "3", "stats").stdout
+    assert cli.json("--shards", "3", "stats")["ordered"] == {"locked_keys": 1, "parked": {"orders": 2}}
+    assert "1 key locked, 2 messages parked" in cli("--shards", "3", "stats").stdout
     assert "ordering keys are closed" in cli("--shards", "3", "reshard", "2", "--yes", code=1).output
 
 

@@ -38,7 +38,7 @@ def test_publishing_goes_on_without_a_reader(cli: Any, home: Any, redis_url: str
     assert home.broker.topics()["orders"] == count
 
 
-@pytest.mark.parametrize("args", [("--help",), ("ls", "--help"), ("policy", "explain")], ids=" ".join)
+@pytest.mark.parametrize("args", [("--help",), ("list", "--help"), ("policy", "explain")], ids=" ".join)
 def test_a_reader_that_is_gone_before_the_first_line_is_no_failure(tmp_path: Path, args: tuple[str, ...]) -> None:
     """`| true`: the exit code is 0, and nothing is complained of."""
     reading, writing = os.pipe()

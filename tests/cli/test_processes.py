@@ -40,7 +40,7 @@ def test_data_goes_to_stdout_and_narration_to_stderr(wheel_sched: Any) -> None:
     assert done.returncode == 0, done.stderr
     (message_id,) = done.stdout.split()
     assert done.stderr == b"1 message stored, to be published when due\n"
-    listed = wheel_sched(*EMBEDDED, "ls", "--json")
+    listed = wheel_sched(*EMBEDDED, "list", "--json")
     assert json.loads(listed.stdout)["id"] == message_id.decode()
     assert listed.stderr == b""
     shown = wheel_sched(*EMBEDDED, "show", message_id.decode())
@@ -52,10 +52,10 @@ def test_data_goes_to_stdout_and_narration_to_stderr(wheel_sched: Any) -> None:
     [
         (("--version",), 0),
         (("policy", "simulate", "default", "--attempts", "3"), 0),
-        ((*EMBEDDED, "ls"), 1),
-        (("ls", "--since", "5"), 2),
+        ((*EMBEDDED, "list"), 1),
+        (("list", "--since", "5"), 2),
         (("nosuch",), 2),
-        (("--store", "redis://127.0.0.1:1", "ls"), 69),
+        (("--store", "redis://127.0.0.1:1", "list"), 69),
         (("--store", "unix:///nowhere.sock", "stats"), 69),
         (("--store", "redis://127.0.0.1:1", "doctor"), 69),
     ],
@@ -174,10 +174,10 @@ def test_serve_refuses_a_wrong_address(started: Any) -> None:
 
 
 def test_a_reader_that_has_seen_enough_ends_the_listing_quietly(wheel_sched: Any, started: Any, tmp_path: Path) -> None:
-    """`ls --json | head -1` leaves no traceback, and has not failed."""
+    """`list --json | head -1` leaves no traceback, and has not failed."""
     (tmp_path / "lines").write_bytes(b"x" * 100 + b"\n" + b"y\n" * 3_000)
     assert wheel_sched(*EMBEDDED, "publish", "t", "--lines", "lines", "--delay", "1h", "--create").returncode == 0
-    process = started(*EMBEDDED, "ls", "--json")
+    process = started(*EMBEDDED, "list", "--json")
     assert process.stdout is not None
     process.stdout.readline()
     process.stdout.close()
@@ -219,7 +219,7 @@ def test_on_a_terminal_a_deletion_asks_first(
     assert b"Delete 1 message for good?" in done.stderr
     assert (b"nothing was changed" in done.stderr) == (code == 1)
     assert b"Delete" not in done.stdout
-    assert len(wheel_sched(*EMBEDDED, "ls", "--json").stdout.splitlines()) == left
+    assert len(wheel_sched(*EMBEDDED, "list", "--json").stdout.splitlines()) == left
 
 
 def test_serve_starts_its_embedded_server_again(started: Any, tmp_path: Path) -> None:

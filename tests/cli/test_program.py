@@ -84,10 +84,10 @@ def test_a_mistyped_command_is_answered_with_the_near_one(cli_at: Any) -> None:
 
 def test_a_memory_store_is_refused_with_the_reason(cli_at: Any) -> None:
     """It would end with the command, so listing it can only mislead."""
-    assert "would end with this command" in cli_at("memory:")("ls", code=2).stderr
+    assert "would end with this command" in cli_at("memory:")("list", code=2).stderr
 
 
-@pytest.mark.parametrize("args", [("ls",), ("stats",), ("pause", "t"), ("backup", "f"), ("reshard", "2", "--yes")])
+@pytest.mark.parametrize("args", [("list",), ("stats",), ("pause", "t"), ("backup", "f"), ("reshard", "2", "--yes")])
 def test_a_mistyped_folder_or_namespace_is_an_error_and_creates_nothing(
     args: tuple[str, ...], cli_at: Any, tmp_path: Any
 ) -> None:
@@ -120,7 +120,7 @@ def test_each_error_has_its_exit_code(error: BaseException, code: int) -> None:
 def test_a_namespace_that_does_not_exist_is_an_error_and_stays_absent(cli: Any) -> None:
     """A mistyped namespace is not an empty list, and asking twice finds it still absent."""
     for _ in range(2):
-        done = cli("--namespace", "nosuch", "ls", code=1)
+        done = cli("--namespace", "nosuch", "list", code=1)
         assert "there is no namespace 'nosuch'" in done.stderr
         assert done.stdout == ""
 
@@ -132,11 +132,11 @@ def test_a_wrong_shard_count_is_refused(cli: Any, home: Any) -> None:
 
 def test_a_server_that_is_away_is_69(cli_at: Any) -> None:
     """Exit code 69 tells scripts to try again later."""
-    told = cli_at("redis://127.0.0.1:1/0")("ls", code=69).stderr
+    told = cli_at("redis://127.0.0.1:1/0")("list", code=69).stderr
     assert "no connection to the server" in told
     assert "executed" not in told  # nothing was sent, and listing changes nothing
 
 
 def test_a_store_that_is_no_url_is_wrong_usage(cli_at: Any) -> None:
     """A store of an unknown kind is a configuration error, with the kinds there are."""
-    assert "redis://" in cli_at("postgres://x")("ls", code=2).stderr
+    assert "redis://" in cli_at("postgres://x")("list", code=2).stderr

@@ -313,7 +313,7 @@ def test_the_command_asks_moves_and_tells(cli: Any, home: Any, wait_for: Any) ->
     cli("reshard", code=2)
     assert "3 shards" in cli("reshard", "3", "--yes").stdout
     assert cli.json("stats")["shards"] == 3
-    assert [row["id"] for row in cli.objects("ls")] == ["w"]
+    assert [row["id"] for row in cli.objects("list")] == ["w"]
     assert "has 3 shards already" in cli("reshard", "3").stdout
     assert "nothing to resume" in cli("reshard", "--resume", "--yes", code=1).stderr
 

@@ -122,12 +122,12 @@ def test_celery_over_rabbitmq_does_without_the_redis_transport(with_extras: Make
 @pytest.mark.parametrize(
     ("command", "extra"),
     [
-        ("ls", "embedded"),
+        ("list", "embedded"),
         ("--store redis://localhost stats", "redis"),
         ("serve billing", "embedded"),
         ("publish orders x --create", "embedded"),
         ("--store redis://localhost backup file", "redis"),
-        ("--store redis://localhost ls", "redis"),
+        ("--store redis://localhost list", "redis"),
         ("demo --count 1", "demo"),
         ("aps jobs", "apscheduler"),
         ("spark capacity", "spark"),

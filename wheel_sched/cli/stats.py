@@ -34,14 +34,14 @@ def stats(session: Session, as_json: bool) -> None:
     with opened(session.settings) as store:
         counts = store.counts()
         shards = store.shards
-        closed, parked = KeyGates(store).counts(counts.topics)
+        locked, parked = KeyGates(store).counts(counts.topics)
         flows = FlowControl(store).flows()
         late = overdue(store)
         parts: list[StatsPart] = [
             resolve(target)(store, session.loaded) for one in installed().extensions for target in one.stats
         ]
     if as_json:
-        ordered = {"closed_keys": closed, "parked": {topic: count for topic, count in parked.items() if count}}
+        ordered = {"locked_keys": locked, "parked": {topic: count for topic, count in parked.items() if count}}
         emit(
             {
                 **as_dict(counts, shards, session.settings.namespace),
@@ -72,8 +72,8 @@ def stats(session: Session, as_json: bool) -> None:
             say(f"{word.ljust(10)} {text}")
     ever = [f"{counts.happened(event):,} {event}" for event in _EVENTS if counts.happened(event)]
     say(f"ever       {', '.join(ever) or 'nothing happened yet'}")
-    if closed:
-        say(f"ordered    {amount(closed, 'key')} closed, {amount(sum(parked.values()), 'message')} parked")
+    if locked:
+        say(f"ordered    {amount(locked, 'key')} locked, {amount(sum(parked.values()), 'message')} parked")
     for flow in flows:
         if flow.state == "" and (flow.destination is not None or not {"granted", "spread"} & flow.numbers.keys()):
             continue  # it has reported results, but no policy uses them
