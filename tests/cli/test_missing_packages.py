@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -45,28 +43,6 @@ def test_the_command_ends_with_2_and_the_line(cli: Any, monkeypatch: pytest.Monk
     assert done.stderr == (
         'wheel-sched: stats needs the package pyarrow: pip install "wheel-sched[spark]"; nothing was changed\n'
     )
-
-
-WITHOUT_REDIS = "import sys; sys.modules['redis'] = None; "
-
-
-@pytest.mark.parametrize(
-    ("code", "said"),
-    [
-        ("from wheel_sched.cli import main; sys.argv[1:] = ['policy', 'explain', 'default']; main()", "[default]"),
-        ("from retry_topic import connect; connect('kafka://x')", "expected the store to be redis://"),
-        ("from retry_topic import connect; connect('redis://x')", 'pip install "wheel-sched[redis]"'),
-        (
-            "import asyncio; from wheel_sched.store import open_async_store as o; asyncio.run(o('kafka://x'))",
-            "expected an asyncio store to be redis://",
-        ),
-    ],
-    ids=["policy", "wrong scheme", "right scheme", "asyncio"],
-)
-def test_what_needs_no_redis_asks_for_none(code: str, said: str) -> None:
-    """A policy is explained with `[cli]` alone, and a scheme that is none is told before the missing package."""
-    done = subprocess.run([sys.executable, "-c", WITHOUT_REDIS + code], capture_output=True, text=True, timeout=50)
-    assert said in done.stdout + done.stderr
 
 
 def test_doctor_names_the_extra_of_the_embedded_server(cli_at: Any, monkeypatch: pytest.MonkeyPatch) -> None:

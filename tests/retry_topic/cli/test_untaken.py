@@ -63,6 +63,15 @@ def test_an_empty_listing_does_not_hide_them(cli: Any, forgotten: None, args: tu
     assert "5 retries wait in billing.retry" in cli(*args).stderr
 
 
+def test_doctor_adds_the_checks_of_retry_topics(cli: Any, home: Home, wait_for: Any) -> None:
+    """Behind the core's, on a namespace that is well."""
+    wait_for("w", now_ms() + 3_600_000)
+    found = {finding["check"]: finding for finding in cli.json("doctor")["findings"]}
+    assert found["hand-over"]["evidence"].startswith("one script: exactly once")
+    assert found["retries"]["level"] == "ok"
+    assert len(found) == 21
+
+
 def test_doctor_finds_them(cli: Any, forgotten: None) -> None:
     """It is a problem, with the command that mends it."""
     report = cli.json("doctor", code=1)
@@ -165,9 +174,7 @@ def test_items_that_no_dispatcher_releases_are_told(cli: Any, wait_for: Any) -> 
         wait_for(f"m{number}", now_ms() - 60_000)
     wait_for("later", now_ms() + 3_600_000)
     text = cli("stats").stdout
-    assert (
-        "overdue    3 items are overdue, the first by 1m: no dispatcher releases them; start `wheel-sched serve" in text
-    )
+    assert "overdue    3 items are overdue, the first by 1m: no dispatcher releases them; start an APScheduler" in text
     told = cli.json("stats")
     assert told["overdue"] == 3
     assert told["overdue_ms"] >= 60_000

@@ -16,13 +16,14 @@ from retry_topic.cli.group_topics import topics_options
 from retry_topic.cli.kafka_checks import copies, creation, longest_transaction, retention, timeouts
 from retry_topic.cli.opening import kafka_settings, secrets_of
 from retry_topic.cli.replaying import Reborn
+from retry_topic.cli.settings import RetrySettings
 from retry_topic.headers import RetryState, read, sign, verify, write
 from retry_topic.message import Message, Source
 from retry_topic.names import GroupTopics
 from tests.servers.kafka import mock_kafka
 from wheel_sched.cli.doctor_finding import Finding
 from wheel_sched.cli.options import Session
-from wheel_sched.config import Settings, load_settings
+from wheel_sched.config import load_settings
 from wheel_sched.errors import ConfigError
 from wheel_sched.store import Item
 
@@ -134,15 +135,17 @@ def test_the_settings_of_kafka_come_from_all_places(tmp_path: Path) -> None:
     """Flag, environment, file; a wrong one is told with its place."""
     file = tmp_path / "wheel-sched.toml"
     file.write_text('group_protocol = "consumer"\ntransactions = false\nsecrets = "keys"\n')
-    loaded = load_settings({"group_protocol": "classic"}, env={"WHEEL_SCHED_TRANSACTIONS": "True"}, file=file)
-    settings = loaded.settings
+    loaded = load_settings(
+        {"group_protocol": "classic"}, env={"WHEEL_SCHED_TRANSACTIONS": "True"}, file=file, kinds=(RetrySettings,)
+    )
+    settings = loaded.read(RetrySettings)
     assert (settings.group_protocol, settings.transactions, settings.secrets) == (
         "classic",
         True,
         str(tmp_path / "keys"),
     )
     with pytest.raises(ConfigError) as caught:
-        load_settings({"group_protocol": "new"}, env={"WHEEL_SCHED_TRANSACTIONS": "maybe"})
+        load_settings({"group_protocol": "new"}, env={"WHEEL_SCHED_TRANSACTIONS": "maybe"}, kinds=kinds)
     assert len(caught.value.problems) == 2
     assert "flag --group-protocol: expected group_protocol to be classic or consumer" in str(caught.value)
 
@@ -179,7 +182,7 @@ def test_the_flag_of_the_protocol_is_nearer_than_the_clients_file(tmp_path: Path
     file = tmp_path / "client.properties"
     file.write_text(f"bootstrap.servers={NOWHERE}\ngroup.protocol=consumer\n")
     for said, meant in ((None, "consumer"), ("classic", "classic")):
-        broker = kafka_broker(Settings(kafka=str(file), group_protocol=said, transactions=False))
+        broker = kafka_broker(RetrySettings(kafka=str(file), group_protocol=said, transactions=False))
         assert broker.member_settings("g", 30_000)["group.protocol"] == meant
         assert not broker.transactions
 
@@ -190,7 +193,7 @@ def test_a_file_of_secrets_that_helps_nobody(tmp_path: Path, content: bytes, sai
     file = tmp_path / "secrets"
     file.write_bytes(content)
     with pytest.raises(ConfigError, match=said) as caught:
-        secrets_of(Settings(secrets=str(file)))
+        secrets_of(RetrySettings(secrets=str(file)))
     assert "short" not in str(caught.value)
 
 
@@ -204,8 +207,8 @@ def test_secrets_are_lines_of_a_file(tmp_path: Path) -> None:
     """The first one signs, so their order is kept."""
     file = tmp_path / "secrets"
     file.write_bytes(SECRET + b"\r\n\nanother secret of ours\n")
-    assert secrets_of(Settings(secrets=str(file))) == (SECRET, b"another secret of ours")
-    assert secrets_of(Settings()) == ()
+    assert secrets_of(RetrySettings(secrets=str(file))) == (SECRET, b"another secret of ours")
+    assert secrets_of(RetrySettings()) == ()
 
 
 LETTER_STATE = RetryState(id="x", attempt=8, original_topic="orders", consumer_group="g")
@@ -323,11 +326,11 @@ def test_the_doctor_reports_what_is_in_doubt(home: Any, redis_url: str) -> None:
     """Messages that are held because the cluster had forgotten which claims went out; no others."""
     from retry_topic.cli.kafka_checks import in_doubt
 
-    settings = Settings(store=redis_url)
+    settings = RetrySettings(store=redis_url)
     home.store.schedule([Item(f"m{n}", 4_000_000_000_000, b"x") for n in range(3)])
     home.store.hold(["m0"], "somebody wanted it")
     assert in_doubt(settings).level == "ok"
     home.store.hold(["m1", "m2"], "in-doubt: nobody knows whether claim 7 went out")
     assert in_doubt(settings).evidence.startswith("2 messages are held")
-    assert in_doubt(Settings(store=redis_url, namespace="absent")).level == "ok"
-    assert in_doubt(Settings(store="redis://127.0.0.1:1/0")).level == "warn"
+    assert in_doubt(RetrySettings(store=redis_url, namespace="absent")).level == "ok"
+    assert in_doubt(RetrySettings(store="redis://127.0.0.1:1/0")).level == "warn"

@@ -224,7 +224,7 @@ def test_replay_of_what_is_not_dead_replays_nothing(cli: Any, home: Any, waiting
     assert home.store.counts().total("dead") == 1
 
 
-@pytest.mark.parametrize("command", ["replay d --yes", "retry d"])
+@pytest.mark.parametrize("command", ["replay d --yes", "run-now d"])
 def test_signed_letters_are_signed_again_or_left_alone(cli: Any, home: Any, command: str) -> None:
     """Without their group's secret nobody would believe them."""
     bare = Message("billing.redelivery", b"v")

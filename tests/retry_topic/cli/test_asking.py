@@ -148,3 +148,33 @@ def test_replay_counts_ids_that_are_not_dead(cli: Any, bury: Any, waiting: None)
     bury("x")
     assert "a is no dead letter: nothing was replayed" in cli("replay", "x", "a", "--yes", code=1).stderr
     assert "a, b are no dead letters: nothing was replayed" in cli("replay", "x", "a", "b", "--yes", code=1).stderr
+
+
+@pytest.mark.parametrize("args", [("list",), ("pause", "t")])
+def test_a_mistyped_folder_is_an_error_and_creates_nothing(args: tuple[str, ...], cli_at: Any, tmp_path: Any) -> None:
+    """Commands that don't store new messages never make a data folder."""
+    done = cli_at("embedded:nowhere")(*args, code=1)
+    assert "there is no data folder nowhere: nothing was changed" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_mistyped_command_of_an_extension_is_answered_with_the_near_one(cli_at: Any) -> None:
+    """`replya` is answered with `replay`, as wrong usage."""
+    assert "Did you mean 'replay'?" in cli_at("memory:")("replya", code=2).stderr
+
+
+def test_listing_refuses_a_store_that_it_cannot_list(cli_at: Any) -> None:
+    """A memory store would end with the command, a wrong address is no store, a server may be away."""
+    assert "would end with this command" in cli_at("memory:")("list", code=2).stderr
+    assert "redis://" in cli_at("postgres://x")("list", code=2).stderr
+    told = cli_at("redis://127.0.0.1:1/0")("list", code=69).stderr
+    assert "no connection to the server" in told
+    assert "executed" not in told  # nothing was sent, and listing changes nothing
+
+
+def test_a_namespace_that_does_not_exist_cannot_be_listed(cli: Any) -> None:
+    """A mistyped namespace is not an empty list, and asking twice finds it still absent."""
+    for _ in range(2):
+        done = cli("--namespace", "nosuch", "list", code=1)
+        assert "there is no namespace 'nosuch'" in done.stderr
+        assert done.stdout == ""
