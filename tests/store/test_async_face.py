@@ -30,7 +30,7 @@ from wheel_sched.testing.store_conformance import Bench, BenchMaker, StoreConfor
 if TYPE_CHECKING:
     import redis
 
-    from wheel_sched.testing.servers import TemporaryServer
+    from tests.servers.valkey import TemporaryServer
 
 T = TypeVar("T")
 
