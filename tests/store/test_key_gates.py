@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from wheel_sched.store import DelayStore, Item, Outcome
-from wheel_sched.store.backup import write_backup
-from wheel_sched.store.items import Dead, Done, Next
-from wheel_sched.store.key_gates import KeyGates, gate_of, ref_of, route_of, scope_of
-from wheel_sched.store.memory import MemoryBackend
-from wheel_sched.store.operations import Alteration
-from wheel_sched.store.operations.ordering import UNKNOWN_HEAD, Owner
+from wheel_sched.store.core.change import Alteration
+from wheel_sched.store.core.settle import Dead, Done, Next
+from wheel_sched.store.maintenance.backup import write_backup
+from wheel_sched.store.maintenance.restoring import restore_backup
+from wheel_sched.store.memory.backend import MemoryBackend
+from wheel_sched.store.ordering.face import KeyGates, gate_of, ref_of, route_of, scope_of
+from wheel_sched.store.ordering.values import UNKNOWN_HEAD, Owner
 from wheel_sched.store.redis.backend import RedisBackend
-from wheel_sched.store.restoring import restore_backup
 
 if TYPE_CHECKING:
     import redis

@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from wheel_sched.store import DelayStore, Item, Outcome
-from wheel_sched.store.items import Dead, Done
-from wheel_sched.store.key_gates import KeyGates, gate_of, ref_of, route_of, scope_of
-from wheel_sched.store.memory import MemoryBackend
-from wheel_sched.store.operations.ordering import Owner
+from wheel_sched.store.core.settle import Dead, Done
+from wheel_sched.store.memory.backend import MemoryBackend
+from wheel_sched.store.ordering.face import KeyGates, gate_of, ref_of, route_of, scope_of
+from wheel_sched.store.ordering.values import Owner
 from wheel_sched.store.redis.backend import RedisBackend
 from wheel_sched.store.redis.conversation import Dialect
 

@@ -14,7 +14,7 @@ import redis
 from wheel_sched.errors import ConfigError, InDoubt, StoreError, StoreUnavailable
 from wheel_sched.store import open_async_store, open_store
 from wheel_sched.store.core.call import Operation
-from wheel_sched.store.delay_store import values_of
+from wheel_sched.store.core.delay_store import values_of
 from wheel_sched.store.redis.backend import RedisBackend
 from wheel_sched.store.redis.conversation import Dialect
 from wheel_sched.store.redis.durability import Durability

@@ -8,18 +8,22 @@ from collections.abc import Callable, Sequence
 
 from wheel_sched.errors import Rejected
 from wheel_sched.store.attempt_counts.face import raise_and_record, raise_counts, schedule_counted
+from wheel_sched.store.attempt_counts.operations import Tries
 from wheel_sched.store.core.async_delay_store import AsyncCoreStore
 from wheel_sched.store.core.call import Plan, new_token
 from wheel_sched.store.core.delay_store import *
 from wheel_sched.store.core.delay_store import CoreStore
-from wheel_sched.store.core.items import Fence, Item, Position, Pushed, Stored, Tries
+from wheel_sched.store.core.items import Item
 from wheel_sched.store.core.plans import Plans
+from wheel_sched.store.core.schedule import Stored
 from wheel_sched.store.history.face import append_history
 from wheel_sched.store.history.operations import Logged, ReadLog
 from wheel_sched.store.known_ids.face import is_known, schedule_known
 from wheel_sched.store.log_intake.face import accept, read_positions
-from wheel_sched.store.push.operations import PushDue
+from wheel_sched.store.log_intake.operations import Position
+from wheel_sched.store.push.operations import PushDue, Pushed
 from wheel_sched.store.writer_fence.face import close_epoch, schedule_fenced
+from wheel_sched.store.writer_fence.operations import Fence
 
 
 def schedule_all(

@@ -11,8 +11,9 @@ from wheel_sched.store.attempt_counts.operations import AttemptCount, ListCounts
 from wheel_sched.store.core.async_delay_store import AsyncCoreStore
 from wheel_sched.store.core.call import Plan
 from wheel_sched.store.core.delay_store import CoreStore
-from wheel_sched.store.core.items import MAX_BATCH, Item, Stored, check_id
+from wheel_sched.store.core.items import MAX_BATCH, Item, check_id
 from wheel_sched.store.core.plans import Plans, together
+from wheel_sched.store.core.schedule import Stored
 from wheel_sched.store.history.face import append_history
 
 

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from wheel_sched.store.core.async_delay_store import AsyncCoreStore
 from wheel_sched.store.core.call import Plan
 from wheel_sched.store.core.delay_store import CoreStore
-from wheel_sched.store.core.items import Item, Stored, check_id, check_name
+from wheel_sched.store.core.items import Item, check_id, check_name
 from wheel_sched.store.core.plans import Plans, shard_of
+from wheel_sched.store.core.schedule import Stored
 from wheel_sched.store.known_ids.operations import FindKnown, ScheduleKnown
 
 

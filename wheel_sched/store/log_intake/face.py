@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 
 from wheel_sched.errors import Rejected, StaleCount, StalePosition
 from wheel_sched.store.attempt_counts.face import raise_counts
-from wheel_sched.store.attempt_counts.operations import RaiseCounts
+from wheel_sched.store.attempt_counts.operations import ENDED, RaiseCounts, Tries
 from wheel_sched.store.core.async_delay_store import AsyncCoreStore
 from wheel_sched.store.core.call import Call, Plan, new_token
 from wheel_sched.store.core.delay_store import CoreStore
-from wheel_sched.store.core.items import ENDED, MAX_BATCH, Item, Position, Stored, Tries, check_id
+from wheel_sched.store.core.items import MAX_BATCH, Item, check_id
 from wheel_sched.store.core.plans import Plans, shard_of
-from wheel_sched.store.log_intake.operations import AcceptLogBatch, ReadPositions
+from wheel_sched.store.core.schedule import Stored
+from wheel_sched.store.log_intake.operations import AcceptLogBatch, Position, ReadPositions
 
 
 def accept(

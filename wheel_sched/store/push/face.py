@@ -5,8 +5,7 @@ from __future__ import annotations
 from wheel_sched.store.core.async_delay_store import AsyncCoreStore
 from wheel_sched.store.core.call import new_token
 from wheel_sched.store.core.delay_store import CoreStore
-from wheel_sched.store.core.items import Pushed
-from wheel_sched.store.push.operations import PushDue
+from wheel_sched.store.push.operations import PushDue, Pushed
 
 
 class ServerPush:

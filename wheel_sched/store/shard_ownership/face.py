@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from wheel_sched.store.core.async_delay_store import AsyncCoreStore
 from wheel_sched.store.core.delay_store import CoreStore
-from wheel_sched.store.core.items import Ownership, Resolved
-from wheel_sched.store.shard_ownership.operations import Own, Resolve
+from wheel_sched.store.shard_ownership.operations import Own, Ownership, Resolve, Resolved
 
 
 class ShardOwnership:

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from wheel_sched.store.core.async_delay_store import AsyncCoreStore
 from wheel_sched.store.core.call import Plan
 from wheel_sched.store.core.delay_store import CoreStore
-from wheel_sched.store.core.items import Fence, Item, Stored
+from wheel_sched.store.core.items import Item
 from wheel_sched.store.core.plans import Plans
-from wheel_sched.store.writer_fence.operations import CloseEpoch, ScheduleFenced
+from wheel_sched.store.core.schedule import Stored
+from wheel_sched.store.writer_fence.operations import CloseEpoch, Fence, ScheduleFenced
 
 
 def schedule_fenced(plans: Plans, items: Sequence[Item], fence: Fence, token: str | None) -> Plan[Stored]:

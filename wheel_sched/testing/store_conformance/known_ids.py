@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from wheel_sched.store.core.items import Dead, Item, Next, Outcome
+from wheel_sched.store.core.items import Item, Outcome
+from wheel_sched.store.core.settle import Dead, Next
 from wheel_sched.testing.store_conformance.bench import Bench
 
 

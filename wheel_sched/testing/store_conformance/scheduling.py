@@ -7,8 +7,10 @@ from __future__ import annotations
 import pytest
 
 from wheel_sched.errors import Rejected
-from wheel_sched.store.core.items import MAX_BATCH, MAX_DUE_MS, Dead, Item, Outcome
-from wheel_sched.store.operations import Call, Schedule
+from wheel_sched.store.core.call import Call
+from wheel_sched.store.core.items import MAX_BATCH, MAX_DUE_MS, Item, Outcome
+from wheel_sched.store.core.schedule import Schedule
+from wheel_sched.store.core.settle import Dead
 from wheel_sched.testing.store_conformance.bench import Bench
 
 ALL_BYTES = bytes(range(256))

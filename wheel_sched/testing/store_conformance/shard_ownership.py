@@ -7,10 +7,12 @@ from __future__ import annotations
 import pytest
 
 from wheel_sched.errors import StaleEpoch
-from wheel_sched.store.core.items import Item, Outcome, Resolved
-from wheel_sched.store.key_gates import gate_of, ref_of, scope_of
-from wheel_sched.store.operations import Call, ClaimDue
-from wheel_sched.store.operations.ordering import Owner
+from wheel_sched.store.core.call import Call
+from wheel_sched.store.core.claim import ClaimDue
+from wheel_sched.store.core.items import Item, Outcome
+from wheel_sched.store.ordering.face import gate_of, ref_of, scope_of
+from wheel_sched.store.ordering.values import Owner
+from wheel_sched.store.shard_ownership.operations import Resolved
 from wheel_sched.testing.store_conformance.bench import Bench
 
 

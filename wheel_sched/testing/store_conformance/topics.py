@@ -4,7 +4,8 @@
 
 from __future__ import annotations
 
-from wheel_sched.store.core.items import Done, Held, Item, Next, Outcome
+from wheel_sched.store.core.items import Item, Outcome
+from wheel_sched.store.core.settle import Done, Held, Next
 from wheel_sched.testing.store_conformance.bench import Bench
 
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 import pytest
 
 from wheel_sched.errors import Rejected
-from wheel_sched.store.core.items import Fence, Item, Outcome
+from wheel_sched.store.core.items import Item, Outcome
+from wheel_sched.store.writer_fence.operations import Fence
 from wheel_sched.testing.store_conformance.bench import Bench
 
 
