@@ -32,7 +32,7 @@ NOT_WAITED_FOR = {
     "OwnScope": "another owner has another epoch",
     "ReportJump": "it is seen again",
     "Admit": "rates start anew",
-    "Report": "circuits start anew",
+    "ReportResults": "circuits start anew",
     "CountSpread": "a figure for reports",
     "LookAtFlows": "a question",
     "LookAtHeads": "a question",

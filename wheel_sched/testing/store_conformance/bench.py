@@ -17,7 +17,7 @@ from wheel_sched.store.delay_store import DelayStore
 from wheel_sched.store.history.face import History
 from wheel_sched.store.known_ids.face import KnownIds
 from wheel_sched.store.log_intake.face import LogIntake
-from wheel_sched.store.ordering.face import KeyGates
+from wheel_sched.store.ordering.face import OrderedKeys
 from wheel_sched.store.shard_ownership.face import ShardOwnership
 from wheel_sched.store.writer_fence.face import WriterFences
 
@@ -88,8 +88,8 @@ class Bench:
         return self.capability(WriterFences)
 
     @property
-    def ordered_keys(self) -> KeyGates:
-        return self.capability(KeyGates)
+    def ordered_keys(self) -> OrderedKeys:
+        return self.capability(OrderedKeys)
 
     @property
     def shard_ownership(self) -> ShardOwnership:

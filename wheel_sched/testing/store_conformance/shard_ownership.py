@@ -10,7 +10,7 @@ from wheel_sched.errors import StaleEpoch
 from wheel_sched.store.core.call import Call
 from wheel_sched.store.core.claim import ClaimDue
 from wheel_sched.store.core.items import Item, Outcome
-from wheel_sched.store.ordering.face import gate_of, ref_of, scope_of
+from wheel_sched.store.ordering.face import lock_of, ref_of, scope_of
 from wheel_sched.store.ordering.values import Owner
 from wheel_sched.store.shard_ownership.operations import Resolved
 from wheel_sched.testing.store_conformance.bench import Bench
@@ -66,12 +66,12 @@ class ShardOwnershipCases:
     def test_the_head_of_a_key_that_ends_so_lets_the_next_one_follow(self, bench: Bench) -> None:
         """Cancelled while its claim was open: as wherever else a head is given up."""
         scope = scope_of("g", "t")
-        gate, holder = gate_of(scope, b"k"), Owner(scope, "me", 1)
-        gates = bench.ordered_keys
-        gates.own(scope, "me", 60_000)
-        gates.close(holder, [(gate, "a", True, "k")])
-        bench.store.schedule([Item("a.1", bench.now_ms, b"", "t", (ref_of(gate),), scope)])
-        gates.park(holder, 10, [(gate, "b", True, Item("b.0", bench.now_ms, b"", "t", (ref_of(gate),), scope))])
+        lock, holder = lock_of(scope, b"k"), Owner(scope, "me", 1)
+        keys = bench.ordered_keys
+        keys.acquire(scope, "me", 60_000)
+        keys.close(holder, [(lock, "a", True, "k")])
+        bench.store.schedule([Item("a.1", bench.now_ms, b"", "t", (ref_of(lock),), scope)])
+        keys.park(holder, 10, [(lock, "b", True, Item("b.0", bench.now_ms, b"", "t", (ref_of(lock),), scope))])
         bench.claim()
         bench.store.cancel(["a.1"])
         assert self._resolve(bench, 0).completed == 1
