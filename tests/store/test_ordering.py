@@ -1,4 +1,4 @@
-"""Ordering keys in the store: one head a key, messages parked behind it in order, and nothing that stays parked for ever."""
+"""Ordering keys: one head a key, messages parked behind it in order, and nothing that stays parked for ever."""
 
 from __future__ import annotations
 
