@@ -1,9 +1,9 @@
-"""`CollectorStep`: keeps Python's garbage collector from holding up tasks that are due.
+"""`CollectorStep`: keeps Python's garbage collector from delaying tasks that are due.
 
-A full collection looks at every object, and a Celery worker has some hundred thousand from its imports alone: it stands
-still for some 50 ms, again and again for objects that live as long as it does. They are put aside once the worker is
-built, before the pool forks, and once more before it consumes; a full collection then looks at what tasks have made.
-For pool processes that also means pages that stay shared with their parent.
+A full collection visits every object. The imports of a Celery worker alone make some hundred thousand objects, so a
+full collection stops the worker for some 50 ms, again and again, for objects that live as long as the worker. This step
+freezes them (`gc.freeze`) before the pool forks, and once more before the worker consumes. A full collection then
+visits the objects of tasks only. The processes of the pool also share more memory pages with their parent.
 
 Source: `gc.freeze`, made for servers that fork.
 """
@@ -19,7 +19,7 @@ from wheel_sched_celery.wheel import wheel_of
 
 
 class CollectorStep(bootsteps.StartStopStep):
-    """Puts what the worker is made of beyond the garbage collector."""
+    """Freezes the objects that the worker is made of."""
 
     requires = ("celery.worker.components:Pool",)
 
@@ -45,5 +45,5 @@ class CollectorStep(bootsteps.StartStopStep):
 
 
 def _put_aside() -> None:
-    gc.collect()  # what is garbage already would never be freed
+    gc.collect()  # else garbage would be frozen too, and never be freed
     gc.freeze()
