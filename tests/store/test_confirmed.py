@@ -18,13 +18,13 @@ import redis.asyncio
 from retry_topic import connect
 from retry_topic.home import Home
 from retry_topic.message import Message
+from tests.servers.faulty_proxy import FaultyProxy
+from tests.servers.valkey import TemporaryServer, temporary_server
 from wheel_sched.errors import BrokerUnavailable, ConfigError, InDoubt, StoreError, StoreUnavailable
 from wheel_sched.store import Done, Item, open_async_store, open_store
 from wheel_sched.store.operations import Call, Schedule
 from wheel_sched.store.redis import durability
 from wheel_sched.store.redis.durability import Durability
-from wheel_sched.testing.faulty_proxy import FaultyProxy
-from wheel_sched.testing.servers import TemporaryServer, temporary_server
 
 if TYPE_CHECKING:
     from redis.cluster import RedisCluster

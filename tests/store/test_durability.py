@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.servers.valkey import TemporaryServer, temporary_server
 from wheel_sched.errors import InDoubt, StoreUnavailable
 from wheel_sched.store import open_store
 from wheel_sched.store.items import STATES, Done, Item
 from wheel_sched.store.redis import durability
 from wheel_sched.store.redis.backend import RedisBackend, client_for
 from wheel_sched.store.redis.conversation import Dialect
-from wheel_sched.testing.servers import TemporaryServer, temporary_server
 from wheel_sched.testing.store_conformance import Bench
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]

@@ -18,10 +18,10 @@ from pathlib import Path
 import pytest
 
 from retry_topic import connect
+from tests.servers.valkey import TemporaryServer, temporary_server
 from wheel_sched.errors import StoreError, WheelSchedError
 from wheel_sched.store import open_store
 from wheel_sched.store.embedded import Fsync
-from wheel_sched.testing.servers import TemporaryServer, temporary_server
 
 pytestmark = [
     pytest.mark.real,

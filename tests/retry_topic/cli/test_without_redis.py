@@ -1,0 +1,29 @@
+"""What needs no Redis client works without one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+WITHOUT_REDIS = "import sys; sys.modules['redis'] = None; "
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("from wheel_sched.cli import main; sys.argv[1:] = ['policy', 'explain', 'default']; main()", "[default]"),
+        ("from retry_topic import connect; connect('kafka://x')", "expected the store to be redis://"),
+        ("from retry_topic import connect; connect('redis://x')", 'pip install "wheel-sched[redis]"'),
+        (
+            "import asyncio; from wheel_sched.store import open_async_store as o; asyncio.run(o('kafka://x'))",
+            "expected an asyncio store to be redis://",
+        ),
+    ],
+    ids=["policy", "wrong scheme", "right scheme", "asyncio"],
+)
+def test_what_needs_no_redis_asks_for_none(code: str, said: str) -> None:
+    """A policy is explained with `[cli]` alone, and a scheme that is none is told before the missing package."""
+    done = subprocess.run([sys.executable, "-c", WITHOUT_REDIS + code], capture_output=True, text=True, timeout=50)
+    assert said in done.stdout + done.stderr
