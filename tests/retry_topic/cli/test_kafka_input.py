@@ -145,7 +145,7 @@ def test_the_settings_of_kafka_come_from_all_places(tmp_path: Path) -> None:
         str(tmp_path / "keys"),
     )
     with pytest.raises(ConfigError) as caught:
-        load_settings({"group_protocol": "new"}, env={"WHEEL_SCHED_TRANSACTIONS": "maybe"}, kinds=kinds)
+        load_settings({"group_protocol": "new"}, env={"WHEEL_SCHED_TRANSACTIONS": "maybe"}, kinds=(RetrySettings,))
     assert len(caught.value.problems) == 2
     assert "flag --group-protocol: expected group_protocol to be classic or consumer" in str(caught.value)
 
