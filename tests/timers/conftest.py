@@ -16,12 +16,10 @@ from typing import Any
 
 import pytest
 
-from wheel_sched.aio import AsyncTimer
 from wheel_sched.clock import Clock, SystemClock
 from wheel_sched.testing import VirtualClock
 from wheel_sched.testing.virtual_loop import VirtualEventLoop
-from wheel_sched.timer import SystemTimer
-from wheel_sched.timing import agenda
+from wheel_sched.timers import AsyncTimer, SystemTimer, queue
 from wheel_sched.wheel import CORES, TimingWheel
 
 Timer = SystemTimer | AsyncTimer
@@ -181,7 +179,7 @@ def made(kind: str) -> Iterator[Face]:
     kind, _, core = kind.partition("/")
     with pytest.MonkeyPatch.context() as patch:
         if core:
-            patch.setattr(agenda, "TimingWheel", CORES[core])
+            patch.setattr(queue, "TimingWheel", CORES[core])
         yield from made_of(kind)
 
 

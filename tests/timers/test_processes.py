@@ -35,7 +35,7 @@ def run(program: str) -> list[str]:
 
 PREAMBLE = """
 import os, sys, threading, time
-from wheel_sched.timer import SystemTimer
+from wheel_sched.timers import SystemTimer
 from wheel_sched.wheel import EntryState
 
 def say(line):  # in one piece, and through no buffer that a child would inherit
@@ -190,7 +190,7 @@ def test_an_event_loop_ends_with_timers_pending() -> None:
     lines = run(
         """
 import asyncio
-from wheel_sched.aio import AsyncTimer
+from wheel_sched.timers import AsyncTimer
 
 async def main():
     timer = AsyncTimer()

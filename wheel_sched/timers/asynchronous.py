@@ -1,14 +1,14 @@
-"""Timers on asyncio: the same timing wheel behind one handle of the event loop.
+"""Timers on asyncio: any number of timers behind one handle of the event loop.
 
     async with AsyncTimer() as timer:
         timer.schedule(200, print, "200 ms later")
         timer.every(1000, refresh)  # a coroutine function is awaited
 
-Any number of timers costs the loop one `call_later`, set for the earliest deadline. Time comes from a clock of integer
-nanoseconds, not from `loop.time()`: uvloop's stands still while a callback runs, and asyncio's loses its way beyond
+The timer keeps one `call_later` of the loop, set for the earliest deadline. Time comes from a clock of integer
+nanoseconds, not from `loop.time()`: uvloop's time stands still while a callback runs, and asyncio's is not exact beyond
 2**24 seconds. On a `wheel_sched.testing.virtual_loop.VirtualEventLoop` it is the loop's virtual clock.
 
-Threads: the loop's thread calls everything; from elsewhere use `loop.call_soon_threadsafe(timer.schedule, ...)`.
+Threads: only the loop's thread may call a timer. Other threads use `loop.call_soon_threadsafe(timer.schedule, ...)`.
 """
 
 from __future__ import annotations
@@ -22,17 +22,16 @@ from types import TracebackType
 from typing import Any, Self
 
 from wheel_sched.clock import Clock, SystemClock
-from wheel_sched.timing.deadlines import NS_PER_MS
-from wheel_sched.timing.face import AWAKE, TimerFace
-from wheel_sched.timing.handle import TimerHandle
-from wheel_sched.timing.pending import PendingTimer
+from wheel_sched.timers.facade import AWAKE, TimerFacade
+from wheel_sched.timers.queue import NS_PER_MS
+from wheel_sched.timers.registry import PendingTimer, TimerHandle
 from wheel_sched.wheel import EntryState
 
-BATCH = 256  # how many due timers are called before the loop gets to do something else
-LONGEST_SLEEP_MS = 86_400_000  # a day: loops cut or mishandle what is much longer
+BATCH = 256  # how many due timers are called before the loop does something else
+LONGEST_SLEEP_MS = 86_400_000  # a day: loops cut or mishandle much longer waits
 
 
-class AsyncTimer(TimerFace):
+class AsyncTimer(TimerFacade):
     """Callbacks and coroutines after a delay, at a time, or again and again, on one event loop.
 
     Args:
@@ -75,9 +74,9 @@ class AsyncTimer(TimerFace):
         )
 
     async def cancel_and_wait(self, handle: TimerHandle) -> EntryState:
-        """Cancel, and if the callback's coroutine runs, wait until it has ended: then nothing of it runs any more.
+        """Cancel, and if the callback's coroutine runs, wait until it has ended.
 
-        From within that coroutine it does not wait. Answers the state the handle is then in.
+        A coroutine that calls this for its own handle does not wait. Answers the state afterwards.
         """
         state = handle.cancel()
         tasks = [task for task, of in self._tasks.items() if of is handle and task is not asyncio.current_task()]
@@ -86,19 +85,19 @@ class AsyncTimer(TimerFace):
         return handle.state if tasks else state
 
     def close(self) -> list[PendingTimer]:
-        """Stop, and answer what had not begun, by what was left of its delay; it is cancelled. Idempotent.
+        """Stop, cancel the timers that have not begun, and answer them, the soonest due first. Idempotent.
 
         Coroutines that run go on: `wait_closed` waits for them. Afterwards `schedule` raises `Rejected`, `touch` and
-        `reschedule` answer False, `cancel` answers as ever.
+        `reschedule` answer False, and `cancel` answers as before.
         """
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
         self._sleeps_until = math.inf
-        return [] if self._agenda.closed else self._agenda.close()
+        return [] if self._registry.closed else self._registry.close()
 
     async def wait_closed(self) -> None:
-        """After `close`: wait until all coroutines of callbacks have ended, but for the one that calls this."""
+        """After `close`: wait until all coroutines of callbacks have ended, except the one that calls this."""
         while tasks := [task for task in self._tasks if task is not asyncio.current_task()]:
             await asyncio.wait(tasks)
 
@@ -111,10 +110,10 @@ class AsyncTimer(TimerFace):
         self.close()
         await self.wait_closed()
 
-    def _attend(self, look_ms: int) -> None:
+    def _look_by(self, look_ms: int) -> None:
         if self._sleeps_until == AWAKE:
-            return  # `_wake` looks when it is through
-        self._agenda.settle()
+            return  # `_wake` sets the alarm when it ends
+        self._registry.drain_inbox()
         if look_ms < self._sleeps_until:
             self._set_alarm(look_ms)
 
@@ -129,40 +128,40 @@ class AsyncTimer(TimerFace):
             self._alarm = self._loop.call_later(left_ns / 1e9, self._wake)
 
     def _wake(self) -> None:
-        """Call what is due, a batch, and set the alarm for what comes next."""
+        """Call a batch of what is due, and set the alarm for what comes next."""
         self._alarm = None
         self._wakeups += 1
-        agenda = self._agenda
+        registry = self._registry
         self._sleeps_until = AWAKE
         try:
-            agenda.settle()
-            due = agenda.due(BATCH)
+            registry.drain_inbox()
+            due = registry.due(BATCH)
             try:
                 for handle in due:
                     self._run(handle)
-            except BaseException:  # what ends the loop must not end the others of the batch
-                agenda.take_back(due)
+            except BaseException:  # it ends the loop, and the others of the batch must stay pending
+                registry.take_back(due)
                 raise
         finally:
             self._sleeps_until = math.inf
-            if not agenda.closed:
-                agenda.settle()
-                next_ms = agenda.next_ms()
+            if not registry.closed:
+                registry.drain_inbox()
+                next_ms = registry.next_ms()
                 if next_ms is not None:
                     self._set_alarm(next_ms)
 
     def _run(self, handle: TimerHandle) -> None:
-        agenda = self._agenda
+        registry = self._registry
         callback, args = handle._callback, handle._args
-        if not agenda.start(handle) or callback is None:
+        if not registry.start(handle) or callback is None:
             return
         self._fired += 1
         context = handle._context.copy()
         try:
             result = context.run(callback, *args)
         except (SystemExit, KeyboardInterrupt):
-            agenda.finish(handle)
-            raise  # as the loop's own callbacks: it ends the loop
+            registry.finish(handle)
+            raise  # ends the loop, as it does in the loop's own callbacks
         except BaseException as error:
             self._report(handle, error)
         else:
@@ -171,14 +170,14 @@ class AsyncTimer(TimerFace):
                 self._tasks[task] = handle
                 task.add_done_callback(self._ended)
                 return
-        agenda.finish(handle)
+        registry.finish(handle)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         handle = self._tasks.pop(task)
         error = None if task.cancelled() else task.exception()
         if error is not None:
             self._report(handle, error)
-        self._agenda.finish(handle)
+        self._registry.finish(handle)
 
     def _report(self, handle: TimerHandle, error: BaseException) -> None:
         self._failed += 1

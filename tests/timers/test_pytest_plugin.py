@@ -15,8 +15,8 @@ from wheel_sched.testing.virtual_loop import VirtualEventLoop
 TESTS = """
 import asyncio
 import threading
-from wheel_sched.timer import SystemTimer
-from wheel_sched.aio import AsyncTimer
+from wheel_sched.timers import SystemTimer
+from wheel_sched.timers import AsyncTimer
 
 def test_threads(virtual_clock):
     fired = threading.Event()

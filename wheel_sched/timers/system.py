@@ -3,22 +3,28 @@
     with SystemTimer() as timer:
         handle = timer.schedule(200, print, "200 ms later")
 
-One thread, the reaper, owns the wheel: it sleeps until the earliest deadline, hands what is due to the executor and is
-woken only by a timer that is due before it would wake anyway. An idle timer causes no wake-ups, and a timer that was
-never used has no thread.
+One thread, the reaper, sleeps until the earliest deadline and hands what is due to the executor. A new timer wakes it
+only when that timer is due earlier. An idle timer causes no wake-ups, and a timer that was never used has no thread.
 
-Threads: any thread may call anything, callbacks included. `schedule` without a key takes no lock: with the compiled
-core it is a call or two into the wheel, each of which is one step under the GIL, else it appends to a deque that the
-reaper empties (with `max_pending` it does take it, for the count has to be exact). Callbacks run without a lock. A
-child made by `fork` starts with an empty timer that works; what was pending fires in the parent.
+Threads: any thread may call anything, also a callback. `schedule` without a key or `max_pending` takes no lock. With
+the compiled core it calls the wheel directly; each call is one step under the GIL. Otherwise it appends to a deque,
+which the reaper empties. Callbacks run without a lock.
+
+Processes: a child made by `fork` has none of its parent's threads, and its locks are as they were at that instant. So
+the child starts with an empty timer that works, and pending timers fire in the parent. When the interpreter ends, it
+stops daemon threads in the middle of their work, so each timer ends its reaper before.
 
 Source: `org.apache.kafka.server.util.timer.SystemTimer` and `SystemTimerReaper`.
 """
 
 from __future__ import annotations
 
+import atexit
+import concurrent.futures.thread  # noqa: F401  # hooks run in reverse: this one's, which ends pools, must run after ours
 import math
+import os
 import threading
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from types import TracebackType
@@ -27,38 +33,34 @@ from typing import Literal, Self
 from wheel_sched.clock import Clock, SystemClock
 from wheel_sched.errors import ConfigError
 from wheel_sched.escaping import logger_of
-from wheel_sched.timing.agenda import Agenda
-from wheel_sched.timing.deadlines import NS_PER_MS
-from wheel_sched.timing.face import AWAKE, TimerFace
-from wheel_sched.timing.handle import TimerHandle
-from wheel_sched.timing.pending import PendingTimer
-from wheel_sched.timing.process_life import watch
+from wheel_sched.timers.facade import AWAKE, TimerFacade
+from wheel_sched.timers.queue import NS_PER_MS
+from wheel_sched.timers.registry import PendingTimer, TimerHandle, TimerRegistry
 from wheel_sched.wheel import EntryState
 
-logger = logger_of("wheel_sched.timer")
+logger = logger_of("wheel_sched.timers")
 
-BATCH = 256  # how many due timers are handed over before the lock is given up for others
+BATCH = 256  # how many due timers are handed over before the lock is released for other threads
 LONGEST_SLEEP_MS = 1 << 45  # a thousand years; a float still counts its milliseconds
-
-
 AT_EXIT_SECONDS = 1.0  # how long a callback may still run when the interpreter ends
 
 
-class _Here(threading.local):
-    """What this thread is calling."""
+class _ThisThread(threading.local):
+    """The handles whose callbacks this thread is running, the innermost last."""
 
     def __init__(self) -> None:
         self.running: list[TimerHandle] = []
 
 
-class SystemTimer(TimerFace):
+class SystemTimer(TimerFacade):
     """Callbacks after a delay, at a time, or again and again, on threads.
 
     Args:
         tick_ms: deadlines round up to it. Defaults to 1.
         wheel_size: slots per level of the wheel, a power of two. Defaults to 4096.
-        executor: who calls: "inline" (the reaper itself: no hand-over, and a slow callback delays all), "threads" (a
-            pool of this timer's own), or an executor of yours, which is not shut down. Defaults to "inline".
+        executor: who calls: "inline" (the reaper itself: no hand-over, but a slow callback delays all others),
+            "threads" (a pool of this timer's own), or an executor of yours, which `close` does not shut down. Defaults
+            to "inline".
         max_pending: how many timers may wait. Defaults to None (no limit).
         on_error: called with the handle and the exception when a callback raised, or when your executor refused it.
             Defaults to None: logged as an error with its traceback.
@@ -90,32 +92,32 @@ class SystemTimer(TimerFace):
             max_pending=max_pending,
             on_error=on_error,
         )
-        watch(self)
+        _living.add(self)
 
     def cancel_and_wait(self, handle: TimerHandle, timeout_s: float | None = None) -> EntryState:
-        """Cancel, and if the callback runs, wait until it has ended: then nothing of it runs any more.
+        """Cancel, and if the callback runs, wait until it has ended.
 
-        From within that callback it does not wait. Answers the state the handle is then in; RUNNING when `timeout_s`
-        (real seconds) passed before, or within the callback.
+        A callback that calls this for its own handle does not wait. Answers the state afterwards: RUNNING within the
+        callback, or when `timeout_s` (real seconds) passed before the callback ended.
         """
         state = handle.cancel()
-        if state is not EntryState.RUNNING or handle in self._here.running:
+        if state is not EntryState.RUNNING or handle in self._this_thread.running:
             return state
         with self._guard:
             self._ended.wait_for(lambda: not handle._runs, timeout_s)
             return handle.state
 
     def close(self) -> list[PendingTimer]:
-        """Stop, and answer what had not begun, by what was left of its delay; it is cancelled. Idempotent.
+        """Stop, cancel the timers that have not begun, and answer them, the soonest due first. Idempotent.
 
-        Waits for callbacks that run, unless called by one of them. Afterwards `schedule` raises `Rejected`, `touch` and
-        `reschedule` answer False, `cancel` answers as ever.
+        Waits for callbacks that run, unless one of them calls this. Afterwards `schedule` raises `Rejected`, `touch`
+        and `reschedule` answer False, and `cancel` answers as before.
         """
         with self._guard:
-            pending = [] if self._agenda.closed else self._agenda.close()
+            pending = [] if self._registry.closed else self._registry.close()
             thread = self._thread
             self._changed.notify_all()
-        inside = bool(self._here.running)
+        inside = bool(self._this_thread.running)
         if thread is not None and thread is not threading.current_thread() and not inside:
             thread.join()
         if self._pool is not None:
@@ -132,37 +134,37 @@ class SystemTimer(TimerFace):
 
     def _reset(self) -> None:
         """No thread yet, and a lock nobody holds."""
-        # Re-entrant, for a finalizer may cancel a timer while its own thread is at work on the wheel.
+        # Reentrant: a finalizer may cancel a timer while its thread works on a queue.
         self._guard = threading.RLock()
         self._changed = threading.Condition(self._guard)  # something for the reaper
         self._ended = threading.Condition(self._guard)  # a callback has ended
-        self._here = _Here()
+        self._this_thread = _ThisThread()
         self._thread: threading.Thread | None = None
         self._pool: ThreadPoolExecutor | None = None
         self._sleeps_until = math.inf
 
-    def after_fork_in_child(self) -> None:
-        """Start anew: the reaper and whoever held the lock live in the parent, and so do the timers."""
-        lost = self._agenda
+    def _after_fork_in_child(self) -> None:
+        """Start anew: the reaper, the holder of the lock and the pending timers live in the parent."""
+        before = self._registry
         self._reset()
-        lost.lost, lost.lock = True, self._guard
+        before.left_in_parent, before.lock = True, self._guard
         self._lock = self._guard
-        self._agenda = self._new_agenda()
-        self._agenda.closed = lost.closed
+        self._registry = self._new_registry()
+        self._registry.closed = before.closed
 
-    def at_exit(self) -> None:
-        """End the reaper before the interpreter goes; a callback that does not end is not waited for."""
+    def _at_exit(self) -> None:
+        """End the reaper before the interpreter ends. Waits for a callback for `AT_EXIT_SECONDS` at most."""
         with self._guard:
-            if not self._agenda.closed:
-                self._agenda.close()
+            if not self._registry.closed:
+                self._registry.close()
             self._changed.notify_all()
             thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(AT_EXIT_SECONDS)
 
-    def _attend(self, look_ms: int) -> None:
-        """Wake the reaper or bring it to life. Under the lock."""
-        if self._agenda.closed:
+    def _look_by(self, look_ms: int) -> None:
+        """Wake or start the reaper. Under the lock."""
+        if self._registry.closed:
             return
         if self._thread is None:
             self._thread = threading.Thread(target=self._reap, name=f"{type(self).__name__}-reaper", daemon=True)
@@ -172,26 +174,26 @@ class SystemTimer(TimerFace):
         self._sleeps_until = AWAKE
 
     def _reap(self) -> None:
-        agenda = self._agenda
-        while not (agenda.closed or agenda.lost):
+        registry = self._registry
+        while not (registry.closed or registry.left_in_parent):
             with self._guard:
-                due = self._next_batch(agenda)
+                due = self._next_batch(registry)
             for handle in due:
                 self._hand_over(handle)
 
-    def _next_batch(self, agenda: Agenda) -> list[TimerHandle]:
-        """What is due; when nothing is, sleep and answer nothing. Under the lock."""
+    def _next_batch(self, registry: TimerRegistry) -> list[TimerHandle]:
+        """What is due. When nothing is due, sleep, then answer an empty list. Under the lock."""
         self._sleeps_until = AWAKE
         self._wakeups += 1
-        agenda.settle()
-        due = agenda.due(BATCH)
-        if due or agenda.closed:
+        registry.drain_inbox()
+        due = registry.due(BATCH)
+        if due or registry.closed:
             return due
-        self._sleeps_until = math.inf  # from here on whoever schedules comes to wake, and waits for the lock
-        next_ms = agenda.next_ms()
+        self._sleeps_until = math.inf  # from here on whoever schedules wants to wake the reaper, and waits for the lock
+        next_ms = registry.next_ms()
         if next_ms is not None:
             self._sleeps_until = next_ms
-        if agenda.inbox:
+        if registry.inbox:
             self._sleeps_until = AWAKE
             return due
         timeout_ms = None
@@ -210,7 +212,7 @@ class SystemTimer(TimerFace):
             self._pool_of().submit(self._run, handle)
         except Exception as error:
             handle.cancel()
-            # `close` has given it back; and when the interpreter ends, pending timers end with it.
+            # Not an error after `close`, which has answered this timer, nor at the end of the interpreter.
             if not self.closed and "interpreter shutdown" not in str(error):
                 self._report(handle, error)
 
@@ -218,21 +220,21 @@ class SystemTimer(TimerFace):
         if isinstance(self._executor, Executor):
             return self._executor
         with self._guard:
-            if self._agenda.closed:
-                raise RuntimeError("the timer is closed")  # no pool that nobody would shut down
+            if self._registry.closed:
+                raise RuntimeError("the timer is closed")  # nobody would shut a new pool down
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(thread_name_prefix=f"{type(self).__name__}-callback")
             return self._pool
 
     def _run(self, handle: TimerHandle) -> None:
-        """Call the callback, unless it was cancelled or put off since it was handed over."""
-        agenda = handle._agenda
-        with agenda.lock:
+        """Call the callback, unless the timer was cancelled or put off since it was handed over."""
+        registry = handle._registry
+        with registry.lock:
             callback, args = handle._callback, handle._args
-            if not agenda.start(handle) or callback is None:
+            if not registry.start(handle) or callback is None:
                 return
             self._fired += 1
-        running = self._here.running
+        running = self._this_thread.running
         running.append(handle)
         try:
             handle._context.copy().run(callback, *args)
@@ -240,9 +242,9 @@ class SystemTimer(TimerFace):
             self._report(handle, error)
         finally:
             running.pop()
-            with agenda.lock:
-                agenda.finish(handle)
-                if not agenda.lost:
+            with registry.lock:
+                registry.finish(handle)
+                if not registry.left_in_parent:
                     self._ended.notify_all()
 
     def _report(self, handle: TimerHandle, error: BaseException) -> None:
@@ -255,3 +257,22 @@ class SystemTimer(TimerFace):
                 logger.error("a timer's callback raised: %r", handle, exc_info=error)
         except BaseException:
             logger.exception("on_error raised, for %r and %r", handle, error)
+
+
+_living: weakref.WeakSet[SystemTimer] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for timer in list(_living):
+        timer._after_fork_in_child()
+
+
+def _at_exit() -> None:
+    for timer in list(_living):
+        timer._at_exit()
+
+
+if hasattr(os, "register_at_fork"):  # absent on Windows, which does not fork
+    os.register_at_fork(after_in_child=_after_fork_in_child)
+# The hook of `concurrent.futures`, private but unchanged since 3.9: `atexit` alone runs when pools are down already.
+getattr(threading, "_register_atexit", atexit.register)(_at_exit)

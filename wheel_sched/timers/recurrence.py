@@ -1,8 +1,8 @@
-"""Recurring timers: when the next run is due, as a pure function of the last.
+"""Recurring timers: when the next run is due, as a pure function of the last run.
 
-Fixed rate counts from deadline to deadline, so lateness never adds up; fixed delay counts from the end of a run.
-Runs of one timer never overlap: the next is armed when the last has ended. `CatchUp` says what becomes of the runs of
-a fixed rate whose time passed meanwhile.
+A fixed rate counts from deadline to deadline, so lateness does not add up. A fixed delay counts from the end of a run.
+Runs of one timer never overlap: the next run is armed when the last has ended. `CatchUp` says what happens to the runs
+of a fixed rate whose time passed meanwhile.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from wheel_sched.errors import ConfigError
 class CatchUp(Enum):
     """What to do about runs whose time has passed.
 
-    ALL: run each of them, one after the other, at once. ONCE: run once at once for all of them, then go on with the
-    rhythm. SKIP: forget them and wait for the next beat.
+    ALL: run each of them at once, one after the other. ONCE: run once at once for all of them, then go on at the fixed
+    rate. SKIP: forget them and wait for the next regular run.
     """
 
     ALL = "all"
@@ -31,9 +31,9 @@ class Every:
     """How a timer recurs.
 
     Args:
-        interval_ms: from beat to beat, or from the end of a run to the next; whole, at least 1.
+        interval_ms: from deadline to deadline, or from the end of a run to the next; an int of at least 1.
         fixed: "rate" or "delay". Defaults to "rate".
-        catch_up: for "rate", what becomes of missed runs. Defaults to `CatchUp.ONCE`.
+        catch_up: for "rate", what happens to missed runs. Defaults to `CatchUp.ONCE`.
 
     Raises:
         ConfigError: all that is wrong with the arguments.

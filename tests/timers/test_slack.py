@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wheel_sched.timing.deadlines import coalesced
+from wheel_sched.timers.deadlines import coalesced
 
 
 @given(st.integers(-(10**6), 10**18), st.integers(0, 10**15))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from wheel_sched.errors import Rejected
-from wheel_sched.timing import Every, TimerTask
+from wheel_sched.timers import Every, TimerTask
 from wheel_sched.wheel import EntryState
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from wheel_sched.aio import AsyncTimer
 from wheel_sched.testing.virtual_loop import VirtualEventLoop
+from wheel_sched.timers import AsyncTimer
 from wheel_sched.wheel import EntryState
 
 

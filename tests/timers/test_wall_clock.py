@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from wheel_sched.errors import Rejected
-from wheel_sched.timing import Jump
-from wheel_sched.timing.wall import wall_deadline
+from wheel_sched.timers import Jump
+from wheel_sched.timers.deadlines import wall_deadline
 
 
 def test_a_date_and_time_is_kept(virtual: Any) -> None:

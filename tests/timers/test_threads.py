@@ -15,9 +15,8 @@ from typing import Any
 import pytest
 
 from wheel_sched.errors import ConfigError, Rejected
-from wheel_sched.timer import SystemTimer
-from wheel_sched.timing import agenda
-from wheel_sched.timing.face import BACKLOG
+from wheel_sched.timers import SystemTimer, queue
+from wheel_sched.timers.facade import BACKLOG
 from wheel_sched.wheel import CORES, EntryState
 
 PATIENCE_S = 40.0  # for what must come; only a defect waits that long
@@ -28,7 +27,7 @@ CANCELLED, RUNNING, FIRED = EntryState.CANCELLED, EntryState.RUNNING, EntryState
 def core(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """The core of every timer made here: on one, threads schedule straight into the wheel, on the other by an inbox."""
     name: str = request.param
-    monkeypatch.setattr(agenda, "TimingWheel", CORES[name])
+    monkeypatch.setattr(queue, "TimingWheel", CORES[name])
     return name
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from wheel_sched.errors import ConfigError
 from wheel_sched.testing import VirtualClock
-from wheel_sched.timing import CatchUp, Every
+from wheel_sched.timers import CatchUp, Every
 from wheel_sched.wheel import EntryState
 
 
@@ -151,7 +151,7 @@ def test_a_day_of_beats_passes_in_no_time_by_autojump() -> None:
     """The virtual clock jumps for the reaper by itself."""
     import threading
 
-    from wheel_sched.timer import SystemTimer
+    from wheel_sched.timers import SystemTimer
 
     clock, done, fired = VirtualClock(autojump_threshold=0), threading.Event(), []
     with SystemTimer(clock=clock) as timer:
