@@ -300,7 +300,7 @@ class FieldsBroker(Protocol):
     """What a broker may offer besides: publishing what lies in the delay store without taking it apart."""
 
     def publish_fields(self, entries: Sequence[tuple[str, list[bytes]]]) -> list[PublishFailure | None]:
-        """As `Broker.publish`, for (topic, flat list of fields and values) pairs, see `retry_topic.fields`."""
+        """As `Broker.publish`, for pairs of a topic and the fields of `retry_topic.message.stream_encoding`."""
         ...
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from retry_topic.names import NAMED_AFTER_GROUP, GroupTopics
+from retry_topic.message.topic_names import NAMED_AFTER_GROUP, GroupTopics
 from wheel_sched.errors import ConfigError
 
 

@@ -13,10 +13,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from retry_topic.fingerprint import fingerprint, fingerprint_of
-from retry_topic.headers import MAX_COUNT, RetryState, read, retry_id, sign, unsigned, verify, write
 from retry_topic.message import Message
-from retry_topic.names import NAMED_AFTER_GROUP, GroupTopics
+from retry_topic.message.fingerprint import fingerprint, fingerprint_of
+from retry_topic.message.headers import MAX_COUNT, RetryState, read, retry_id, sign, unsigned, verify, write
+from retry_topic.message.topic_names import NAMED_AFTER_GROUP, GroupTopics
 from retry_topic.policy import Failure, class_name, failure_of
 
 

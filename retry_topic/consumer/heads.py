@@ -12,8 +12,8 @@ from collections.abc import Callable
 from retry_topic.brokers.protocol import Delivery
 from retry_topic.consumer.keeper import Keeper
 from retry_topic.consumer.settling import Outcome, Sink
-from retry_topic.headers import RetryState
 from retry_topic.message import Message
+from retry_topic.message.headers import RetryState
 from wheel_sched.store import DelayStore
 from wheel_sched.store import Outcome as Fate
 from wheel_sched.store.key_gates import KeyGates

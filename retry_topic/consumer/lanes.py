@@ -26,11 +26,11 @@ from retry_topic.consumer.failure_log import FailureLog
 from retry_topic.consumer.heads import Give
 from retry_topic.consumer.keeper import Keeper
 from retry_topic.consumer.settling import Outcome, Sink
-from retry_topic.headers import RetryState
 from retry_topic.message import Message
-from retry_topic.names import NAMED_AFTER_GROUP, GroupTopics
+from retry_topic.message.body_codec import encode_body
+from retry_topic.message.headers import RetryState
+from retry_topic.message.topic_names import NAMED_AFTER_GROUP, GroupTopics
 from retry_topic.policy import Failure
-from retry_topic.wire import encode_body
 from wheel_sched.errors import Rejected
 from wheel_sched.escaping import logger_of
 from wheel_sched.store import Item

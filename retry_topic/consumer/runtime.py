@@ -46,11 +46,11 @@ from retry_topic.consumer.reporting import Reporter
 from retry_topic.consumer.settling import AWAY_S, InFlight, Outcome, Settler, Sink
 from retry_topic.consumer.successes import Successes, success_of
 from retry_topic.consumer.term import Reading
-from retry_topic.headers import RetryState
 from retry_topic.history import Attempt, HistoryWriter, releasing_shard
 from retry_topic.home import EXPIRES_HEADER, Home
 from retry_topic.message import Message
-from retry_topic.names import check_group
+from retry_topic.message.headers import RetryState
+from retry_topic.message.topic_names import check_group
 from retry_topic.policy import Failure
 from retry_topic.verdict import Ack, DeadLetter, Retry, verdict_of
 from wheel_sched.errors import BrokerError, ConfigError, Rejected

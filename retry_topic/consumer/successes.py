@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from retry_topic.cases import tries_of
-from retry_topic.headers import RetryState, content_id
 from retry_topic.message import Message
+from retry_topic.message.headers import RetryState, content_id
 from wheel_sched.escaping import logger_of
 from wheel_sched.store import ENDED, DelayStore
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from retry_topic import Home, Message, connect
-from retry_topic.headers import RetryState, write
-from retry_topic.wire import encode_body
+from retry_topic.message.body_codec import encode_body
+from retry_topic.message.headers import RetryState, write
 from wheel_sched.config import NAMES
 from wheel_sched.store import Item
 

@@ -9,7 +9,7 @@ import pytest
 
 from retry_topic import Consumer, ConsumerConfig, GroupTopics, Message, RetryService
 from retry_topic.brokers.redis_streams import RedisStreamsBroker
-from retry_topic.headers import RetryState, write
+from retry_topic.message.headers import RetryState, write
 from wheel_sched.errors import BrokerError
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from retry_topic.cli.group_topics import topics_options
 from retry_topic.cli.kafka_checks import copies, creation, longest_transaction, retention, timeouts
 from retry_topic.cli.opening import kafka_settings, secrets_of
 from retry_topic.cli.replaying import Reborn
-from retry_topic.headers import RetryState, read, sign, verify, write
 from retry_topic.message import Message, Source
-from retry_topic.names import GroupTopics
+from retry_topic.message.headers import RetryState, read, sign, verify, write
+from retry_topic.message.topic_names import GroupTopics
 from wheel_sched.cli.doctor_finding import Finding
 from wheel_sched.cli.options import Session
 from wheel_sched.config import Settings, load_settings

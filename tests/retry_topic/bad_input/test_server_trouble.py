@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from retry_topic import RetryPolicy
-from retry_topic.headers import read
+from retry_topic.message.headers import read
 from wheel_sched.errors import (
     BrokerError,
     StoreAuthError,

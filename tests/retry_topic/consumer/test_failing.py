@@ -9,7 +9,8 @@ import pytest
 
 from retry_topic.consumer import failed_message, retry_state
 from retry_topic.consumer.failing import delivered_message, expired, failure_in
-from retry_topic.headers import (
+from retry_topic.message import Headers, Message, Source
+from retry_topic.message.headers import (
     MAX_COUNT,
     RetryState,
     content_id,
@@ -20,7 +21,6 @@ from retry_topic.headers import (
     verify,
     write,
 )
-from retry_topic.message import Headers, Message, Source
 from retry_topic.policy import Failure
 
 SECRET, OTHER = b"sixteen bytes ok", b"another sixteen!"

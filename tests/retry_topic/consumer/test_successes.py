@@ -11,8 +11,8 @@ import pytest
 from retry_topic import RetryPolicy
 from retry_topic.cases import tries_of
 from retry_topic.consumer.successes import KNOWN_FOR_MS, Successes, success_of
-from retry_topic.headers import RetryState, content_id, published, read
 from retry_topic.message import Message, Source
+from retry_topic.message.headers import RetryState, content_id, published, read
 from wheel_sched.errors import StoreUnavailable
 from wheel_sched.store import ENDED, DelayStore
 from wheel_sched.store.memory import MemoryBackend

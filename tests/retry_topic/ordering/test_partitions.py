@@ -15,8 +15,8 @@ from retry_topic.brokers.protocol import Delivery, PublishFailure
 from retry_topic.consumer.lanes import _PARKED_AT_ONCE
 from retry_topic.consumer.partitions import OrderedPartitions
 from retry_topic.consumer.reader import OrderedReader
-from retry_topic.headers import retry_id
 from retry_topic.message import Source
+from retry_topic.message.headers import retry_id
 from wheel_sched.store import Item, open_store
 from wheel_sched.store import Outcome as Fate
 from wheel_sched.store.key_gates import KeyGates, gate_of, ref_of, scope_of

@@ -13,12 +13,12 @@ from retry_topic.brokers.protocol import BrokerConsumer, Delivery
 from retry_topic.cases import Taken, tries_of
 from retry_topic.consumer import failed_message, retry_state
 from retry_topic.consumer.successes import Successes, success_of
-from retry_topic.headers import MAX_COUNT, RetryState, read, sign, write
 from retry_topic.intake import Intake
 from retry_topic.message import Headers, Message, Source
-from retry_topic.names import dead_topic_of, retry_topic_of
+from retry_topic.message.body_codec import decode_body
+from retry_topic.message.headers import MAX_COUNT, RetryState, read, sign, write
+from retry_topic.message.topic_names import dead_topic_of, retry_topic_of
 from retry_topic.policy import Failure, PolicySet
-from retry_topic.wire import decode_body
 from wheel_sched.errors import StoreUnavailable
 from wheel_sched.store import Item, Outcome, Stored
 from wheel_sched.store.key_gates import KeyGates, gate_of, scope_of

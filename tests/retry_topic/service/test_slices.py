@@ -13,13 +13,13 @@ from retry_topic.brokers.memory import MemoryBroker
 from retry_topic.brokers.protocol import Delivery, Slice
 from retry_topic.cases import Taken, tries_of
 from retry_topic.consumer.successes import Successes
-from retry_topic.headers import RetryState, content_id, read, write
 from retry_topic.history import read_attempt
 from retry_topic.home import Home
 from retry_topic.message import Message, Source
+from retry_topic.message.body_codec import decode_body
+from retry_topic.message.headers import RetryState, content_id, read, write
 from retry_topic.policy import Fixed, PolicySet, RetryPolicy
 from retry_topic.slices import SliceIntake
-from retry_topic.wire import decode_body
 from wheel_sched.store import Found, open_store
 
 T = TypeVar("T")

@@ -7,7 +7,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retry_topic.headers import content_id, content_print, member_id, retry_id
+from retry_topic.message.headers import content_id, content_print, member_id, retry_id
 
 
 def test_an_id_is_sixteen_url_safe_characters() -> None:

@@ -1,16 +1,16 @@
-"""Messages as flat lists of fields and values, and back: pure functions, byte for byte.
+"""A message as a flat list of fields and values, and back. Pure functions; nothing is lost, byte for byte.
 
-This is what a stream entry holds, and what waits in the delay store for any broker.
+A stream entry holds such a list. So does the body of an item in the delay store, whatever broker it goes to.
 
 | message | field |
 |---|---|
 | `value` | `value` |
-| `key`, unless None | `key` |
-| header `name` | `name`; `h:name` when the name is `value` or `key` or starts with `h:` |
+| `key`, unless it is None | `key` |
+| header `name` | `name`; `h:name` when the name is `value` or `key`, or begins with `h:` |
 
-The order of headers is kept and names may repeat, so it is a flat list, never a mapping.
-Entries of other producers are read too: without a `value` the payload is empty, a second `value` or `key` is a header
-of that name, and a field name that is no UTF-8 survives in surrogate escapes.
+It is a list and not a mapping: headers keep their order, and a name may occur twice. Entries of other producers can be
+read as well. An entry without `value` has an empty payload. A second `value` or `key` becomes a header of that name. A
+field name that is not UTF-8 is kept in surrogate escapes.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ ESCAPE = b"h:"
 
 
 def to_fields(message: Message) -> list[bytes]:
-    """What follows the id in `XADD`: field, value, field, value, ... A script may XADD this list as it is.
+    """The arguments of `XADD` after the id: field, value, field, value, ... A script may pass the list on as it is.
 
     Raises:
-        UnicodeEncodeError: a header's name is no text (an unpaired surrogate).
+        UnicodeEncodeError: the name of a header is not text (it has an unpaired surrogate).
     """
     fields = [VALUE, message.value]
     if message.key is not None:
@@ -41,15 +41,15 @@ def to_fields(message: Message) -> list[bytes]:
 
 @lru_cache(maxsize=1024)
 def field_of(name: str) -> bytes:
-    """The field of a header; names repeat from message to message."""
+    """The field of a header. It is cached, because the same names occur in every message."""
     field = name.encode("utf-8", "surrogateescape")
     return ESCAPE + field if field in (VALUE, KEY) or field.startswith(ESCAPE) else field
 
 
 def from_fields(topic: str, fields: Sequence[bytes], source: Source | None = None) -> Message:
-    """The message in a flat list of fields and values."""
+    """The message that a flat list of fields and values holds."""
     names = fields[2::2]
-    if fields and fields[0] == VALUE and KEY not in names[1:]:  # as `to_fields` writes it
+    if fields and fields[0] == VALUE and KEY not in names[1:]:  # the form that `to_fields` writes
         if names and names[0] == KEY:
             return Message(topic, fields[1], fields[3], _headers(names[1:], fields[5::2]), source)
         return Message(topic, fields[1], None, _headers(names, fields[3::2]), source)
@@ -72,11 +72,11 @@ def _headers(names: Sequence[bytes], contents: Sequence[bytes]) -> Headers:
 
 @lru_cache(maxsize=1024)
 def _name(field: bytes) -> str:
-    """The header's name; names repeat from message to message."""
+    """The header of a field. It is cached, because the same names occur in every message."""
     return field.removeprefix(ESCAPE).decode("utf-8", "surrogateescape")
 
 
 def from_entry(topic: str, entry_id: bytes, fields: Sequence[bytes]) -> Message:
-    """The message in the entry `entry_id` of `topic`."""
+    """The message that the stream entry `entry_id` of `topic` holds."""
     offset = entry_id.decode()
     return from_fields(topic, fields, Source(topic, 0, offset, int(offset.partition("-")[0])))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from retry_topic.headers import MAX_COUNT, read
 from retry_topic.message import Headers
+from retry_topic.message.headers import MAX_COUNT, read
 
 TIME_MS = 1_700_000_000_000
 

@@ -1,10 +1,11 @@
-"""Fingerprints: the same mistake gets the same 12 hex characters, whatever the numbers in its message.
+"""Fingerprints: errors of one kind get the same 12 hex characters, whatever numbers their messages contain.
 
-A fingerprint hashes the error class, the normalised message and, when known, where it was raised (modules and
-functions, no line numbers, so that an edit above does not open a new group). It is the same in every process and
-on every machine. It groups; it does not identify: two mistakes with equal words are one group.
+A fingerprint hashes the error's class, its normalised message and, when it has a traceback, the modules and functions
+that raised it. Line numbers are left out, so that an edit further up does not begin a new group. Every process on
+every machine computes the same fingerprint. It groups errors and does not identify them: two mistakes with the same
+words are one group.
 
-Cost: a handful of linear regular expressions over at most 1,000 characters. Pure; any thread.
+Cost: a few linear regular expressions over at most 1,000 characters. Pure; any thread.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from types import TracebackType
 from retry_topic.policy.failure import class_name, error_text
 
 MAX_MESSAGE_CHARS = 1_000
-MAX_FRAMES = 5  # the innermost ones: outer frames are the framework's and change with it
+MAX_FRAMES = 5  # the innermost; outer frames belong to the framework and change with it
 
 # Order matters: the specific before the general. Every pattern is linear: no nested repetition, bounded quotes.
 _PLACEHOLDERS: tuple[tuple[re.Pattern[str], str], ...] = (
@@ -34,7 +35,7 @@ _PLACEHOLDERS: tuple[tuple[re.Pattern[str], str], ...] = (
 
 
 def normalise(message: str) -> str:
-    """The message with everything that varies from case to case replaced by a placeholder."""
+    """The message with placeholders for everything that differs from one occurrence to the next."""
     text = message[:MAX_MESSAGE_CHARS]
     for pattern, placeholder in _PLACEHOLDERS:
         text = pattern.sub(placeholder, text)
@@ -52,12 +53,12 @@ def fingerprint(error_class: str, message: str, frames: Sequence[str] = ()) -> s
     digest = blake2b(digest_size=6)
     for part in (error_class, normalise(message), *frames[-MAX_FRAMES:]):
         data = part.encode(errors="replace")
-        digest.update(len(data).to_bytes(4, "big") + data)  # lengths: ("ab", "c") is not ("a", "bc")
+        digest.update(len(data).to_bytes(4, "big") + data)  # with lengths, so that ("ab", "c") differs from ("a", "bc")
     return digest.hexdigest()
 
 
 def fingerprint_of(error: BaseException) -> str:
-    """The fingerprint of an exception, with the innermost frames of its traceback when it has one."""
+    """The fingerprint of an exception, with the innermost frames of its traceback if it has one."""
     return fingerprint(class_name(type(error)), error_text(error), _frames(error.__traceback__))
 
 

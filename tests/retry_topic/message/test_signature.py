@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from retry_topic.headers import RetryState, content_id, read, sign, verify, write
 from retry_topic.message import Message, Source
+from retry_topic.message.headers import RetryState, content_id, read, sign, verify, write
 from wheel_sched.errors import Rejected
 
 SECRET = b"0123456789abcdef"

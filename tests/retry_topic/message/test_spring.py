@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from retry_topic import Message, RetryPolicy
-from retry_topic.headers import MAX_COUNT, SPRING_NAMES, RetryState, read, with_spring
-from retry_topic.names import dead_topic_of
+from retry_topic.message.headers import MAX_COUNT, SPRING_NAMES, RetryState, read, with_spring
+from retry_topic.message.topic_names import dead_topic_of
 from retry_topic.policy import Fixed
 
 if TYPE_CHECKING:

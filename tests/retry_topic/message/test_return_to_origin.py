@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from retry_topic.headers import RetryState, homeward, write
 from retry_topic.message import Message, Reference
+from retry_topic.message.headers import RetryState, return_to_origin, write
 
 
 def test_a_message_goes_to_its_partition_with_its_time() -> None:
@@ -13,7 +13,7 @@ def test_a_message_goes_to_its_partition_with_its_time() -> None:
     state = RetryState(id="x", attempt=1, original_topic="orders", original_partition=3, original_timestamp_ms=1_700)
     reference = Reference("g.retry", 0, 1, 2, "digest")
     message = Message("g.redelivery", b"", b"k", write((("h", b"1"),), state), None, reference)
-    back = homeward(message)
+    back = return_to_origin(message)
     assert (back.partition, back.timestamp_ms) == (3, 1_700)
     assert (back.topic, back.value, back.key, back.headers, back.reference) == (
         message.topic,
@@ -28,11 +28,11 @@ def test_a_message_goes_to_its_partition_with_its_time() -> None:
 def test_what_is_no_number_is_left_to_the_topic(odd: bytes) -> None:
     """Headers are not trusted."""
     message = Message("t", b"v", None, (("retry-original-partition", odd), ("retry-original-timestamp", odd)))
-    back = homeward(message)
+    back = return_to_origin(message)
     assert (back.partition, back.timestamp_ms, back.headers) == (None, None, message.headers)
 
 
 def test_a_message_that_did_not_fail_is_the_same() -> None:
     """Nothing is made of it."""
     message = Message("t", b"v", None, (("retry-id", b"x"),))
-    assert homeward(message) is message
+    assert return_to_origin(message) is message

@@ -1,19 +1,19 @@
-"""Signatures: an optional HMAC-SHA256 over what decides about a message, so that only holders of the secret decide.
+"""Signatures: an optional HMAC-SHA256 over everything that decides about a message; only holders of the secret decide.
 
-Signed are the id, the group, the topic, partition and offset where it first failed, the attempt, the first failure, the
-replays, the ordering key, when it was published, and the payload and key. So a signature fits one attempt of one
-message in one group, and nothing else: not another payload, not another topic, whose policy may allow more.
+It covers the id, the group, the topic, partition and offset of the first failure, the attempt, the time of the first
+failure, the replays, the ordering key, the publishing time, and payload and key. So a signature fits one attempt of one
+message in one group, and nothing else: not another payload, not another topic whose policy may allow more.
 
-Without a secret, whoever can write to the topic can restart a count. With one, a record whose signature is missing or
-wrong is `unsigned`. Nothing it says of itself counts: its id is made of what it carries (`content_id`), and the store
-counts its attempts, one for each record that comes. It ends at the cap that is the least of any policy. Two unsigned
-records with one payload and key cannot be told apart, so they share a count. A record without any headers is unsigned
-too, where only holders of the secret write: in the group's retry and redelivery topic.
+Without a secret, whoever can write to the topic can restart a count. With a secret, a record whose signature is absent
+or wrong is `unsigned`, and nothing that it says of itself counts. Its id is made of payload and key (`content_id`), and
+the store counts its attempts, one for each record that comes, up to the least cap of all policies. Two unsigned records
+with equal payload and key cannot be told apart, so they share a count. A record without any headers is unsigned too on
+the topics that only holders of the secret write: the group's retry and redelivery topic.
 
-A message that tells of no failure needs none: whoever may write to its topic may give it an id, which is a name and no
-count. The consumer signs it at its first failure.
+A message that has never failed needs no signature. Whoever may write to its topic may give it an id, because an id is a
+name and not a count. The consumer signs the message at its first failure.
 
-Foreign headers (Spring's, SmallRye's, Pulsar's) are never signed.
+Headers of Spring, SmallRye and Pulsar are never signed.
 """
 
 from __future__ import annotations
@@ -23,14 +23,12 @@ from base64 import urlsafe_b64encode
 from collections.abc import Sequence
 from dataclasses import replace
 
-from retry_topic.headers.identity import content_id
-from retry_topic.headers.names import FIELDS
-from retry_topic.headers.state import RetryState
-from retry_topic.headers.values import encode
 from retry_topic.message import Message, digest_of
+from retry_topic.message.headers.fields import FIELDS, encode
+from retry_topic.message.headers.state import RetryState, content_id
 from wheel_sched.errors import Rejected
 
-_MIN_SECRET_BYTES = 16  # 128 bits; a shorter secret can be searched for
+_MIN_SECRET_BYTES = 16  # 128 bits; a shorter secret can be found by trying
 _SCHEME = b"wheel-sched retry v2"
 _SIGNED = tuple(
     (name, FIELDS[name])
@@ -50,15 +48,15 @@ _SIGNED = tuple(
 
 
 def sign(state: RetryState, message: Message, secret: bytes) -> RetryState:
-    """`state` with the signature that fits it on `message` alone.
+    """`state` with a signature that fits only this state on this message.
 
     Args:
-        state: as it is going to be written.
-        message: whose payload and key it is about; one by reference counts as the payload it stands for.
-        secret: of 16 bytes at least.
+        state: the state that is going to be written.
+        message: the message it belongs to. A message by reference counts as the payload that it refers to.
+        secret: at least 16 bytes.
 
     Raises:
-        Rejected: the state has no id (the signature would fit any message), or the secret is under 16 bytes.
+        Rejected: the state has no id (the signature would fit any message), or the secret is shorter than 16 bytes.
     """
     if state.id is None:
         raise Rejected("expected a state with an id to sign, got: none; set id=retry_id(...) first")
@@ -66,13 +64,13 @@ def sign(state: RetryState, message: Message, secret: bytes) -> RetryState:
 
 
 def verify(state: RetryState, message: Message, secrets: bytes | Sequence[bytes], group: str) -> RetryState:
-    """`state` itself when its signature fits, else what is left of it: see `unsigned`.
+    """`state` itself when its signature fits, else what `unsigned` leaves of it.
 
     Args:
         state: as read from the headers of `message`.
         message: as delivered.
-        secrets: one secret, or several while a new one is being rolled out; any one may fit.
-        group: whose record it is, when it has to be known by its payload.
+        secrets: one secret, or several while a new one is being rolled out; any of them may fit.
+        group: the consumer group, for the id that is made of the payload.
     """
     if state.signature is None:
         return unsigned(state, message, group, "is missing")
@@ -83,7 +81,7 @@ def verify(state: RetryState, message: Message, secrets: bytes | Sequence[bytes]
 
 
 def unsigned(state: RetryState, message: Message, group: str, why: str) -> RetryState:
-    """What is believed of a record that nobody has signed: no id, no count, and no first failure later than now."""
+    """The part of `state` that is believed without a signature: no id, no count. `why` ends the sentence for people."""
     claims = state.dialect != "none"
     return replace(
         state,
@@ -98,7 +96,7 @@ def unsigned(state: RetryState, message: Message, group: str, why: str) -> Retry
 
 
 def _digest(message: Message) -> bytes:
-    """Of payload and key. What is stored by reference is signed as what it refers to."""
+    """The hash of payload and key. A message by reference has the hash of the payload that it refers to."""
     by_reference = message.reference is not None and not message.value
     payload = message.reference.digest if message.reference and by_reference else digest_of(message.value)
     return f"{payload} {'' if message.key is None else digest_of(message.key)}".encode("utf-8", "replace")
@@ -110,7 +108,7 @@ def _signature(state: RetryState, digest: bytes, secret: bytes) -> str:
     parts = [digest]
     for name, field in _SIGNED:
         value = getattr(state, name)
-        written = None if value is None else encode(field, value)  # what cannot be written is not read back
+        written = None if value is None else encode(field, value)  # a value that cannot be written is not read back
         parts.append(b"-" if written is None else b"+" + written)
     encoded = b"".join(len(part).to_bytes(4, "big") + part for part in parts)
     return urlsafe_b64encode(hmac.digest(secret, _SCHEME + encoded, "sha256")).decode().rstrip("=")

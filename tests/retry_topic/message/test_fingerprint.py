@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from retry_topic.fingerprint import fingerprint, fingerprint_of, normalise
+from retry_topic.message.fingerprint import fingerprint, fingerprint_of, normalise
 
 ORDER = "builtins.ValueError"
 
@@ -73,7 +73,7 @@ def test_a_fingerprint_is_twelve_hex_characters_in_every_process() -> None:
     """Hash randomisation of the interpreter plays no part."""
     here = fingerprint(ORDER, "order 17", ("a:b",))
     assert len(here) == 12
-    code = f"from retry_topic.fingerprint import fingerprint as f; print(f({ORDER!r}, 'order 99', ('a:b',)))"
+    code = f"from retry_topic.message.fingerprint import fingerprint as f; print(f({ORDER!r}, 'order 99', ('a:b',)))"
     there = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
     assert there == here
 

@@ -1,4 +1,4 @@
-"""Names of the topics a consumer group owns."""
+"""Names of the topics that a consumer group owns."""
 
 from __future__ import annotations
 
@@ -8,41 +8,45 @@ from wheel_sched.errors import ConfigError
 
 
 def check_group(group: str) -> str:
-    """The group, when topics can be named after it."""
+    """`group` itself.
+
+    Raises:
+        ConfigError: topics cannot be named after it.
+    """
     if not group or len(group) > 200 or any(c.isspace() or c in "\0{}" for c in group):
         raise ConfigError(f"expected group to be 1 to 200 characters without blanks or braces, got: {group!r}")
     return group
 
 
 def retry_topic_of(group: str) -> str:
-    """Where the group's consumers put what failed."""
+    """The topic to which the group's consumers send failed messages."""
     return f"{check_group(group)}.retry"
 
 
 def redelivery_topic_of(group: str) -> str:
-    """Where due retries come back for this group alone, so that other groups of a topic are not disturbed."""
+    """The topic on which due retries come back to this group only, unseen by other groups of the original topic."""
     return f"{check_group(group)}.redelivery"
 
 
 def dead_topic_of(group: str) -> str:
-    """Where messages go that are given up."""
+    """The topic that receives dead letters."""
     return f"{check_group(group)}.dead"
 
 
 @dataclass(frozen=True, slots=True)
 class GroupTopics:
-    """The topics a group owns, where they are not named after it: those of Spring Kafka are used in place.
+    """The names of a group's own topics, for topics that are not named after the group (those of Spring Kafka, say).
 
-    Consumers and services of a group must agree. Which of them there are, and how they are set up, is up to whoever
-    named them; what is absent is created.
+    All consumers and services of a group must be given the same names. Existing topics keep their settings; absent
+    ones are created.
 
     Args:
-        retry: where the group's consumers put what failed. Defaults to "": `<group>.retry`.
-        redelivery: where due retries come back for this group alone. Defaults to "": `<group>.redelivery`.
-        dead: where messages go that are given up. Defaults to "": `<group>.dead`.
+        retry: receives failed messages from the group's consumers. Defaults to "": `<group>.retry`.
+        redelivery: brings due retries back to this group only. Defaults to "": `<group>.redelivery`.
+        dead: receives dead letters. Defaults to "": `<group>.dead`.
 
     Raises:
-        ConfigError: a name is impossible, or two are the same.
+        ConfigError: a name is impossible, or two names are equal.
     """
 
     retry: str = ""
@@ -62,22 +66,22 @@ class GroupTopics:
             raise ConfigError(problems)
 
     def retry_of(self, group: str) -> str:
-        """Where the group's consumers put what failed."""
+        """The topic to which the group's consumers send failed messages."""
         return self.retry or retry_topic_of(group)
 
     def redelivery_of(self, group: str) -> str:
-        """Where due retries come back for this group alone."""
+        """The topic on which due retries come back to this group only."""
         return self.redelivery or redelivery_topic_of(group)
 
     def dead_of(self, group: str) -> str:
-        """Where messages go that are given up."""
+        """The topic that receives dead letters."""
         return self.dead or dead_topic_of(group)
 
     def of(self, group: str) -> dict[str, str]:
-        """All three, by what they are for.
+        """All three topics, by purpose.
 
         Raises:
-            ConfigError: one that was named is another's default.
+            ConfigError: two of them are equal: a given name is the default name of another.
         """
         check_group(group)
         found = {"retry": self.retry_of(group), "redelivery": self.redelivery_of(group), "dead": self.dead_of(group)}
@@ -90,10 +94,10 @@ NAMED_AFTER_GROUP = GroupTopics()
 
 
 def intake_group_of(group: str) -> str:
-    """As whom the group's service reads a retry topic that is a log: its coming and going disturbs no consumer."""
+    """The group in which the retry service reads a retry topic that is a log; the consumers see no rebalance."""
     return f"{check_group(group)}.intake"
 
 
 def source_of(reader: str, topic_id: str, partition: int) -> str:
-    """What the store calls a partition of a log that a group reads; a topic made anew has another id."""
+    """The store's name for a partition of a log that `reader` reads. A topic that was recreated has another id."""
     return f"{reader}/{topic_id}/{partition}"

@@ -9,10 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retry_topic.headers import HEADER_NAMES, MAX_COUNT, MAX_TOTAL_BYTES, Restating, RetryState, read, write
-from retry_topic.headers.names import FIELDS, LAST_MS
-from retry_topic.headers.state import Dialect
 from retry_topic.message import Headers
+from retry_topic.message.headers import (
+    HEADER_NAMES,
+    MAX_COUNT,
+    MAX_TOTAL_BYTES,
+    HeaderRewriter,
+    RetryState,
+    read,
+    write,
+)
+from retry_topic.message.headers.fields import FIELDS, LAST_MS
+from retry_topic.message.headers.state import Dialect
 from wheel_sched.duration import LONGEST_MS
 
 PRINTABLE = st.characters(codec="utf-8").filter(str.isprintable)
@@ -94,7 +102,7 @@ def test_what_is_told_anew_reads_as_if_all_were_written(headers: Headers, told: 
     """Also over broken, foreign, doubled and over-long headers; other headers stay, ours stay within their bounds."""
     state = read(headers)
     shared, own = (tuple(getattr(told, name) for name in names) for names in (SHARED, OWN))
-    restated = Restating(SHARED, OWN)(headers, state, shared, own)
+    restated = HeaderRewriter(SHARED, OWN)(headers, state, shared, own)
     changes = {name: getattr(told, name) for name in (*SHARED, *OWN)}
     assert read(restated) == read(write(headers, replace(state, **changes)))
     ours = [(name, data) for name, data in restated if name in HEADER_NAMES]
@@ -107,7 +115,7 @@ def test_what_is_told_anew_reads_as_if_all_were_written(headers: Headers, told: 
 def test_what_stays_keeps_its_bytes() -> None:
     """A number with a leading zero is the same number, and nobody rewrites it."""
     headers = (("a", b"1"), ("retry-attempt", b"02"), ("retry-due-at", b"5"), ("b", b"2"))
-    restated = Restating(("policy",), ("due_ms",))(headers, read(headers), ("p@1",), (7,))
+    restated = HeaderRewriter(("policy",), ("due_ms",))(headers, read(headers), ("p@1",), (7,))
     assert restated == (
         ("a", b"1"),
         ("retry-attempt", b"02"),
