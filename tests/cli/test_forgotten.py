@@ -27,7 +27,7 @@ def fails(message: Message) -> None:
 @pytest.fixture(autouse=True)
 def _quick_poll(monkeypatch: pytest.MonkeyPatch) -> None:
     """Consumers and services look often whether they are to stop."""
-    monkeypatch.setattr("retry_topic.consumer.runtime._POLL_MS", 10)
+    monkeypatch.setattr("retry_topic.consumer.consumer._POLL_MS", 10)
     monkeypatch.setattr("retry_topic.service._POLL_MS", 10)
 
 

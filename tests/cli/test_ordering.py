@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from retry_topic import Home, Message, connect
-from retry_topic.consumer.failing import ordered_state, parked_message
+from retry_topic.consumer.retry_record import ordered_state, parked_message
 from retry_topic.flow import flow_of
 from retry_topic.message import Source
 from retry_topic.message.body_codec import encode_body

@@ -22,7 +22,7 @@ from retry_topic import (
     connect,
 )
 from retry_topic.brokers.memory import MemoryBroker
-from retry_topic.consumer.failing import ordered_state
+from retry_topic.consumer.retry_record import ordered_state
 from retry_topic.message.headers import RetryState
 from retry_topic.message.topic_names import redelivery_topic_of
 from wheel_sched.errors import ConfigError

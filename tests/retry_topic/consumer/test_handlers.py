@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from retry_topic.brokers.protocol import Delivery
-from retry_topic.consumer.handler_loop import HandlerLoop
-from retry_topic.consumer.settling import Outcome
+from retry_topic.consumer.handlers import HandlerLoop
+from retry_topic.consumer.outcome import HandlerOutcome
 from retry_topic.message import Message
 
 PATIENCE_S = 30.0
@@ -25,10 +25,10 @@ class Notes:
         self.calls: list[list[bytes]] = []
         self.changed = threading.Condition()
 
-    def put(self, outcome: Outcome) -> None:
+    def put(self, outcome: HandlerOutcome) -> None:
         self.put_all([outcome])
 
-    def put_all(self, outcomes: Sequence[Outcome]) -> None:
+    def put_all(self, outcomes: Sequence[HandlerOutcome]) -> None:
         with self.changed:
             self.calls.append([outcome.delivery.message.value for outcome in outcomes])
             self.changed.notify_all()
@@ -41,11 +41,11 @@ class Notes:
 
 async def handle(loop: HandlerLoop, value: bytes, sink: Notes) -> None:
     await asyncio.sleep(0)
-    loop.ended(sink, Outcome(Delivery(Message("t", value), None), "acknowledged"))
+    loop.ended(sink, HandlerOutcome(Delivery(Message("t", value), None), "acknowledged"))
 
 
 def failed(loop: HandlerLoop, value: bytes, sink: Notes, error: BaseException) -> None:
-    loop.ended(sink, Outcome(Delivery(Message("t", value), None), "retried"))
+    loop.ended(sink, HandlerOutcome(Delivery(Message("t", value), None), "retried"))
 
 
 @pytest.fixture

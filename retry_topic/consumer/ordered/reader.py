@@ -1,8 +1,8 @@
-"""OrderedReader: a thread that reads one topic for a consumer, in the order of its keys, and goes on whatever happens.
+"""OrderedReader: a thread that reads one topic for a consumer in the order of its keys, and goes on whatever happens.
 
-What the kinds of readers differ in is a turn: `ordered` reads a topic that one consumer of the group owns, `partitions`
-the partitions that this one is given. A turn ends when there is nothing to read for now, or by an error; the next one
-begins, after a delay that grows with each failure in a row.
+It works in turns; the two kinds of readers differ in what a turn is. `leased_topic` reads a topic that one consumer of
+the group owns, `assigned_partitions` reads the partitions that are assigned to this consumer. A turn ends when there is
+nothing to read for now, or by an error. The next turn begins after a delay that grows with each failure in a row.
 """
 
 from __future__ import annotations
@@ -10,49 +10,49 @@ from __future__ import annotations
 import threading
 
 from retry_topic.brokers.protocol import BrokerConsumer, Delivery
+from retry_topic.consumer.ordered.assignment import ReaderContext
 from retry_topic.consumer.settling import AWAY_S
-from retry_topic.consumer.term import Reading
 from wheel_sched.errors import BrokerError, StoreError
 from wheel_sched.escaping import logger_of
 from wheel_sched.reviving import RevivedThread
 
 logger = logger_of("retry_topic.consumer")
 
-READ_AHEAD = 16  # messages read per handler, so that a busy key leaves something to do for the others
+READ_AHEAD = 16  # messages read per handler, so that a busy key leaves work for the other handlers
 
 
 class OrderedReader:
-    """See the module. `start`, `stop` and `join` from any thread.
+    """See the module. Call `start`, `stop` and `join` from any thread.
 
     Args:
-        reading: what to read, and for whom.
+        context: what to read and for which consumer.
     """
 
-    def __init__(self, reading: Reading) -> None:
-        self._reading = reading
+    def __init__(self, context: ReaderContext) -> None:
+        self._context = context
         self._stopping = threading.Event()
-        self._until = 0.0  # what is being handled when it stops has until then (`time.monotonic`) to end
+        self._until = 0.0  # running handlers may end until then (`time.monotonic`) once it stops
         self._failures = 0  # in a row
-        self.thread = RevivedThread(self._run, f"{reading.group}-read-{reading.topic}", self._stopping)
+        self.thread = RevivedThread(self._run, f"{context.group}-read-{context.topic}", self._stopping)
 
     def start(self) -> None:
-        """Begin to read, or to stand by."""
+        """Begin to read, or to wait for the topic."""
         self.thread.start()
 
     def stop(self, until: float) -> None:
-        """Read no more; what is being handled has until then (`time.monotonic`) to end. `join` waits for it."""
+        """Read no more. Running handlers have until `until` (`time.monotonic`) to end; `join` waits for that."""
         self._until = until
         self._stopping.set()
 
     def join(self, timeout_s: float) -> None:
-        """Wait for the end."""
+        """Wait for the thread to end."""
         self.thread.join(timeout_s)
 
     def _turn(self) -> None:
-        """Read, until it is time to stop or there is nothing to read for now.
+        """Read until it is time to stop or there is nothing to read for now.
 
         Raises:
-            Exception: whatever it is, another turn begins.
+            Exception: any; another turn begins.
         """
         raise NotImplementedError
 
@@ -61,20 +61,20 @@ class OrderedReader:
             try:
                 self._turn()
                 self._failures = 0
-            except Exception as error:  # whatever it is, somebody has to read the topic
+            except Exception as error:  # whatever it is, the topic must be read
                 if not isinstance(error, StoreError | BrokerError):
                     logger.exception("consumer.reading_failed")
                 self._pause(error)
 
     def _polled(self, consumer: BrokerConsumer, limit: int, wait_ms: int) -> list[Delivery]:
-        """What is there to read; nothing, after a pause, while the broker is away."""
+        """The next deliveries; none, after a pause, while the broker does not answer."""
         try:
             deliveries = consumer.poll(limit, wait_ms)
         except BrokerError as error:
             self._pause(error)
             return []
         self._failures = 0
-        self._reading.stats.delivered += len(deliveries)
+        self._context.stats.delivered += len(deliveries)
         return deliveries
 
     def _pause(self, error: Exception) -> None:

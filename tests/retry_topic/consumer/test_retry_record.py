@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from retry_topic.consumer import failed_message, retry_state
-from retry_topic.consumer.failing import delivered_message, expired, failure_in
+from retry_topic.consumer.outcome import expired, failure_in
+from retry_topic.consumer.retry_record import delivered_message
 from retry_topic.message import Headers, Message, Source
 from retry_topic.message.headers import (
     MAX_COUNT,
