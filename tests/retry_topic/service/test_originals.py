@@ -92,7 +92,7 @@ def test_a_body_says_where_its_payload_lies() -> None:
 def test_a_body_that_refers_to_nothing_is_held(head: bytes) -> None:
     """It is a person's to look at, and nothing is fetched or sent for it."""
     body = head + encode_body(large(b""))
-    with pytest.raises(Rejected, match="refers to nothing"):
+    with pytest.raises(Rejected, match="has no readable reference"):
         split_reference(body)
     (answer,), sent = published(Originals(), body)
     assert isinstance(answer, Held)
