@@ -22,7 +22,7 @@ from retry_topic.message.headers import RetryState, read, write
 from retry_topic.message.topic_names import dead_topic_of, redelivery_topic_of
 
 if TYPE_CHECKING:
-    from wheel_sched.testing.kafka import TemporaryKafka
+    from tests.servers.kafka import TemporaryKafka
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
 

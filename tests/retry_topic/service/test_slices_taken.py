@@ -18,8 +18,8 @@ from retry_topic.message.headers import RetryState, retry_id, write
 from retry_topic.message.topic_names import dead_topic_of
 from retry_topic.policy import Fixed, PolicySet, RetryPolicy
 from retry_topic.slices import SliceIntake
+from tests.servers.valkey import TemporaryServer
 from wheel_sched.store import DelayStore, Item, open_store
-from wheel_sched.testing.servers import TemporaryServer
 
 T = TypeVar("T")
 
