@@ -5,8 +5,8 @@ differ:
 
 - It waits on a condition instead of sleeping, so a new entry that is due earlier is on time. Stock Celery sleeps on,
   for up to `worker_timer_precision`.
-- In the green pools one greenlet waits for all entries; stock keeps a greenlet for each. An entry that is due still
-  runs in a greenlet of its own: a full pool blocks whoever hands it a task, and heartbeats must go on.
+- In the green pools one greenlet waits for all entries; stock keeps a greenlet for each. A due entry still runs
+  in a greenlet of its own: a full pool blocks whoever hands it a task, and heartbeats must go on.
 
 Threads: every method from any thread; callbacks run in the timer's thread, or in greenlets.
 """
