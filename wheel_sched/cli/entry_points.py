@@ -1,7 +1,7 @@
 """Finds entry points without `importlib.metadata`, whose import alone would make `--help` a quarter slower.
 
-The answer is that of `importlib.metadata.entry_points(group=...)` for packages that lie in folders of `sys.path`. When a
-package lies elsewhere, as in a zip file, this module asks `importlib.metadata` after all.
+The answer is that of `importlib.metadata.entry_points(group=...)` for packages in folders of `sys.path`. When a place
+of `sys.path` is a file, such as a zip file, this module asks `importlib.metadata` after all.
 """
 
 from __future__ import annotations

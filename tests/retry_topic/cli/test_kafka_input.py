@@ -17,9 +17,9 @@ from retry_topic.cli.kafka_checks import copies, creation, longest_transaction, 
 from retry_topic.cli.opening import kafka_settings, secrets_of
 from retry_topic.cli.replaying import Reborn
 from retry_topic.cli.settings import RetrySettings
-from retry_topic.headers import RetryState, read, sign, verify, write
 from retry_topic.message import Message, Source
-from retry_topic.names import GroupTopics
+from retry_topic.message.headers import RetryState, read, sign, verify, write
+from retry_topic.message.topic_names import GroupTopics
 from tests.servers.kafka import mock_kafka
 from wheel_sched.cli.doctor_finding import Finding
 from wheel_sched.cli.options import Session
@@ -145,7 +145,7 @@ def test_the_settings_of_kafka_come_from_all_places(tmp_path: Path) -> None:
         str(tmp_path / "keys"),
     )
     with pytest.raises(ConfigError) as caught:
-        load_settings({"group_protocol": "new"}, env={"WHEEL_SCHED_TRANSACTIONS": "maybe"}, kinds=kinds)
+        load_settings({"group_protocol": "new"}, env={"WHEEL_SCHED_TRANSACTIONS": "maybe"}, kinds=(RetrySettings,))
     assert len(caught.value.problems) == 2
     assert "flag --group-protocol: expected group_protocol to be classic or consumer" in str(caught.value)
 

@@ -51,8 +51,7 @@ def test_without_the_extension_its_settings_are_unknown(tmp_path: Path) -> None:
 def test_a_mistyped_setting_is_refused_by_every_command(name: str, hint: str, cli_at: Any) -> None:
     """With the hint, also for a command of the core."""
     Path("wheel-sched.toml").write_text(f'{name} = "x"\n')
-    with pytest.raises(ConfigError, match=hint):
-        cli_at("memory:")("config", "show")
+    assert hint in cli_at("memory:")("config", "show", code=2).stderr
 
 
 def test_config_show_tells_the_origin_of_every_setting(cli_at: Any, monkeypatch: pytest.MonkeyPatch) -> None:
