@@ -2,9 +2,9 @@
 -- Claims due items under a lease; expired leases are recovered first.
 -- ARGV[3] -> n   ARGV[4] -> lease (ms)   ARGV[5] -> until (ms, "" = now)   ARGV[6] -> epoch ("" = any)
 -- ARGV[7] -> lapses until an item is poison (0 = never)
--- ARGV[8] -> the claim's number is above this one (0 = any), also when this server has forgotten that it was given out
+-- ARGV[8] -> the number of the claim is above this one (0 = any), even when this server has lost what it gave out
 -- Answers {claim number (0 = nothing), now (us), epoch, head of due, head of fly, id, due, record, ...}; the due of an id
--- whose lease ran out n times is told as <due>+<n>.
+-- whose lease ran out n times is <due>+<n>.
 local s = begin(KEYS, ARGV, LATER, 'claims')
 if s.err then return s end
 local n, lease = tonumber(ARGV[3]), tonumber(ARGV[4])

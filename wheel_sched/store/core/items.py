@@ -1,7 +1,7 @@
 """Items: the values that a caller stores and finds, the same for every implementation.
 
-An item has an id, a due and a body. Its topic is what it is counted under, its route chooses its shard, its refs are names
-to find it by. An item is in exactly one state at a time:
+An item has an id, a due and a body. It is counted under its topic, its route chooses its shard, and its refs are
+names to find it by. An item is in exactly one state at a time:
 
     schedule ─► due ─► fly ─► (gone)          due   waiting for its time
                  ▲      │ └──► dead           fly   claimed, under a lease

@@ -3,8 +3,8 @@
     1:<version>:<length of topic>:<of route>:<of refs>:<topic><route><refs, one per line><body>
 
 The version is the sequence number of the write in its shard. The client makes the *tail*, and the server puts the
-version in front of it. The lengths are decimal numbers, because every Lua reads them without `struct`, also that of test
-doubles.
+version in front of it. The lengths are decimal numbers, because every Lua reads them without `struct`, test doubles
+included.
 """
 
 from __future__ import annotations

@@ -130,7 +130,7 @@ class AsyncRedisBackend:
         return info
 
     async def _reached(self, call: Awaitable[Any]) -> Any:
-        """The answer; without one, an error of ours."""
+        """The answer of a call; an error of the client becomes one of ours."""
         try:
             return await call
         except redis.ResponseError:
@@ -144,7 +144,7 @@ class AsyncRedisBackend:
 
 
 async def _on_one_node(cluster: RedisCluster, step: Send) -> list[Any]:
-    """Down one connection of the key's node, and once more where a moved slot has gone to."""
+    """Send on one connection to the node of the key, and once more to the new node when the slot has moved."""
     await cluster.initialize()
     replies = await _in_one_go(cluster, step)
     if not any(faults.moved(reply) for reply in replies):

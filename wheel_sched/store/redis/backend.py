@@ -37,11 +37,11 @@ CLIENT_SETTINGS: dict[str, Any] = {
     "socket_keepalive": True,
 }
 
-IMITATION_BLOCK_MS = 100  # of a read in fakeredis, which nothing interrupts
+IMITATION_BLOCK_MS = 100  # how long a read in fakeredis blocks, because nothing interrupts it
 
 
 def client_for(url: str, **settings: Any) -> redis.Redis:
-    """A client without retries of its own: a retried pop or claim under a lost reply is how messages get lost."""
+    """A client that repeats nothing by itself: to repeat a claim whose reply was lost loses messages."""
     settings = {**CLIENT_SETTINGS, **settings}
     if url.startswith("unix:"):
         for name in ("socket_connect_timeout", "socket_keepalive"):
@@ -50,7 +50,7 @@ def client_for(url: str, **settings: Any) -> redis.Redis:
 
 
 def blocking_twin(client: Client, key: bytes, timeout_s: float) -> redis.Redis:
-    """A client with one connection of its own to the server of `key`, whose socket waits longer than its reads."""
+    """A client with one new connection to the server of `key`, whose socket waits longer than its reads."""
     if isinstance(client, RedisCluster):
         node = client.get_node_from_key(key.decode())
         if node is None or node.redis_connection is None:
@@ -87,7 +87,7 @@ class RedisBackend:
         dialect.client_repeats = repeats_by_itself(client)
         dialect.level = dialect.level.within(reply_timeout_s(client))
         self._owns_client = owns_client
-        self._lines: list[Line] = []  # those nobody talks on
+        self._lines: list[Line] = []  # free connections for `begin`
 
     def execute(self, calls: Sequence[Call[Any]], now_ms: int | None = None) -> list[Any]:
         """Perform calls, one round trip per node; a value or an exception for each, in order."""
@@ -99,26 +99,26 @@ class RedisBackend:
         return answers
 
     def begin(self, calls: Sequence[Call[Any]], now_ms: int | None = None) -> Begun:
-        """Send calls (one at least) and don't wait for them; in a cluster they are performed at once."""
+        """Send at least one call and do not wait; a cluster performs the calls at once."""
         if isinstance(self.client, RedisCluster):
             return Performed(self.execute(calls, now_ms))
         talk = self.dialect.talk(calls, now_ms)
-        step: Any = next(talk)  # a talk begins by saying something
+        step: Any = next(talk)  # the first step always sends something
         try:
-            line = self._lines.pop()  # other threads may be at it
+            line = self._lines.pop()  # another thread may have taken the last one
         except IndexError:
             line = Line(self.client)
         line.send(step.commands)
         return _Talking(self, talk, line)
 
     def heard(self, talk: Talk, line: Line) -> list[Any]:
-        """The end of what `begin` began."""
+        """Read the replies to the calls that `begin` sent."""
         replies = line.replies()
         self._lines.append(line)
         return self._go_on(talk, replies)
 
     def _go_on(self, talk: Talk, replies: list[Any] | None) -> list[Any]:
-        """Hold the talk to its end, from its beginning or from the replies to what it said first."""
+        """Drive the round trips to their end, from the beginning or from the replies to the first ones."""
         try:
             step = next(talk) if replies is None else talk.send(replies)
             while True:
@@ -145,7 +145,7 @@ class RedisBackend:
             return [error] * len(step.commands)
 
     def _on_one_node(self, step: Send) -> list[Any]:
-        """Down one connection of the key's node, and once more where a moved slot has gone to."""
+        """Send on one connection to the node of the key, and once more to the new node when the slot has moved."""
         cluster: Any = self.client
         replies = _in_one_go(cluster.get_redis_connection(cluster.get_node_from_key(step.key.decode())), step)
         if not any(faults.moved(reply) for reply in replies):
@@ -240,7 +240,7 @@ class RedisBackend:
 
 
 def _is_imitation(client: redis.Redis) -> bool:
-    """Whether there is no socket that `interrupt` could shut down."""
+    """Whether the client is fakeredis, which has no socket that `interrupt` could shut down."""
     kind: Any = client.connection_pool.connection_class
     return str(kind.__module__).partition(".")[0] == "fakeredis"
 
@@ -257,7 +257,7 @@ class _Talking(NamedTuple):
 
 
 def _newest(key: bytes, rows: Sequence[tuple[bytes, dict[bytes, bytes] | None]]) -> Mark:
-    """The last of the entries of a marker stream. A strange one says nothing: then everything is to be looked at."""
+    """The newest entry of a marker stream. One that is not ours has no due: the reader then looks at everything."""
     newest, fields = rows[-1]
     due = (fields or {}).get(b"d", b"")
     if due.isdigit() and len(due) <= 15:
@@ -267,7 +267,7 @@ def _newest(key: bytes, rows: Sequence[tuple[bytes, dict[bytes, bytes] | None]])
 
 
 def check_version(info: dict[str, Any]) -> None:
-    """Raise `StoreTooOld` below Redis 7.0 and Valkey 8.0; a server that does not say is taken as it is."""
+    """Raise `StoreTooOld` below Redis 7.0 and Valkey 8.0; a server that does not give its version passes."""
     valkey, server = info.get("valkey_version"), info.get("redis_version")
     if valkey is None and server is None:
         return
@@ -295,7 +295,7 @@ def check_answers_in_bytes(client: Any) -> None:
 
 
 def repeats_by_itself(client: Any) -> bool:
-    """Whether a client sends again what it had no reply to."""
+    """Whether a client repeats a command by itself when it got no reply."""
     if getattr(client, "nodes_manager", None) is not None:  # a cluster's: after its own rules
         return True
     retry = client.connection_pool.connection_kwargs.get("retry")
@@ -330,7 +330,7 @@ def _info_of(node: Any) -> dict[str, Any]:
 
 
 def _settings_of(node: Any) -> Any:
-    """What CONFIG GET says of those that `fsync` needs; the refusal, when the server refuses to say."""
+    """The settings that `fsync` needs, or the error when the server does not give them."""
     try:
         return node.execute_command("CONFIG", "GET", *SYNCED)
     except redis.ResponseError as error:

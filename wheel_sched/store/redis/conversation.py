@@ -1,7 +1,7 @@
-"""How calls are put to a server, without any I/O: a generator yields what to send and is given the replies.
+"""Round trips to a server, without any I/O: a generator yields what to send and receives the replies.
 
-Both backends drive it, so that loading scripts, repeating under the same token after a lost reply, and checking the
-durability level stand in one place.
+Both backends drive it. It alone knows how to load scripts, how to repeat a call under the same token after a lost
+reply, and how to check the durability level.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ Command = tuple[Argument, ...]
 class Send:
     """Send these commands to the shard's node, in order, and give back replies or exceptions.
 
-    `everywhere`: each of them to every node. `together`: down one connection, also in a cluster, because a confirmation
-    among them speaks for its own connection alone.
+    `everywhere`: send each of them to every node. `together`: send them on one connection, also in a cluster, because a
+    confirmation holds for its own connection only.
     """
 
     commands: Sequence[Command]
@@ -56,15 +56,15 @@ class Dialect:
 
     Args:
         namespace: prefix of all keys.
-        durability: what a write waits for. Defaults to "everysec".
+        durability: the level that a write waits for. Defaults to "everysec".
         replicas: how many replicas confirm under "replicated". Defaults to 1.
         functions: whether FCALL is used; becomes False when the server refuses it. Defaults to True.
         variant: see `library`. Defaults to "".
-        shards: how many shards the caller thinks there are; writes are refused when the namespace was resharded since.
+        shards: how many shards the caller knows of; the server refuses writes when the namespace has another number.
             Defaults to 0: not checked.
-        repeat_timeouts: whether a call that timed out is repeated as one whose connection broke is; False: a call takes
+        repeat_timeouts: whether a call that timed out is repeated, like one whose connection broke. False: a call takes
             one timeout at most. Defaults to True.
-        client_repeats: whether the client repeats by itself, so that its last error does not tell what was sent before.
+        client_repeats: whether the client repeats by itself, so that its last error does not say what it sent before.
             Defaults to False.
     """
 
@@ -91,7 +91,7 @@ class Dialect:
         return (*start, len(keys), *keys, context, operation.token, *operation.argv())
 
     def confirmation(self, calls: Sequence[Call[Any]]) -> tuple[Command, ...]:
-        """What makes the server say that the writes before it are safe, on the same connection."""
+        """The commands that ask the server, on the same connection, whether the writes before them are safe."""
         if not any(call.operation.writes for call in calls):
             return ()
         return self.level.confirmation(confirmation_key(f"{self.namespace}:{calls[0].shard}"))
@@ -101,7 +101,7 @@ class Dialect:
         answers: list[Any] = [None] * len(calls)
         open_ = list(range(len(calls)))
         repeats = loads = 0
-        sent: set[int] = set(open_) if self.client_repeats else set()  # what may have been executed before
+        sent: set[int] = set(open_) if self.client_repeats else set()  # calls that the server may have executed before
         while open_:
             batch = [calls[i] for i in open_]
             commands = [self.command(call, now_ms) for call in batch]
@@ -174,7 +174,7 @@ def _repeatable(call: Call[Any]) -> bool:
 
 
 def by_node(calls: Sequence[Call[Any]], cluster: bool) -> list[list[int]]:
-    """Which calls can go down one connection: all of them on one server, a shard's own in a cluster."""
+    """Groups of calls for one connection: all of them on one server, those of a shard in a cluster."""
     if not cluster:
         return [list(range(len(calls)))] if calls else []
     groups: dict[int, list[int]] = {}
