@@ -15,7 +15,7 @@ from wheel_sched.store.core.items import MAX_BODY_BYTES, MAX_DUE_MS, Item, Outco
 from wheel_sched.store.core.settle import Dead, Next, Settlement
 from wheel_sched.store.memory.backend import MemoryBackend
 from wheel_sched.store.redis.backend import RedisBackend
-from wheel_sched.store.redis.conversation import Dialect
+from wheel_sched.store.redis.round_trips import Dialect
 from wheel_sched.testing.store_conformance import Bench
 
 YEAR_12000_MS = 316_516_204_800_000

@@ -34,7 +34,7 @@ from wheel_sched.store.core.settle import Dead, Done, Held, Next, Settlement
 from wheel_sched.store.core.window import Window
 from wheel_sched.store.memory.backend import MemoryBackend
 from wheel_sched.store.redis.backend import RedisBackend
-from wheel_sched.store.redis.conversation import Dialect
+from wheel_sched.store.redis.round_trips import Dialect
 from wheel_sched.testing.store_conformance import Bench
 
 if TYPE_CHECKING:

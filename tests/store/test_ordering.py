@@ -21,7 +21,7 @@ from wheel_sched.store.redis.backend import RedisBackend
 if TYPE_CHECKING:
     import redis
 
-    from wheel_sched.store.redis.conversation import Dialect
+    from wheel_sched.store.redis.round_trips import Dialect
 
 SCOPE = scope_of("billing", "orders")
 LOCK = lock_of(SCOPE, b"k")

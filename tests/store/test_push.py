@@ -15,7 +15,7 @@ from wheel_sched.store.memory.backend import MemoryBackend
 from wheel_sched.store.push.operations import PushDue
 from wheel_sched.store.push.push_form import encode_push
 from wheel_sched.store.redis.backend import RedisBackend
-from wheel_sched.store.redis.conversation import Dialect
+from wheel_sched.store.redis.round_trips import Dialect
 from wheel_sched.testing.store_conformance import Bench
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@
 
 It is asyncio's own selector loop with another clock. When nothing is ready and nothing runs in a thread of its
 executor, time jumps to the loop's next timer. Real sockets work; what they bring comes at a virtual time of its own, so
-give `idle_seconds` to programs that talk to others. Do not put a `SystemTimer` on the same clock: the loop does not
+give `idle_seconds` to programs that trips to others. Do not put a `SystemTimer` on the same clock: the loop does not
 know when its thread wants to wake.
 
 Invariant: time never jumps past a timer of the loop, nor while `run_in_executor` or `to_thread` is at work.

@@ -11,14 +11,14 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any, Protocol, Self, TypeVar
 
 from wheel_sched.errors import InDoubt
-from wheel_sched.store.core.begun import Begun
 from wheel_sched.store.core.call import Call, new_token
 from wheel_sched.store.core.change import Alteration
 from wheel_sched.store.core.claim import Claim, ClaimDue, NumberedClaim
 from wheel_sched.store.core.counts import Counts
-from wheel_sched.store.core.items import MAX_DUE_MS, Found, Item, Mark, Outcome, State
+from wheel_sched.store.core.items import MAX_DUE_MS, Found, Item, Marker, Outcome, State
 from wheel_sched.store.core.levels import opening
 from wheel_sched.store.core.listing import Page
+from wheel_sched.store.core.pending import PendingCalls
 from wheel_sched.store.core.plans import Plans
 from wheel_sched.store.core.schedule import Stored
 from wheel_sched.store.core.settle import Settled, Settlement
@@ -37,7 +37,7 @@ class Backend(Protocol):
         """Perform calls; a value or an exception for each, in order."""
         ...
 
-    def begin(self, calls: Sequence[Call[Any]], now_ms: int | None = None) -> Begun:
+    def begin(self, calls: Sequence[Call[Any]], now_ms: int | None = None) -> PendingCalls:
         """`execute` in two halves: send at least one call now, and wait for the answers later."""
         ...
 
@@ -57,7 +57,7 @@ class Backend(Protocol):
         """A new connection for `wait_for_mark`."""
         ...
 
-    def wait_for_mark(self, waiter: Any, marks: dict[int, bytes], timeout_ms: int) -> dict[int, Mark]:
+    def wait_for_mark(self, waiter: Any, marks: dict[int, bytes], timeout_ms: int) -> dict[int, Marker]:
         """Block until the marker of a shard is newer; the newer ones, {} at the timeout."""
         ...
 
@@ -146,7 +146,7 @@ class CoreStore:
         """Perform calls in one round trip; a value or an exception for each."""
         return self.backend.execute(calls, None if self._test_clock is None else self._test_clock())
 
-    def begin(self, calls: Sequence[Call[Any]]) -> Begun:
+    def begin(self, calls: Sequence[Call[Any]]) -> PendingCalls:
         """`execute` in two halves, so that the caller works while the server does."""
         return self.backend.begin(calls, None if self._test_clock is None else self._test_clock())
 

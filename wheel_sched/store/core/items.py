@@ -190,7 +190,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class Marker:
     """The marker of a shard: its id, and the due of the earlier head that raised it (None: unknown)."""
 
     id: bytes

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from wheel_sched.errors import NamespaceMismatch, Rejected
-from wheel_sched.store.core.items import MAX_BATCH, Item, Mark, Outcome, State
+from wheel_sched.store.core.items import MAX_BATCH, Item, Marker, Outcome, State
 from wheel_sched.store.core.record import decode_text, encode_text
 from wheel_sched.store.core.sorted_set import SortedSet
 from wheel_sched.store.core.turns import Turns
@@ -110,7 +110,7 @@ class MemoryShard:
         self.epoch, self.jumps, self.last_jump_ms = 1, 0, 0
         self.seq = self.claims = 0
         self.frozen: str | None = None
-        self.mark = Mark(b"0-0", -1)
+        self.mark = Marker(b"0-0", -1)
         self.now_ms = self.now_us = 0
         self.turns = Turns(self.due, self.items, self.now, self.paused)
         self._wall_us = wall_us
@@ -173,7 +173,7 @@ class MemoryShard:
         if self._earlier_ms is None:
             return False
         self._marks += 1
-        self.mark = Mark(b"%d-0" % self._marks, self._earlier_ms)
+        self.mark = Marker(b"%d-0" % self._marks, self._earlier_ms)
         return True
 
     def heads(self) -> tuple[int | None, int | None]:

@@ -22,8 +22,8 @@ from wheel_sched.store.redis.backend import (
     repeats_by_itself,
     reply_timeout_s,
 )
-from wheel_sched.store.redis.conversation import Dialect, Send, Sleep, by_node
 from wheel_sched.store.redis.durability import SYNCED
+from wheel_sched.store.redis.round_trips import Dialect, Send, Sleep, by_node
 
 AsyncClient = redis.asyncio.Redis | RedisCluster
 
@@ -53,17 +53,17 @@ class AsyncRedisBackend:
         """Perform calls, one round trip per node; a value or an exception for each, in order."""
         answers: list[Any] = [None] * len(calls)
         for group in by_node(calls, self.cluster):
-            talk = self.dialect.talk([calls[i] for i in group], now_ms)
+            trips = self.dialect.round_trips([calls[i] for i in group], now_ms)
             replies: list[Any] = []
             try:
-                step = next(talk)
+                step = next(trips)
                 while True:
                     if isinstance(step, Sleep):
                         await asyncio.sleep(step.seconds)
                         replies = []
                     else:
                         replies = await self._send(step)
-                    step = talk.send(replies)
+                    step = trips.send(replies)
             except StopIteration as end:
                 for i, answer in zip(group, end.value, strict=True):
                     answers[i] = answer

@@ -16,10 +16,10 @@ import redis
 
 from wheel_sched.errors import EmbeddedServerError, StoreUnavailable
 from wheel_sched.escaping import logger_of
-from wheel_sched.store.core.items import Mark
+from wheel_sched.store.core.items import Marker
 from wheel_sched.store.embedded.server import EmbeddedServer
 from wheel_sched.store.redis.backend import RedisBackend
-from wheel_sched.store.redis.conversation import Dialect, Send
+from wheel_sched.store.redis.round_trips import Dialect, Send
 
 TAKE_OVER_S = 10.0  # how long a call waits for the last server's end and for other openers
 AGAIN_S = 1.0  # how long after a failure no call tries again
@@ -50,7 +50,7 @@ class EmbeddedBackend(RedisBackend):
                 raise
             return super().info()
 
-    def wait_for_mark(self, waiter: redis.Redis, marks: dict[int, bytes], timeout_ms: int) -> dict[int, Mark]:
+    def wait_for_mark(self, waiter: redis.Redis, marks: dict[int, bytes], timeout_ms: int) -> dict[int, Marker]:
         try:
             return super().wait_for_mark(waiter, marks, timeout_ms)
         except StoreUnavailable:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 
-class Begun(Protocol):
+class PendingCalls(Protocol):
     """Calls that are on their way. The caller that began them asks for the answers once."""
 
     def answers(self) -> list[Any]:
@@ -15,7 +15,7 @@ class Begun(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Performed:
+class CompletedCalls:
     """Calls that have their answers already."""
 
     values: list[Any]

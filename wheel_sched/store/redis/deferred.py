@@ -20,7 +20,7 @@ with contextlib.suppress(ImportError):  # redis-py asks each argument what it is
     _pack = importlib.import_module("hiredis").pack_command
 
 
-class Line:
+class DeferredConnection:
     """A connection of `client`'s pool, kept until `close`."""
 
     def __init__(self, client: redis.Redis) -> None:
