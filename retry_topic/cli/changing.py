@@ -31,7 +31,7 @@ from wheel_sched.cli.instants import DURATION, INSTANT
 from wheel_sched.cli.options import Session, confirm, dry_run_option, json_option, pass_session, yes_option
 from wheel_sched.cli.output import amount, note
 from wheel_sched.store import Outcome, State
-from wheel_sched.store.operations import Alteration
+from wheel_sched.store.core.change import Alteration
 
 rate_option = click.option(
     "--rate", type=click.FloatRange(0, 1e6, min_open=True), metavar="N", help="So many a second."

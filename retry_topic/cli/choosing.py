@@ -18,7 +18,8 @@ from retry_topic.home import Home
 from wheel_sched.cli.options import confirm
 from wheel_sched.cli.output import Progress, amount, emit, note, one_line, relative, say
 from wheel_sched.store import MAX_BATCH, DelayStore, Outcome, State
-from wheel_sched.store.operations import Alteration, Plan
+from wheel_sched.store.core.call import Plan
+from wheel_sched.store.core.change import Alteration
 
 F = TypeVar("F", bound=Callable[..., Any])
 

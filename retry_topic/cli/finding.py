@@ -16,7 +16,7 @@ from retry_topic.home import Home
 from wheel_sched.cli.failing import CommandFailed
 from wheel_sched.cli.output import amount, note
 from wheel_sched.store import MAX_BATCH, Found
-from wheel_sched.store.items import STATES
+from wheel_sched.store.core.items import STATES
 
 _ATTEMPTS_TRIED = 100  # of a message named without its attempt
 _LOOKED_THROUGH = 100_000

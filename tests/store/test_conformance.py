@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from wheel_sched.store.memory.backend import MemoryBackend
+from wheel_sched.store.memory import MemoryBackend
 from wheel_sched.store.redis.backend import RedisBackend
 from wheel_sched.store.redis.round_trips import Dialect
 from wheel_sched.testing.store_conformance import BackendMaker, StoreConformance

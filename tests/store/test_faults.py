@@ -19,7 +19,7 @@ from wheel_sched.errors import (
     StoreUnavailable,
     WheelSchedError,
 )
-from wheel_sched.store import open_store
+from wheel_sched.store import ServerPush, open_store
 from wheel_sched.store.core.call import Call
 from wheel_sched.store.core.counts import Count
 from wheel_sched.store.core.items import Item, Outcome
@@ -105,7 +105,7 @@ class TestLostReplies:
         """In the queue once."""
         items = [Item(f"i{n}", bench.now_ms, encode_push("L", "q", [b"%d" % n])) for n in range(5)]
         bench.store.schedule(items)
-        pushed = self.lose(proxy, "publish", lambda: bench.store.push(prefix=f"{namespace}/"))
+        pushed = self.lose(proxy, "publish", lambda: ServerPush(bench.store).push(prefix=f"{namespace}/"))
         assert len(pushed.dues_ms) == 5
         assert shared_client.llen(f"{namespace}/q") == 5
 

@@ -9,7 +9,7 @@ import fakeredis
 import pytest
 
 from wheel_sched.errors import ConfigError, NamespaceMismatch, StoreError, StoreTooOld, StoreUnavailable
-from wheel_sched.store import open_store
+from wheel_sched.store import WriterFences, open_store
 from wheel_sched.store.core.call import Call
 from wheel_sched.store.core.counts import Count
 from wheel_sched.store.core.get import Find
@@ -273,9 +273,9 @@ def test_records_without_a_place_are_found_and_held(bench: Bench, client: Any, n
 
 def test_the_ids_of_an_open_epoch_are_forgotten_after_a_week(bench: Bench, client: Any, namespace: str) -> None:
     """And at once when the epoch is closed: what is left of it is one number."""
-    bench.store.schedule([Item("a", bench.now_ms, b"")], fence=Fence("query", 2))
+    WriterFences(bench.store).schedule([Item("a", bench.now_ms, b"")], Fence("query", 2))
     seen = f"{{{namespace}:0}}:seen:2:query".encode()
     assert 0 < client.ttl(seen) <= 7 * 86_400
-    bench.store.close_epoch(Fence("query", 2))
+    WriterFences(bench.store).close_epoch(Fence("query", 2))
     assert client.exists(seen) == 0
     assert client.hgetall(f"{{{namespace}:0}}:fences") == {b"query": b"2"}

@@ -50,7 +50,8 @@ def server_url(settings: Settings, *, create: bool = False, made_by: str = _MADE
         raise CommandFailed(
             f"there is no data folder {folder}: nothing was changed; give --store, or start with {made_by}"
         )
-    from wheel_sched.store.embedded import EmbeddedServer, fsync_for
+    from wheel_sched.store.embedded import EmbeddedServer
+    from wheel_sched.store.embedded.settings import fsync_for
 
     with EmbeddedServer.open(folder, fsync=fsync_for(settings.durability)) as server:
         yield server.url

@@ -19,8 +19,11 @@ from retry_topic.policy import load_policies
 from wheel_sched.dispatcher import Batch, Dispatcher, DispatcherConfig, Failed
 from wheel_sched.errors import BrokerError, BrokerUnavailable
 from wheel_sched.store import Claim, Dead, DelayStore, Done, Item, Next, Settlement, open_store
-from wheel_sched.store.items import Settled
-from wheel_sched.store.operations import Call, ClaimDue, Look, Own, Resolve, Settle
+from wheel_sched.store.core.call import Call
+from wheel_sched.store.core.claim import ClaimDue
+from wheel_sched.store.core.settle import Settle, Settled
+from wheel_sched.store.core.window import Look
+from wheel_sched.store.shard_ownership.operations import Own, Resolve
 
 PATIENCE_S = 30.0
 
