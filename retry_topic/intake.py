@@ -34,7 +34,6 @@ from retry_topic.brokers.protocol import BrokerConsumer, Delivery, TrimBroker
 from retry_topic.cases import Case, Taken, count_on, counted, is_copy, replays_of
 from retry_topic.decision_log import log_decisions
 from retry_topic.fingerprint import fingerprint
-from retry_topic.flow import count_spread
 from retry_topic.headers import (
     MAX_COUNT,
     Restating,
@@ -51,8 +50,9 @@ from retry_topic.headers.names import FIELDS
 from retry_topic.home import Home
 from retry_topic.message import Message
 from retry_topic.names import NAMED_AFTER_GROUP, GroupTopics
-from retry_topic.origins import Origins
 from retry_topic.policy import Dead, PolicySet, Retry, RetryPolicy, decide, failure_from
+from retry_topic.release.flow import count_spread
+from retry_topic.release.origins import Origins
 from retry_topic.wire import encode_body
 from wheel_sched.errors import BrokerError, Rejected
 from wheel_sched.escaping import logger_of

@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 from typing import NamedTuple
 
-from retry_topic.publisher import BrokerPublisher, Entry
+from retry_topic.release.broker_publisher import BrokerPublisher, Entry
 from wheel_sched.clock import Clock, SystemClock
 from wheel_sched.dispatcher import Answer, Batch, Failed
 from wheel_sched.errors import Rejected

@@ -26,16 +26,18 @@ from retry_topic.brokers.protocol import (
 )
 from retry_topic.cases import Taken
 from retry_topic.consumer.config import secrets_problems
-from retry_topic.flow import FlowPublisher, is_limited
 from retry_topic.home import Home
 from retry_topic.intake import Intake
 from retry_topic.lingering import LingeringPublisher
 from retry_topic.names import NAMED_AFTER_GROUP, GroupTopics, check_group, intake_group_of
-from retry_topic.originals import OriginalsPublisher
-from retry_topic.origins import origins_problems
-from retry_topic.owning import ClaimPublisher, OwnedStore, Shards, in_transactions
 from retry_topic.policy import PolicySet, RetryPolicy
-from retry_topic.publisher import BrokerPublisher
+from retry_topic.release.broker_publisher import BrokerPublisher
+from retry_topic.release.flow import FlowPublisher, is_limited
+from retry_topic.release.originals import OriginalsPublisher
+from retry_topic.release.origins import origins_problems
+from retry_topic.release.owned_shards import OwnedStore, in_transactions
+from retry_topic.release.shard_ownership import Shards
+from retry_topic.release.transactional_publisher import ClaimPublisher
 from retry_topic.slices import SliceIntake
 from wheel_sched.dispatcher import Dispatcher, DispatcherConfig, DispatcherStats, Publisher
 from wheel_sched.errors import BrokerError, BrokerUnavailable, ConfigError, StoreError, WheelSchedError

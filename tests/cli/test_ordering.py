@@ -9,9 +9,9 @@ import pytest
 
 from retry_topic import Home, Message, connect
 from retry_topic.consumer.failing import ordered_state, parked_message
-from retry_topic.flow import flow_of
 from retry_topic.headers import RetryState
 from retry_topic.message import Source
+from retry_topic.release.flow import flow_of
 from retry_topic.wire import encode_body
 from wheel_sched.store import Item, Outcome
 from wheel_sched.store.flow_control import FlowControl

@@ -13,7 +13,7 @@ from retry_topic import Home, Message, RetryService, connect
 from retry_topic import lingering as lingering_module
 from retry_topic.brokers.protocol import PublishFailure
 from retry_topic.lingering import LingeringPublisher
-from retry_topic.publisher import BrokerPublisher
+from retry_topic.release.broker_publisher import BrokerPublisher
 from retry_topic.service import ServiceConfig
 from retry_topic.wire import encode_body
 from wheel_sched.dispatcher import Batch, DispatcherConfig, Failed

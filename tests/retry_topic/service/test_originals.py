@@ -16,8 +16,8 @@ from retry_topic.headers import RetryState, write
 from retry_topic.home import Home
 from retry_topic.intake import Intake
 from retry_topic.message import Reference, Source, digest_of
-from retry_topic.originals import MOST_BYTES, OriginalsPublisher
 from retry_topic.policy import Fixed, PolicySet, RetryPolicy
+from retry_topic.release.originals import MOST_BYTES, OriginalsPublisher
 from retry_topic.service import ServiceConfig
 from retry_topic.wire import decode_body, encode_body, taken_apart
 from wheel_sched.dispatcher import Batch, Failed

@@ -12,7 +12,7 @@ import threading
 from retry_topic.brokers.protocol import ClaimSender, Fenced, InDoubt, PublishFailure
 from retry_topic.fields import from_fields
 from retry_topic.message import Message
-from retry_topic.owning.store import OwnedStore
+from retry_topic.release.owned_shards import OwnedStore
 from wheel_sched.dispatcher import Answer, Batch, Failed
 from wheel_sched.errors import BrokerError, Rejected, StoreError
 from wheel_sched.escaping import logger_of

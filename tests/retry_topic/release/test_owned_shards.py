@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 
 from retry_topic.brokers.protocol import Fenced, InDoubt, PublishFailure
-from retry_topic.flow import FlowPublisher
 from retry_topic.headers.names import FIELDS
 from retry_topic.message import Message
-from retry_topic.owning import ClaimPublisher, OwnedStore, Shards, in_transactions
 from retry_topic.policy import load_policies
+from retry_topic.release.flow import FlowPublisher
+from retry_topic.release.owned_shards import OwnedStore, in_transactions
+from retry_topic.release.shard_ownership import Shards
+from retry_topic.release.transactional_publisher import ClaimPublisher
 from retry_topic.wire import encode_body
 from wheel_sched.dispatcher import Batch, Dispatcher, DispatcherConfig, Failed
 from wheel_sched.errors import BrokerError, BrokerUnavailable

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 
-from retry_topic.owning.shards import Owned, Shards
+from retry_topic.release.shard_ownership import Owned, Shards
 from wheel_sched.dispatcher import DispatcherConfig
 from wheel_sched.errors import InDoubt, StaleEpoch, StoreUnavailable, WheelSchedError
 from wheel_sched.store import MAX_BATCH, DelayStore
