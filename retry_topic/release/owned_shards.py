@@ -1,219 +1,118 @@
-"""The delay store as a dispatcher sees it that may claim only what its process owns.
+"""Owned shards: the claim source of a dispatcher whose claims go out in transactions of the broker.
 
-Calls pass through; three are changed on their way. A claim is made only in a shard that is ours, in our epoch, numbered
-above the last that went out, and for ever: its lease never runs out, since only the broker knows whether it went out. A
-claim's lease being extended keeps the shard ours. A settlement of a claim whose fate the publisher has not told is
-answered here as stale: the claim stays open for whoever takes the shard over.
+It claims only from shards that this process owns, in the current ownership epoch, with a number above the last that
+went out. Such a claim has no lease end, because only the broker knows whether it went out: the publisher ends it, or
+whoever owns the shard next. What keeps a claim ours is the ownership of its shard, which is extended while it is worked
+on.
 
-Claims that another process left open are an occasion to take a shard over as much as what is due: they may be the last.
+Open claims of another process are as good an occasion to acquire a shard as due items are: they may be the last.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeVar
+from dataclasses import replace
+from typing import Any
 
-from retry_topic.release.shard_ownership import Owned, Shards
-from wheel_sched.dispatcher import DispatcherConfig
-from wheel_sched.errors import InDoubt, StaleEpoch, StoreUnavailable, WheelSchedError
-from wheel_sched.store import MAX_BATCH, DelayStore
-from wheel_sched.store.begun import Begun, Performed
-from wheel_sched.store.items import Claim, Outcome, Settled, Settlement, Swept, Window
-from wheel_sched.store.operations import Call, ClaimDue, Extend, Look, Settle
+from retry_topic.release.shard_ownership import OwnedShard, ShardOwnership
+from wheel_sched.dispatcher import Batch, DispatcherConfig
+from wheel_sched.errors import StaleEpoch, StoreUnavailable, WheelSchedError
+from wheel_sched.escaping import logger_of
+from wheel_sched.store import MAX_BATCH
+from wheel_sched.store.items import Claim, Settlement, Window
+from wheel_sched.store.operations import Call, ClaimDue, Look
 
-Heads = TypeVar("Heads", bound=Claim | Settled | Swept | Window)
+logger = logger_of("retry_topic.release")
 
-FOR_EVER_MS = 100 * 365 * 86_400_000
-_LOOK_AGAIN_MS = 20  # while a take-over is under way
-
-
+_LOOK_AGAIN_MS = 20  # while this process takes a shard over
 _MOST_WORKERS = 8  # shards that send at the same time: they wait for the broker most of it
 
 
-def in_transactions(config: DispatcherConfig, shards: int) -> DispatcherConfig:
+def transactional_config(config: DispatcherConfig, shards: int) -> DispatcherConfig:
     """The settings of a dispatcher whose claims go out in transactions.
 
-    One claim of a shard at a time, in the order of their numbers; a larger one, since a transaction costs the same
-    whatever it holds; and none is given up by the clock, since only the broker knows what became of it.
+    A shard's claims go out one after another, so more workers than shards are of no use. Claims are larger unless
+    `batch` was set, since a transaction costs the same whatever it holds.
     """
     batch = MAX_BATCH if config.batch == DispatcherConfig().batch else config.batch
-    return replace(config, workers=min(shards, _MOST_WORKERS), batch=batch, publish_timeout_ms=FOR_EVER_MS)
+    return replace(config, workers=min(shards, _MOST_WORKERS), batch=batch)
 
 
-class _Passed(NamedTuple):
-    """A call that is made instead of the one that was asked for; a claim's tenure."""
-
-    call: Call[Any]
-    owned: Owned | None = None
-
-
-class OwnedStore(DelayStore):
-    """See the module.
+class OwnedShards:
+    """See the module; the methods are those of `wheel_sched.dispatcher.ClaimSource`.
 
     Args:
-        store: the store itself; it stays the caller's.
-        shards: which of it are ours.
+        ownership: which shards this process owns.
     """
 
-    def __init__(self, store: DelayStore, shards: Shards) -> None:
-        super().__init__(store.backend, shards=store.shards)
-        self._inner = store
-        self.owned = shards
-        self._told: dict[tuple[int, int], dict[str, Outcome]] = {}  # settled before their claim went out
+    def __init__(self, ownership: ShardOwnership) -> None:
+        self._ownership = ownership
+        self._claiming: dict[str, OwnedShard] = {}  # by token: claims that the store has not answered
 
     def __repr__(self) -> str:
-        return f"<OwnedStore {self._inner!r} {self.owned!r}>"
+        return f"<OwnedShards {self._ownership!r}>"
 
-    def execute(self, calls: Sequence[Call[Any]]) -> list[Any]:
-        """Perform calls, a value or an exception for each, in order."""
-        made = self._made(calls)
-        passed = _passed(made)
-        return self._answers(calls, made, self._inner.execute(passed) if passed else [])
+    def look(self, shard: int) -> Call[Window]:
+        """The call that reads what a shard releases next; a dispatcher looks after each reconnect."""
+        self._ownership.check_server()
+        return Call(shard, Look(0, 0))
 
-    def begin(self, calls: Sequence[Call[Any]]) -> Begun:
-        """`execute` in two halves: calls are changed on their way now, and answers when they are heard."""
-        made = self._made(calls)
-        passed = _passed(made)
-        return _Begun(self, calls, made, self._inner.begin(passed) if passed else Performed([]))
+    def looked(self, window: Window) -> None:
+        """Acquire a shard in which something waits before that is due, so that it is not late by a take-over."""
+        if window.due_head_ms is not None or window.fly_head_ms is not None:
+            self._ownership.prepare(window.shard)
 
-    def close(self) -> None:
-        """The store itself stays open."""
+    def claim(self, shard: int, limit: int, epoch: int | None) -> Call[Any]:
+        """A claim, when the shard is owned and taken over; a look otherwise."""
+        owned = self._ownership.acquire(shard)
+        if owned is None:
+            return Call(shard, Look(0, 0))
+        above = self._ownership.last_number(shard, owned)
+        operation = ClaimDue(limit, None, None, owned.epoch, above=above)
+        self._claiming[operation.token] = owned
+        return Call(shard, operation)
 
-    def settle_early(self, claim: Claim, settlements: Sequence[Settlement]) -> None:
-        """End items of a claim that will not go out with it, before it does.
+    def claimed(self, call: Call[Any], claim: Claim) -> None:
+        """The claim belongs to the ownership under which it was asked for, whatever happened since."""
+        owned = self._claiming.pop(call.operation.token)
+        if claim.items:
+            self._ownership.opened(claim.shard, claim.number, owned)
 
-        Raises:
-            StoreError: some may be settled; repeat it.
+    def failed(self, call: Call[Any], error: Exception) -> None:
+        """A stale epoch: ask who owns the shard. No answer: the store may be another one now, or an earlier state."""
+        self._claiming.pop(call.operation.token, None)
+        if isinstance(error, StaleEpoch):
+            self._ownership.outdated(call.shard)
+        elif isinstance(error, StoreUnavailable):
+            self._ownership.suspect()
+
+    def next_look_ms(self, shard: int, due_head_ms: int | None, fly_head_ms: int | None, now_ms: int) -> int | None:
+        """The next due of a shard that is ours; else when it may be ours.
+
+        Where claims are open in a shard that is not ours, somebody has to find out about them: that is a reason to come
+        back, due items or not.
         """
-        if not settlements:
-            return
-        operation = Settle(claim.number, list(settlements))
-        (answer,) = self._inner.execute([Call(claim.shard, operation)])
-        if isinstance(answer, Exception):
-            raise answer
-        told = self._told.setdefault((claim.shard, claim.number), {})
-        for settlement, outcome in zip(settlements, answer.outcomes, strict=True):
-            told[settlement.id] = Outcome.DONE if outcome is Outcome.STALE else outcome
+        heads = [head for head in (due_head_ms, fly_head_ms) if head is not None]
+        if not heads or self._ownership.is_settled(shard):
+            return min(heads, default=None)
+        again_ms = self._ownership.elsewhere_until_ms(shard) + 1
+        if fly_head_ms is not None or self._ownership.is_taking_over(shard):
+            again_ms = max(again_ms, now_ms + _LOOK_AGAIN_MS)
+        return again_ms if fly_head_ms is not None or due_head_ms is None else max(due_head_ms, again_ms)
 
-    # -- on the way out
+    def extend(self, batch: Batch) -> bool:
+        """Extend the ownership of the batch's shard."""
+        try:
+            return self._ownership.extend(batch.claim.shard, batch.claim.number)
+        except WheelSchedError as error:
+            logger.info("ownership.not_extended: %s", error)
+            return False
 
-    def _made(self, calls: Sequence[Call[Any]]) -> list[Any]:
-        """For each call the one to be made instead, or its answer."""
-        made: list[Any] = []
-        for call in calls:
-            try:
-                made.append(self._changed(call))
-            except WheelSchedError as error:
-                made.append(error)
-        return made
-
-    def _changed(self, call: Call[Any]) -> Any:
-        """The call to be made instead, or its answer."""
-        match call.operation:
-            case ClaimDue() as claim:
-                owned = self.owned.owned(call.shard)
-                if owned is None:
-                    return _Passed(Call(call.shard, Look(0, 0)))
-                # an instance of its own, under the same token: a repeat must find what the first call made
-                above = self.owned.above(call.shard, owned)
-                made = replace(claim, lease_ms=FOR_EVER_MS, epoch=owned.epoch, above=above, lapse_cap=0)
-                return _Passed(Call(call.shard, made), owned)
-            case Extend() as extend:
-                self.owned.renew(call.shard)
-                return _Passed(Call(call.shard, replace(extend, lease_ms=FOR_EVER_MS)))
-            case Settle() as settle:
-                return self._settlement(call.shard, settle)
-            case Look():
-                self.owned.look()
-        return _Passed(call)
-
-    def _settlement(self, shard: int, settle: Settle) -> Any:
-        if self.owned.is_open(shard, settle.claim):
-            self._told.pop((shard, settle.claim), None)
-            self.owned.abandon(shard, settle.claim)
-            (window,) = self._inner.execute([Call(shard, Look(0, 0))])
-            if isinstance(window, Exception):
-                return window
-            stale = [Outcome.STALE] * len(settle.settlements)
-            return self._looks_again(shard, Settled(stale, window.now_us, window.due_head_ms, window.fly_head_ms))
-        told = self._told.get((shard, settle.claim))
-        if told:
-            rest = [settlement for settlement in settle.settlements if settlement.id not in told]
-            return _Passed(Call(shard, replace(settle, settlements=rest)))
-        return _Passed(Call(shard, settle))
-
-    # -- on the way back
-
-    def _answers(self, calls: Sequence[Call[Any]], made: Sequence[Any], replies: Sequence[Any]) -> list[Any]:
-        rest = iter(replies)
-        return [
-            self._heard(asked, instead.owned, next(rest)) if isinstance(instead, _Passed) else instead
-            for asked, instead in zip(calls, made, strict=True)
-        ]
-
-    def _heard(self, asked: Call[Any], owned: Owned | None, reply: Any) -> Any:
-        shard = asked.shard
-        if isinstance(reply, StaleEpoch):
-            self.owned.drop(shard)
-        elif isinstance(reply, StoreUnavailable):
-            self.owned.suspect()
-        if isinstance(reply, InDoubt) and reply.answer is not None:
-            reply.answer = self._heard(asked, owned, reply.answer)
-        if isinstance(reply, Exception):
-            return reply
-        if isinstance(asked.operation, ClaimDue) and isinstance(reply, Window):
-            return self._looks_again(shard, self._not_ours(shard, reply))
-        if (
-            isinstance(asked.operation, Look)
-            and isinstance(reply, Window)
-            and (reply.due_head_ms, reply.fly_head_ms) != (None, None)
-        ):
-            self.owned.prepare(shard)
-        if isinstance(reply, Claim) and reply.items and owned is not None:
-            self.owned.opened(shard, reply.number, owned)
-        if isinstance(asked.operation, Settle) and isinstance(reply, Settled):
-            told = self._told.pop((shard, asked.operation.claim), None)
-            if told:
-                rest = iter(reply.outcomes)
-                reply.outcomes = [
-                    told[settlement.id] if settlement.id in told else next(rest)
-                    for settlement in asked.operation.settlements
-                ]
-        if isinstance(reply, Claim | Settled | Swept | Window):
-            return self._looks_again(shard, reply)
-        return reply
-
-    def _not_ours(self, shard: int, window: Window) -> Claim:
-        """An empty claim; what is due is looked at again when the shard may be ours."""
-        head_ms = window.due_head_ms
-        if head_ms is not None:
-            head_ms = max(head_ms, self._again_ms(shard, window.now_us))
-        return Claim(shard, 0, window.now_us, window.epoch, head_ms, window.fly_head_ms, [])
-
-    def _looks_again(self, shard: int, reply: Heads) -> Heads:
-        """Have the dispatcher come back when the shard may be ours, where claims are open that nobody else ends."""
-        if reply.fly_head_ms is not None and not self.owned.settled(shard):
-            reply.due_head_ms = self._again_ms(shard, reply.now_us)
-        return reply
-
-    def _again_ms(self, shard: int, now_us: int) -> int:
-        return max(self.owned.elsewhere_until_ms(shard) + 1, now_us // 1000 + _LOOK_AGAIN_MS)
-
-
-@dataclass(frozen=True, slots=True)
-class _Begun:
-    """Calls of an `OwnedStore` that are on their way."""
-
-    store: OwnedStore
-    calls: Sequence[Call[Any]]
-    made: Sequence[Any]
-    begun: Begun
-
-    def answers(self) -> list[Any]:
-        """See `Begun`."""
-        return self.store._answers(self.calls, self.made, self.begun.answers())
-
-
-def _passed(made: Sequence[Any]) -> list[Call[Any]]:
-    return [instead.call for instead in made if isinstance(instead, _Passed)]
+    def to_settle(self, batch: Batch, settlements: Sequence[Settlement]) -> Sequence[Settlement] | None:
+        """What did not leave the claim early; None while the publisher does not know what became of the claim."""
+        shard, number = batch.claim.shard, batch.claim.number
+        if self._ownership.is_open(shard, number):
+            self._ownership.abandon(shard, number)
+            return None
+        early = batch.ended_early
+        return settlements if not early else [each for each in settlements if each.id not in early]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Set
 from typing import NamedTuple
 
-from wheel_sched.dispatcher.batch import Batch
+from wheel_sched.dispatcher.publisher import Batch
 from wheel_sched.wheel import TimerTaskEntry, TimingWheel
 
 

@@ -6,7 +6,7 @@ import threading
 import time
 from typing import Any
 
-from wheel_sched.dispatcher import Answer, Batch, Failed
+from wheel_sched.dispatcher import Answer, Batch, Failed, PublisherTraits
 from wheel_sched.errors import Rejected
 from wheel_sched.escaping import logger_of
 from wheel_sched.store.delay_store import DelayStore
@@ -27,6 +27,8 @@ class TaskPublisher:
         queue: makes push forms, when the dispatcher lets the server push.
         store: the dispatcher's; what an older release has put there is stored under another id first.
     """
+
+    traits = PublisherTraits()
 
     def __init__(self, app: Any, queue: RedisQueue | None, store: DelayStore) -> None:
         self._line = BrokerLine(app)

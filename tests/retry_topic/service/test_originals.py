@@ -20,7 +20,7 @@ from retry_topic.policy import Fixed, PolicySet, RetryPolicy
 from retry_topic.release.originals import MOST_BYTES, OriginalsPublisher
 from retry_topic.service import ServiceConfig
 from retry_topic.wire import decode_body, encode_body, taken_apart
-from wheel_sched.dispatcher import Batch, Failed
+from wheel_sched.dispatcher import Batch, Failed, PublisherTraits
 from wheel_sched.errors import BrokerUnavailable, ConfigError, Rejected
 from wheel_sched.store import Claim, Claimed, Dead, Done, Held, Next, open_store
 
@@ -45,6 +45,8 @@ class Originals:
 
 class Sent:
     """A publisher that notes what it is to send."""
+
+    traits = PublisherTraits()
 
     def __init__(self) -> None:
         self.messages: list[Message] = []

@@ -12,6 +12,7 @@ from wheel_sched.errors import Rejected, StaleCount, StaleEpoch, StalePosition, 
 from wheel_sched.store.items import (
     ENDED,
     MAX_BATCH,
+    NO_LEASE_END_MS,
     Claim,
     Claimed,
     Dead,
@@ -160,7 +161,8 @@ def claim(shard: MemoryShard, call: ClaimDue) -> Claim:
     if not taken:
         return Claim(0, 0, shard.now_us, shard.epoch, *shard.heads(), [])
     shard.claims = max(shard.claims, call.above) + 1
-    number, deadline_ms = shard.claims, shard.now_ms + call.lease_ms
+    number = shard.claims
+    deadline_ms = NO_LEASE_END_MS if call.lease_ms is None else shard.now_ms + call.lease_ms
     for due_ms, item in taken:
         item.state, item.claim, item.claimed_due_ms, item.cancelled = "fly", number, due_ms, False
         shard.fly.add(item.key, deadline_ms)

@@ -64,12 +64,15 @@ def check_lease(lease_ms: int) -> None:
 
 @dataclass(slots=True)
 class ClaimDue:
-    """Claim what is due under a lease, after recovering leases that ran out."""
+    """Claim what is due under a lease, after recovering leases that ran out.
+
+    With `lease_ms` None the claim has no lease end: only its settling, or the shard's owner (`Resolve`), ends it.
+    """
 
     script: ClassVar[str] = "claim"
     writes: ClassVar[bool] = False  # a lost claim costs a redelivery, never a message: no need to wait for the disk
     limit: int
-    lease_ms: int
+    lease_ms: int | None
     until_ms: int | None = None
     epoch: int | None = None
     lapse_cap: int = 0
@@ -77,12 +80,14 @@ class ClaimDue:
     above: int = 0
 
     def __post_init__(self) -> None:
-        check_lease(self.lease_ms)
+        if self.lease_ms is not None:
+            check_lease(self.lease_ms)
 
     def argv(self) -> list[Argument]:
+        lease = "" if self.lease_ms is None else self.lease_ms
         until = "" if self.until_ms is None else self.until_ms
         epoch = "" if self.epoch is None else self.epoch
-        return [self.limit, self.lease_ms, until, epoch, self.lapse_cap, self.above]
+        return [self.limit, lease, until, epoch, self.lapse_cap, self.above]
 
     def parse(self, reply: Any, shard: int) -> Claim:
         number, now_us, epoch, due_head, fly_head = reply[:5]
