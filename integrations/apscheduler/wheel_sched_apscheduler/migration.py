@@ -22,7 +22,7 @@ from apscheduler.util import ref_to_obj
 from wheel_sched.errors import ConfigError, StoreError, StoreUnavailable, WheelSchedError
 from wheel_sched.redacting import redacted
 from wheel_sched_apscheduler.codec import JobCodec, NotSerializable
-from wheel_sched_apscheduler.redis_store import RedisWheelJobStore
+from wheel_sched_apscheduler.stores.redis import RedisWheelJobStore
 
 _PAGE = 500
 _PLAIN = {

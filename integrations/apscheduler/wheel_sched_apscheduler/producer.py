@@ -14,7 +14,7 @@ from apscheduler.jobstores.base import ConflictingIdError
 from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.util import undefined
 
-from wheel_sched_apscheduler.redis_store import RedisWheelJobStore
+from wheel_sched_apscheduler.stores.redis import RedisWheelJobStore
 
 
 class Producer:

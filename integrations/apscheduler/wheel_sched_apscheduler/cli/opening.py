@@ -10,7 +10,7 @@ from typing import Any
 from wheel_sched.cli.opening import opened
 from wheel_sched.cli.options import Session
 from wheel_sched_apscheduler.codec.secret import secret_for
-from wheel_sched_apscheduler.redis_store import NAMESPACE, RedisWheelJobStore
+from wheel_sched_apscheduler.stores.redis import NAMESPACE, RedisWheelJobStore
 
 _MADE_BY = "a scheduler that has this job store, or `wheel-sched aps migrate`"
 

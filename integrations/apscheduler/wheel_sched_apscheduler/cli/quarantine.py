@@ -6,9 +6,9 @@ import click
 
 from wheel_sched.cli.options import Session, dry_run_option, json_option, pass_session, yes_option
 from wheel_sched.cli.output import amount, emit, instant, note, one_line, table
-from wheel_sched_apscheduler.cli.changing import agree
-from wheel_sched_apscheduler.cli.looking import as_dict
+from wheel_sched_apscheduler.cli.changes import agree
 from wheel_sched_apscheduler.cli.opening import opened_jobs
+from wheel_sched_apscheduler.cli.queries import as_dict
 from wheel_sched_apscheduler.instants import to_ms
 
 

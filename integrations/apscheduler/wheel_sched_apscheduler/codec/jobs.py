@@ -17,7 +17,7 @@ from typing import Any
 
 from apscheduler.job import Job
 
-from wheel_sched_apscheduler.codec.allowing import Allowed, Forbidden
+from wheel_sched_apscheduler.codec.allow_list import Allowed, Forbidden
 from wheel_sched_apscheduler.codec.secret import ENVIRONMENT
 from wheel_sched_apscheduler.codec.signing import MARK, Secret, Signer
 from wheel_sched_apscheduler.codec.triggers import Triggers

@@ -19,7 +19,7 @@ from apscheduler.triggers.interval import IntervalTrigger
 from apscheduler.util import ref_to_obj
 
 from wheel_sched.errors import ConfigError
-from wheel_sched_apscheduler.codec.allowing import Forbidden
+from wheel_sched_apscheduler.codec.allow_list import Forbidden
 from wheel_sched_apscheduler.codec.trigger_limits import flaw_of
 from wheel_sched_apscheduler.codec.values import MAX_DEPTH, Values
 from wheel_sched_apscheduler.codec.zones import NotSerializable, Unreadable, moment_of, zone_name, zone_of

@@ -11,15 +11,15 @@ from apscheduler.executors.asyncio import AsyncIOExecutor
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from apscheduler.schedulers.base import BaseScheduler
 
-from wheel_sched_apscheduler.schedulers.event_loop_lane import EventLoopLane
-from wheel_sched_apscheduler.schedulers.lanes import Lane
+from wheel_sched_apscheduler.schedulers.event_loop_adapter import EventLoopLane
+from wheel_sched_apscheduler.schedulers.executor_adapters import Lane
 from wheel_sched_apscheduler.schedulers.scheduler import WheelScheduler
 
 if TYPE_CHECKING:
     from apscheduler.events import SchedulerEvent
     from apscheduler.executors.base import BaseExecutor
 
-    from wheel_sched_apscheduler.schedulers.handover import Handover
+    from wheel_sched_apscheduler.schedulers.submission import Handover
 
 _PATIENCE_S = 0.05  # a loop that stands still must not hold up the other executors for long
 

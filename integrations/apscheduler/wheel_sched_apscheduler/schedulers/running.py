@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from apscheduler.events import EVENT_JOB_ERROR, EVENT_JOB_EXECUTED, JobExecutionEvent
 from apscheduler.executors.base import run_coroutine_job
 
-from wheel_sched_apscheduler.fire import enter, leave
+from wheel_sched_apscheduler.occurrence import enter, leave
 
 if TYPE_CHECKING:
     from apscheduler.events import SchedulerEvent

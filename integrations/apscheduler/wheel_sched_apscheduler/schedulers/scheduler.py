@@ -21,19 +21,19 @@ from apscheduler.schedulers import SchedulerAlreadyRunningError, SchedulerNotRun
 from apscheduler.schedulers.base import STATE_PAUSED, STATE_RUNNING, STATE_STOPPED, BaseScheduler
 
 from wheel_sched.errors import ConfigError
-from wheel_sched_apscheduler.parsing import whole
-from wheel_sched_apscheduler.passes import BatchStore
 from wheel_sched_apscheduler.schedulers.alarm import Alarm
-from wheel_sched_apscheduler.schedulers.batch_feed import BatchFeed
-from wheel_sched_apscheduler.schedulers.feeds import StockFeed, utc_now
-from wheel_sched_apscheduler.schedulers.lanes import Lane, inside_a_job
-from wheel_sched_apscheduler.schedulers.pool_lanes import lane_to
+from wheel_sched_apscheduler.schedulers.claiming_source import BatchFeed
+from wheel_sched_apscheduler.schedulers.executor_adapters import Lane, inside_a_job
+from wheel_sched_apscheduler.schedulers.pool_adapters import lane_to
+from wheel_sched_apscheduler.schedulers.stock_source import StockFeed, utc_now
+from wheel_sched_apscheduler.settings import whole
+from wheel_sched_apscheduler.stores.contract import BatchStore
 
 if TYPE_CHECKING:
     from apscheduler.executors.base import BaseExecutor
     from apscheduler.job import Job
 
-    from wheel_sched_apscheduler.schedulers.handover import Handover
+    from wheel_sched_apscheduler.schedulers.submission import Handover
 
 _NEVER = float("inf")
 _TEND_S = 0.01  # between two looks at a lane that has more to do than workers

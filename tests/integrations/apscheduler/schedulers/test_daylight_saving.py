@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from wheel_sched_apscheduler import WheelJobStore
 from wheel_sched_apscheduler.misfire import grace_after_claim
-from wheel_sched_apscheduler.missed import missed_runs
-from wheel_sched_apscheduler.schedulers.batch_feed import BatchFeed
+from wheel_sched_apscheduler.run_times import missed_runs
+from wheel_sched_apscheduler.schedulers.claiming_source import BatchFeed
 
 SCHEDULER = BackgroundScheduler(timezone=UTC)  # never started; a job asks it for its zone
 BERLIN = ZoneInfo("Europe/Berlin")

@@ -11,8 +11,8 @@ from apscheduler.jobstores.base import ConflictingIdError, JobLookupError
 from apscheduler.triggers.date import DateTrigger
 from apscheduler.triggers.interval import IntervalTrigger
 from wheel_sched_apscheduler import Producer, WheelJobStore
-from wheel_sched_apscheduler.fire import Finish, Fire
-from wheel_sched_apscheduler.missed import missed_runs
+from wheel_sched_apscheduler.occurrence import Finish, Fire
+from wheel_sched_apscheduler.run_times import missed_runs
 
 from wheel_sched.store import Item
 

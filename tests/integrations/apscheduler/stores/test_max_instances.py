@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from apscheduler.triggers.interval import IntervalTrigger
-from wheel_sched_apscheduler.fire import Finish, Fire
-from wheel_sched_apscheduler.missed import missed_runs
+from wheel_sched_apscheduler.occurrence import Finish, Fire
+from wheel_sched_apscheduler.run_times import missed_runs
 
 from wheel_sched.errors import ConfigError, StoreUnavailable
 

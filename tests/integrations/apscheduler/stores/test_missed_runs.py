@@ -13,7 +13,7 @@ from apscheduler.triggers.combining import OrTrigger
 from apscheduler.triggers.cron import CronTrigger
 from apscheduler.triggers.interval import IntervalTrigger
 from wheel_sched_apscheduler import missed
-from wheel_sched_apscheduler.missed import RUN_TIMES_AT_MOST, missed_runs
+from wheel_sched_apscheduler.run_times import RUN_TIMES_AT_MOST, missed_runs
 
 NOW = datetime(2026, 5, 3, 12, tzinfo=UTC)
 US = timedelta(microseconds=1)

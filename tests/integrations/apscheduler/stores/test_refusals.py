@@ -11,8 +11,8 @@ from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.triggers.interval import IntervalTrigger
 from wheel_sched_apscheduler import Producer
-from wheel_sched_apscheduler.fire import Finish
-from wheel_sched_apscheduler.missed import missed_runs
+from wheel_sched_apscheduler.occurrence import Finish
+from wheel_sched_apscheduler.run_times import missed_runs
 
 from wheel_sched.store import Item
 

@@ -16,8 +16,8 @@ from apscheduler.triggers.date import DateTrigger
 from apscheduler.triggers.interval import IntervalTrigger
 from wheel_sched_apscheduler import WheelJobStore
 from wheel_sched_apscheduler.codec import JobCodec, NotSerializable, Unreadable
-from wheel_sched_apscheduler.missed import missed_runs
-from wheel_sched_apscheduler.schedulers.batch_feed import BatchFeed
+from wheel_sched_apscheduler.run_times import missed_runs
+from wheel_sched_apscheduler.schedulers.claiming_source import BatchFeed
 
 NOW = datetime.now(UTC).replace(microsecond=0)
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Literal
 
 from wheel_sched.store.delay_store import values_of
 from wheel_sched.store.operations import Call, Find
-from wheel_sched_apscheduler.fire import Fire
-from wheel_sched_apscheduler.layout import RUNNING
+from wheel_sched_apscheduler.occurrence import Fire
+from wheel_sched_apscheduler.stores.layout import RUNNING
 
 if TYPE_CHECKING:
     from wheel_sched.store import DelayStore

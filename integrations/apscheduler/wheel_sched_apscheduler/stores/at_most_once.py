@@ -12,12 +12,12 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from wheel_sched.errors import StoreError
-from wheel_sched_apscheduler.fire import Fire
-from wheel_sched_apscheduler.missed import missed_runs
-from wheel_sched_apscheduler.room import Reached
+from wheel_sched_apscheduler.occurrence import Fire
+from wheel_sched_apscheduler.run_times import missed_runs
+from wheel_sched_apscheduler.stores.max_instances import Reached
 
 if TYPE_CHECKING:
-    from wheel_sched_apscheduler.redis_store import RedisWheelJobStore
+    from wheel_sched_apscheduler.stores.redis import RedisWheelJobStore
 
 ROUNDS = 4  # one; more when a job was changed between its claim and this
 

@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from apscheduler.events import EVENT_JOB_SUBMITTED
 from apscheduler.executors.base import MaxInstancesReachedError
 
-from wheel_sched_apscheduler.claimed_job import claimed
 from wheel_sched_apscheduler.instants import to_us
-from wheel_sched_apscheduler.schedulers.handover import Handover
+from wheel_sched_apscheduler.schedulers.submission import Handover
+from wheel_sched_apscheduler.stores.claimed_job import claimed
 
 if TYPE_CHECKING:
     from apscheduler.events import SchedulerEvent

@@ -22,12 +22,12 @@ from wheel_sched.store.operations import Alteration, Call, Find, Schedule
 from wheel_sched.store.plans import shard_of
 from wheel_sched_apscheduler.codec import Unreadable
 from wheel_sched_apscheduler.instants import earliest, from_ms, to_us
-from wheel_sched_apscheduler.layout import JOB, OCCURRENCE, RUN, RUNNING, due_of, occurrence_body, occurrence_id
-from wheel_sched_apscheduler.loading import unmarked
-from wheel_sched_apscheduler.missed import missed_runs
+from wheel_sched_apscheduler.run_times import missed_runs
+from wheel_sched_apscheduler.stores.layout import JOB, OCCURRENCE, RUN, RUNNING, due_of, occurrence_body, occurrence_id
+from wheel_sched_apscheduler.stores.loading import unmarked
 
 if TYPE_CHECKING:
-    from wheel_sched_apscheduler.redis_store import RedisWheelJobStore
+    from wheel_sched_apscheduler.stores.redis import RedisWheelJobStore
 
 TRIES = 50  # of a change that finds that somebody else was faster, each time
 _STATES: tuple[State, ...] = ("due", "held", "fly")

@@ -13,7 +13,9 @@ from typing import Any
 from apscheduler.jobstores.base import ConflictingIdError, JobLookupError
 
 from wheel_sched.errors import Rejected
-from wheel_sched_apscheduler.entries import (
+from wheel_sched_apscheduler.instants import to_us
+from wheel_sched_apscheduler.occurrence import Fire
+from wheel_sched_apscheduler.stores.entries import (
     FireRecord,
     InFlight,
     JobEntry,
@@ -24,8 +26,6 @@ from wheel_sched_apscheduler.entries import (
     owner_name,
     record_of,
 )
-from wheel_sched_apscheduler.fire import Fire
-from wheel_sched_apscheduler.instants import to_us
 
 
 class MemoryCatalogue:

@@ -36,9 +36,9 @@ from wheel_sched.store import MAX_BATCH, Claimed, Done, Found, Item, Next, Outco
 from wheel_sched.store.operations import Alteration, Call, Change, Extend, Get, Schedule, Settle, new_token
 from wheel_sched.store.plans import shard_of
 from wheel_sched_apscheduler.codec import JobCodec, Stored
-from wheel_sched_apscheduler.fire import Fire
 from wheel_sched_apscheduler.instants import to_ms, to_us
-from wheel_sched_apscheduler.layout import JOB, OCCURRENCE, RUNNING, due_of, occurrence_body, occurrence_id
+from wheel_sched_apscheduler.occurrence import Fire
+from wheel_sched_apscheduler.stores.layout import JOB, OCCURRENCE, RUNNING, due_of, occurrence_body, occurrence_id
 
 SPLIT_AFTER_S = 0.05  # a job whose run is longer frees itself for its next run, and for whoever wants to change it
 ORPHANS_AT_MOST = 10_000  # ended fires whose settlement came too late, in case they come back

@@ -18,8 +18,8 @@ from apscheduler.events import (
     JobSubmissionEvent,
 )
 
-from wheel_sched_apscheduler.fire import Fire
 from wheel_sched_apscheduler.instants import to_us
+from wheel_sched_apscheduler.occurrence import Fire
 
 if TYPE_CHECKING:
     from apscheduler.events import SchedulerEvent

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from apscheduler.jobstores.base import JobLookupError
 
-from wheel_sched_apscheduler.missed import missed_runs
-from wheel_sched_apscheduler.schedulers.handover import Handover, in_grace, without_grace
+from wheel_sched_apscheduler.run_times import missed_runs
+from wheel_sched_apscheduler.schedulers.submission import Handover, in_grace, without_grace
 
 if TYPE_CHECKING:
     from logging import Logger

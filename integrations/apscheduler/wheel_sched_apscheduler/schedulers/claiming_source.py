@@ -19,14 +19,14 @@ from apscheduler.events import (
     EVENT_JOB_MAX_INSTANCES,
 )
 
-from wheel_sched_apscheduler.bracket import RETRY_REFUSED_MS
-from wheel_sched_apscheduler.fire import Finish, Fire
 from wheel_sched_apscheduler.instants import to_us
 from wheel_sched_apscheduler.misfire import Misfire, grace_after_claim
-from wheel_sched_apscheduler.missed import missed_runs
-from wheel_sched_apscheduler.schedulers.feeds import Batch
-from wheel_sched_apscheduler.schedulers.handover import Handover, in_grace, without_grace
-from wheel_sched_apscheduler.schedulers.loads import PACE_S, Loads
+from wheel_sched_apscheduler.occurrence import Finish, Fire
+from wheel_sched_apscheduler.run_times import missed_runs
+from wheel_sched_apscheduler.schedulers.in_flight_limits import PACE_S, Loads
+from wheel_sched_apscheduler.schedulers.stock_source import Batch
+from wheel_sched_apscheduler.schedulers.submission import Handover, in_grace, without_grace
+from wheel_sched_apscheduler.stores.scheduler_pass import RETRY_REFUSED_MS
 
 if TYPE_CHECKING:
     from logging import Logger

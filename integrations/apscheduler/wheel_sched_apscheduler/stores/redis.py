@@ -24,26 +24,26 @@ from typing import Any, Literal
 from wheel_sched.errors import ConfigError, StoreError, StoreUnavailable
 from wheel_sched.store import Claim, DelayStore, open_store
 from wheel_sched.store.operations import Call, ClaimDue, new_token
-from wheel_sched_apscheduler.at_most_once import settled_first
-from wheel_sched_apscheduler.bracket import BracketStore
-from wheel_sched_apscheduler.catalogue import Catalogue
-from wheel_sched_apscheduler.chronicle import Chronicle
 from wheel_sched_apscheduler.codec import JobCodec
 from wheel_sched_apscheduler.codec.secret import secret_for, warn_once
 from wheel_sched_apscheduler.codec.signing import Secret
-from wheel_sched_apscheduler.fire import Finish, Fire
-from wheel_sched_apscheduler.flights import Flights, Parcel
 from wheel_sched_apscheduler.instants import floor_ms, from_ms, in_utc, to_ms, to_us
-from wheel_sched_apscheduler.keeper import Keeper
-from wheel_sched_apscheduler.lasting import LastingStore
-from wheel_sched_apscheduler.loading import Loading
-from wheel_sched_apscheduler.marks import Marks
 from wheel_sched_apscheduler.misfire import MISFIRES, Misfire
-from wheel_sched_apscheduler.parsing import flag, seconds, whole
-from wheel_sched_apscheduler.passes import Batch
-from wheel_sched_apscheduler.room import SCOPES, InstancesScope, keep_to_limits
-from wheel_sched_apscheduler.shelf import Shelf
-from wheel_sched_apscheduler.waiting_room import WaitingRoom
+from wheel_sched_apscheduler.occurrence import Finish, Fire
+from wheel_sched_apscheduler.settings import flag, seconds, whole
+from wheel_sched_apscheduler.stores.at_most_once import settled_first
+from wheel_sched_apscheduler.stores.claims import Flights, Parcel
+from wheel_sched_apscheduler.stores.connection import LastingStore
+from wheel_sched_apscheduler.stores.contract import Batch
+from wheel_sched_apscheduler.stores.loading import Loading
+from wheel_sched_apscheduler.stores.max_instances import SCOPES, InstancesScope, keep_to_limits
+from wheel_sched_apscheduler.stores.pending_adds import WaitingRoom
+from wheel_sched_apscheduler.stores.queries import Catalogue
+from wheel_sched_apscheduler.stores.repository import Shelf
+from wheel_sched_apscheduler.stores.run_history import Chronicle
+from wheel_sched_apscheduler.stores.run_marks import Marks
+from wheel_sched_apscheduler.stores.scheduler_pass import BracketStore
+from wheel_sched_apscheduler.stores.settler import Keeper
 
 Delivery = Literal["at_least_once", "at_most_once"]
 NAMESPACE = "apscheduler"

@@ -24,16 +24,16 @@ from apscheduler.jobstores.base import ConflictingIdError, JobLookupError
 from wheel_sched.clock import SystemClock
 from wheel_sched.errors import ConfigError
 from wheel_sched.wheel import TimerTaskEntry, TimingWheel
-from wheel_sched_apscheduler.bracket import BracketStore
-from wheel_sched_apscheduler.claimed_job import claimed
-from wheel_sched_apscheduler.entries import JobState
-from wheel_sched_apscheduler.fire import Finish, Fire, bare_fire
 from wheel_sched_apscheduler.instants import earliest, floor_ms, from_ms, from_us, to_us
-from wheel_sched_apscheduler.memory_catalogue import MemoryCatalogue
 from wheel_sched_apscheduler.misfire import MISFIRES, Misfire, grace_after_claim
-from wheel_sched_apscheduler.overdue import Overdue
-from wheel_sched_apscheduler.parsing import whole
-from wheel_sched_apscheduler.passes import Batch
+from wheel_sched_apscheduler.occurrence import Finish, Fire, bare_fire
+from wheel_sched_apscheduler.settings import whole
+from wheel_sched_apscheduler.stores.claimed_job import claimed
+from wheel_sched_apscheduler.stores.contract import Batch
+from wheel_sched_apscheduler.stores.entries import JobState
+from wheel_sched_apscheduler.stores.memory_queries import MemoryCatalogue
+from wheel_sched_apscheduler.stores.misfire_queue import Overdue
+from wheel_sched_apscheduler.stores.scheduler_pass import BracketStore
 
 _NEVER_US = 1 << 62
 _RETRY_UNKNOWN = timedelta(seconds=30)  # until somebody adds the executor, or corrects the trigger

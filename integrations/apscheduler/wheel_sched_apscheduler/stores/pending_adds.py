@@ -18,7 +18,7 @@ from apscheduler.schedulers.base import STATE_STOPPED
 from wheel_sched.errors import WheelSchedError
 
 if TYPE_CHECKING:
-    from wheel_sched_apscheduler.redis_store import RedisWheelJobStore
+    from wheel_sched_apscheduler.stores.redis import RedisWheelJobStore
 
 
 class WaitingRoom:

@@ -36,7 +36,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol, runtime_checkable
 
-from wheel_sched_apscheduler.fire import Finish, Fire
+from wheel_sched_apscheduler.occurrence import Finish, Fire
 
 
 @dataclass(slots=True)

@@ -25,9 +25,9 @@ from apscheduler.events import (
 from apscheduler.jobstores.base import BaseJobStore
 
 from wheel_sched.escaping import logger_of
-from wheel_sched_apscheduler.fire import Finish, Fire
 from wheel_sched_apscheduler.instants import earliest, to_us
-from wheel_sched_apscheduler.passes import Batch
+from wheel_sched_apscheduler.occurrence import Finish, Fire
+from wheel_sched_apscheduler.stores.contract import Batch
 
 _ENDS = EVENT_JOB_EXECUTED | EVENT_JOB_ERROR | EVENT_JOB_MISSED | EVENT_JOB_MAX_INSTANCES
 _SEVERITY = {Finish.EXECUTED: 0, Finish.MISSED: 1, Finish.ERROR: 2}

@@ -16,10 +16,10 @@ from uuid import uuid4
 
 from wheel_sched.store import MAX_BATCH, Found, Item
 from wheel_sched.store.operations import Call, Restore, Sweep
-from wheel_sched_apscheduler.entries import FireRecord, dump_records, owner_name, record_of
-from wheel_sched_apscheduler.fire import Fire
-from wheel_sched_apscheduler.flights import Parcel
-from wheel_sched_apscheduler.layout import HISTORY, WORKER, WORKERS
+from wheel_sched_apscheduler.occurrence import Fire
+from wheel_sched_apscheduler.stores.claims import Parcel
+from wheel_sched_apscheduler.stores.entries import FireRecord, dump_records, owner_name, record_of
+from wheel_sched_apscheduler.stores.layout import HISTORY, WORKER, WORKERS
 
 ENDS_PER_ITEM = 50
 WRITE_AT_ENDS = 500

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from wheel_sched_apscheduler.fire import Fire
+    from wheel_sched_apscheduler.occurrence import Fire
 
 PATIENCE_S = 0.25
 BACK_AFTER_S = 1.0  # what is put back stays away at least so long

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
-from wheel_sched_apscheduler.fire import Fire
-from wheel_sched_apscheduler.schedulers.loads import BACK_AFTER_S, PACE_S, PATIENCE_S, Loads
+from wheel_sched_apscheduler.occurrence import Fire
+from wheel_sched_apscheduler.schedulers.in_flight_limits import BACK_AFTER_S, PACE_S, PATIENCE_S, Loads
 
 
 class Clock:

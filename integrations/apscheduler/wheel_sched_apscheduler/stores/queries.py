@@ -16,7 +16,8 @@ from apscheduler.jobstores.base import JobLookupError
 from wheel_sched.store import DelayStore, Found, Item, Outcome, State
 from wheel_sched.store.items import MAX_DUE_MS
 from wheel_sched_apscheduler.codec import JobCodec, Unreadable, unsigned
-from wheel_sched_apscheduler.entries import (
+from wheel_sched_apscheduler.instants import floor_ms, from_ms, to_ms
+from wheel_sched_apscheduler.stores.entries import (
     JOB_STATES,
     FireRecord,
     InFlight,
@@ -27,10 +28,18 @@ from wheel_sched_apscheduler.entries import (
     load_records,
     newest,
 )
-from wheel_sched_apscheduler.instants import floor_ms, from_ms, to_ms
-from wheel_sched_apscheduler.layout import HISTORY, JOB, OCCURRENCE, TAG, WORKERS, due_of, job_id_of, read_occurrence
-from wheel_sched_apscheduler.loading import refusal_of
-from wheel_sched_apscheduler.shelf import Shelf
+from wheel_sched_apscheduler.stores.layout import (
+    HISTORY,
+    JOB,
+    OCCURRENCE,
+    TAG,
+    WORKERS,
+    due_of,
+    job_id_of,
+    read_occurrence,
+)
+from wheel_sched_apscheduler.stores.loading import refusal_of
+from wheel_sched_apscheduler.stores.repository import Shelf
 
 QUARANTINE = "quarantine"
 _PLACES: dict[JobState, State] = {"scheduled": "due", "paused": "held", "in_flight": "fly", "quarantined": "held"}

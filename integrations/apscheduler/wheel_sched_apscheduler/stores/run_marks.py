@@ -17,9 +17,9 @@ from uuid import uuid4
 
 from wheel_sched.store import MAX_BATCH, Item
 from wheel_sched.store.operations import Alteration, Call, Change, Schedule, new_token
-from wheel_sched_apscheduler.fire import Fire
-from wheel_sched_apscheduler.flights import Parcel
-from wheel_sched_apscheduler.layout import RUN
+from wheel_sched_apscheduler.occurrence import Fire
+from wheel_sched_apscheduler.stores.claims import Parcel
+from wheel_sched_apscheduler.stores.layout import RUN
 
 
 class _Mark(NamedTuple):

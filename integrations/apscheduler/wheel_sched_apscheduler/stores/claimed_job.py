@@ -19,8 +19,8 @@ from typing import Any
 
 from apscheduler.job import Job
 
-from wheel_sched_apscheduler.fire import Fire, enter, leave
-from wheel_sched_apscheduler.missed import missed_runs
+from wheel_sched_apscheduler.occurrence import Fire, enter, leave
+from wheel_sched_apscheduler.run_times import missed_runs
 
 _STATE = (
     "_jobstore_alias",

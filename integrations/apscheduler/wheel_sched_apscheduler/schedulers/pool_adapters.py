@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from apscheduler.executors.pool import BasePoolExecutor, ProcessPoolExecutor, ThreadPoolExecutor
 
-from wheel_sched_apscheduler.schedulers.handover import Handover
-from wheel_sched_apscheduler.schedulers.lanes import AnyLane, Lane, Reports, here
+from wheel_sched_apscheduler.schedulers.executor_adapters import AnyLane, Lane, Reports, here
 from wheel_sched_apscheduler.schedulers.running import run
+from wheel_sched_apscheduler.schedulers.submission import Handover
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

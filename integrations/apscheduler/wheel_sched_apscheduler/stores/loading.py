@@ -28,17 +28,17 @@ from apscheduler.triggers.date import DateTrigger
 from wheel_sched.errors import StoreError
 from wheel_sched.escaping import escaped
 from wheel_sched.store import Claim, Claimed, Done, Held, Next
-from wheel_sched_apscheduler.claimed_job import ClaimedJob, dress
 from wheel_sched_apscheduler.codec import NotHere, Unreadable
-from wheel_sched_apscheduler.entries import owner_name
-from wheel_sched_apscheduler.fire import Fire, bare_fire
-from wheel_sched_apscheduler.flights import Ticket
 from wheel_sched_apscheduler.instants import from_ms, to_us
-from wheel_sched_apscheduler.layout import OCCURRENCE, RUN, RUNNING, due_of, job_id_of, read_occurrence
 from wheel_sched_apscheduler.misfire import Misfire, grace_after_claim
+from wheel_sched_apscheduler.occurrence import Fire, bare_fire
+from wheel_sched_apscheduler.stores.claimed_job import ClaimedJob, dress
+from wheel_sched_apscheduler.stores.claims import Ticket
+from wheel_sched_apscheduler.stores.entries import owner_name
+from wheel_sched_apscheduler.stores.layout import OCCURRENCE, RUN, RUNNING, due_of, job_id_of, read_occurrence
 
 if TYPE_CHECKING:
-    from wheel_sched_apscheduler.redis_store import RedisWheelJobStore
+    from wheel_sched_apscheduler.stores.redis import RedisWheelJobStore
 
 REFUSED = "refused"
 BACK_AFTER_MS = 100  # to a process that has not refused it; after a round twice as long as before

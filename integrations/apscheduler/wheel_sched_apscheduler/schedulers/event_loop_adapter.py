@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from apscheduler.events import EVENT_JOB_ERROR
 from apscheduler.util import iscoroutinefunction_partial
 
-from wheel_sched_apscheduler.schedulers.handover import Handover
-from wheel_sched_apscheduler.schedulers.lanes import Lane, Reports
+from wheel_sched_apscheduler.schedulers.executor_adapters import Lane, Reports
 from wheel_sched_apscheduler.schedulers.running import run, run_coroutine
+from wheel_sched_apscheduler.schedulers.submission import Handover
 
 if TYPE_CHECKING:
     from apscheduler.executors.asyncio import AsyncIOExecutor

@@ -12,8 +12,8 @@ from operator import attrgetter
 from typing import Any, Literal
 
 from wheel_sched.errors import Rejected
-from wheel_sched_apscheduler.fire import Fire
 from wheel_sched_apscheduler.instants import to_ms
+from wheel_sched_apscheduler.occurrence import Fire
 
 JobState = Literal["scheduled", "paused", "in_flight", "quarantined"]
 JOB_STATES: tuple[JobState, ...] = ("scheduled", "paused", "in_flight", "quarantined")
