@@ -303,7 +303,7 @@ def export(store: RedisWheelJobStore, stock: Stock, *, dry_run: bool = False) ->
         StoreError: one of the stores does not answer.
     """
     report = Report()
-    for found in store._shelf.pages(("due", "held", "fly")):
+    for found in store.repository.pages(("due", "held", "fly")):
         report.found += 1
         try:
             job = store.codec.decode(found.id, found.body, resolve=False).job

@@ -1,11 +1,37 @@
-"""Settings as an ini file or the environment gives them: text is read as what it stands for, or named as a problem."""
+"""Settings of jobstores and schedulers. An ini file or the environment gives them as text, so text is accepted too.
+
+Each reader returns a usable value and adds what is wrong to a list of problems, so that one error names them all.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
+from wheel_sched_apscheduler.run_times import Misfire
+
+Delivery = Literal["at_least_once", "at_most_once"]
+InstancesScope = Literal["store", "process"]
+SCOPES: tuple[InstancesScope, ...] = ("store", "process")
+DELIVERIES: tuple[Delivery, ...] = ("at_least_once", "at_most_once")
 _YES = ("1", "true", "yes", "on", "t", "y")
 _NO = ("0", "false", "no", "off", "f", "n")
+
+
+@dataclass(frozen=True, slots=True)
+class SharedStoreSettings:
+    """The checked settings of a `RedisWheelJobStore`. See there for their meaning and their defaults."""
+
+    lease_ms: int
+    delivery: Delivery
+    misfire: Misfire
+    max_instances_scope: InstancesScope
+    batch: int
+    max_sleep_s: float
+    history: int
+    quarantine_refusals: int
+    quarantine_after_ms: int
 
 
 def whole(name: str, value: Any, least: int, greatest: int | None, problems: list[str]) -> int:
@@ -45,3 +71,10 @@ def flag(name: str, value: Any, problems: list[str]) -> bool:
     if word not in (*_YES, *_NO):
         problems.append(f"expected {name} to be true or false, got: {value!r}")
     return word in _YES
+
+
+def one_of(name: str, value: Any, choices: Sequence[str], problems: list[str]) -> None:
+    """One of these words; any other is added to `problems`."""
+    if value not in choices:
+        listed = " or ".join(choices) if len(choices) == 2 else f"one of {', '.join(choices)}"
+        problems.append(f"expected {name} to be {listed}, got: {value!r}")

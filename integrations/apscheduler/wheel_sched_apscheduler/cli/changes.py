@@ -1,4 +1,4 @@
-"""`wheel-sched aps run-now | pause | resume | remove`: change jobs by id."""
+"""`wheel-sched aps run-now | pause | resume | delete | release | repoint`: change jobs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 from apscheduler.jobstores.base import JobLookupError
 
 from wheel_sched.cli.failing import FAILED, OK
-from wheel_sched.cli.options import Session, confirm, json_option, pass_session, yes_option
+from wheel_sched.cli.options import Session, confirm, dry_run_option, json_option, pass_session, yes_option
 from wheel_sched.cli.output import amount, emit, instant, note
 from wheel_sched_apscheduler.cli.opening import opened_jobs
 from wheel_sched_apscheduler.codec import NotHere, Unreadable
@@ -25,14 +25,14 @@ ids_argument = click.argument("job_ids", metavar="JOB...", nargs=-1, required=Tr
 @json_option
 @pass_session
 def run_now(session: Session, job_ids: tuple[str, ...], yes: bool, as_json: bool) -> int:
-    """Make jobs due at once; a paused one too. Recurring ones go on from there.
+    """Make jobs due at once, paused ones too. Recurring jobs go on from there.
 
     \b
     Examples:
       wheel-sched aps run-now nightly-report
     """
 
-    agree("Run {} now?", len(job_ids), yes)
+    confirm_several("Run {} now?", len(job_ids), yes)
 
     def change(store: RedisWheelJobStore, job_id: str) -> str:
         store.run_now(job_id)
@@ -47,14 +47,14 @@ def run_now(session: Session, job_ids: tuple[str, ...], yes: bool, as_json: bool
 @json_option
 @pass_session
 def pause(session: Session, job_ids: tuple[str, ...], yes: bool, as_json: bool) -> int:
-    """Take jobs out of the schedule and keep them; a run under way ends.
+    """Take jobs out of the schedule and keep them. A run under way goes on to its end.
 
     \b
     Examples:
       wheel-sched aps pause nightly-report
     """
 
-    agree("Pause {}?", len(job_ids), yes)
+    confirm_several("Pause {}?", len(job_ids), yes)
 
     def change(store: RedisWheelJobStore, job_id: str) -> str:
         store.pause(job_id)
@@ -69,18 +69,18 @@ def pause(session: Session, job_ids: tuple[str, ...], yes: bool, as_json: bool) 
 @json_option
 @pass_session
 def resume(session: Session, job_ids: tuple[str, ...], yes: bool, as_json: bool) -> int:
-    """Schedule paused jobs from now on; one whose trigger has no more run times is removed.
+    """Schedule paused jobs from now on. A job whose trigger has no more run times is deleted.
 
     \b
     Examples:
       wheel-sched aps resume nightly-report
     """
 
-    agree("Resume {}?", len(job_ids), yes)
+    confirm_several("Resume {}?", len(job_ids), yes)
 
     def change(store: RedisWheelJobStore, job_id: str) -> str:
         moment = store.resume(job_id)
-        return "removed: its trigger has ended" if moment is None else f"next run {instant(to_ms(moment))}"
+        return "deleted: its trigger has no more run times" if moment is None else f"next run {instant(to_ms(moment))}"
 
     return _each(session, job_ids, change, as_json)
 
@@ -90,23 +90,74 @@ def resume(session: Session, job_ids: tuple[str, ...], yes: bool, as_json: bool)
 @yes_option
 @json_option
 @pass_session
-def remove(session: Session, job_ids: tuple[str, ...], yes: bool, as_json: bool) -> int:
-    """Remove jobs for good; a run under way ends.
+def delete(session: Session, job_ids: tuple[str, ...], yes: bool, as_json: bool) -> int:
+    """Delete jobs for good. A run under way goes on to its end.
 
     \b
     Examples:
-      wheel-sched aps remove old-report --yes
+      wheel-sched aps delete old-report --yes
     """
-    confirm(f"Remove {amount(len(job_ids), 'job')} for good?", yes)
+    confirm(f"Delete {amount(len(job_ids), 'job')} for good?", yes)
 
     def change(store: RedisWheelJobStore, job_id: str) -> str:
         store.remove_job(job_id)
-        return "removed"
+        return "deleted"
 
     return _each(session, job_ids, change, as_json)
 
 
-def agree(question: str, count: int, yes: bool) -> None:
+@click.command()
+@click.argument("job_ids", metavar="[JOB]...", nargs=-1)
+@click.option("--all", "everything", is_flag=True, help="All quarantined jobs.")
+@yes_option
+@json_option
+@pass_session
+def release(session: Session, job_ids: tuple[str, ...], everything: bool, yes: bool, as_json: bool) -> None:
+    """Schedule quarantined jobs again. Those that still cannot run are quarantined again.
+
+    \b
+    Examples:
+      wheel-sched aps release nightly-report
+      wheel-sched aps release --all --yes
+    """
+    if everything == bool(job_ids):
+        raise click.UsageError("Which? Give ids or --all.")
+    with opened_jobs(session) as store:
+        chosen = [entry.id for entry in store.quarantined()] if everything else list(job_ids)
+        confirm_several("Release {}?", len(chosen), yes)
+        released = store.release_quarantined(chosen)
+    if as_json:
+        emit({"asked": chosen, "released": released})
+    else:
+        note(f"{amount(len(released), 'job')} of {len(chosen)} released")
+
+
+@click.command()
+@click.argument("old", metavar="OLD")
+@click.argument("new", metavar="NEW")
+@dry_run_option
+@yes_option
+@json_option
+@pass_session
+def repoint(session: Session, old: str, new: str, dry_run: bool, yes: bool, as_json: bool) -> None:
+    """Give every job of the function OLD the function NEW (module:name), and release the quarantined ones.
+
+    \b
+    Examples:
+      wheel-sched aps repoint app.old:send app.mail:send --dry-run
+    """
+    with opened_jobs(session) as store:
+        changed = store.repoint(old, new, dry_run=True)
+        if not dry_run:
+            confirm_several("Give {} the new function?", len(changed), yes)
+            changed = store.repoint(old, new)
+    if as_json:
+        emit({"old": old, "new": new, "dry_run": dry_run, "jobs": changed})
+    else:
+        note(f"{amount(len(changed), 'job')} {'would now name' if dry_run else 'now name'} {new}")
+
+
+def confirm_several(question: str, count: int, yes: bool) -> None:
     """Ask before several jobs are changed; `{}` in the question is their number.
 
     Raises:
@@ -129,7 +180,7 @@ def _each(
             except NotHere as error:
                 done, found, code = f"{error}; nothing was changed", True, FAILED
             except Unreadable as error:
-                hint = f"`wheel-sched aps remove {shlex.quote(job_id)}` removes it for good"
+                hint = f"`wheel-sched aps delete {shlex.quote(job_id)}` deletes it for good"
                 done, found, code = f"its record is damaged: {error}; nothing was changed; {hint}", True, FAILED
             if as_json:
                 emit({"id": job_id, "found": found, "done": done})

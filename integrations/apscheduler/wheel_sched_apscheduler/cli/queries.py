@@ -1,4 +1,4 @@
-"""`wheel-sched aps jobs | show | in-flight | history`: looking at jobs without loading them."""
+"""`wheel-sched aps list | show | in-flight | history`: look at jobs without loading them."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from wheel_sched_apscheduler.stores.entries import JOB_STATES, JobEntry
 _SHOWN = 50  # lines of a listing unless --limit says otherwise
 
 
-@click.command()
-@click.option("--state", type=click.Choice(JOB_STATES), help="Only these.")
-@click.option("--tag", metavar="TAG", help="Only jobs that carry it.")
-@click.option("--limit", type=click.IntRange(1), metavar="N", help=f"So many at most (default: {_SHOWN}).")
+@click.command("list")
+@click.option("--state", type=click.Choice(JOB_STATES), help="Only jobs in this state.")
+@click.option("--tag", metavar="TAG", help="Only jobs with this tag.")
+@click.option("--limit", type=click.IntRange(1), metavar="N", help=f"At most so many (default: {_SHOWN}).")
 @json_option
 @pass_session
-def jobs(session: Session, state: str | None, tag: str | None, limit: int | None, as_json: bool) -> None:
+def list_jobs(session: Session, state: str | None, tag: str | None, limit: int | None, as_json: bool) -> None:
     """List jobs: scheduled ones in order of next run time, then paused, in flight and quarantined ones.
 
     \b
     Examples:
-      wheel-sched aps jobs
-      wheel-sched aps jobs --state paused
-      wheel-sched aps jobs --tag nightly --json
+      wheel-sched aps list
+      wheel-sched aps list --state quarantined
+      wheel-sched aps list --tag nightly --json
     """
     most = limit or (None if as_json else _SHOWN)
     rows = []
@@ -56,6 +56,8 @@ def jobs(session: Session, state: str | None, tag: str | None, limit: int | None
         table(("state", "next run", "at", "id", "function", "trigger", "reason"), rows)
     else:
         note("no jobs" + (" that match" if state or tag else ""))
+    if rows and state == "quarantined":
+        note("repair the code, then `wheel-sched aps release JOB...`, or `wheel-sched aps repoint OLD NEW`")
     if more:
         note(f"the first {most} are shown; --limit N shows more")
 
@@ -65,7 +67,7 @@ def jobs(session: Session, state: str | None, tag: str | None, limit: int | None
 @json_option
 @pass_session
 def show(session: Session, job_id: str, as_json: bool) -> None:
-    """All that is known of one job, and its last runs.
+    """Show one job, and its last runs.
 
     \b
     Examples:
@@ -75,14 +77,14 @@ def show(session: Session, job_id: str, as_json: bool) -> None:
         now_ms = store.store.now_ms()
         entry = store.get_entry(job_id)
         if entry is None:
-            raise CommandFailed(f"there is no job {job_id!r}; `wheel-sched aps jobs` lists what there is")
-        running = [flight for flight in store.in_flight() if flight.job_id == job_id]
+            raise CommandFailed(f"there is no job {job_id!r}; `wheel-sched aps list` lists what there is")
+        running = [run for run in store.in_flight() if run.job_id == job_id]
         records = store.history(job_id=job_id, limit=5)
     if as_json:
         emit(
             {
                 **as_dict(entry),
-                "running": [asdict(flight) for flight in running],
+                "running": [asdict(run) for run in running],
                 "history": [asdict(record) for record in records],
             }
         )
@@ -90,8 +92,8 @@ def show(session: Session, job_id: str, as_json: bool) -> None:
     for name, value in as_dict(entry).items():
         if value not in (None, "", [], {}):
             say(f"{name:<14}{value}")
-    for flight in running:
-        say(f"{'running':<14}{flight.fire_id or '?'} at {flight.owner or 'a process that has not said yet'}")
+    for run in running:
+        say(f"{'running':<14}{run.occurrence_id or '?'} at {run.owner or 'a process that has not announced it yet'}")
     for record in records:
         say(f"{'ran':<14}{relative(record.finished_ms, now_ms)}: {record.outcome} {record.error}".rstrip())
 
@@ -100,7 +102,7 @@ def show(session: Session, job_id: str, as_json: bool) -> None:
 @json_option
 @pass_session
 def in_flight(session: Session, as_json: bool) -> None:
-    """What was handed out and has not ended: where it runs and when its lease ends.
+    """List what was handed out and has not ended: where it runs, and when its lease ends.
 
     \b
     Examples:
@@ -108,34 +110,36 @@ def in_flight(session: Session, as_json: bool) -> None:
     """
     with opened_jobs(session) as store:
         now_ms = store.store.now_ms()
-        flights = store.in_flight()
+        claims = store.in_flight()
     if as_json:
-        for flight in flights:
-            emit(asdict(flight))
+        for run in claims:
+            emit(asdict(run))
         return
     rows = [
         (
-            flight.job_id,
-            flight.fire_id or "-",
-            flight.owner or "-",
-            "-" if flight.since_ms is None else span(max(now_ms - flight.since_ms, 0)),
-            relative(flight.lease_until_ms or now_ms, now_ms),
+            run.job_id,
+            run.occurrence_id or "-",
+            run.owner or "-",
+            "-" if run.since_ms is None else span(max(now_ms - run.since_ms, 0)),
+            relative(run.lease_until_ms or now_ms, now_ms),
         )
-        for flight in flights
+        for run in claims
     ]
     if rows:
-        table(("job", "fire", "owner", "for", "lease ends"), rows)
+        table(("job", "occurrence", "owner", "for", "lease ends"), rows)
     else:
         note("nothing is in flight")
 
 
 @click.command()
 @click.argument("job_id", metavar="[JOB]", required=False)
-@click.option("--limit", type=click.IntRange(1), default=_SHOWN, show_default=True, metavar="N", help="So many.")
+@click.option(
+    "--limit", type=click.IntRange(1), default=_SHOWN, show_default=True, metavar="N", help="At most so many."
+)
 @json_option
 @pass_session
 def history(session: Session, job_id: str | None, limit: int, as_json: bool) -> None:
-    """How the last runs went, newest first.
+    """List how the last runs ended, newest first.
 
     \b
     Examples:
@@ -155,14 +159,14 @@ def history(session: Session, job_id: str | None, limit: int, as_json: bool) -> 
             record.outcome,
             span(max(record.lateness_ms, 0)),
             span(max(record.finished_ms - (record.started_ms or record.finished_ms), 0)),
-            record.fire_id,
+            record.occurrence_id,
             record.owner,
             one_line(record.error, 60),
         )
         for record in records
     ]
     if rows:
-        table(("ended", "outcome", "late", "took", "fire", "owner", "error"), rows, right=(2, 3))
+        table(("ended", "outcome", "late", "took", "occurrence", "owner", "error"), rows, right=(2, 3))
         note(amount(len(rows), "run"))
     else:
         note("no runs are on record")
@@ -186,5 +190,5 @@ def _row(entry: JobEntry, now_ms: int) -> tuple[str, ...]:
         entry.id,
         entry.func,
         entry.trigger,
-        one_line(entry.reason, 80),
+        one_line(entry.reason, 120),
     )

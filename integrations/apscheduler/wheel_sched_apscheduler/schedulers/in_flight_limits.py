@@ -1,12 +1,12 @@
-"""How much each executor has in hand of one job store, and how many jobs may be claimed for them.
+"""InFlightLimits: how many occurrences of one jobstore each executor holds, and how many more may be claimed.
 
-A store is asked for what is due, not for what is due for some executor. So a full executor is waited for as long as it
-makes room soon: most of what comes next is its own. One that stays full for `PATIENCE_S` is slow, and the others must
-not wait for it: claiming goes on, and what turns out to be for the slow one goes back into the store, where other
-processes may have it. That is paced: a backlog of any length costs a few percent of a core, and what was put back comes
-again faster than what is slow at the default settings could take it.
+A jobstore is asked for what is due, not for what is due for some executor. So claiming waits for a full executor that
+makes room soon: most of what comes next is for it. An executor that stays full for `PATIENCE_S` is slow, and the others
+must not wait for it. Claiming then goes on, and what is for the slow executor goes back into the store, where other
+processes may claim it. That is paced: a backlog of any length costs a few percent of a core, and what was put back is
+due again faster than an executor that is slow at the default settings could take it.
 
-Threads: `landed` may be called from any, the rest by the one that claims.
+Threads: `leave` from any, the rest from the thread that claims.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from wheel_sched_apscheduler.occurrence import Fire
+    from wheel_sched_apscheduler.occurrence import Occurrence
 
 PATIENCE_S = 0.25
-BACK_AFTER_S = 1.0  # what is put back stays away at least so long
-PACE_S = 0.001  # and so much longer for each that is away already; the next claim waits as long for each put back
-_WORTHWHILE = 32  # an executor has room when this part of what it may have is free, at least
+BACK_AFTER_S = 1.0  # what is put back is not due for at least this time
+PACE_S = 0.001  # added for each one that was put back before; the next claim waits this long for each one put back
+_WORTHWHILE = 32  # an executor has room when at least this fraction of its limit is free
 
 
-class _Load:
-    """One executor's share."""
+class _ExecutorLoad:
+    """What one executor holds."""
 
-    __slots__ = ("fires", "full_since_s", "slow")
+    __slots__ = ("full_since_s", "occurrences", "slow")
 
     def __init__(self) -> None:
-        self.fires: set[Fire] = set()
+        self.occurrences: set[Occurrence] = set()
         self.full_since_s: float | None = None
         self.slow = False
 
 
-class Loads:
+class InFlightLimits:
     """See the module.
 
     Args:
-        executors: the names of all there are, looked at anew each time.
-        most: hand-overs to one executor that have not ended, at which it is full.
+        executors: the names of all executors, read anew each time.
+        most: an executor with so many submissions that have not ended is full.
         clock: seconds that never go back. Defaults to `time.monotonic`.
     """
 
@@ -50,21 +50,20 @@ class Loads:
         self._most = most
         self._worthwhile = max(1, most // _WORTHWHILE)
         self._clock = clock
-        self._loads: dict[str, _Load] = {}
+        self._loads: dict[str, _ExecutorLoad] = {}
         self._waiting = False
-        self._away: deque[tuple[float, int]] = deque()  # what was put back: when it comes again, how many
+        self._away: deque[tuple[float, int]] = deque()  # what was put back: when it is due again, how many
         self._away_count = 0
 
     def __len__(self) -> int:
-        return sum(len(load.fires) for load in self._loads.values())
+        return sum(len(load.occurrences) for load in self._loads.values())
 
     def room(self) -> tuple[int, float | None]:
-        """How many jobs may be claimed, and when there are none: in how many seconds to ask again, None = `landed`
-        will say."""
+        """How many jobs may be claimed. If none: also in how many seconds to ask again; None = `leave` will say."""
         answer = self._room()
         if not answer[0]:
             self._waiting = True
-            answer = self._room()  # asked again: an end that came in between did not see that we wait
+            answer = self._room()  # ask again: an end in between did not see that somebody waits
         if answer[0]:
             self._waiting = False
         return answer
@@ -75,7 +74,7 @@ class Loads:
         patience_s: float | None = None
         for name in list(self._executors):
             load = self._loads.get(name)
-            free = self._most if load is None else self._most - len(load.fires)
+            free = self._most if load is None else self._most - len(load.occurrences)
             if free >= self._worthwhile:
                 room = free if not room else min(room, free)
                 if load is not None:
@@ -92,19 +91,19 @@ class Loads:
             return 0, patience_s
         return room, None
 
-    def board(self, fire: Fire) -> bool:
-        """Count a claimed fire; False: its executor is full, and it is to be put back."""
-        name = fire.job.executor
+    def admit(self, occurrence: Occurrence) -> bool:
+        """Count a claimed occurrence. False: its executor is full, put the occurrence back."""
+        name = occurrence.job.executor
         load = self._loads.get(name)
         if load is None:
-            load = self._loads[name] = _Load()
-        if len(load.fires) >= self._most:
+            load = self._loads[name] = _ExecutorLoad()
+        if len(load.occurrences) >= self._most:
             return False
-        load.fires.add(fire)
+        load.occurrences.add(occurrence)
         return True
 
     def put_back(self, count: int) -> float:
-        """So many are put back; in how many seconds they are to come again."""
+        """So many are put back. Returns in how many seconds they are to be due again."""
         now_s = self._clock()
         while self._away and self._away[0][0] <= now_s:
             self._away_count -= self._away.popleft()[1]
@@ -113,13 +112,13 @@ class Loads:
         self._away_count += count
         return delay_s
 
-    def landed(self, fire: Fire) -> bool:
-        """It has ended; whether somebody who waits for room is to be woken."""
-        load = self._loads.get(fire.job.executor)
+    def leave(self, occurrence: Occurrence) -> bool:
+        """An occurrence has ended. Returns whether to wake the thread that waits for room."""
+        load = self._loads.get(occurrence.job.executor)
         if load is None:
             return False
-        load.fires.discard(fire)
-        if self._waiting and self._most - len(load.fires) >= self._worthwhile:
+        load.occurrences.discard(occurrence)
+        if self._waiting and self._most - len(load.occurrences) >= self._worthwhile:
             self._waiting = False
             return True
         return False

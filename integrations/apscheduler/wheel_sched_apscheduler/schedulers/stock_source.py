@@ -1,9 +1,10 @@
-"""Job stores as the scheduler's loop sees them: give me a batch of what is due, moved on in the store.
+"""StockJobSource: due jobs from a jobstore of APScheduler's or of others, a batch at a time.
 
-A stock store is asked once for all that is due and worked off in slices, so that other threads get the scheduler's
-lock in between; what they remove or change meanwhile is forgotten here and found again when the store is asked next.
+The jobstore is asked once for all that is due. The jobs are then submitted in slices, so that other threads get the
+scheduler's lock in between. A job that they remove or change meanwhile is dropped here; the next question finds it
+again.
 
-An error of a store costs a pause of that store, never the loop: stock guards only the first of these calls.
+An error of the jobstore pauses that jobstore and never ends the loop. Stock guards only the first of these calls.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from apscheduler.jobstores.base import JobLookupError
 
 from wheel_sched_apscheduler.run_times import missed_runs
-from wheel_sched_apscheduler.schedulers.submission import Handover, in_grace, without_grace
+from wheel_sched_apscheduler.schedulers.submission import Submission, in_grace, without_grace
 
 if TYPE_CHECKING:
     from logging import Logger
@@ -28,29 +29,29 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Batch:
-    """What one visit to a store brought.
+class SubmissionBatch:
+    """What one visit to a jobstore gave.
 
     Args:
-        handovers: to be handed over.
-        head_s: when the store wants to be visited again, in seconds since 1970; None: when a job is added.
+        submissions: to run.
+        head_s: when to visit the jobstore again, in seconds since 1970; None = when a job is added.
     """
 
-    handovers: list[Handover] = field(default_factory=list)
+    submissions: list[Submission] = field(default_factory=list)
     head_s: float | None = None
 
 
-class StockFeed:
-    """One job store of APScheduler's or of others.
+class StockJobSource:
+    """One jobstore of APScheduler's or of others.
 
     Args:
         store: started.
         alias: its name in the scheduler.
-        executors: the names of all there are, looked at anew each time.
-        retry_s: pause after an error of the store.
-        logger: where errors are told.
+        executors: the names of all executors, read anew each time.
+        retry_s: pause after an error of the jobstore.
+        logger: where errors are logged.
 
-    Thread rules: every method is called with the scheduler's lock of its stores held, as such a store expects.
+    Threads: the caller holds the scheduler's lock of its jobstores, as such a jobstore expects.
     """
 
     locked = True
@@ -74,15 +75,15 @@ class StockFeed:
         self._fruitless = 0
 
     def forget(self, job_id: str | None = None) -> None:
-        """This job (None: every job) was changed or removed by somebody."""
+        """Somebody changed or removed this job; None = every job."""
         if job_id is None:
             self._due.clear()
         elif self._due:
             self._changed.add(job_id)
 
-    def take(self, now: datetime, limit: int) -> Batch:
+    def take(self, now: datetime, limit: int) -> SubmissionBatch:
         """At most `limit` due jobs, moved on to their next run time or removed."""
-        batch = Batch()
+        batch = SubmissionBatch()
         if self._quiet_until is not None and now < self._quiet_until:
             batch.head_s = self._quiet_until.timestamp()
             return batch
@@ -106,11 +107,11 @@ class StockFeed:
             )
         return batch
 
-    def put_back(self, handovers: list[Handover]) -> list[Handover]:
-        """What cannot be put back: all of it, because the store has moved on. It is handed over all the same."""
-        return handovers
+    def put_back(self, submissions: list[Submission]) -> list[Submission]:
+        """Returns what cannot be put back: all, because the jobstore has moved on. It is submitted all the same."""
+        return submissions
 
-    def _advance(self, now: datetime, limit: int, batch: Batch) -> int:
+    def _advance(self, now: datetime, limit: int, batch: SubmissionBatch) -> int:
         taken = 0
         while self._due and taken < limit:
             job = self._due.popleft()
@@ -136,7 +137,7 @@ class StockFeed:
             if late:
                 self._logger.warning('%d run times of job "%s" came too late and are dropped', len(late), job)
             last = following is None
-            batch.handovers.append(Handover(without_grace(job), self.alias, run_times, last=last, late=late))
+            batch.submissions.append(Submission(without_grace(job), self.alias, run_times, last=last, late=late))
         return taken
 
     def _move_on(self, job: Job, following: datetime | None) -> None:
@@ -148,11 +149,11 @@ class StockFeed:
         try:
             self.store.update_job(job)
         except Exception:
-            job.next_run_time = before  # a store of live objects must not keep what it refused
+            job.next_run_time = before  # a jobstore of live objects must not keep what it refused
             raise
 
     def _park(self, job: Job, reason: str) -> None:
-        """Stock would delete it, or end its loop."""
+        """Pause a job that cannot run. Stock would delete it, or end its loop."""
         self._logger.error('Job "%s" is paused, %s, then resume_job(%r)', job, reason, job.id)
         job.next_run_time = None
         with suppress(JobLookupError):
@@ -167,7 +168,7 @@ class StockFeed:
         if taken or head > now:
             self._fruitless = 0
             return head.timestamp()
-        # A head that is due and yet not given: another owner's, another clock, or a date the store cannot find.
+        # It is due but was not given: it has another owner, another clock, or a date that the jobstore cannot find.
         self._fruitless = min(self._fruitless + 1, 10)
         return now.timestamp() + 2.0**self._fruitless / 1000
 

@@ -1,26 +1,28 @@
-"""Flights: what this process has claimed, from the claim until the store has been told how it ended.
+"""In-flight claims: what this process has claimed, until the store has learned how each occurrence ended.
 
-A claimed job stays in the store under a lease. What becomes of it is gathered here and told in few round trips,
-together with the next claim where there is one:
+A claimed job stays in the store under a lease. This module collects what becomes of it, and makes commands of that: few
+round trips, together with the next claim where there is one. It does no I/O itself.
 
     ended, last run           settle Done
     ended, runs again         settle Next: the job waits for its next run time
-    still running, runs again *split*: an occurrence `<run time>\\0<job id>` is stored, due when its lease would end,
-                              and the job settles Next; when the run ends the occurrence is cancelled
-    put back                  settle Next at its old due, or later
-    cannot be run here        settle Next after a while, or Held: see `loading`
+    still running, runs again *split*: a split item `<run time>\\0<job id>` is stored, due when the lease would end,
+                              and the job settles Next; when the run ends the split item is deleted
+    released                  settle Next at its old due, or later
+    cannot be run here        settle Next after a while, or Held: see `refusals`
 
-Others may change a job meanwhile. One whose record was replaced is refused by the store (OTHER_VERSION): it is read
-again, and what follows is made of the new record, at the planned run time unless that was changed. One whose id was
-taken by a new job goes on as the occurrence `<due>\\0<job id>` under the same claim (STALE): it is settled there.
+Other processes may change a job meanwhile. If they replaced its record, the store refuses the settlement
+(OTHER_VERSION). The record is then read again, and the settlement is made anew: at the planned run time, unless the
+change was about the run time. If a new job took the id, the old run goes on as the split item `<due>\\0<job id>` under
+the same claim (STALE), and is settled there.
 
-So an occurrence is in the store until it has ended: in the job itself while it is short, as an item of its own when it
-takes longer than `SPLIT_AFTER_S` or the next run is due. A process that dies lets the lease end, and the job or the
-occurrence is due again for whoever claims next.
+So an occurrence is in the store until it has ended: in the job itself while the run is short, as a split item when the
+run takes longer than `SPLIT_AFTER_S` or the next run is due. If the process dies the lease ends, and the job or the
+split item is due again for the next process that claims.
 
-Invariant. A fire is in `flying` from its claim until the store has answered its last settlement. A call whose answer
-was lost is repeated as it was, under its token. Threads: `gather` and `answered` under the owner's lock; `end` and
-`put_back` from anywhere.
+Invariant. An occurrence is in `in_flight` from its claim until the store has answered its last settlement. A command
+whose answer was lost is repeated as it was, under its token.
+
+Threads: `gather` and the answers under the tracker's lock; `end`, `release` and `settle` from any.
 """
 
 from __future__ import annotations
@@ -34,32 +36,31 @@ from apscheduler.triggers.date import DateTrigger
 
 from wheel_sched.store import MAX_BATCH, Claimed, Done, Found, Item, Next, Outcome, Settlement
 from wheel_sched.store.operations import Alteration, Call, Change, Extend, Get, Schedule, Settle, new_token
-from wheel_sched.store.plans import shard_of
-from wheel_sched_apscheduler.codec import JobCodec, Stored
+from wheel_sched_apscheduler.codec import JobCodec, StoredJob
 from wheel_sched_apscheduler.instants import to_ms, to_us
-from wheel_sched_apscheduler.occurrence import Fire
-from wheel_sched_apscheduler.stores.layout import JOB, OCCURRENCE, RUNNING, due_of, occurrence_body, occurrence_id
+from wheel_sched_apscheduler.occurrence import Occurrence
+from wheel_sched_apscheduler.stores.layout import JOB, OCCURRENCE, RUNNING, due_of, split_item_body, split_item_id
 
-SPLIT_AFTER_S = 0.05  # a job whose run is longer frees itself for its next run, and for whoever wants to change it
-ORPHANS_AT_MOST = 10_000  # ended fires whose settlement came too late, in case they come back
+SPLIT_AFTER_S = 0.05  # a longer run is split off, so that the job is free for its next run and for changes
+ORPHANS_AT_MOST = 10_000  # ended occurrences whose settlement came too late, in case this process claims them again
 
 
-class Ticket:
-    """Where a fire lies in the store."""
+class ClaimHandle:
+    """Where an occurrence lies in the store."""
 
     __slots__ = (
         "body",
-        "claim",
+        "claim_number",
         "due_ms",
         "gone",
         "item",
         "item_id",
-        "occurrence",
         "refs",
         "running",
         "shard",
         "since",
         "split",
+        "split_item",
         "stale",
         "stored",
         "version",
@@ -68,42 +69,42 @@ class Ticket:
     def __init__(
         self,
         shard: int,
-        claim: int,
+        claim_number: int,
         item: Claimed,
         *,
         body: bytes,
         refs: tuple[str, ...],
-        stored: Stored,
+        stored: StoredJob,
     ) -> None:
         self.shard = shard
-        self.claim = claim
+        self.claim_number = claim_number
         self.item = item  # as it was claimed
-        self.item_id = item.id  # of what is claimed; after a split, of the occurrence
+        self.item_id = item.id  # of the claimed item; after a split, of the split item
         self.due_ms = item.due_ms
-        self.body = body  # the job's
+        self.body = body  # of the job
         self.refs = refs
         self.stored = stored
-        self.version = item.version  # of the record that what follows is made of
-        self.occurrence = item.topic == OCCURRENCE  # the claimed item is one that was split off before
-        self.split = False  # nothing is claimed any more; the occurrence waits for its lease's end
-        self.running = False  # others of the job's runs are under way
-        self.stale = False  # its claim was not found under its id
-        self.gone = False  # nothing of it is in the store: it is handed out at most once
+        self.version = item.version  # of the record from which the settlement is made
+        self.split_item = item.topic == OCCURRENCE  # the claimed item is one that an earlier holder split off
+        self.split = False  # nothing is claimed any more; the split item is due when its lease ends
+        self.running = False  # other runs of the job are under way
+        self.stale = False  # the store did not find the claim under its id
+        self.gone = False  # nothing of it is in the store: delivery is at most once
         self.since = time.monotonic()
 
 
-class Told(NamedTuple):
-    """What the store is told of what was claimed: of a fire, of the job of one that was split, of what is none."""
+class PendingSettlement(NamedTuple):
+    """A settlement for the store. `split` = of the job whose run was split off; without `occurrence` = of no run."""
 
     shard: int
-    claim: int
+    claim_number: int
     settlement: Settlement
-    fire: Fire | None = None
+    occurrence: Occurrence | None = None
     split: bool = False
 
 
-class Parcel:
-    """One call, what it is about (fires, what was told of them), and what to do with the answer."""
+class PendingCommand:
+    """One call, the occurrences or settlements that it is about, and what to do with the answer."""
 
     __slots__ = ("about", "answered", "call")
 
@@ -113,17 +114,17 @@ class Parcel:
         self.answered = answered
 
 
-Settlements = dict[tuple[int, int], list[Told]]
+Settlements = dict[tuple[int, int], list[PendingSettlement]]
 
 
-class Flights:
+class InFlightClaims:
     """See the module.
 
     Args:
         codec: writes the next occurrence of a job.
         shards: of the namespace.
         lease_ms: how long a claim holds without being extended.
-        lost: called with a fire that never reached its executor, or was lost by it, and is to be handed out again.
+        lost: called with an occurrence that its executor never received or has lost; it is handed out again.
     """
 
     def __init__(
@@ -131,342 +132,350 @@ class Flights:
         codec: JobCodec,
         shards: int,
         lease_ms: int,
-        lost: Callable[[Fire], Any],
+        lost: Callable[[Occurrence], Any],
     ) -> None:
         self._codec = codec
         self._shards = shards
         self._lease_ms = lease_ms
         self._lost = lost
-        self.flying: dict[str, Fire] = {}
-        self._ended: deque[Fire] = deque()
-        self._returned: deque[tuple[Fire, int | None]] = deque()
-        self._young: deque[Fire] = deque()  # handed over and run again: candidates for a split, oldest first
-        self._unsent: list[Parcel] = []
-        self._replaced: deque[Told] = deque()  # to be read again
-        self._again: deque[Told] = deque()  # to be told as it is
-        self._orphans: OrderedDict[tuple[str, int, int], Fire] = OrderedDict()
+        self.in_flight: dict[str, Occurrence] = {}
+        self._ended: deque[Occurrence] = deque()
+        self._released: deque[tuple[Occurrence, int | None]] = deque()
+        self._young: deque[Occurrence] = deque()  # submitted, and the job runs again: may be split, oldest first
+        self._unsent: list[PendingCommand] = []
+        self._replaced: deque[PendingSettlement] = deque()  # their records are to be read again
+        self._decided: deque[PendingSettlement] = deque()  # to be sent as they are
+        self._orphans: OrderedDict[tuple[str, int, int], Occurrence] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self.flying)
+        return len(self.in_flight)
 
     @property
     def waiting(self) -> bool:
-        """Whether there is something to tell the store at once."""
-        return bool(self._ended or self._returned or self._unsent or self._replaced or self._again)
+        """Whether there is something to send to the store at once."""
+        return bool(self._ended or self._released or self._unsent or self._replaced or self._decided)
 
     def next_split_s(self, now_s: float) -> float | None:
-        """In how many seconds a running job is to be split; None = none is."""
-        return max(0.0, self._young[0].ticket.since + SPLIT_AFTER_S - now_s) if self._young else None
+        """In how many seconds the next running job is to be split; None = there is none."""
+        return max(0.0, self._young[0].handle.since + SPLIT_AFTER_S - now_s) if self._young else None
 
-    # What happens to fires.
+    # What happens to occurrences.
 
-    def board(self, fire: Fire) -> None:
-        """A fire was claimed."""
-        self.flying[fire.ticket.item_id] = fire
+    def add(self, occurrence: Occurrence) -> None:
+        """An occurrence was claimed."""
+        self.in_flight[occurrence.handle.item_id] = occurrence
 
-    def take_back(self, item_id: str, due_ms: int, claim: int, version: int) -> bool:
-        """Whether what was claimed is a fire of this process whose lease had ended: it goes on under the new claim."""
-        fire = self.flying.get(item_id)
-        if fire is not None and fire.ticket.claim != claim:
-            ticket = fire.ticket
-            if not ticket.occurrence and not ticket.split and ticket.version != version:
-                self._set_aside(fire)  # another job of the same id
-            elif not fire.alive and fire.finish is None:
-                del self.flying[item_id]
-                self._lost(fire)
+    def continue_under(self, item_id: str, due_ms: int, claim_number: int, version: int) -> bool:
+        """Whether the claimed item still runs here: its lease had ended, and now the new claim holds it."""
+        occurrence = self.in_flight.get(item_id)
+        if occurrence is not None and occurrence.handle.claim_number != claim_number:
+            handle = occurrence.handle
+            if not handle.split_item and not handle.split and handle.version != version:
+                self._move_beside(occurrence)  # another job of the same id
+            elif not occurrence.alive and occurrence.finish is None:
+                del self.in_flight[item_id]
+                self._lost(occurrence)
                 return False
-            elif ticket.split or ticket.due_ms == due_ms:
-                ticket.claim, ticket.due_ms, ticket.stale = claim, due_ms, False
-                ticket.occurrence, ticket.split = ticket.occurrence or ticket.split, False
+            elif handle.split or handle.due_ms == due_ms:
+                handle.claim_number, handle.due_ms, handle.stale = claim_number, due_ms, False
+                handle.split_item, handle.split = handle.split_item or handle.split, False
                 return True
         orphan = self._orphans.pop((item_id, due_ms, version), None)
         if orphan is None:
             return False
-        ticket = orphan.ticket
-        ticket.claim, ticket.item_id, ticket.occurrence = claim, item_id, item_id != orphan.job_id
-        self.board(orphan)
+        handle = orphan.handle
+        handle.claim_number, handle.item_id, handle.split_item = claim_number, item_id, item_id != orphan.job_id
+        self.add(orphan)
         self._ended.append(orphan)
         return True
 
-    def _set_aside(self, fire: Fire) -> None:
-        """Its id may have been taken by another job: if so, its claim has gone on under this one."""
-        ticket: Ticket = fire.ticket
-        if self.flying.get(ticket.item_id) is fire:
-            del self.flying[ticket.item_id]
-        ticket.item_id, ticket.occurrence = occurrence_id(fire.job_id, ticket.due_ms), True
-        self.flying[ticket.item_id] = fire
+    def _move_beside(self, occurrence: Occurrence) -> None:
+        """A new job may have taken the id. If so, the claim has moved to the id of a split item."""
+        handle: ClaimHandle = occurrence.handle
+        if self.in_flight.get(handle.item_id) is occurrence:
+            del self.in_flight[handle.item_id]
+        handle.item_id, handle.split_item = split_item_id(occurrence.job_id, handle.due_ms), True
+        self.in_flight[handle.item_id] = occurrence
 
-    def handed_over(self, fires: Iterable[Fire]) -> None:
-        """These run, and are planned."""
-        for fire in fires:
-            if fire.next_run_time is not None and not fire.ticket.occurrence and not fire.ticket.split:
-                self._young.append(fire)
+    def submitted(self, occurrences: Iterable[Occurrence]) -> None:
+        """The scheduler has planned these and submits them to executors."""
+        for occurrence in occurrences:
+            if (
+                occurrence.next_run_time is not None
+                and not occurrence.handle.split_item
+                and not occurrence.handle.split
+            ):
+                self._young.append(occurrence)
 
-    def end(self, fire: Fire) -> None:
-        """A fire has ended; any thread."""
-        self._ended.append(fire)
+    def end(self, occurrence: Occurrence) -> None:
+        """An occurrence has ended; any thread."""
+        self._ended.append(occurrence)
 
-    def put_back(self, fire: Fire, due_ms: int | None) -> None:
-        """A fire is not to run now; None = at its old due. Any thread."""
-        self._returned.append((fire, due_ms))
+    def release(self, occurrence: Occurrence, due_ms: int | None) -> None:
+        """An occurrence is not to run now but at `due_ms`; None = at its old due. Any thread."""
+        self._released.append((occurrence, due_ms))
 
-    def settle(self, shard: int, claim: int, settlement: Settlement) -> None:
-        """What was claimed and is no fire. Any thread."""
-        self._again.append(Told(shard, claim, settlement))
+    def settle(self, shard: int, claim_number: int, settlement: Settlement) -> None:
+        """Settle a claimed item that is no occurrence here. Any thread."""
+        self._decided.append(PendingSettlement(shard, claim_number, settlement))
 
-    # What the store is to be told.
+    # Commands for the store.
 
-    def gather(self, server_now_ms: int, *, split_due_ms: int | None = None) -> list[Parcel]:
-        """The calls that tell the store what has happened since the last time.
+    def gather(self, server_now_ms: int, *, split_due_ms: int | None = None) -> list[PendingCommand]:
+        """The commands for all that has happened since the last call.
 
         Args:
-            server_now_ms: the store's time, as far as it is known.
-            split_due_ms: split also what runs again up to then. Defaults to None: only what has run for a while.
+            server_now_ms: the store's time.
+            split_due_ms: split also jobs whose next run is due by then. Defaults to None: only long runs.
         """
-        parcels, self._unsent = self._unsent, []
+        commands, self._unsent = self._unsent, []
         settlements: Settlements = {}
-        changes: dict[int, list[tuple[Fire, Alteration]]] = {}
-        while self._again:
-            self._tell(settlements, self._again.popleft())
+        changes: dict[int, list[tuple[Occurrence, Alteration]]] = {}
+        while self._decided:
+            self._add_settlement(settlements, self._decided.popleft())
         while self._replaced:
-            told = self._replaced.popleft()
-            parcels.append(Parcel(Call(told.shard, Get([told.settlement.id])), [told], self._read))
+            pending = self._replaced.popleft()
+            commands.append(PendingCommand(Call(pending.shard, Get([pending.settlement.id])), [pending], self._read))
         self._gather_ended(settlements, changes)
-        parcels += self._scheduled(self._gather_returned(settlements, changes))
-        parcels += self._gather_splits(settlements, server_now_ms, split_due_ms)
+        commands += self._scheduled(self._gather_released(settlements, changes))
+        commands += self._gather_splits(settlements, server_now_ms, split_due_ms)
         for (shard, claim), settled in settlements.items():
             for at in range(0, len(settled), MAX_BATCH):
                 chosen = settled[at : at + MAX_BATCH]
-                call: Call[Any] = Call(shard, Settle(claim, [told.settlement for told in chosen]))
-                parcels.append(Parcel(call, chosen, self._settled))
+                call: Call[Any] = Call(shard, Settle(claim, [pending.settlement for pending in chosen]))
+                commands.append(PendingCommand(call, chosen, self._settled))
         for shard, changed in changes.items():
             for at in range(0, len(changed), MAX_BATCH):
                 part = changed[at : at + MAX_BATCH]
                 call = Call(shard, Change([alteration for _, alteration in part], new_token()))
-                parcels.append(Parcel(call, [fire for fire, _ in part], self._changed))
-        return parcels
+                commands.append(PendingCommand(call, [occurrence for occurrence, _ in part], self._changed))
+        return commands
 
     @staticmethod
-    def _tell(settlements: Settlements, told: Told) -> None:
-        settlements.setdefault((told.shard, told.claim), []).append(told)
+    def _add_settlement(settlements: Settlements, pending: PendingSettlement) -> None:
+        settlements.setdefault((pending.shard, pending.claim_number), []).append(pending)
 
-    def keep(self, parcels: Iterable[Parcel]) -> None:
-        """Their answers were lost: repeat them as they are."""
-        self._unsent.extend(parcels)
+    def keep(self, commands: Iterable[PendingCommand]) -> None:
+        """The answers of these were lost: repeat them as they are."""
+        self._unsent.extend(commands)
 
     def _gather_ended(
         self,
         settlements: Settlements,
-        changes: dict[int, list[tuple[Fire, Alteration]]],
+        changes: dict[int, list[tuple[Occurrence, Alteration]]],
     ) -> None:
         early = []
         while self._ended:
-            fire = self._ended.popleft()
-            ticket: Ticket = fire.ticket
-            if not fire.planned:
-                early.append(fire)  # it ended before the pass came to plan it
-            elif ticket.split:
-                changes.setdefault(ticket.shard, []).append((fire, Alteration(ticket.item_id, "c")))
+            occurrence = self._ended.popleft()
+            handle: ClaimHandle = occurrence.handle
+            if not occurrence.planned:
+                early.append(occurrence)  # it ended before the pass has planned it
+            elif handle.split:
+                changes.setdefault(handle.shard, []).append((occurrence, Alteration(handle.item_id, "c")))
             else:
-                self._tell(settlements, Told(ticket.shard, ticket.claim, self._after(fire), fire))
+                self._add_settlement(
+                    settlements,
+                    PendingSettlement(handle.shard, handle.claim_number, self._after(occurrence), occurrence),
+                )
         self._ended.extend(early)
 
-    def _after(self, fire: Fire) -> Settlement:
-        """What follows an unsplit fire that has ended."""
-        ticket: Ticket = fire.ticket
-        if ticket.occurrence:
-            return Done(ticket.item_id)
-        if fire.next_run_time is not None:
-            return self._successor(fire)
-        # of one that runs once everybody knows that this is its end: no need to look whether it was changed
-        once = type(ticket.stored.trigger) is DateTrigger
-        return Done(ticket.item_id, None if once else ticket.version)
+    def _after(self, occurrence: Occurrence) -> Settlement:
+        """The settlement of an occurrence that has ended and was not split."""
+        handle: ClaimHandle = occurrence.handle
+        if handle.split_item:
+            return Done(handle.item_id)
+        if occurrence.next_run_time is not None:
+            return self._successor(occurrence)
+        # a date trigger runs once: a change of the job cannot matter, so the version is not compared
+        once = type(handle.stored.trigger) is DateTrigger
+        return Done(handle.item_id, None if once else handle.version)
 
-    def _successor(self, fire: Fire, *, running: bool = False) -> Next:
-        ticket: Ticket = fire.ticket
-        moment = fire.next_run_time
-        body = self._codec.advanced(ticket.stored, moment)
-        refs = (*ticket.refs, RUNNING) if running or ticket.running else ticket.refs
-        return Next(ticket.item_id, due_of(moment), body, JOB, refs, version=ticket.version)
+    def _successor(self, occurrence: Occurrence, *, running: bool = False) -> Next:
+        handle: ClaimHandle = occurrence.handle
+        moment = occurrence.next_run_time
+        body = self._codec.advanced(handle.stored, moment)
+        refs = (*handle.refs, RUNNING) if running or handle.running else handle.refs
+        return Next(handle.item_id, due_of(moment), body, JOB, refs, version=handle.version)
 
-    def _merged(self, fire: Fire, found: Found, running: bool) -> Settlement:
-        """What follows a job whose record was replaced: at its own run time if that was changed, else as planned."""
-        ticket: Ticket = fire.ticket
+    def _merged(self, occurrence: Occurrence, found: Found, running: bool) -> Settlement:
+        """The settlement of a job whose record was replaced. It keeps a new run time; else the job runs as planned."""
+        handle: ClaimHandle = occurrence.handle
         moment = self._codec.next_run_time(found.body)
         body = found.body
-        if moment is not None and to_us(moment) == to_us(fire.scheduled):
-            moment = fire.next_run_time
+        if moment is not None and to_us(moment) == to_us(occurrence.scheduled):
+            moment = occurrence.next_run_time
             if moment is None:
                 return Done(found.id, found.version)
             body = self._codec.moved(found.id, found.body, moment)
-        ticket.version = found.version
+        handle.version = found.version
         refs = tuple(ref for ref in found.refs if ref != RUNNING)
-        if running or ticket.running:
+        if running or handle.running:
             refs += (RUNNING,)
         return Next(found.id, due_of(moment), body, JOB, refs, version=found.version)
 
-    def _gather_returned(
+    def _gather_released(
         self,
         settlements: Settlements,
-        changes: dict[int, list[tuple[Fire, Alteration]]],
+        changes: dict[int, list[tuple[Occurrence, Alteration]]],
     ) -> dict[int, list[Item]]:
-        """The answer: what has left the store already, and is to be put into it again."""
+        """Also returns, by shard, the items of occurrences that have left the store and are stored again."""
         again: dict[int, list[Item]] = {}
-        while self._returned:
-            fire, due_ms = self._returned.popleft()
-            ticket: Ticket = fire.ticket
-            due = ticket.due_ms if due_ms is None else due_ms
-            if ticket.gone:
-                again.setdefault(ticket.shard, []).append(self._occurrence(fire, due))
-            elif ticket.split:
-                changes.setdefault(ticket.shard, []).append((fire, Alteration(ticket.item_id, "r", due)))
+        while self._released:
+            occurrence, due_ms = self._released.popleft()
+            handle: ClaimHandle = occurrence.handle
+            due = handle.due_ms if due_ms is None else due_ms
+            if handle.gone:
+                again.setdefault(handle.shard, []).append(self._split_item(occurrence, due))
+            elif handle.split:
+                changes.setdefault(handle.shard, []).append((occurrence, Alteration(handle.item_id, "r", due)))
             else:
-                self._tell(settlements, Told(ticket.shard, ticket.claim, Next(ticket.item_id, due), fire))
+                self._add_settlement(
+                    settlements,
+                    PendingSettlement(handle.shard, handle.claim_number, Next(handle.item_id, due), occurrence),
+                )
         return again
 
-    def _scheduled(self, items: dict[int, list[Item]]) -> list[Parcel]:
-        """Calls that store new items, by shard."""
-        parcels = []
+    def _scheduled(self, items: dict[int, list[Item]]) -> list[PendingCommand]:
+        """Commands that store new items, given by shard."""
+        commands = []
         for shard, each in items.items():
             for at in range(0, len(each), MAX_BATCH):
                 call: Call[Any] = Call(shard, Schedule(each[at : at + MAX_BATCH], new_token()))
-                parcels.append(Parcel(call, [], self._ignored))
-        return parcels
+                commands.append(PendingCommand(call, [], self._ignored))
+        return commands
 
     def _gather_splits(
         self,
         settlements: Settlements,
         server_now_ms: int,
         split_due_ms: int | None,
-    ) -> list[Parcel]:
+    ) -> list[PendingCommand]:
         young, self._young = self._young, deque()
         oldest = time.monotonic() - SPLIT_AFTER_S
-        chosen: dict[int, list[tuple[Fire, Item]]] = {}
-        for fire in young:
-            ticket: Ticket = fire.ticket
-            if fire.finish is not None or ticket.split or ticket.occurrence or fire.next_run_time is None:
+        chosen: dict[int, list[tuple[Occurrence, Item]]] = {}
+        for occurrence in young:
+            handle: ClaimHandle = occurrence.handle
+            if occurrence.finish is not None or handle.split or handle.split_item or occurrence.next_run_time is None:
                 continue
-            if self.flying.get(ticket.item_id) is not fire:
+            if self.in_flight.get(handle.item_id) is not occurrence:
                 continue
-            next_due = due_of(fire.next_run_time)
+            next_due = due_of(occurrence.next_run_time)
             due = split_due_ms is not None and next_due is not None and next_due <= split_due_ms
-            if ticket.since > oldest and not due:
-                self._young.append(fire)
+            if handle.since > oldest and not due:
+                self._young.append(occurrence)
                 continue
-            item = self._occurrence(fire, server_now_ms + self._lease_ms)
-            chosen.setdefault(ticket.shard, []).append((fire, item))
-        parcels = self._scheduled({shard: [item for _, item in pairs] for shard, pairs in chosen.items()})
+            item = self._split_item(occurrence, server_now_ms + self._lease_ms)
+            chosen.setdefault(handle.shard, []).append((occurrence, item))
+        commands = self._scheduled({shard: [item for _, item in pairs] for shard, pairs in chosen.items()})
         for shard, pairs in chosen.items():
-            for fire, item in pairs:
-                ticket = fire.ticket
-                self._tell(
-                    settlements, Told(shard, ticket.claim, self._successor(fire, running=True), fire, split=True)
+            for occurrence, item in pairs:
+                handle = occurrence.handle
+                self._add_settlement(
+                    settlements,
+                    PendingSettlement(
+                        shard, handle.claim_number, self._successor(occurrence, running=True), occurrence, split=True
+                    ),
                 )
-                self.flying.pop(ticket.item_id, None)
-                ticket.item_id, ticket.split = item.id, True
-                self.flying[item.id] = fire
-        return parcels
+                self.in_flight.pop(handle.item_id, None)
+                handle.item_id, handle.split = item.id, True
+                self.in_flight[item.id] = occurrence
+        return commands
 
-    def _occurrence(self, fire: Fire, due_ms: int) -> Item:
-        ticket: Ticket = fire.ticket
-        run_times = fire.run_times or [fire.scheduled]
-        # of the job's own shard, so that its fencing tokens go on growing
-        route = fire.job_id if self._shards > 1 else None
-        item_id = occurrence_id(fire.job_id, to_ms(run_times[0]))
-        body = self._codec.seal(item_id, occurrence_body(run_times, ticket.body))
-        return Item(item_id, due_ms, body, OCCURRENCE, (f"run:{fire.job_id}",), route)
+    def _split_item(self, occurrence: Occurrence, due_ms: int) -> Item:
+        handle: ClaimHandle = occurrence.handle
+        run_times = occurrence.run_times or [occurrence.scheduled]
+        # in the shard of the job, so that its fencing tokens keep growing
+        route = occurrence.job_id if self._shards > 1 else None
+        item_id = split_item_id(occurrence.job_id, to_ms(run_times[0]))
+        body = self._codec.seal(item_id, split_item_body(run_times, handle.body))
+        return Item(item_id, due_ms, body, OCCURRENCE, (f"run:{occurrence.job_id}",), route)
 
-    def heartbeats(self, server_now_ms: int, alive: Callable[[Fire], bool]) -> list[Parcel]:
-        """Calls that extend the leases of what is still running here."""
-        held: dict[tuple[int, int], list[tuple[Fire, str]]] = {}
+    def heartbeats(self, server_now_ms: int, alive: Callable[[Occurrence], bool]) -> list[PendingCommand]:
+        """Commands that extend the leases of what still runs here."""
+        held: dict[tuple[int, int], list[tuple[Occurrence, str]]] = {}
         split: dict[int, list[Alteration]] = {}
-        for fire in list(self.flying.values()):
-            ticket: Ticket = fire.ticket
-            if not alive(fire):
+        for occurrence in list(self.in_flight.values()):
+            handle: ClaimHandle = occurrence.handle
+            if not alive(occurrence):
                 continue
-            if ticket.split:
-                beat = Alteration(ticket.item_id, "r", server_now_ms + self._lease_ms)
-                split.setdefault(ticket.shard, []).append(beat)
+            if handle.split:
+                beat = Alteration(handle.item_id, "r", server_now_ms + self._lease_ms)
+                split.setdefault(handle.shard, []).append(beat)
             else:
-                place = held.setdefault((ticket.shard, ticket.claim), [])
-                place.append((fire, ticket.item_id))
-                if ticket.stale and not ticket.occurrence:
-                    place.append((fire, occurrence_id(fire.job_id, ticket.due_ms)))
-        parcels = []
+                place = held.setdefault((handle.shard, handle.claim_number), [])
+                place.append((occurrence, handle.item_id))
+                if handle.stale and not handle.split_item:
+                    place.append((occurrence, split_item_id(occurrence.job_id, handle.due_ms)))
+        commands = []
         for (shard, claim), pairs in held.items():
             for at in range(0, len(pairs), MAX_BATCH):
                 part = pairs[at : at + MAX_BATCH]
                 call: Call[Any] = Call(shard, Extend(claim, [item_id for _, item_id in part], self._lease_ms))
-                parcels.append(Parcel(call, part, self._extended))
+                commands.append(PendingCommand(call, part, self._extended))
         for shard, beats in split.items():
             for at in range(0, len(beats), MAX_BATCH):
                 call = Call(shard, Change(beats[at : at + MAX_BATCH], ""))
-                parcels.append(Parcel(call, [], self._ignored))
-        return parcels
+                commands.append(PendingCommand(call, [], self._ignored))
+        return commands
 
     # Answers.
 
-    def _settled(self, answer: Any, about: Sequence[Told]) -> None:
-        for told, outcome in zip(about, answer.outcomes, strict=True):
-            fire = told.fire
-            if fire is None:
-                if outcome is Outcome.OTHER_VERSION:  # perhaps it is no longer what could not be run
-                    self.settle(told.shard, told.claim, Next(told.settlement.id, 0))
+    def _settled(self, answer: Any, about: Sequence[PendingSettlement]) -> None:
+        for pending, outcome in zip(about, answer.outcomes, strict=True):
+            occurrence = pending.occurrence
+            if occurrence is None:
+                if outcome is Outcome.OTHER_VERSION:  # the job was changed: perhaps it can be run now
+                    self.settle(pending.shard, pending.claim_number, Next(pending.settlement.id, 0))
                 continue
-            ticket: Ticket = fire.ticket
+            handle: ClaimHandle = occurrence.handle
             if outcome is Outcome.OTHER_VERSION:
-                self._replaced.append(told)
-            elif told.split:
-                if outcome is Outcome.STALE and told.settlement.id == fire.job_id:
-                    # if its id was taken, the run lies twice beside it: as it was set aside, and as it was split
-                    aside = occurrence_id(fire.job_id, ticket.due_ms)
-                    self._again.append(told._replace(settlement=Done(aside)))
-            elif outcome is Outcome.STALE and not ticket.occurrence:
-                self._set_aside(fire)
-                before = told.settlement
-                settlement: Settlement = Done(ticket.item_id)
-                if isinstance(before, Next) and before.body is None:  # it was put back
-                    settlement = Next(ticket.item_id, before.due_ms)
-                self._again.append(told._replace(settlement=settlement))
+                self._replaced.append(pending)
+            elif pending.split:
+                if outcome is Outcome.STALE and pending.settlement.id == occurrence.job_id:
+                    # a new job has taken the id: the run lies beside it twice, as moved and as split
+                    moved = split_item_id(occurrence.job_id, handle.due_ms)
+                    self._decided.append(pending._replace(settlement=Done(moved)))
+            elif outcome is Outcome.STALE and not handle.split_item:
+                self._move_beside(occurrence)
+                before = pending.settlement
+                settlement: Settlement = Done(handle.item_id)
+                if isinstance(before, Next) and before.body is None:  # it was released
+                    settlement = Next(handle.item_id, before.due_ms)
+                self._decided.append(pending._replace(settlement=settlement))
             else:
-                self._landed(fire, outcome)
+                self._settled_for_good(occurrence, outcome)
 
-    def _landed(self, fire: Fire, outcome: Outcome) -> None:
-        ticket: Ticket = fire.ticket
-        if self.flying.get(ticket.item_id) is fire:
-            del self.flying[ticket.item_id]
-        if outcome is Outcome.STALE and fire.finish is not None:
-            # its lease had ended: should it come back to this process, it has run already
-            for item_id in {ticket.item_id, ticket.item.id}:
-                self._orphans[item_id, ticket.due_ms, ticket.version] = fire
+    def _settled_for_good(self, occurrence: Occurrence, outcome: Outcome) -> None:
+        handle: ClaimHandle = occurrence.handle
+        if self.in_flight.get(handle.item_id) is occurrence:
+            del self.in_flight[handle.item_id]
+        if outcome is Outcome.STALE and occurrence.finish is not None:
+            # its lease had ended: if this process claims it again, it has run already
+            for item_id in {handle.item_id, handle.item.id}:
+                self._orphans[item_id, handle.due_ms, handle.version] = occurrence
             while len(self._orphans) > ORPHANS_AT_MOST:
                 self._orphans.popitem(last=False)
 
-    def _read(self, answer: Any, about: Sequence[Told]) -> None:
-        """A job that was changed while it was in flight, as it is now."""
-        for told, found in zip(about, answer, strict=True):
-            settlement = told.settlement  # of what is no longer ours: the store will say so
-            if told.fire is not None and found is not None and found.state == "fly":
-                settlement = self._merged(told.fire, found, told.split)
-            self._again.append(told._replace(settlement=settlement))
+    def _read(self, answer: Any, about: Sequence[PendingSettlement]) -> None:
+        """Jobs that were changed while they were in flight, as they are now."""
+        for pending, found in zip(about, answer, strict=True):
+            settlement = pending.settlement  # if it is no longer ours, the store refuses it
+            if pending.occurrence is not None and found is not None and found.state == "fly":
+                settlement = self._merged(pending.occurrence, found, pending.split)
+            self._decided.append(pending._replace(settlement=settlement))
 
-    def _extended(self, answer: Any, about: Sequence[tuple[Fire, str]]) -> None:
-        for (fire, item_id), outcome in zip(about, answer.outcomes, strict=True):
-            if item_id == fire.ticket.item_id:
-                fire.ticket.stale = outcome is Outcome.STALE
-            elif outcome is not Outcome.STALE and not fire.ticket.split:
-                self._set_aside(fire)
+    def _extended(self, answer: Any, about: Sequence[tuple[Occurrence, str]]) -> None:
+        for (occurrence, item_id), outcome in zip(about, answer.outcomes, strict=True):
+            if item_id == occurrence.handle.item_id:
+                occurrence.handle.stale = outcome is Outcome.STALE
+            elif outcome is not Outcome.STALE and not occurrence.handle.split:
+                self._move_beside(occurrence)
 
-    def _changed(self, _: Any, fires: Sequence[Fire]) -> None:
-        for fire in fires:
-            if self.flying.get(fire.ticket.item_id) is fire:
-                del self.flying[fire.ticket.item_id]
+    def _changed(self, _: Any, occurrences: Sequence[Occurrence]) -> None:
+        for occurrence in occurrences:
+            if self.in_flight.get(occurrence.handle.item_id) is occurrence:
+                del self.in_flight[occurrence.handle.item_id]
 
     @staticmethod
-    def _ignored(_: Any, __: Sequence[Fire]) -> None:
+    def _ignored(_: Any, __: Sequence[Occurrence]) -> None:
         pass
-
-
-def shard_for(job_id: str, shards: int) -> int:
-    """The shard a job lies in."""
-    return shard_of(job_id, shards)

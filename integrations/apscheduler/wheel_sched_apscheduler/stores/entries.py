@@ -1,4 +1,4 @@
-"""What a store tells about its jobs without loading any: plain values, the same from memory and from a server."""
+"""What jobstores say about jobs without loading them: plain values, the same from memory and from a server."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import Any, Literal
 
 from wheel_sched.errors import Rejected
 from wheel_sched_apscheduler.instants import to_ms
-from wheel_sched_apscheduler.occurrence import Fire
+from wheel_sched_apscheduler.occurrence import Occurrence
 
 JobState = Literal["scheduled", "paused", "in_flight", "quarantined"]
 JOB_STATES: tuple[JobState, ...] = ("scheduled", "paused", "in_flight", "quarantined")
 
 
 def check_state(state: str) -> None:
-    """Refuse what is no state of a job.
+    """Refuse a text that is no state of a job.
 
     Raises:
         Rejected: it is none.
@@ -35,16 +35,16 @@ class JobEntry:
 
     Args:
         id: of the job.
-        state: where it lies.
+        state: what becomes of it.
         func: reference of its function.
         name: for people.
         trigger: as text.
         next_run_time: None = paused.
         executor: alias of its executor.
         reason: why it is quarantined.
-        tags: names it can be found by.
-        metadata: what was stored beside it.
-        args, kwargs: as stored; values that JSON lacks stand in their tagged form.
+        tags: names by which it can be found.
+        metadata: as given when it was added.
+        args, kwargs: as stored; values that JSON lacks are in their tagged form.
     """
 
     id: str
@@ -63,27 +63,27 @@ class JobEntry:
 
 @dataclass(frozen=True, slots=True)
 class JobPage:
-    """One page of a listing; give `cursor` back for the next one, None = that was the last."""
+    """One page of a listing. Pass `cursor` on for the next page; None = this is the last."""
 
     jobs: list[JobEntry]
     cursor: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class InFlight:
+class InFlightRun:
     """An occurrence that was handed out and has not ended.
 
     Args:
         job_id: of the job.
-        fire_id: `job:run_time_ms`, None when its holder has not said yet.
-        lease_until_ms: when it is handed out again unless its holder extends the lease; None in a memory store.
-        owner: `host:pid` of the holder; None when it has not said yet (a run is announced after half a second).
+        occurrence_id: `job:run_time_ms`; None when its holder has not announced it yet.
+        lease_until_ms: end of its lease, which its holder extends; None in a memory jobstore.
+        owner: `host:pid` of the holder; None when it has not announced the run yet (after half a second).
         since_ms: when it was claimed.
-        token: fencing token, 0 when not told.
+        token: fencing token; 0 = unknown.
     """
 
     job_id: str
-    fire_id: str | None
+    occurrence_id: str | None
     lease_until_ms: int | None
     owner: str | None
     since_ms: int | None
@@ -91,11 +91,11 @@ class InFlight:
 
 
 @dataclass(frozen=True, slots=True)
-class FireRecord:
-    """How one fire went. Times in ms since 1970; `started_ms` is 0 for one that did not run."""
+class RunRecord:
+    """How one occurrence ended. Times in ms since 1970; `started_ms` is 0 when it did not run."""
 
     job_id: str
-    fire_id: str
+    occurrence_id: str
     run_time_ms: int
     claimed_ms: int
     started_ms: int
@@ -111,44 +111,44 @@ class FireRecord:
         return self.started_ms - self.run_time_ms if self.started_ms else self.claimed_ms - self.run_time_ms
 
 
-_row_of = attrgetter(*(each.name for each in fields(FireRecord)))
+_row_of = attrgetter(*(each.name for each in fields(RunRecord)))
 
 
 def owner_name() -> str:
-    """This process, for people."""
+    """This process as `host:pid`, for people."""
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
-def record_of(fire: Fire, owner: str) -> FireRecord:
-    """What history keeps of a fire that has ended."""
-    run_time = (fire.run_times or [fire.scheduled])[0]
-    return FireRecord(
-        fire.job_id,
-        fire.id,
+def record_of(occurrence: Occurrence, owner: str) -> RunRecord:
+    """The record of an occurrence that has ended."""
+    run_time = (occurrence.run_times or [occurrence.scheduled])[0]
+    return RunRecord(
+        occurrence.job_id,
+        occurrence.id,
         to_ms(run_time),
-        fire.claimed_ms,
-        fire.started_ms,
-        fire.finished_ms,
-        str(fire.finish),
-        fire.error[:200],
-        fire.token,
+        occurrence.claimed_ms,
+        occurrence.started_ms,
+        occurrence.finished_ms,
+        str(occurrence.finish),
+        occurrence.error[:200],
+        occurrence.token,
         owner,
     )
 
 
-def newest(records: Iterable[FireRecord], limit: int) -> list[FireRecord]:
+def newest(records: Iterable[RunRecord], limit: int) -> list[RunRecord]:
     """The `limit` that ended last, newest first."""
     return sorted(records, key=lambda record: record.finished_ms, reverse=True)[:limit]
 
 
-def dump_records(records: Sequence[FireRecord]) -> bytes:
+def dump_records(records: Sequence[RunRecord]) -> bytes:
     """Records as one body."""
     return json.dumps([_row_of(record) for record in records], separators=(",", ":")).encode()
 
 
-def load_records(body: bytes) -> list[FireRecord]:
-    """Records of one body; [] of one that cannot be read."""
+def load_records(body: bytes) -> list[RunRecord]:
+    """Records of one body; [] when it cannot be read."""
     try:
-        return [FireRecord(*row) for row in json.loads(body)]
+        return [RunRecord(*row) for row in json.loads(body)]
     except (ValueError, TypeError):
         return []

@@ -1,16 +1,17 @@
 """How jobs lie in a delay store.
 
     topic job           id = job id                       body = the job (see `codec`), due = its next run time
-    topic occurrence    id = <run time in ms>\\0<job id>   body = <run times in us, comma-separated>|<the job>, signed
-                                                               under its own id where jobs are signed
-    topic run           id = random                       a run that has left the store, see `marks`
-    topic worker        a process with long runs under way, parked: its host, pid and fires
-    topic history       ends, some fifty an item, among the dead and capped like these
-    refs                tag:<tag> of a job, run:<job id> of an occurrence or run, workers of a worker; running of a
-                        job of which a run lies beside it, or did when it was written; those of `loading`
+    topic occurrence    id = <run time in ms>\\0<job id>   a *split item*: a run that lies beside its job.
+                                                          body = <run times in us, comma-separated>|<the job>, signed
+                                                          under its own id where jobs are signed
+    topic run           id = random                       mark of a run that has left the store, see `max_instances`
+    topic worker        id = random                       a process with long runs: its host, pid and occurrences; held
+    topic history       id = random                       some fifty run records, kept and capped as dead letters
+    refs                tag:<tag> of a job; run:<job id> of a split item or mark; workers of a worker; running of a
+                        job if a split item lay beside it when it was written; those of `refusals`
 
-A paused job is parked (`held` without due), a quarantined one held with its reason. Run times before 1970 are due at
-once: scores of a store start there.
+A paused job is held without a due. A quarantined job is held with its reason. Scores of a store start in 1970, so a job
+with an earlier run time is due at once.
 """
 
 from __future__ import annotations
@@ -30,33 +31,34 @@ RUN = "run"
 TAG = "tag:"
 WORKERS = "workers"
 RUNNING = "running"
+QUARANTINE = "quarantine"
 
 
 def due_of(moment: datetime | None) -> int | None:
-    """A next run time as a due."""
+    """The due of a job with this next run time."""
     return None if moment is None else min(max(to_ms(moment), 0), MAX_DUE_MS)
 
 
-def occurrence_id(job_id: str, run_ms: int) -> str:
-    """The id of an occurrence that was split off its job."""
+def split_item_id(job_id: str, run_ms: int) -> str:
+    """The id of a split item."""
     return f"{run_ms}\0{job_id}"
 
 
 def job_id_of(item_id: str) -> str:
-    """The job behind the id of a job or an occurrence."""
+    """The job id in the id of a job or of a split item."""
     return item_id.partition("\0")[2] if "\0" in item_id else item_id
 
 
-def occurrence_body(run_times: Sequence[datetime], body: bytes) -> bytes:
-    """An occurrence's body; `body` may be one itself."""
+def split_item_body(run_times: Sequence[datetime], body: bytes) -> bytes:
+    """The body of a split item; `body` is of the job, or of another split item."""
     return b"%s|%s" % (",".join(str(to_us(moment)) for moment in run_times).encode(), body)
 
 
-def read_occurrence(raw: bytes) -> tuple[list[datetime], bytes]:
-    """Run times and job of an occurrence.
+def read_split_item(raw: bytes) -> tuple[list[datetime], bytes]:
+    """Run times and job body of a split item.
 
     Raises:
-        Unreadable: it is none.
+        Unreadable: it is no split item.
     """
     head, bar, body = raw.partition(b"|")
     try:

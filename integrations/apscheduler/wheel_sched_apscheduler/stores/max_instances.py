@@ -1,56 +1,153 @@
-"""Room: whether one more run of a job may begin, counted over all processes of a store.
+"""`max_instances`, counted over all processes of a store.
 
-A run that takes longer than a moment lies beside its job as an occurrence that names the job (`run:<job id>`), and the
-job carries the ref `running` from then on. So only a claimed job with that ref is asked about, in one round trip for
-all of a batch; short runs cost nothing. A job for which there is no room is handed out all the same, with a limit that
-is reached whatever its executor has running: so every executor refuses it as it always does, with its event and its
-log line, and what comes next is what comes after any refusal.
+A run that takes longer than a moment lies beside its job as a split item with the ref `run:<job id>`, and from then on
+the job carries the ref `running`. So `apply_limits` asks the store only about claimed jobs with that ref, in one round
+trip for the whole batch. Short runs cost nothing. A job that has reached its limit is handed out all the same, with a
+`max_instances` that every count reaches. Its executor then refuses the job in its usual way, with event and log line.
+
+With at-most-once delivery a run has already left the store. `RunMarks` writes a *mark* in its place: an item with the
+same ref `run:<job id>`. The mark is written in the step in which the run leaves the store, and is due when its lease
+ends. The holder extends the lease while the run lasts, and deletes the mark at the end. A process that claims a mark
+knows that the holder was lost, and drops it.
+
+Threads: `RunMarks.end` from any; the rest under the tracker's lock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import uuid4
 
+from wheel_sched.store import MAX_BATCH, Item
 from wheel_sched.store.delay_store import values_of
-from wheel_sched.store.operations import Call, Find
-from wheel_sched_apscheduler.occurrence import Fire
-from wheel_sched_apscheduler.stores.layout import RUNNING
+from wheel_sched.store.operations import Alteration, Call, Change, Find, Schedule, new_token
+from wheel_sched_apscheduler.occurrence import Occurrence
+from wheel_sched_apscheduler.stores.claims import PendingCommand
+from wheel_sched_apscheduler.stores.layout import RUN, RUNNING
 
 if TYPE_CHECKING:
     from wheel_sched.store import DelayStore
 
-InstancesScope = Literal["store", "process"]
-SCOPES: tuple[InstancesScope, ...] = ("store", "process")
 
-
-class Reached(int):
-    """A `max_instances` that any count has reached; it is told as what it is."""
+class LimitReached(int):
+    """A `max_instances` that every count has reached. It prints as its number."""
 
     def __le__(self, _: object) -> bool:
         return True
 
 
-def keep_to_limits(store: DelayStore, fires: Sequence[Fire]) -> None:
-    """Have those refused of whose job as many run as may.
+def apply_limits(store: DelayStore, occurrences: Sequence[Occurrence]) -> None:
+    """Have executors refuse the occurrences of jobs of which `max_instances` run already.
 
     Raises:
-        StoreError: it does not answer; nothing was changed.
+        StoreError: the store does not answer; nothing was changed.
     """
-    asked = [fire for fire in fires if RUNNING in fire.ticket.item.refs and not fire.ticket.occurrence]
+    asked = [
+        occurrence
+        for occurrence in occurrences
+        if RUNNING in occurrence.handle.item.refs and not occurrence.handle.split_item
+    ]
     if not asked:
         return
     runs = values_of(
         store.execute(
-            [Call(fire.ticket.shard, Find(f"run:{fire.job_id}", max(100, fire.job.max_instances))) for fire in asked]
+            [
+                Call(occurrence.handle.shard, Find(f"run:{occurrence.job_id}", max(100, occurrence.job.max_instances)))
+                for occurrence in asked
+            ]
         )
     )
-    for fire, ids in zip(asked, runs, strict=True):
-        fire.ticket.running = bool(ids)
-        most = fire.job.max_instances
+    for occurrence, ids in zip(asked, runs, strict=True):
+        occurrence.handle.running = bool(ids)
+        most = occurrence.job.max_instances
         if len(ids) >= most:
-            route = fire.job_id if store.shards > 1 else None
-            # one that is quarantined is run by nobody
+            route = occurrence.job_id if store.shards > 1 else None
+            # a quarantined one is run by nobody
             under_way = [found for found in store.get(ids, route=route) if found is not None and found.state != "held"]
             if len(under_way) >= most:
-                fire.job.max_instances = Reached(most)
+                occurrence.job.max_instances = LimitReached(most)
+
+
+class _Mark(NamedTuple):
+    shard: int
+    item_id: str
+    since_s: float
+
+
+class RunMarks:
+    """See the module.
+
+    Args:
+        shards: of the namespace.
+        lease_ms: how long a mark counts without being extended.
+    """
+
+    def __init__(self, shards: int, lease_ms: int) -> None:
+        self._shards = shards
+        self._lease_ms = lease_ms
+        self._running: dict[Occurrence, _Mark] = {}
+        self._ended: deque[_Mark] = deque()
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether there is something to send to the store at once."""
+        return bool(self._ended)
+
+    def begin(self, occurrences: Sequence[Occurrence], server_now_ms: int) -> list[PendingCommand]:
+        """Commands that write the marks of these runs."""
+        items: dict[int, list[Item]] = {}
+        for occurrence in occurrences:
+            mark = _Mark(occurrence.handle.shard, f"\0{uuid4().hex}", time.monotonic())
+            self._running[occurrence] = mark
+            route = occurrence.job_id if self._shards > 1 else None
+            item = Item(mark.item_id, server_now_ms + self._lease_ms, b"", RUN, (f"run:{occurrence.job_id}",), route)
+            items.setdefault(mark.shard, []).append(item)
+        return [
+            _command(shard, Schedule(each[at : at + MAX_BATCH], new_token()))
+            for shard, each in items.items()
+            for at in range(0, len(each), MAX_BATCH)
+        ]
+
+    def end(self, occurrence: Occurrence) -> None:
+        """A run has ended, or did not begin. Any thread, idempotent."""
+        mark = self._running.pop(occurrence, None)
+        if mark is not None:
+            self._ended.append(mark)
+
+    def gather(self) -> list[PendingCommand]:
+        """Commands that delete the marks of the runs that have ended since the last call."""
+        ended: dict[int, list[Alteration]] = {}
+        while self._ended:
+            mark = self._ended.popleft()
+            ended.setdefault(mark.shard, []).append(Alteration(mark.item_id, "c"))
+        return _changes(ended, new_token)
+
+    def heartbeats(self, server_now_ms: int, alive: Callable[[Occurrence], bool]) -> list[PendingCommand]:
+        """Commands that extend the marks of what still runs here. A run that its executor has lost is forgotten."""
+        beats: dict[int, list[Alteration]] = {}
+        lost_s = time.monotonic() - self._lease_ms / 1000
+        for occurrence, mark in list(self._running.items()):
+            if alive(occurrence):
+                beats.setdefault(mark.shard, []).append(Alteration(mark.item_id, "r", server_now_ms + self._lease_ms))
+            elif mark.since_s < lost_s:
+                self._running.pop(occurrence, None)
+        return _changes(beats, str)
+
+
+def _changes(alterations: dict[int, list[Alteration]], token: Callable[[], str]) -> list[PendingCommand]:
+    return [
+        _command(shard, Change(each[at : at + MAX_BATCH], token()))
+        for shard, each in alterations.items()
+        for at in range(0, len(each), MAX_BATCH)
+    ]
+
+
+def _command(shard: int, operation: Any) -> PendingCommand:
+    call: Call[Any] = Call(shard, operation)
+    return PendingCommand(call, [], lambda _, __: None)

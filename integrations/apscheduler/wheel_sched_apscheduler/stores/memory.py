@@ -1,12 +1,13 @@
 """WheelJobStore: the jobs of one process on a timing wheel.
 
-What it is. A drop-in for `MemoryJobStore`: add, update and remove are O(1) at any number of jobs, where a sorted list
-moves half of its entries. Order is made inside the due batch alone; `get_all_jobs` sorts on demand.
+It takes the place of `MemoryJobStore`: add, update and remove are O(1) at any number of jobs, where a sorted list moves
+half of its entries. Only a due batch is put in order; `get_all_jobs` sorts on demand. Nothing is durable:
+`RedisWheelJobStore` is.
 
-Invariant. A job with a next run time is in exactly one of: the wheel, what was overdue when it was added, and the
-hands of a fire. A paused job is in none of them.
+Invariant. A job with a next run time is in exactly one place: the wheel, the misfire queue (it was due already when it
+was added), or an occurrence. A paused job is in none.
 
-Threads. Any; one lock, held for the length of a call. Nothing is durable: `RedisWheelJobStore` is.
+Threads. Any; one lock is held for the length of a call.
 """
 
 from __future__ import annotations
@@ -25,52 +26,52 @@ from wheel_sched.clock import SystemClock
 from wheel_sched.errors import ConfigError
 from wheel_sched.wheel import TimerTaskEntry, TimingWheel
 from wheel_sched_apscheduler.instants import earliest, floor_ms, from_ms, from_us, to_us
-from wheel_sched_apscheduler.misfire import MISFIRES, Misfire, grace_after_claim
-from wheel_sched_apscheduler.occurrence import Finish, Fire, bare_fire
-from wheel_sched_apscheduler.settings import whole
-from wheel_sched_apscheduler.stores.claimed_job import claimed
-from wheel_sched_apscheduler.stores.contract import Batch
+from wheel_sched_apscheduler.occurrence import Finish, Occurrence, plain_occurrence
+from wheel_sched_apscheduler.run_times import MISFIRES, Misfire, grace_after_claim
+from wheel_sched_apscheduler.settings import one_of, whole
+from wheel_sched_apscheduler.stores.claimed_job import claimed_copy
+from wheel_sched_apscheduler.stores.contract import OccurrenceBatch
 from wheel_sched_apscheduler.stores.entries import JobState
-from wheel_sched_apscheduler.stores.memory_queries import MemoryCatalogue
-from wheel_sched_apscheduler.stores.misfire_queue import Overdue
-from wheel_sched_apscheduler.stores.scheduler_pass import BracketStore
+from wheel_sched_apscheduler.stores.memory_queries import MemoryJobQueries
+from wheel_sched_apscheduler.stores.misfire_queue import MisfireQueue
+from wheel_sched_apscheduler.stores.scheduler_pass import SchedulerPassStore
 
 _NEVER_US = 1 << 62
-_RETRY_UNKNOWN = timedelta(seconds=30)  # until somebody adds the executor, or corrects the trigger
+_RETRY_UNKNOWN = timedelta(seconds=30)  # for somebody to add the executor, or to correct the trigger
 
 
 class _Slot:
     """One job and where it waits."""
 
-    __slots__ = ("due_us", "fire", "job", "late", "timer")
+    __slots__ = ("due_us", "job", "late", "occurrence", "timer")
 
     def __init__(self, job: Any) -> None:
         self.job = job
         self.due_us = _NEVER_US
         self.timer: TimerTaskEntry[_Slot] | None = None
-        self.late = False  # among the overdue
-        self.fire: Fire | None = None
+        self.late = False  # in the misfire queue
+        self.occurrence: Occurrence | None = None
 
 
 _order = attrgetter("due_us", "job.id")
 
 
 def _state_of(slot: _Slot) -> JobState:
-    if slot.fire is not None:
+    if slot.occurrence is not None:
         return "in_flight"
     return "paused" if slot.job.next_run_time is None else "scheduled"
 
 
-class WheelJobStore(MemoryCatalogue, BracketStore):
+class WheelJobStore(MemoryJobQueries, SchedulerPassStore):
     """Jobs of this process; plugin alias `wheel`.
 
     Args:
-        batch: how many jobs one pass hands over at most; the scheduler's lock is free between passes. Defaults to 500.
-        misfire: from when lateness counts, see `misfire`. Defaults to "lenient".
-        history: how many of the last ends are kept; 0 = none. Defaults to 1000.
+        batch: how many jobs one pass hands over at most. The scheduler's lock is free between passes. Defaults to 500.
+        misfire: from when lateness counts, see `run_times.grace_after_claim`. Defaults to "lenient".
+        history: how many run records are kept; 0 = none. Defaults to 1000.
 
     Raises:
-        ConfigError: with all that is wrong.
+        ConfigError: names everything that is wrong.
     """
 
     def __init__(self, *, batch: int = 500, misfire: Misfire = "lenient", history: int = 1000) -> None:
@@ -78,11 +79,10 @@ class WheelJobStore(MemoryCatalogue, BracketStore):
         problems: list[str] = []
         batch = whole("batch", batch, 1, None, problems)
         history = whole("history", history, 0, None, problems)
-        if misfire not in MISFIRES:
-            problems.append(f"expected misfire to be one of {', '.join(MISFIRES)}, got: {misfire!r}")
+        one_of("misfire", misfire, MISFIRES, problems)
         if problems:
             raise ConfigError(problems)
-        self._flying = {}
+        self._in_flight = {}
         self._past = deque(maxlen=history)
         self._tags = {}
         self._metadata = {}
@@ -91,10 +91,10 @@ class WheelJobStore(MemoryCatalogue, BracketStore):
         self._lock = threading.RLock()
         self._slots: dict[str, _Slot] = {}
         self._wheel: TimingWheel[_Slot] = TimingWheel(SystemClock().wall_ms())
-        self._overdue: Overdue[_Slot] = Overdue()
+        self._misfire_queue: MisfireQueue[_Slot] = MisfireQueue()
         self._tokens = 0
 
-    # The contract outside of a pass.
+    # APScheduler's calls outside of a pass.
 
     def lookup_job(self, job_id: str) -> Any:
         """The job, or None."""
@@ -108,7 +108,7 @@ class WheelJobStore(MemoryCatalogue, BracketStore):
         return [slot.job for slot in slots]
 
     def get_next_run_time(self) -> datetime | None:
-        """When to come again; within a pass also what was put back in it counts."""
+        """When to come again, also for what was put back within the pass."""
         return earliest([super().get_next_run_time(), self._head()])
 
     def _ordered(self) -> list[tuple[Any, JobState]]:
@@ -132,7 +132,7 @@ class WheelJobStore(MemoryCatalogue, BracketStore):
         """O(1).
 
         Raises:
-            ConflictingIdError: there is a job of that id; nothing was changed.
+            ConflictingIdError: a job with this id exists; nothing was changed.
         """
         with self._lock:
             if job.id in self._slots:
@@ -141,16 +141,16 @@ class WheelJobStore(MemoryCatalogue, BracketStore):
             self._arm(slot)
 
     def remove_all_jobs(self) -> None:
-        """Forget every job; what is running goes on and is not handed out again."""
+        """Forget every job. What runs goes on and does not come again."""
         with self._lock:
             self._slots.clear()
-            self._overdue.clear()
+            self._misfire_queue.clear()
             self._tags.clear()
             self._metadata.clear()
             self._wheel = TimingWheel(SystemClock().wall_ms())
 
     def shutdown(self) -> None:
-        """As stock: the jobs go with the scheduler."""
+        """As in stock, the jobs are lost with the scheduler."""
         self.remove_all_jobs()
 
     def _update(self, job: Any) -> None:
@@ -159,9 +159,9 @@ class WheelJobStore(MemoryCatalogue, BracketStore):
             if slot is None:
                 raise JobLookupError(job.id)
             slot.job = job
-            if slot.fire is not None and job.next_run_time == slot.fire.scheduled:
-                return  # under way, and to come again as its fire will plan it
-            slot.fire = None
+            if slot.occurrence is not None and job.next_run_time == slot.occurrence.scheduled:
+                return  # it runs, and its occurrence plans the next run
+            slot.occurrence = None
             self._arm(slot)
 
     def _remove(self, job_id: str) -> None:
@@ -174,16 +174,16 @@ class WheelJobStore(MemoryCatalogue, BracketStore):
 
     def _head(self) -> datetime | None:
         with self._lock:
-            late_us = self._overdue.head()
+            late_us = self._misfire_queue.head()
             if late_us is not None:
                 return from_us(late_us)
             expiry_ms = self._wheel.next_expiry()
             return None if expiry_ms is None else from_ms(expiry_ms)
 
-    # Places.
+    # Where a job waits.
 
     def _arm(self, slot: _Slot) -> None:
-        """Wait for the job's next run time, at the place where that belongs."""
+        """Put a job where it waits for its next run time."""
         moment = slot.job.next_run_time
         if moment is None:
             self._disarm(slot)
@@ -202,7 +202,7 @@ class WheelJobStore(MemoryCatalogue, BracketStore):
             return
         self._disarm(slot)
         slot.late = True
-        self._overdue.add(due_us, slot.job.id, slot)
+        self._misfire_queue.add(due_us, slot.job.id, slot)
 
     def _disarm(self, slot: _Slot) -> None:
         if slot.timer is not None:
@@ -210,16 +210,16 @@ class WheelJobStore(MemoryCatalogue, BracketStore):
             slot.timer = None
         if slot.late:
             slot.late = False
-            self._overdue.discard(slot.due_us, slot.job.id)
+            self._misfire_queue.discard(slot.due_us, slot.job.id)
 
-    # The seam, see `passes`.
+    # The contract with a driver, see `contract`.
 
-    def claim_batch(self, now: datetime, limit: int | None = None) -> Batch:
+    def claim_batch(self, now: datetime, limit: int | None = None) -> OccurrenceBatch:
         """Take what is due out of the wheel; O(1) per job."""
         limit = self._batch if limit is None else limit
         claimed_ms = time.time_ns() // 1_000_000
         with self._lock:
-            due = self._overdue.take(to_us(now), limit)
+            due = self._misfire_queue.take(to_us(now), limit)
             for slot in due:
                 slot.late = False
             if len(due) < limit and floor_ms(now) >= self._wheel.now_ms:
@@ -229,92 +229,94 @@ class WheelJobStore(MemoryCatalogue, BracketStore):
                         taken.timer = None
                         due.append(taken)
                 due.sort(key=_order)
-            fires = []
+            occurrences = []
             token = self._tokens
             for slot in due:
                 token += 1
                 if self.driven:
-                    fire = bare_fire(slot.job, token, claimed_ms=claimed_ms)
+                    occurrence = plain_occurrence(slot.job, token, claimed_ms=claimed_ms)
                 else:
-                    fire = claimed(slot.job, token, grace_after_claim(slot.job, now, self.misfire)).fire
-                slot.fire = fire
-                fire.ticket = slot
-                self._flying[token] = fire
-                fires.append(fire)
+                    occurrence = claimed_copy(
+                        slot.job, token, grace_after_claim(slot.job, now, self.misfire)
+                    ).occurrence
+                slot.occurrence = occurrence
+                occurrence.handle = slot
+                self._in_flight[token] = occurrence
+                occurrences.append(occurrence)
             self._tokens = token
-            more = len(fires) == limit
-            return Batch(fires, now if more else self._head(), more)
+            more = len(occurrences) == limit
+            return OccurrenceBatch(occurrences, now if more else self._head(), more)
 
-    def hand_over(self, fires: Sequence[Fire]) -> None:
-        """Let the jobs wait for their next run time, or go."""
+    def mark_submitted(self, occurrences: Sequence[Occurrence]) -> None:
+        """Let the jobs wait for their next run time, or remove them."""
         with self._lock:
-            for fire in fires:
-                slot: _Slot = fire.ticket
-                if slot.fire is not fire:
-                    continue  # changed or removed meanwhile
-                slot.fire = None
-                if slot.job.next_run_time != fire.scheduled:
-                    pass  # somebody is changing it, and will say so
-                elif fire.next_run_time is None:
-                    if self._slots.get(fire.job_id) is slot:
-                        del self._slots[fire.job_id]
+            for occurrence in occurrences:
+                slot: _Slot = occurrence.handle
+                if slot.occurrence is not occurrence:
+                    continue  # somebody has changed or removed the job
+                slot.occurrence = None
+                if slot.job.next_run_time != occurrence.scheduled:
+                    pass  # somebody is changing the job, and will call `update_job`
+                elif occurrence.next_run_time is None:
+                    if self._slots.get(occurrence.job_id) is slot:
+                        del self._slots[occurrence.job_id]
                         if self._tags or self._metadata:
-                            self._drop_notes(fire.job_id)
+                            self._drop_notes(occurrence.job_id)
                     continue
                 else:
-                    slot.job.next_run_time = fire.next_run_time
-                if self._slots.get(fire.job_id) is slot:
+                    slot.job.next_run_time = occurrence.next_run_time
+                if self._slots.get(occurrence.job_id) is slot:
                     self._arm(slot)
 
-    def finish(self, fire: Fire, finish: Finish, error: str = "") -> None:
-        """Note the end."""
-        fire.note_end(finish, error)
-        self._past.append(fire)
-        self._flying.pop(fire.token, None)
+    def finish(self, occurrence: Occurrence, finish: Finish, error: str = "") -> None:
+        """See `contract`."""
+        occurrence.mark_ended(finish, error)
+        self._past.append(occurrence)
+        self._in_flight.pop(occurrence.token, None)
 
-    def release(self, fires: Iterable[Fire], delay_ms: int = 0) -> None:
-        """Put fires back; one whose job has gone on to its next run time meanwhile stays away."""
+    def release(self, occurrences: Iterable[Occurrence], delay_ms: int = 0) -> None:
+        """See `contract`. An occurrence whose job already waits for its next run is not put back."""
         with self._lock:
-            for fire in fires:
-                slot: _Slot = fire.ticket
-                self._flying.pop(fire.token, None)
-                known = self._slots.get(fire.job_id)
-                if known is None and fire.planned and fire.next_run_time is None:
-                    known = self._slots[fire.job_id] = slot
-                    slot.fire = fire
-                if known is not slot or slot.fire is not fire:
+            for occurrence in occurrences:
+                slot: _Slot = occurrence.handle
+                self._in_flight.pop(occurrence.token, None)
+                known = self._slots.get(occurrence.job_id)
+                if known is None and occurrence.planned and occurrence.next_run_time is None:
+                    known = self._slots[occurrence.job_id] = slot
+                    slot.occurrence = occurrence
+                if known is not slot or slot.occurrence is not occurrence:
                     continue
-                slot.fire = None
+                slot.occurrence = None
                 self._arm(slot)
                 if delay_ms:
                     self._postpone(slot, delay_ms)
         scheduler = self._scheduler
-        if scheduler is not None and scheduler.running and not self._bracket:
+        if scheduler is not None and scheduler.running and not self._pass:
             scheduler.wakeup()
 
     def _postpone(self, slot: _Slot, delay_ms: int) -> None:
-        """Hand the job out later than its next run time says."""
+        """Have the job handed out later than its next run time."""
         self._disarm(slot)
         slot.timer = self._wheel.schedule(slot, SystemClock().wall_ms() + delay_ms)
 
-    def _unknown_executor(self, fire: Fire) -> None:
+    def report_unknown_executor(self, occurrence: Occurrence) -> None:
         self._logger.error(
             "Job %r names the executor %r, which this scheduler does not have; it stays in the store and is tried "
             "again in %d s: add the executor or give the job another",
-            fire.job_id,
-            fire.job.executor,
+            occurrence.job_id,
+            occurrence.job.executor,
             _RETRY_UNKNOWN.seconds,
         )
-        self.release([fire], int(_RETRY_UNKNOWN.total_seconds() * 1000))
+        self.release([occurrence], int(_RETRY_UNKNOWN.total_seconds() * 1000))
 
-    def _trigger_failed(self, fire: Fire, error: Exception) -> None:
+    def report_trigger_failure(self, occurrence: Occurrence, error: Exception) -> None:
         self._logger.error(
             "The trigger of job %r failed; the job stays in the store and is tried again in %d s: correct it",
-            fire.job_id,
+            occurrence.job_id,
             _RETRY_UNKNOWN.seconds,
             exc_info=error,
         )
-        self.release([fire], int(_RETRY_UNKNOWN.total_seconds() * 1000))
+        self.release([occurrence], int(_RETRY_UNKNOWN.total_seconds() * 1000))
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} jobs={len(self._slots)} {self._wheel!r}>"

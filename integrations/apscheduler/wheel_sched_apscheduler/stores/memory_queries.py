@@ -1,6 +1,6 @@
-"""What a memory store tells of its jobs: the calls of `catalogue`, as far as one process has use for them.
+"""MemoryJobQueries: the calls of `queries`, as far as one process needs them.
 
-There is no quarantine, for nothing is ever loaded; pausing and running now are a scheduler's own calls.
+There is no quarantine, for nothing is ever loaded. A scheduler itself pauses jobs and runs them now.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from apscheduler.jobstores.base import ConflictingIdError, JobLookupError
 
 from wheel_sched.errors import Rejected
 from wheel_sched_apscheduler.instants import to_us
-from wheel_sched_apscheduler.occurrence import Fire
+from wheel_sched_apscheduler.occurrence import Occurrence
 from wheel_sched_apscheduler.stores.entries import (
-    FireRecord,
-    InFlight,
+    InFlightRun,
     JobEntry,
     JobPage,
     JobState,
+    RunRecord,
     check_state,
     newest,
     owner_name,
@@ -28,16 +28,16 @@ from wheel_sched_apscheduler.stores.entries import (
 )
 
 
-class MemoryCatalogue:
-    """The part of a memory store that needs no scheduler."""
+class MemoryJobQueries:
+    """The part of a memory jobstore that needs no scheduler."""
 
-    _flying: dict[int, Fire]  # by token
-    _past: deque[Fire]
+    _in_flight: dict[int, Occurrence]  # by token
+    _past: deque[Occurrence]
     _tags: dict[str, tuple[str, ...]]
     _metadata: dict[str, Mapping[str, Any]]
 
     def _ordered(self) -> list[tuple[Any, JobState]]:
-        """Jobs with their state, by next run time, then id; paused ones last."""
+        """All jobs with their states, by next run time, then id; paused ones last."""
         raise NotImplementedError
 
     def _one(self, job_id: str) -> tuple[Any, JobState] | None:
@@ -56,10 +56,10 @@ class MemoryCatalogue:
         raise NotImplementedError
 
     def entries(self, state: JobState | None = None) -> Iterator[JobEntry]:
-        """Every job of a state, or of all.
+        """Every job in a state, or in all states.
 
         Raises:
-            Rejected: the state is none.
+            Rejected: there is no such state.
         """
         if state is not None:
             check_state(state)
@@ -86,7 +86,7 @@ class MemoryCatalogue:
         """How many jobs there are, in one state or in all.
 
         Raises:
-            Rejected: the state is none.
+            Rejected: there is no such state.
         """
         states = self._states()
         if state is None:
@@ -106,7 +106,7 @@ class MemoryCatalogue:
         """One page of a state in order of next run time; `since` and `until` narrow it to a span of those.
 
         Raises:
-            Rejected: the state is none, or the cursor is not from an earlier page.
+            Rejected: there is no such state, or the cursor is not from an earlier page.
         """
         try:
             start = int(cursor or 0)
@@ -117,7 +117,7 @@ class MemoryCatalogue:
         return JobPage(chosen[start:end], str(end) if end < len(chosen) else None)
 
     def due_between(self, since: datetime, until: datetime) -> Iterator[JobEntry]:
-        """Jobs whose next run time lies in a span, both ends included."""
+        """Jobs whose next run time lies between two moments, both included."""
         yield from self.iter_jobs(since=since, until=until, limit=1 << 60).jobs
 
     def get_entry(self, job_id: str) -> JobEntry | None:
@@ -128,7 +128,7 @@ class MemoryCatalogue:
     def add_jobs(
         self, jobs: Sequence[Any], *, metadata: Mapping[str, Any] | None = None, tags: Sequence[str] = ()
     ) -> list[str]:
-        """Add jobs; ids that exist are left alone. The answer: these ids."""
+        """Add jobs. Jobs whose id exists are left alone; their ids are returned."""
         left_alone = []
         for job in jobs:
             try:
@@ -143,7 +143,7 @@ class MemoryCatalogue:
         return left_alone
 
     def remove_jobs(self, job_ids: Sequence[str]) -> int:
-        """Remove jobs; how many were there."""
+        """Remove jobs; the number of those that existed."""
         removed = 0
         for job_id in job_ids:
             try:
@@ -154,7 +154,7 @@ class MemoryCatalogue:
         return removed
 
     def find(self, tag: str) -> list[str]:
-        """Ids of the jobs that carry a tag, sorted."""
+        """Ids of the jobs with a tag, sorted."""
         return sorted(job_id for job_id, tags in self._tags.items() if tag in tags)
 
     def set_tags(self, job_id: str, tags: Sequence[str]) -> None:
@@ -167,7 +167,7 @@ class MemoryCatalogue:
         self._tags[job_id] = tuple(tags)
 
     def set_metadata(self, job_id: str, metadata: Mapping[str, Any]) -> None:
-        """Replace what is kept beside a job.
+        """Replace the metadata of a job.
 
         Raises:
             JobLookupError: there is no such job.
@@ -179,22 +179,25 @@ class MemoryCatalogue:
         if self._one(job_id) is None:
             raise JobLookupError(job_id)
 
-    def in_flight(self) -> list[InFlight]:
-        """What was handed out and has not ended."""
+    def in_flight(self) -> list[InFlightRun]:
+        """Occurrences that were handed out and have not ended."""
         owner = owner_name()
         return [
-            InFlight(fire.job_id, fire.id, None, owner, fire.claimed_ms, fire.token)
-            for fire in list(self._flying.values())
+            InFlightRun(occurrence.job_id, occurrence.id, None, owner, occurrence.claimed_ms, occurrence.token)
+            for occurrence in list(self._in_flight.values())
         ]
 
-    def history(self, *, job_id: str | None = None, limit: int = 100) -> list[FireRecord]:
-        """The last ends, newest first; in whatever order the events came."""
+    def history(self, *, job_id: str | None = None, limit: int = 100) -> list[RunRecord]:
+        """How the last occurrences ended, newest first."""
         owner = owner_name()
-        return newest((record_of(fire, owner) for fire in list(self._past) if job_id in (None, fire.job_id)), limit)
+        return newest(
+            (record_of(occurrence, owner) for occurrence in list(self._past) if job_id in (None, occurrence.job_id)),
+            limit,
+        )
 
 
 def _between(moment: datetime | None, since: datetime | None, until: datetime | None) -> bool:
-    """Whether it lies in the span, both ends included; None only in the one without ends."""
+    """Whether a next run time lies between two moments, both included. None lies only between no moments."""
     if moment is None:
         return since is None and until is None
     at_us = to_us(moment)

@@ -1,10 +1,10 @@
-"""What was due already when it was added: in order of due, then of name.
+"""MisfireQueue: jobs that were due already when they were added, by due, then by name.
 
-A bucket for each due, sorted when its turn comes: a burst of jobs of one moment costs no heap operation each. Adding,
-discarding and taking are O(1) apart from the heap push of a new due and the sort of a bucket, which for names in order
-is one pass. Nothing is a tombstone: what is discarded is gone at once.
+Each due has a bucket, sorted when its turn comes, so a burst of jobs with one due costs no heap operation for each job.
+Adding, discarding and taking are O(1), apart from the heap push of a new due and the sort of a bucket, which is one
+pass when names come in order. A discarded entry is gone at once; nothing marks deleted entries.
 
-Threads. None of it is thread-safe; the owner's lock is held.
+Threads: not thread-safe; the owner holds its lock.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ class _Bucket(Generic[T]):
 
     def __init__(self) -> None:
         self.entries: dict[str, T] = {}
-        self.order: list[str] | None = None  # names to come, last first; None = to be sorted
+        self.order: list[str] | None = None  # names that are left, last first; None = to be sorted
 
 
-class Overdue(Generic[T]):
+class MisfireQueue(Generic[T]):
     """See the module."""
 
     def __init__(self) -> None:
         self._buckets: dict[int, _Bucket[T]] = {}
-        self._heap: list[int] = []  # the dues of the buckets, and of some that have been emptied
+        self._heap: list[int] = []  # dues of the buckets, and of some buckets that are empty now
 
     def add(self, due: int, name: str, entry: T) -> None:
-        """Names are unique among those of a due."""
+        """Add an entry. Its name is unique within its due."""
         bucket = self._buckets.get(due)
         if bucket is None:
             bucket = self._buckets[due] = _Bucket()
@@ -44,14 +44,14 @@ class Overdue(Generic[T]):
         bucket.order = None
 
     def discard(self, due: int, name: str) -> None:
-        """It is to be there."""
+        """Remove an entry that is there."""
         entries = self._buckets[due].entries
         del entries[name]
         if not entries:
             del self._buckets[due]
 
     def take(self, until: int, limit: int) -> list[T]:
-        """At most `limit` that were due at `until`, in order; they are here no more."""
+        """Remove and return at most `limit` entries that are due at `until`, in order."""
         taken: list[T] = []
         while len(taken) < limit:
             due = self.head()
@@ -63,7 +63,7 @@ class Overdue(Generic[T]):
                 order = bucket.order = sorted(entries, reverse=True)
             while entries and len(taken) < limit:
                 entry = entries.pop(order.pop(), None)
-                if entry is not None:  # discarded since they were sorted
+                if entry is not None:  # None: discarded after the sort
                     taken.append(entry)
             if not entries:
                 del self._buckets[due]
@@ -77,6 +77,6 @@ class Overdue(Generic[T]):
         return heap[0] if heap else None
 
     def clear(self) -> None:
-        """Forget all."""
+        """Remove everything."""
         self._buckets.clear()
         self._heap.clear()

@@ -1,77 +1,80 @@
-"""The waiting room: jobs that a scheduler adds in its `start` while the store is away.
+"""Pending adds: jobs that a scheduler adds in its `start` while the store is away.
 
-What is given to a scheduler before its start is added by `start` itself, in its own thread; an error there means that
-there is no scheduler. So such jobs are kept until the store answers, and are added then, as `start` would have done.
-A job that is added later gets the store's error.
+A job that is given to a scheduler before its start is added by `start` itself, and an error there means that there is
+no scheduler. Such jobs are kept until the store answers, and are added then. A job that is added later gets the store's
+error.
 
-Threads. `takes` by the scheduler's, under its lock; `let_in` by the keeper's.
+Threads: `accepts` from the scheduler's thread, under its lock; `add_all` from the settler's.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from apscheduler.jobstores.base import ConflictingIdError
 from apscheduler.schedulers.base import STATE_STOPPED
 
 from wheel_sched.errors import WheelSchedError
-
-if TYPE_CHECKING:
-    from wheel_sched_apscheduler.stores.redis import RedisWheelJobStore
+from wheel_sched_apscheduler.stores.repository import JobRepository
 
 
-class WaitingRoom:
-    """See the module; `home` is the jobstore it belongs to."""
+class PendingAdds:
+    """See the module.
 
-    def __init__(self, home: RedisWheelJobStore) -> None:
-        self._home = home
-        self._jobs: deque[tuple[Any, bool]] = deque()  # with whether it replaces one that exists
+    Args:
+        repository: where the jobs go.
+        scheduler: whose start adds the jobs. Defaults to None: nothing is kept.
+        logger: where failures are logged. Defaults to None.
+    """
 
-    def takes(self, job: Any) -> bool:
-        """Keep a job if it is one of those that a scheduler adds in its start.
+    def __init__(self, repository: JobRepository, scheduler: Any = None, logger: Any = None) -> None:
+        self._repository = repository
+        self._scheduler = scheduler
+        self._logger = logger
+        self._jobs: deque[tuple[Any, bool]] = deque()  # each with whether it replaces an existing job
+
+    def accepts(self, job: Any) -> bool:
+        """Keep a job if a scheduler adds it in its start; whether it is kept.
 
         Raises:
-            NotSerializable, Forbidden: it could not be stored.
+            NotSerializable, Forbidden: the job cannot be stored.
         """
-        scheduler = self._home._scheduler
-        if getattr(scheduler, "state", None) != STATE_STOPPED:
+        if self._scheduler is None or getattr(self._scheduler, "state", None) != STATE_STOPPED:
             return False
-        for pending, _, replaces in getattr(scheduler, "_pending_jobs", ()):
+        for pending, _, replaces in getattr(self._scheduler, "_pending_jobs", ()):
             if pending is job:
-                self._home.codec.encode(job)
+                self._repository.check(job)
                 self._jobs.append((job, bool(replaces)))
                 return True
         return False
 
-    def let_in(self) -> None:
-        """The store is there: add what waits, and have the scheduler look.
+    def add_all(self) -> None:
+        """The store answers: add the jobs, and wake the scheduler.
 
         Raises:
-            StoreError: it is away again; what was not added waits on.
+            StoreError: the store is away again; what was not added is kept.
         """
-        home = self._home
         while self._jobs:
             job, replaces = self._jobs[0]
             try:
                 try:
-                    home._shelf.add([job])
+                    self._repository.add([job])
                 except ConflictingIdError:
                     if not replaces:
                         raise
-                    home._shelf.update(job)
+                    self._repository.update(job)
             except Exception as error:
                 if isinstance(error, WheelSchedError) and error.transient:
                     raise
-                home._logger.error("Job %r, added before the start, could not be stored: %s", job.id, error)
+                self._logger.error("Job %r, added before the start, could not be stored: %s", job.id, error)
             self._jobs.popleft()
-        scheduler = home._scheduler
-        if scheduler is not None and scheduler.running:
-            scheduler.wakeup()
+        if self._scheduler is not None and self._scheduler.running:
+            self._scheduler.wakeup()
 
     def close(self) -> None:
-        """What still waits is lost, as is what was given to a scheduler that never started."""
+        """Drop what is kept, as a scheduler drops the jobs that it was given if it never starts."""
         if self._jobs:
             ids = ", ".join(repr(job.id) for job, _ in self._jobs)
-            self._home._logger.warning("The store never answered; these jobs were not stored: %s", ids)
+            self._logger.warning("The store never answered; these jobs were not stored: %s", ids)
             self._jobs.clear()

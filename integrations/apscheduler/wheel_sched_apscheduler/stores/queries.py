@@ -1,7 +1,9 @@
-"""The catalogue: what lies in a shared store, told and changed without loading a job.
+"""JobQueries: the calls that list and change stored jobs without loading one.
 
-Nothing here imports a function of anybody, so it works in a process that has none of the jobs' code: an administrator's
-shell, a web page, a producer. Listings are pages in order of next run time.
+Nothing here imports a job's function. So these calls work in a process that has none of the jobs' code: an
+administrator's shell, a web page, a producer. Listings are pages in order of next run time.
+
+Threads: any.
 """
 
 from __future__ import annotations
@@ -19,11 +21,11 @@ from wheel_sched_apscheduler.codec import JobCodec, Unreadable, unsigned
 from wheel_sched_apscheduler.instants import floor_ms, from_ms, to_ms
 from wheel_sched_apscheduler.stores.entries import (
     JOB_STATES,
-    FireRecord,
-    InFlight,
+    InFlightRun,
     JobEntry,
     JobPage,
     JobState,
+    RunRecord,
     check_state,
     load_records,
     newest,
@@ -32,25 +34,25 @@ from wheel_sched_apscheduler.stores.layout import (
     HISTORY,
     JOB,
     OCCURRENCE,
+    QUARANTINE,
     TAG,
     WORKERS,
     due_of,
     job_id_of,
-    read_occurrence,
+    read_split_item,
 )
-from wheel_sched_apscheduler.stores.loading import refusal_of
-from wheel_sched_apscheduler.stores.repository import Shelf
+from wheel_sched_apscheduler.stores.refusals import refusal_of
+from wheel_sched_apscheduler.stores.repository import JobRepository
 
-QUARANTINE = "quarantine"
 _PLACES: dict[JobState, State] = {"scheduled": "due", "paused": "held", "in_flight": "fly", "quarantined": "held"}
 _PAGE = 500
 
 
-class Catalogue:
-    """The part of the store that needs no scheduler."""
+class JobQueries:
+    """The part of a shared jobstore that needs no scheduler."""
 
     codec: JobCodec
-    _shelf: Shelf
+    repository: JobRepository
 
     @property
     def store(self) -> DelayStore:
@@ -60,7 +62,7 @@ class Catalogue:
     # Counting and listing.
 
     def count(self, state: JobState | None = None) -> int:
-        """How many jobs there are, in one state or in all; O(1) but for "paused" and "quarantined"."""
+        """How many jobs there are, in one state or in all. O(1), except for "paused" and "quarantined"."""
         sizes = self.store.counts().now
         if state is None:
             return sum(number for (_, topic), number in sizes.items() if topic == JOB)
@@ -78,10 +80,10 @@ class Catalogue:
         since: datetime | None = None,
         until: datetime | None = None,
     ) -> JobPage:
-        """One page of a state in order of next run time; `since` and `until` narrow it to a span of those.
+        """One page of the jobs in a state, by next run time. `since` and `until` bound the next run time.
 
         Raises:
-            Rejected: the state is none, or the cursor is not from an earlier page.
+            Rejected: there is no such state, or the cursor is not from an earlier page.
         """
         check_state(state)
         place = _PLACES[state]
@@ -97,7 +99,7 @@ class Catalogue:
         return JobPage([self.entry(found) for found in page.found], page.cursor)
 
     def entries(self, state: JobState | None = None) -> Iterator[JobEntry]:
-        """Every job of a state, or of all."""
+        """Every job in a state, or in all states."""
         for chosen in JOB_STATES if state is None else (state,):
             cursor = None
             while True:
@@ -108,7 +110,7 @@ class Catalogue:
                     break
 
     def due_between(self, since: datetime, until: datetime) -> Iterator[JobEntry]:
-        """Jobs whose next run time lies in a span, both ends included."""
+        """Jobs whose next run time lies between two moments, both included."""
         cursor = None
         while True:
             page = self.iter_jobs(cursor, since=since, until=until, limit=_PAGE)
@@ -123,7 +125,7 @@ class Catalogue:
         return None if found is None or found.topic != JOB else self.entry(found)
 
     def entry(self, found: Found) -> JobEntry:
-        """What can be told of an item; of one that cannot be read, its id and the reason."""
+        """A record of a job as an entry. If it cannot be read, the entry has its id and the reason."""
         state: JobState
         if found.state == "held":
             state = "quarantined" if _is_quarantined(found) else "paused"
@@ -132,7 +134,7 @@ class Catalogue:
         reason = found.reason.removeprefix(f"{QUARANTINE}: ") if state == "quarantined" else ""
         refusal = refusal_of(found.refs) if state == "scheduled" else None
         if refusal is not None:
-            times = f"{refusal.times} time{'' if refusal.times == 1 else 's'}"
+            times = f"{refusal.rounds} time{'' if refusal.rounds == 1 else 's'}"
             reason = f"given back {times} since {from_ms(refusal.since_ms)}, last by {refusal.last}"
         tags = tuple(ref.removeprefix(TAG) for ref in found.refs if ref.startswith(TAG))
         try:
@@ -165,28 +167,28 @@ class Catalogue:
 
     # Running now, and what was.
 
-    def in_flight(self) -> list[InFlight]:
-        """What was handed out and has not ended, with its holder and the end of its lease."""
-        told: dict[tuple[str, str | None], tuple[str, list[Any]]] = {}
+    def in_flight(self) -> list[InFlightRun]:
+        """Occurrences that were handed out and have not ended, with their holder and the end of their lease."""
+        announced: dict[tuple[str, str | None], tuple[str, list[Any]]] = {}
         for worker in self.workers():
-            for row in worker["fires"]:
-                told[row[1], row[0]] = told[row[1], None] = (worker["owner"], row)
-        flights = []
+            for row in worker["occurrences"]:
+                announced[row[1], row[0]] = announced[row[1], None] = (worker["owner"], row)
+        runs = []
         for found in [*self._found("fly", None), *self._found("due", OCCURRENCE)]:
             if found.topic not in (JOB, OCCURRENCE):
                 continue
-            job_id, fire_id = job_id_of(found.id), None
+            job_id, occurrence_id = job_id_of(found.id), None
             if found.topic == OCCURRENCE:
-                fire_id = f"{job_id}:{found.id.partition(chr(0))[0]}"
-            owner, fire = told.get((job_id, fire_id), (None, None))
-            if fire is None:
-                flights.append(InFlight(job_id, fire_id, found.score_ms, None, None))
+                occurrence_id = f"{job_id}:{found.id.partition(chr(0))[0]}"
+            owner, row = announced.get((job_id, occurrence_id), (None, None))
+            if row is None:
+                runs.append(InFlightRun(job_id, occurrence_id, found.score_ms, None, None))
             else:
-                flights.append(InFlight(job_id, fire[0], found.score_ms, owner, fire[2], fire[3]))
-        return flights
+                runs.append(InFlightRun(job_id, row[0], found.score_ms, owner, row[2], row[3]))
+        return runs
 
     def workers(self) -> list[dict[str, Any]]:
-        """Processes with runs of more than half a second under way, as they announced themselves."""
+        """What processes have announced of their runs that take longer than half a second."""
         store = self.store
         records = []
         for found in store.get(store.find(WORKERS)):
@@ -203,15 +205,15 @@ class Catalogue:
                 store.cancel([found.id])
         return records
 
-    def history(self, *, job_id: str | None = None, limit: int = 100) -> list[FireRecord]:
-        """The last ends, newest first; in whatever order the events came."""
+    def history(self, *, job_id: str | None = None, limit: int = 100) -> list[RunRecord]:
+        """How the last occurrences ended, newest first."""
         records = (record for found in self._found("dead", HISTORY) for record in load_records(found.body))
         return newest((record for record in records if job_id in (None, record.job_id)), limit)
 
     # Tags and metadata.
 
     def find(self, tag: str) -> list[str]:
-        """Ids of the jobs that carry a tag, sorted."""
+        """Ids of the jobs with a tag, sorted."""
         return sorted(self.store.find(f"{TAG}{tag}"))
 
     def set_tags(self, job_id: str, tags: Sequence[str]) -> None:
@@ -226,15 +228,15 @@ class Catalogue:
             others = tuple(ref for ref in found.refs if not ref.startswith(TAG))
             return Item(job_id, None, found.body, JOB, (*refs, *others))
 
-        self._rewrite(job_id, tagged, keep_due=True)
+        self.repository.change(job_id, tagged, keep_due=True)
 
     def set_metadata(self, job_id: str, metadata: Mapping[str, Any]) -> None:
-        """Replace what is stored beside a job: plain values.
+        """Replace the metadata of a job: plain values.
 
         Raises:
             JobLookupError: there is no such job.
         """
-        self._rewrite(
+        self.repository.change(
             job_id,
             lambda found: Item(
                 job_id, None, self.codec.rewritten(job_id, found.body, metadata=metadata), JOB, found.refs
@@ -261,7 +263,10 @@ class Catalogue:
         self._move(job_id, None)
 
     def resume(self, job_id: str) -> datetime | None:
-        """Schedule a paused job from now on; its next run time, None when there is none and it was removed.
+        """Schedule a paused job from now on.
+
+        Returns:
+            Its next run time; None when its trigger has no more run times and the job was removed.
 
         Raises:
             JobLookupError: there is no such job.
@@ -280,20 +285,23 @@ class Catalogue:
     def add_jobs(
         self, jobs: Sequence[Any], *, metadata: Mapping[str, Any] | None = None, tags: Sequence[str] = ()
     ) -> list[str]:
-        """Add jobs, 500 to a round trip, with one wake-up; ids that exist are left alone. The answer: these ids.
+        """Add jobs, 500 to a round trip, with one wake-up.
+
+        Returns:
+            The ids that exist already. Those jobs were left alone.
 
         Args:
             jobs: `apscheduler.job.Job` objects, see `Producer` for an easy way to make them.
-            metadata: stored beside each. Defaults to none.
-            tags: of each. Defaults to none.
+            metadata: of each job. Defaults to none.
+            tags: of each job. Defaults to none.
 
         Raises:
             NotSerializable, Forbidden: one of them cannot be stored; nothing was.
         """
-        return self._shelf.add_new(jobs, metadata, tags)
+        return self.repository.add_new(jobs, metadata, tags)
 
     def remove_jobs(self, job_ids: Sequence[str]) -> int:
-        """Remove jobs in as few round trips as can be; how many were there."""
+        """Remove jobs in few round trips; the number of those that existed."""
         outcomes = self.store.cancel(job_ids)
         return sum(outcome is not Outcome.ABSENT for outcome in outcomes)
 
@@ -302,29 +310,26 @@ class Catalogue:
             body = self.codec.moved(job_id, found.body, moment)
             return Item(job_id, due_of(moment), body, JOB, found.refs)
 
-        self._rewrite(job_id, rewritten, keep_due=False)
-
-    def _rewrite(self, job_id: str, make: Any, *, keep_due: bool) -> None:
-        if not self._shelf.change(job_id, make, keep_due=keep_due):
-            raise JobLookupError(job_id)
+        self.repository.change(job_id, rewritten, keep_due=False)
 
     # Quarantine.
 
     def quarantined(self) -> Iterator[JobEntry]:
-        """Jobs that could not be loaded, with the reason."""
+        """Jobs that no process could run, with the reason."""
         return self.entries("quarantined")
 
-    def retry(self, job_ids: Sequence[str]) -> list[str]:
-        """Let quarantined jobs wait again at their next run time; those that still cannot be loaded come back.
+    def release_quarantined(self, job_ids: Sequence[str]) -> list[str]:
+        """Schedule quarantined jobs again at their next run time. Those that still cannot run are quarantined again.
 
-        The answer: the ids that were let go.
+        Returns:
+            The ids of the jobs that were released.
         """
         released = []
         for found in self.store.get(job_ids):
             if found is None or not _is_quarantined(found):
                 continue
             try:
-                body = read_occurrence(unsigned(found.body))[1] if found.topic == OCCURRENCE else found.body
+                body = read_split_item(unsigned(found.body))[1] if found.topic == OCCURRENCE else found.body
                 moment = self.codec.next_run_time(body)
             except Unreadable:
                 moment = None
@@ -334,9 +339,10 @@ class Catalogue:
         return released
 
     def repoint(self, old: str, new: str, *, dry_run: bool = False) -> list[str]:
-        """Give every job of the function `old` the function `new`, and let the quarantined ones wait again.
+        """Give every job of the function `old` the function `new`, and release the quarantined ones.
 
-        The answer: the ids that were, or with `dry_run` would be, changed.
+        Returns:
+            The ids of the jobs that were changed, or with `dry_run` would be.
 
         Raises:
             Forbidden: `new` is outside of the allow-list; nothing was changed.
@@ -346,14 +352,14 @@ class Catalogue:
         if dry_run:
             return ids
         for job_id in ids:
-            self._rewrite(
+            self.repository.change(
                 job_id,
                 lambda found: Item(
                     found.id, None, self.codec.rewritten(found.id, found.body, func=new), JOB, found.refs
                 ),
                 keep_due=True,
             )
-        self.retry(ids)
+        self.release_quarantined(ids)
         return ids
 
 

@@ -1,8 +1,10 @@
-"""The chronicle: how fires ended, and which long ones this process has under way, written for other processes to read.
+"""Run history: how occurrences ended, and which long ones run in this process, written for other processes to read.
 
-Ends go into the store some fifty an item, so history costs a burst next to nothing; a record is made when a fire has
-ended, from the fire itself, so the order of a scheduler's events does not matter. A run is announced after half a
-second: short ones come and go without a word. Threads: `note` from any, the rest under the owner's lock.
+One item of the store holds some fifty ends, so history costs a burst next to nothing. A record is made from the
+occurrence when it has ended, so the order of a scheduler's events does not matter. A run is announced after half a
+second; shorter ones are not announced.
+
+Threads: `note` from any; the rest under the tracker's lock.
 """
 
 from __future__ import annotations
@@ -10,15 +12,15 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 from uuid import uuid4
 
 from wheel_sched.store import MAX_BATCH, Found, Item
 from wheel_sched.store.operations import Call, Restore, Sweep
-from wheel_sched_apscheduler.occurrence import Fire
-from wheel_sched_apscheduler.stores.claims import Parcel
-from wheel_sched_apscheduler.stores.entries import FireRecord, dump_records, owner_name, record_of
+from wheel_sched_apscheduler.occurrence import Occurrence
+from wheel_sched_apscheduler.stores.claims import PendingCommand
+from wheel_sched_apscheduler.stores.entries import RunRecord, dump_records, owner_name, record_of
 from wheel_sched_apscheduler.stores.layout import HISTORY, WORKER, WORKERS
 
 ENDS_PER_ITEM = 50
@@ -30,19 +32,21 @@ ANNOUNCE_EVERY_S = 1.0
 ANNOUNCED_AT_MOST = 500
 
 
-class Chronicle:
+class RunHistory:
     """See the module.
 
     Args:
-        keep: items of ends that are kept; 0 = history is off.
-        lease_ms: of the store; an announcement older than three of them is that of a dead process.
+        keep: items of run records that are kept; 0 = history is off.
+        lease_ms: of the store. An announcement older than three leases is of a dead process.
+        clock: seconds that never go back. Defaults to `time.monotonic`.
     """
 
-    def __init__(self, keep: int, lease_ms: int) -> None:
+    def __init__(self, keep: int, lease_ms: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock = clock
         self._keep = keep
         self._lease_ms = lease_ms
         self._owner = owner_name()
-        self._ends: deque[FireRecord] = deque(maxlen=50_000)  # while the store is away; the oldest are lost first
+        self._ends: deque[RunRecord] = deque(maxlen=50_000)  # while the store is away; the oldest are dropped first
         self.worker_id = f"\0{uuid4().hex}"
         self.announced = False
         self._last: list[Any] = []
@@ -51,23 +55,23 @@ class Chronicle:
         self._write_at = 0.0
         self.closing = False
 
-    def next_s(self, flying: bool, now_s: float) -> float | None:
-        """In how many seconds something is to be written; None = nothing is."""
+    def next_s(self, in_flight: bool, now_s: float) -> float | None:
+        """In how many seconds there is something to write; None = nothing."""
         naps = []
         if self._ends:
             naps.append(0.0 if self.closing or len(self._ends) >= WRITE_AT_ENDS else self._write_at - now_s)
-        if flying or self._last:
+        if in_flight or self._last:
             naps.append(max(0.01, self._announce_at - now_s))
         return max(0.0, min(naps)) if naps else None
 
-    def note(self, fire: Fire) -> None:
-        """A fire has ended."""
+    def note(self, occurrence: Occurrence) -> None:
+        """An occurrence has ended."""
         if self._keep:
-            self._ends.append(record_of(fire, self._owner))
+            self._ends.append(record_of(occurrence, self._owner))
 
-    def gather(self, now_ms: int) -> list[Parcel]:
-        """Calls that write the ends, once a second or when there are many."""
-        now_s = time.monotonic()
+    def gather(self, now_ms: int) -> list[PendingCommand]:
+        """Commands that write the ends, once a second or when there are many."""
+        now_s = self.clock()
         if not self.closing and len(self._ends) < WRITE_AT_ENDS and now_s < self._write_at:
             return []
         self._write_at = now_s + WRITE_EVERY_S
@@ -77,31 +81,38 @@ class Chronicle:
             item_id = f"\0{uuid4().hex}"
             found.append(Found(item_id, "dead", now_ms, 0, HISTORY, dump_records(ends)))
         call: Call[Any] = Call(0, Restore(found))
-        return [Parcel(call, [], _ignored)] if found else []
+        return [PendingCommand(call, [], _ignored)] if found else []
 
-    def trims(self, shards: int) -> list[Parcel]:
-        """Calls that keep history bounded."""
+    def trims(self, shards: int) -> list[PendingCommand]:
+        """Commands that keep history bounded."""
         if not self._keep:
             return []
-        return [Parcel(Call(shard, Sweep(dead_cap=self._keep)), [], _ignored) for shard in range(shards)]
+        return [PendingCommand(Call(shard, Sweep(dead_cap=self._keep)), [], _ignored) for shard in range(shards)]
 
-    def announcement(self, flying: Iterable[Fire], now_ms: int) -> Item | None:
-        """The item that says what is under way here, None when nothing has changed."""
-        now_s = time.monotonic()
+    def announcement(self, in_flight: Iterable[Occurrence], now_ms: int) -> Item | None:
+        """The item that announces what runs here; None when nothing has changed."""
+        now_s = self.clock()
         if now_s < self._announce_at:
             return None
         self._announce_at = now_s + ANNOUNCE_EVERY_S
         old_ms = time.time_ns() // 1_000_000 - int(ANNOUNCE_AFTER_S * 1000)
-        fires = [
-            [fire.id, fire.job_id, fire.claimed_ms, fire.token] for fire in list(flying) if fire.claimed_ms <= old_ms
+        occurrences = [
+            [occurrence.id, occurrence.job_id, occurrence.claimed_ms, occurrence.token]
+            for occurrence in list(in_flight)
+            if occurrence.claimed_ms <= old_ms
         ][:ANNOUNCED_AT_MOST]
-        if fires == self._last and (not fires or now_s < self._beat_at):
+        if occurrences == self._last and (not occurrences or now_s < self._beat_at):
             return None
-        self._last, self._beat_at = fires, now_s + self._lease_ms / 1000
+        self._last, self._beat_at = occurrences, now_s + self._lease_ms / 1000
         self.announced = True
-        record = {"owner": self._owner, "seen_ms": now_ms, "lease_ms": max(self._lease_ms, 1000), "fires": fires}
+        record = {
+            "owner": self._owner,
+            "seen_ms": now_ms,
+            "lease_ms": max(self._lease_ms, 1000),
+            "occurrences": occurrences,
+        }
         return Item(self.worker_id, None, json.dumps(record).encode(), WORKER, (WORKERS,))
 
 
-def _ignored(_: Any, __: Sequence[Fire]) -> None:
+def _ignored(_: Any, __: Sequence[Occurrence]) -> None:
     pass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from wheel_sched_apscheduler.stores.misfire_queue import Overdue
+from wheel_sched_apscheduler.stores.misfire_queue import MisfireQueue
 
 steps = st.lists(
     st.tuples(st.just("add"), st.integers(-3, 3), st.sampled_from("abcdef"))
@@ -17,7 +17,7 @@ steps = st.lists(
 @given(steps, st.integers(1, 4))
 def test_it_is_a_sorted_list(steps: list[tuple[str, int, str]], limit: int) -> None:
     """Compared with one after each step."""
-    overdue: Overdue[tuple[int, str]] = Overdue()
+    overdue: MisfireQueue[tuple[int, str]] = MisfireQueue()
     model: list[tuple[int, str]] = []
     for what, number, name in steps:
         if what == "add" and (number, name) not in model:
@@ -36,7 +36,7 @@ def test_it_is_a_sorted_list(steps: list[tuple[str, int, str]], limit: int) -> N
 
 def test_what_comes_and_goes_leaves_nothing() -> None:
     """Jobs that are added late and removed again for ever."""
-    overdue: Overdue[int] = Overdue()
+    overdue: MisfireQueue[int] = MisfireQueue()
     overdue.add(-1, "head", 0)
     for due in range(10_000):
         overdue.add(due, "a", due)

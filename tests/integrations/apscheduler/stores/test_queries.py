@@ -71,8 +71,8 @@ def test_tags_and_metadata_survive_runs_and_changes(shared_store: Any, make_job:
     job.next_run_time = OLD + timedelta(seconds=60)
     store.update_job(job)
     store.get_next_run_time()
-    store.finish(job.fire, Finish.EXECUTED)
-    store.flush()
+    store.finish(job.occurrence, Finish.EXECUTED)
+    store.tracker.flush()
     store.update_job(make_job(FAR, id="a", name="new"))
     entry = store.get_entry("a")
     assert (entry.tags, entry.metadata, entry.name) == (("nightly", "x"), {"owner": "ops"}, "new")
@@ -120,7 +120,7 @@ def test_what_cannot_be_loaded_is_kept_with_the_reason(impatient_store: Any, mak
     store.add_job(make_job(OLD, id="fine"))
     assert [job.id for job in store.get_due_jobs(OLD)] == ["fine"]
     store.get_next_run_time()
-    store.flush()
+    store.tracker.flush()
     reasons = {entry.id: entry.reason for entry in store.quarantined()}
     assert "has added no job of it" in reasons["gone"]
     assert "os:system" in reasons["evil"]
@@ -132,10 +132,10 @@ def test_what_cannot_be_loaded_is_kept_with_the_reason(impatient_store: Any, mak
     assert store.repoint("no.such.module:f", good, dry_run=True) == ["gone"]
     assert store.count("quarantined") == 3
     assert store.repoint("no.such.module:f", good) == ["gone"]
-    assert store.retry(["evil", "fine", "nobody"]) == ["evil"]
+    assert store.release_quarantined(["evil", "fine", "nobody"]) == ["evil"]
     assert [job.id for job in store.get_due_jobs(OLD)] == ["fine", "gone"]
     store.get_next_run_time()
-    store.flush()
+    store.tracker.flush()
     assert {entry.id for entry in store.quarantined()} == {"evil", "lost"}
     with pytest.raises(Forbidden):
         store.repoint(good, "os:system")
@@ -155,9 +155,9 @@ def test_a_run_under_way_is_signed_with_its_times(request: pytest.FixtureRequest
         job._get_run_times(OLD)
         job.next_run_time = FAR
         store.update_job(job)
-        job.fire.ticket.since -= 1  # as if it had run for a second
+        job.occurrence.handle.since -= 1  # as if it had run for a second
     store.get_next_run_time()
-    store.flush()
+    store.tracker.flush()
     items = {found.id.partition(chr(0))[2]: found for found in store.store.list_items(topic="occurrence").found}
     assert set(items) == {"good", "bad"}
     changed = items["bad"].body.replace(b"14622", b"14623", 1)
@@ -165,9 +165,9 @@ def test_a_run_under_way_is_signed_with_its_times(request: pytest.FixtureRequest
     store.store.replace(replace(items["bad"].item(), body=changed), keep_due=True)
     store.store.reschedule([found.id for found in items.values()], 0)  # as if their leases had ended
     (job,) = other.get_due_jobs(datetime.now(UTC))
-    assert (job.id, job.fire.run_times or job.fixed) == ("good", [OLD])
+    assert (job.id, job.occurrence.run_times or job.fixed) == ("good", [OLD])
     other.get_next_run_time()
-    other.flush()
+    other.tracker.flush()
     (held,) = store.store.list_items("held", topic="occurrence").found
     assert "signature is wrong" in held.reason
 
@@ -178,7 +178,7 @@ def test_a_job_whose_executor_is_unknown_is_kept(impatient_store: Any, make_job:
     (job,) = impatient_store.get_due_jobs(OLD)
     impatient_store.remove_job(job.id)
     impatient_store.get_next_run_time()
-    impatient_store.flush()
+    impatient_store.tracker.flush()
     (entry,) = impatient_store.quarantined()
     assert "no executor 'elsewhere'" in entry.reason
 
@@ -191,14 +191,14 @@ def test_history_holds_the_last_ends_in_any_order(shared_store: Any, make_job: A
     jobs = store.get_due_jobs(OLD)
     for job in jobs:
         job._get_run_times(OLD)
-    store.finish(jobs[1].fire, Finish.EXECUTED)  # before the pass has planned it
+    store.finish(jobs[1].occurrence, Finish.EXECUTED)  # before the pass has planned it
     for job in jobs:
         store.remove_job(job.id)
     store.get_next_run_time()
-    store.finish(jobs[2].fire, Finish.ERROR, "ValueError('x')")
-    store.finish(jobs[0].fire, Finish.MISSED)
-    store._chronicle.closing = True  # else the last second's ends wait for company
-    store.flush()
+    store.finish(jobs[2].occurrence, Finish.ERROR, "ValueError('x')")
+    store.finish(jobs[0].occurrence, Finish.MISSED)
+    store.tracker.close_history()  # else the last second's ends wait for company
+    store.tracker.flush()
     records = {record.job_id: record for record in store.history()}
     assert {job_id: record.outcome for job_id, record in records.items()} == {
         "a": "missed",
@@ -206,7 +206,7 @@ def test_history_holds_the_last_ends_in_any_order(shared_store: Any, make_job: A
         "c": "error",
     }
     assert records["c"].error == "ValueError('x')"
-    assert records["b"].fire_id == jobs[1].fire.id
+    assert records["b"].occurrence_id == jobs[1].occurrence.id
     assert [record.job_id for record in store.history(job_id="c")] == ["c"]
     assert len(store.history(limit=2)) == 2
     assert store.count() == 0
@@ -223,18 +223,18 @@ def test_what_runs_is_listed_with_its_owner(shared_store: Any, make_job: Any) ->
     job._get_run_times(OLD)
     store.remove_job("a")
     store.get_next_run_time()
-    (flight,) = store.in_flight()
-    assert (flight.job_id, flight.owner) == ("a", None)
-    job.fire.claimed_ms -= 1000  # as if it had run for a second
-    store._chronicle._announce_at = 0.0
-    store.flush()
-    (flight,) = store.in_flight()
-    assert flight.fire_id == job.fire.id
-    assert flight.owner.endswith(f":{os.getpid()}")
-    assert flight.token == job.fire.token
-    assert flight.lease_until_ms > time.time() * 1000
-    store.finish(job.fire, Finish.EXECUTED)
-    store.flush()
+    (run,) = store.in_flight()
+    assert (run.job_id, run.owner) == ("a", None)
+    job.occurrence.claimed_ms -= 1000  # as if it had run for a second
+    store.tracker.history.clock = lambda: time.monotonic() + 2  # runs are announced once a second
+    store.tracker.flush()
+    (run,) = store.in_flight()
+    assert run.occurrence_id == job.occurrence.id
+    assert run.owner.endswith(f":{os.getpid()}")
+    assert run.token == job.occurrence.token
+    assert run.lease_until_ms > time.time() * 1000
+    store.finish(job.occurrence, Finish.EXECUTED)
+    store.tracker.flush()
     assert store.in_flight() == []
 
 
@@ -290,9 +290,9 @@ def test_a_memory_store_tells_the_same(make_job: Any) -> None:
         job._get_run_times(OLD)
         store.remove_job(job.id)
     store.get_next_run_time()
-    assert [flight.fire_id for flight in store.in_flight()] == [job.fire.id for job in due]
+    assert [run.occurrence_id for run in store.in_flight()] == [job.occurrence.id for job in due]
     for job in due:
-        store.finish(job.fire, Finish.EXECUTED)
+        store.finish(job.occurrence, Finish.EXECUTED)
     assert store.in_flight() == []
     assert {record.job_id for record in store.history()} == {"b", "c"}
     assert store.history(job_id="c")[0].outcome == "executed"
