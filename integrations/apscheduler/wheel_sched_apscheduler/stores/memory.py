@@ -1,11 +1,11 @@
-"""WheelJobStore: the jobs of one process on a timing wheel.
+"""WheelJobStore: the jobs of one process, on the deadline queue.
 
 It takes the place of `MemoryJobStore`: add, update and remove are O(1) at any number of jobs, where a sorted list moves
 half of its entries. Only a due batch is put in order; `get_all_jobs` sorts on demand. Nothing is durable:
 `RedisWheelJobStore` is.
 
-Invariant. A job with a next run time is in exactly one place: the wheel, the misfire queue (it was due already when it
-was added), or an occurrence. A paused job is in none.
+Invariant. A job with a next run time is in exactly one place: the deadline queue, the misfire queue (it was due already
+when it was added), or an occurrence. A paused job is in none.
 
 Threads. Any; one lock is held for the length of a call.
 """
@@ -24,7 +24,8 @@ from apscheduler.jobstores.base import ConflictingIdError, JobLookupError
 
 from wheel_sched.clock import SystemClock
 from wheel_sched.errors import ConfigError
-from wheel_sched.wheel import TimerTaskEntry, TimingWheel
+from wheel_sched.timers import DeadlineQueue
+from wheel_sched.wheel import TimerTaskEntry
 from wheel_sched_apscheduler.instants import earliest, floor_ms, from_ms, from_us, to_us
 from wheel_sched_apscheduler.occurrence import Finish, Occurrence, plain_occurrence
 from wheel_sched_apscheduler.run_times import MISFIRES, Misfire, grace_after_claim
@@ -90,7 +91,7 @@ class WheelJobStore(MemoryJobQueries, SchedulerPassStore):
         self._batch = batch
         self._lock = threading.RLock()
         self._slots: dict[str, _Slot] = {}
-        self._wheel: TimingWheel[_Slot] = TimingWheel(SystemClock().wall_ms())
+        self._queue: DeadlineQueue[_Slot] = DeadlineQueue(SystemClock().wall_ms())
         self._misfire_queue: MisfireQueue[_Slot] = MisfireQueue()
         self._tokens = 0
 
@@ -147,7 +148,7 @@ class WheelJobStore(MemoryJobQueries, SchedulerPassStore):
             self._misfire_queue.clear()
             self._tags.clear()
             self._metadata.clear()
-            self._wheel = TimingWheel(SystemClock().wall_ms())
+            self._queue.restart(SystemClock().wall_ms())
 
     def shutdown(self) -> None:
         """As in stock, the jobs are lost with the scheduler."""
@@ -177,7 +178,7 @@ class WheelJobStore(MemoryJobQueries, SchedulerPassStore):
             late_us = self._misfire_queue.head()
             if late_us is not None:
                 return from_us(late_us)
-            expiry_ms = self._wheel.next_expiry()
+            expiry_ms = self._queue.next_ms()
             return None if expiry_ms is None else from_ms(expiry_ms)
 
     # Where a job waits.
@@ -194,9 +195,9 @@ class WheelJobStore(MemoryJobQueries, SchedulerPassStore):
         if slot.late:
             self._disarm(slot)
         slot.due_us = due_us
-        if due_ms > self._wheel.now_ms:
+        if due_ms > self._queue.now_ms:
             if slot.timer is None:
-                slot.timer = self._wheel.schedule(slot, due_ms)
+                slot.timer = self._queue.schedule(slot, due_ms)
             else:
                 slot.timer.reschedule(due_ms)
             return
@@ -215,19 +216,17 @@ class WheelJobStore(MemoryJobQueries, SchedulerPassStore):
     # The contract with a driver, see `contract`.
 
     def claim_batch(self, now: datetime, limit: int | None = None) -> OccurrenceBatch:
-        """Take what is due out of the wheel; O(1) per job."""
+        """Take what is due out of the queues; O(1) per job."""
         limit = self._batch if limit is None else limit
         claimed_ms = time.time_ns() // 1_000_000
         with self._lock:
             due = self._misfire_queue.take(to_us(now), limit)
             for slot in due:
                 slot.late = False
-            if len(due) < limit and floor_ms(now) >= self._wheel.now_ms:
-                for entry in self._wheel.advance(floor_ms(now), limit - len(due)):
-                    taken = entry.task
-                    if taken is not None:
-                        taken.timer = None
-                        due.append(taken)
+            if len(due) < limit and floor_ms(now) >= self._queue.now_ms:
+                for slot in self._queue.take(floor_ms(now), limit - len(due)):
+                    slot.timer = None
+                    due.append(slot)
                 due.sort(key=_order)
             occurrences = []
             token = self._tokens
@@ -297,7 +296,7 @@ class WheelJobStore(MemoryJobQueries, SchedulerPassStore):
     def _postpone(self, slot: _Slot, delay_ms: int) -> None:
         """Have the job handed out later than its next run time."""
         self._disarm(slot)
-        slot.timer = self._wheel.schedule(slot, SystemClock().wall_ms() + delay_ms)
+        slot.timer = self._queue.schedule(slot, SystemClock().wall_ms() + delay_ms)
 
     def report_unknown_executor(self, occurrence: Occurrence) -> None:
         self._logger.error(
@@ -319,4 +318,4 @@ class WheelJobStore(MemoryJobQueries, SchedulerPassStore):
         self.release([occurrence], int(_RETRY_UNKNOWN.total_seconds() * 1000))
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} jobs={len(self._slots)} {self._wheel!r}>"
+        return f"<{type(self).__name__} jobs={len(self._slots)} {self._queue!r}>"
