@@ -11,7 +11,7 @@ from wheel_sched.cli.options import Session, dry_run_option, json_option, pass_s
 from wheel_sched.cli.output import amount, emit, note
 from wheel_sched_apscheduler.cli.opening import opened_jobs
 from wheel_sched_apscheduler.codec import JobCodec
-from wheel_sched_apscheduler.migration import Report, open_stock, trigger_classes
+from wheel_sched_apscheduler.migration import MigrationReport, open_stock, trigger_classes
 from wheel_sched_apscheduler.migration import export as export_jobs
 from wheel_sched_apscheduler.migration import migrate as migrate_jobs
 
@@ -106,7 +106,7 @@ def export(
     return _tell(report, "copied", as_json, dry_run)
 
 
-def _tell(report: Report, done: str, as_json: bool, dry_run: bool) -> int:
+def _tell(report: MigrationReport, done: str, as_json: bool, dry_run: bool) -> int:
     if as_json:
         emit({"dry_run": dry_run, **report.as_dict()})
     else:

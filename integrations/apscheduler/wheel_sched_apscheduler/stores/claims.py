@@ -30,16 +30,17 @@ from __future__ import annotations
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from apscheduler.triggers.date import DateTrigger
 
-from wheel_sched.store import MAX_BATCH, Claimed, Done, Found, Item, Next, Outcome, Settlement
+from wheel_sched.store import Claimed, Done, Found, Item, Next, Outcome, Settlement
 from wheel_sched.store.operations import Alteration, Call, Change, Extend, Get, Schedule, Settle, new_token
 from wheel_sched_apscheduler.codec import JobCodec, StoredJob
 from wheel_sched_apscheduler.instants import to_ms, to_us
 from wheel_sched_apscheduler.occurrence import Occurrence
 from wheel_sched_apscheduler.stores.layout import JOB, OCCURRENCE, RUNNING, due_of, split_item_body, split_item_id
+from wheel_sched_apscheduler.stores.pending import PendingCommand, PendingSettlement, commands_of
 
 SPLIT_AFTER_S = 0.05  # a longer run is split off, so that the job is free for its next run and for changes
 ORPHANS_AT_MOST = 10_000  # ended occurrences whose settlement came too late, in case this process claims them again
@@ -91,27 +92,6 @@ class ClaimHandle:
         self.stale = False  # the store did not find the claim under its id
         self.gone = False  # nothing of it is in the store: delivery is at most once
         self.since = time.monotonic()
-
-
-class PendingSettlement(NamedTuple):
-    """A settlement for the store. `split` = of the job whose run was split off; without `occurrence` = of no run."""
-
-    shard: int
-    claim_number: int
-    settlement: Settlement
-    occurrence: Occurrence | None = None
-    split: bool = False
-
-
-class PendingCommand:
-    """One call, the occurrences or settlements that it is about, and what to do with the answer."""
-
-    __slots__ = ("about", "answered", "call")
-
-    def __init__(self, call: Call[Any], about: Sequence[Any], answered: Callable[[Any, Sequence[Any]], None]) -> None:
-        self.call = call
-        self.about = about
-        self.answered = answered
 
 
 Settlements = dict[tuple[int, int], list[PendingSettlement]]
@@ -239,17 +219,16 @@ class InFlightClaims:
         self._gather_ended(settlements, changes)
         commands += self._scheduled(self._gather_released(settlements, changes))
         commands += self._gather_splits(settlements, server_now_ms, split_due_ms)
-        for (shard, claim), settled in settlements.items():
-            for at in range(0, len(settled), MAX_BATCH):
-                chosen = settled[at : at + MAX_BATCH]
-                call: Call[Any] = Call(shard, Settle(claim, [pending.settlement for pending in chosen]))
-                commands.append(PendingCommand(call, chosen, self._settled))
-        for shard, changed in changes.items():
-            for at in range(0, len(changed), MAX_BATCH):
-                part = changed[at : at + MAX_BATCH]
-                call = Call(shard, Change([alteration for _, alteration in part], new_token()))
-                commands.append(PendingCommand(call, [occurrence for occurrence, _ in part], self._changed))
-        return commands
+        commands += commands_of(
+            settlements,
+            lambda key, batch: Call(key[0], Settle(key[1], [pending.settlement for pending in batch])),
+            self._settled,
+        )
+        return commands + commands_of(
+            changes,
+            lambda shard, batch: Call(shard, Change([alteration for _, alteration in batch], new_token())),
+            self._changed,
+        )
 
     @staticmethod
     def _add_settlement(settlements: Settlements, pending: PendingSettlement) -> None:
@@ -335,14 +314,10 @@ class InFlightClaims:
                 )
         return again
 
-    def _scheduled(self, items: dict[int, list[Item]]) -> list[PendingCommand]:
+    @staticmethod
+    def _scheduled(items: dict[int, list[Item]]) -> list[PendingCommand]:
         """Commands that store new items, given by shard."""
-        commands = []
-        for shard, each in items.items():
-            for at in range(0, len(each), MAX_BATCH):
-                call: Call[Any] = Call(shard, Schedule(each[at : at + MAX_BATCH], new_token()))
-                commands.append(PendingCommand(call, [], self._ignored))
-        return commands
+        return commands_of(items, lambda shard, batch: Call(shard, Schedule(batch, new_token())))
 
     def _gather_splits(
         self,
@@ -406,17 +381,12 @@ class InFlightClaims:
                 place.append((occurrence, handle.item_id))
                 if handle.stale and not handle.split_item:
                     place.append((occurrence, split_item_id(occurrence.job_id, handle.due_ms)))
-        commands = []
-        for (shard, claim), pairs in held.items():
-            for at in range(0, len(pairs), MAX_BATCH):
-                part = pairs[at : at + MAX_BATCH]
-                call: Call[Any] = Call(shard, Extend(claim, [item_id for _, item_id in part], self._lease_ms))
-                commands.append(PendingCommand(call, part, self._extended))
-        for shard, beats in split.items():
-            for at in range(0, len(beats), MAX_BATCH):
-                call = Call(shard, Change(beats[at : at + MAX_BATCH], ""))
-                commands.append(PendingCommand(call, [], self._ignored))
-        return commands
+        commands = commands_of(
+            held,
+            lambda key, batch: Call(key[0], Extend(key[1], [item_id for _, item_id in batch], self._lease_ms)),
+            self._extended,
+        )
+        return commands + commands_of(split, lambda shard, batch: Call(shard, Change(batch, "")))
 
     # Answers.
 
@@ -471,11 +441,7 @@ class InFlightClaims:
             elif outcome is not Outcome.STALE and not occurrence.handle.split:
                 self._move_beside(occurrence)
 
-    def _changed(self, _: Any, occurrences: Sequence[Occurrence]) -> None:
-        for occurrence in occurrences:
+    def _changed(self, _: Any, about: Sequence[tuple[Occurrence, Alteration]]) -> None:
+        for occurrence, _alteration in about:
             if self.in_flight.get(occurrence.handle.item_id) is occurrence:
                 del self.in_flight[occurrence.handle.item_id]
-
-    @staticmethod
-    def _ignored(_: Any, __: Sequence[Occurrence]) -> None:
-        pass

@@ -18,15 +18,15 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from uuid import uuid4
 
-from wheel_sched.store import MAX_BATCH, Item
+from wheel_sched.store import Item
 from wheel_sched.store.delay_store import values_of
 from wheel_sched.store.operations import Alteration, Call, Change, Find, Schedule, new_token
 from wheel_sched_apscheduler.occurrence import Occurrence
-from wheel_sched_apscheduler.stores.claims import PendingCommand
 from wheel_sched_apscheduler.stores.layout import RUN, RUNNING
+from wheel_sched_apscheduler.stores.pending import PendingCommand, commands_of
 
 if TYPE_CHECKING:
     from wheel_sched.store import DelayStore
@@ -108,11 +108,7 @@ class RunMarks:
             route = occurrence.job_id if self._shards > 1 else None
             item = Item(mark.item_id, server_now_ms + self._lease_ms, b"", RUN, (f"run:{occurrence.job_id}",), route)
             items.setdefault(mark.shard, []).append(item)
-        return [
-            _command(shard, Schedule(each[at : at + MAX_BATCH], new_token()))
-            for shard, each in items.items()
-            for at in range(0, len(each), MAX_BATCH)
-        ]
+        return commands_of(items, lambda shard, batch: Call(shard, Schedule(batch, new_token())))
 
     def end(self, occurrence: Occurrence) -> None:
         """A run has ended, or did not begin. Any thread, idempotent."""
@@ -126,7 +122,7 @@ class RunMarks:
         while self._ended:
             mark = self._ended.popleft()
             ended.setdefault(mark.shard, []).append(Alteration(mark.item_id, "c"))
-        return _changes(ended, new_token)
+        return commands_of(ended, lambda shard, batch: Call(shard, Change(batch, new_token())))
 
     def heartbeats(self, server_now_ms: int, alive: Callable[[Occurrence], bool]) -> list[PendingCommand]:
         """Commands that extend the marks of what still runs here. A run that its executor has lost is forgotten."""
@@ -137,17 +133,4 @@ class RunMarks:
                 beats.setdefault(mark.shard, []).append(Alteration(mark.item_id, "r", server_now_ms + self._lease_ms))
             elif mark.since_s < lost_s:
                 self._running.pop(occurrence, None)
-        return _changes(beats, str)
-
-
-def _changes(alterations: dict[int, list[Alteration]], token: Callable[[], str]) -> list[PendingCommand]:
-    return [
-        _command(shard, Change(each[at : at + MAX_BATCH], token()))
-        for shard, each in alterations.items()
-        for at in range(0, len(each), MAX_BATCH)
-    ]
-
-
-def _command(shard: int, operation: Any) -> PendingCommand:
-    call: Call[Any] = Call(shard, operation)
-    return PendingCommand(call, [], lambda _, __: None)
+        return commands_of(beats, lambda shard, batch: Call(shard, Change(batch, "")))

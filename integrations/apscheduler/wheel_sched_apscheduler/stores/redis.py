@@ -47,7 +47,7 @@ from wheel_sched_apscheduler.stores.pending_adds import PendingAdds
 from wheel_sched_apscheduler.stores.queries import JobQueries
 from wheel_sched_apscheduler.stores.repository import JobRepository
 from wheel_sched_apscheduler.stores.scheduler_pass import SchedulerPassStore
-from wheel_sched_apscheduler.stores.settler import SettlerThread
+from wheel_sched_apscheduler.stores.settler import OccurrenceSettler
 from wheel_sched_apscheduler.stores.tracker import ClaimTracker
 
 NAMESPACE = "apscheduler"
@@ -167,7 +167,7 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
             counts_runs=max_instances_scope == "store",
         )
         self._pending_adds = PendingAdds(self.repository)
-        self._settler: SettlerThread | None = None
+        self._settler: OccurrenceSettler | None = None
         self._failures = 0  # passes in a row without a store
         self._pass_until_s = 0.0  # a pass is expected before this, on the monotonic clock
         self._planned_ms: int | None = None  # when the scheduler comes without being woken
@@ -198,7 +198,7 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
             warn_once(self._logger, self.codec.allowed)
         self.tracker.open_history()
         self._pending_adds = PendingAdds(self.repository, scheduler, self._logger)
-        settler = SettlerThread(
+        settler = OccurrenceSettler(
             lambda: self.store,
             self._flush_when_quiet,
             self.tracker.extend_leases,

@@ -12,16 +12,16 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 from uuid import uuid4
 
 from wheel_sched.store import MAX_BATCH, Found, Item
 from wheel_sched.store.operations import Call, Restore, Sweep
 from wheel_sched_apscheduler.occurrence import Occurrence
-from wheel_sched_apscheduler.stores.claims import PendingCommand
 from wheel_sched_apscheduler.stores.entries import RunRecord, dump_records, owner_name, record_of
 from wheel_sched_apscheduler.stores.layout import HISTORY, WORKER, WORKERS
+from wheel_sched_apscheduler.stores.pending import PendingCommand, ignore_answer
 
 ENDS_PER_ITEM = 50
 WRITE_AT_ENDS = 500
@@ -81,13 +81,13 @@ class RunHistory:
             item_id = f"\0{uuid4().hex}"
             found.append(Found(item_id, "dead", now_ms, 0, HISTORY, dump_records(ends)))
         call: Call[Any] = Call(0, Restore(found))
-        return [PendingCommand(call, [], _ignored)] if found else []
+        return [PendingCommand(call, [], ignore_answer)] if found else []
 
     def trims(self, shards: int) -> list[PendingCommand]:
         """Commands that keep history bounded."""
         if not self._keep:
             return []
-        return [PendingCommand(Call(shard, Sweep(dead_cap=self._keep)), [], _ignored) for shard in range(shards)]
+        return [PendingCommand(Call(shard, Sweep(dead_cap=self._keep)), [], ignore_answer) for shard in range(shards)]
 
     def announcement(self, in_flight: Iterable[Occurrence], now_ms: int) -> Item | None:
         """The item that announces what runs here; None when nothing has changed."""
@@ -112,7 +112,3 @@ class RunHistory:
             "occurrences": occurrences,
         }
         return Item(self.worker_id, None, json.dumps(record).encode(), WORKER, (WORKERS,))
-
-
-def _ignored(_: Any, __: Sequence[Occurrence]) -> None:
-    pass

@@ -1,4 +1,4 @@
-"""SettlerThread: opens the store, tells it how occurrences ended, and extends leases.
+"""OccurrenceSettler: opens the store, tells it how occurrences ended, and extends leases.
 
 A pass of the scheduler carries ends along with its claim. The settler is for the time between passes. It waits a moment
 before it sends, so that many ends make one round trip. A second thread, the listener, hears of jobs that other
@@ -32,7 +32,7 @@ UNOPENED_PATIENCE_S = 0.2  # the same, when the store was never opened
 logger = logger_of("wheel_sched.apscheduler")
 
 
-class SettlerThread:
+class OccurrenceSettler:
     """See the module.
 
     Args:
