@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from wheel_sched_apscheduler.run_times import Misfire
+from wheel_sched_apscheduler.run_times import MISFIRES, Misfire
 
 Delivery = Literal["at_least_once", "at_most_once"]
 InstancesScope = Literal["store", "process"]
@@ -32,6 +32,39 @@ class SharedStoreSettings:
     history: int
     quarantine_refusals: int
     quarantine_after_ms: int
+
+    @classmethod
+    def checked(
+        cls,
+        problems: list[str],
+        *,
+        delivery: Delivery,
+        misfire: Misfire,
+        max_instances_scope: InstancesScope,
+        lease_s: float,
+        batch: int,
+        max_sleep_s: float,
+        history: int,
+        quarantine_refusals: int,
+        quarantine_after_s: float,
+    ) -> SharedStoreSettings:
+        """The settings; what is wrong with them is added to `problems`."""
+        one_of("delivery", delivery, DELIVERIES, problems)
+        one_of("max_instances_scope", max_instances_scope, SCOPES, problems)
+        one_of("misfire", misfire, MISFIRES, problems)
+        return cls(
+            lease_ms=int(seconds("lease_s", lease_s, 0.1, 86_400, problems) * 1000),
+            delivery=delivery,
+            misfire=misfire,
+            max_instances_scope=max_instances_scope,
+            batch=whole("batch", batch, 1, 500, problems),
+            max_sleep_s=seconds("max_sleep_s", max_sleep_s, 0.01, 3600, problems),
+            history=whole("history", history, 0, None, problems),
+            quarantine_refusals=whole("quarantine_refusals", quarantine_refusals, 1, None, problems),
+            quarantine_after_ms=int(
+                seconds("quarantine_after_s", quarantine_after_s, 0, 86_400 * 365, problems) * 1000
+            ),
+        )
 
 
 def whole(name: str, value: Any, least: int, greatest: int | None, problems: list[str]) -> int:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from apscheduler.events import EVENT_JOB_ERROR
 from apscheduler.util import iscoroutinefunction_partial
 
-from wheel_sched_apscheduler.schedulers.executor_adapters import ExecutorAdapter, Reports
-from wheel_sched_apscheduler.schedulers.submission import Submission, run, run_coroutine
+from wheel_sched_apscheduler.schedulers.executor_adapters import ExecutorAdapter
+from wheel_sched_apscheduler.schedulers.submission import Reports, Submission, run, run_coroutine
 
 if TYPE_CHECKING:
     from apscheduler.executors.asyncio import AsyncIOExecutor

@@ -21,14 +21,14 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from apscheduler.events import EVENT_JOB_SUBMITTED
 from apscheduler.executors.base import MaxInstancesReachedError
 from apscheduler.executors.pool import BasePoolExecutor, ProcessPoolExecutor, ThreadPoolExecutor
 
 from wheel_sched_apscheduler.instants import to_us
-from wheel_sched_apscheduler.schedulers.submission import Submission, run
+from wheel_sched_apscheduler.schedulers.submission import Reports, Submission, run
 from wheel_sched_apscheduler.stores.claimed_job import claimed_copy
 
 if TYPE_CHECKING:
@@ -48,30 +48,6 @@ here = threading.local()  # `working` is True in a thread that runs a job or rep
 def inside_a_job() -> bool:
     """Whether the calling thread runs a job, or reports the end of one. Such a thread cannot wait for jobs."""
     return getattr(here, "working", False)
-
-
-class Reports(Protocol):
-    """The scheduler, as adapters report to it; called from any thread.
-
-    `closing` is True once the scheduler is being shut down.
-    """
-
-    closing: bool
-
-    def wants(self, mask: int) -> bool:
-        """Whether anybody listens to events of `mask`."""
-
-    def announce(self, events: list[SchedulerEvent]) -> None:
-        """Hand events to the listeners, in order."""
-
-    def last_run_ended(self, submission: Submission, gone: bool = True) -> None:
-        """The last run of a job has ended, after its events. Unless `gone`, the job comes again."""
-
-    def finished(self) -> None:
-        """A submission has ended, in whatever way."""
-
-    def wakeup(self) -> None:
-        """Have the scheduler make a pass, which calls `tend`."""
 
 
 class ExecutorAdapter(ABC):
@@ -148,7 +124,9 @@ class ExecutorAdapter(ABC):
 
     def _passed_over(self, submission: Submission) -> None:
         """All of its run times came too late."""
-        events = submission.missed()
+        self._ended_with(submission, submission.missed())
+
+    def _ended_with(self, submission: Submission, events: list[SchedulerEvent]) -> None:
         submission.end(events)
         self._reports.announce(events)
         if submission.last:
@@ -211,11 +189,7 @@ class GenericExecutorAdapter(ExecutorAdapter):
             except Exception as error:
                 self._take_back(job_id, submission)
                 self.executor._logger.exception('Error submitting job "%s"', submission.job)
-                events = submission.failed(error)
-                submission.end(events)
-                self._reports.announce(events)
-                if submission.last:
-                    self._reports.last_run_ended(submission)
+                self._ended_with(submission, submission.failed(error))
             else:
                 self._drop_count_of_none(job_id)
                 self._report([submission], [])
@@ -272,11 +246,7 @@ class GenericExecutorAdapter(ExecutorAdapter):
         submission = self._take_back(job_id)
         report(job_id, error, traceback)
         if submission is not None:
-            events = submission.failed(error)
-            submission.end(events)
-            self._reports.announce(events)
-            if submission.last:
-                self._reports.last_run_ended(submission)
+            self._ended_with(submission, submission.failed(error))
         self._reports.finished()
 
 

@@ -48,6 +48,30 @@ class EndListener(Protocol):
         """From any thread."""
 
 
+class Reports(Protocol):
+    """The scheduler, as adapters report to it; called from any thread.
+
+    `closing` is True once the scheduler is being shut down.
+    """
+
+    closing: bool
+
+    def wants(self, mask: int) -> bool:
+        """Whether anybody listens to events of `mask`."""
+
+    def announce(self, events: list[SchedulerEvent]) -> None:
+        """Hand events to the listeners, in order."""
+
+    def last_run_ended(self, submission: Submission, gone: bool = True) -> None:
+        """The last run of a job has ended, after its events. Unless `gone`, the job comes again."""
+
+    def finished(self) -> None:
+        """A submission has ended, in whatever way."""
+
+    def wakeup(self) -> None:
+        """Have the scheduler make a pass, which calls `tend`."""
+
+
 @dataclass(slots=True, eq=False)
 class Submission:
     """Runs of one job that are due together.

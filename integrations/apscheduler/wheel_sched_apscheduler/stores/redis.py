@@ -24,23 +24,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from wheel_sched.errors import ConfigError, StoreError, StoreUnavailable
-from wheel_sched.store import Claim, DelayStore
+from wheel_sched.store import DelayStore
 from wheel_sched_apscheduler.codec import JobCodec
 from wheel_sched_apscheduler.codec.signing import Secret, secret_for, warn_once
 from wheel_sched_apscheduler.instants import earliest, from_ms, in_utc, to_ms, to_us
 from wheel_sched_apscheduler.occurrence import Finish, Occurrence
-from wheel_sched_apscheduler.run_times import MISFIRES, Misfire, missed_runs
-from wheel_sched_apscheduler.settings import (
-    DELIVERIES,
-    SCOPES,
-    Delivery,
-    InstancesScope,
-    SharedStoreSettings,
-    flag,
-    one_of,
-    seconds,
-    whole,
-)
+from wheel_sched_apscheduler.run_times import Misfire, missed_runs
+from wheel_sched_apscheduler.settings import Delivery, InstancesScope, SharedStoreSettings, flag, whole
 from wheel_sched_apscheduler.stores.connection import StoreConnection
 from wheel_sched_apscheduler.stores.contract import OccurrenceBatch
 from wheel_sched_apscheduler.stores.pending_adds import PendingAdds
@@ -122,25 +112,21 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
             "durability": durability,
             "replicas": whole("replicas", replicas, 1, None, problems),
         }
-        self.settings = SharedStoreSettings(
-            lease_ms=int(seconds("lease_s", lease_s, 0.1, 86_400, problems) * 1000),
+        self.settings = SharedStoreSettings.checked(
+            problems,
             delivery=delivery,
             misfire=misfire,
             max_instances_scope=max_instances_scope,
-            max_sleep_s=seconds("max_sleep_s", max_sleep_s, 0.01, 3600, problems),
-            batch=whole("batch", batch, 1, 500, problems),
-            history=whole("history", history, 0, None, problems),
-            quarantine_refusals=whole("quarantine_refusals", quarantine_refusals, 1, None, problems),
-            quarantine_after_ms=int(
-                seconds("quarantine_after_s", quarantine_after_s, 0, 86_400 * 365, problems) * 1000
-            ),
+            lease_s=lease_s,
+            batch=batch,
+            max_sleep_s=max_sleep_s,
+            history=history,
+            quarantine_refusals=quarantine_refusals,
+            quarantine_after_s=quarantine_after_s,
         )
         allow_pickle = flag("allow_pickle", allow_pickle, problems)
         if sum(target is not None for target in (url, client, store)) > 1:
             problems.append("expected one of url, client and store, got several")
-        one_of("delivery", delivery, DELIVERIES, problems)
-        one_of("max_instances_scope", max_instances_scope, SCOPES, problems)
-        one_of("misfire", misfire, MISFIRES, problems)
         if problems:
             raise ConfigError(problems)
         target = client if client is not None else url or "redis://localhost:6379/0"
@@ -267,7 +253,7 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
             if self.settings.delivery == "at_most_once" and occurrences:
                 occurrences = self._settle_before_run(occurrences, now)
             more = any(len(claim.items) == limit for claim in claims)
-            wake_at = now if more else self._next_pass_at(claims, asked_ms)
+            wake_at = now if more else from_ms(tracker.next_claim_ms(claims, asked_ms))
             self._planned_ms = to_ms(wake_at)
             if not more:
                 wake_at += timedelta(milliseconds=tracker.deferral_ms(claims))
@@ -309,18 +295,6 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
             job.fixed = run_times
         occurrence.plan(following)
         return True
-
-    def _next_pass_at(self, claims: Sequence[Claim], asked_ms: int) -> datetime:
-        """When something may be due next. Both this machine's clock and the store's must have come to a due."""
-        wake_ms = asked_ms + int(self.settings.max_sleep_s * 1000)
-        for claim in claims:
-            server_ms = claim.now_us // 1000
-            self.connection.note_server_time(server_ms, asked_ms)
-            if claim.due_head_ms is not None:
-                wake_ms = min(wake_ms, max(claim.due_head_ms, asked_ms + claim.due_head_ms - server_ms))
-            if claim.fly_head_ms is not None:
-                wake_ms = min(wake_ms, asked_ms + max(claim.fly_head_ms - server_ms, 0) + 1)
-        return from_ms(wake_ms)
 
     def _failed(self, now: datetime, error: Exception) -> OccurrenceBatch:
         if self._failures == 0:

@@ -59,6 +59,7 @@ class ClaimTracker:
         self._is_running = is_running
         self._earlier_due = earlier_due
         self._lease_ms = settings.lease_ms
+        self._max_sleep_ms = int(settings.max_sleep_s * 1000)
         self._settles_first = settings.delivery == "at_most_once"
         self._counts_all = settings.max_instances_scope == "store"
         self._claims = InFlightClaims(codec, connection.shards, settings.lease_ms, lost)
@@ -136,6 +137,23 @@ class ClaimTracker:
                 occurrence.handle.gone = True
                 settled.append(occurrence)
         return settled, failure
+
+    def next_claim_ms(self, claims: Sequence[Claim], asked_ms: int) -> int:
+        """When something may be due next. This machine's clock and the store's must both have come to a due.
+
+        Args:
+            claims: the last answers.
+            asked_ms: when they were asked for, by this machine's clock.
+        """
+        next_ms = asked_ms + self._max_sleep_ms
+        for claim in claims:
+            server_ms = claim.now_us // 1000
+            self._connection.note_server_time(server_ms, asked_ms)
+            if claim.due_head_ms is not None:
+                next_ms = min(next_ms, max(claim.due_head_ms, asked_ms + claim.due_head_ms - server_ms))
+            if claim.fly_head_ms is not None:
+                next_ms = min(next_ms, asked_ms + max(claim.fly_head_ms - server_ms, 0) + 1)
+        return next_ms
 
     def deferral_ms(self, claims: Iterable[Claim]) -> int:
         """How much later than other processes to claim next. See `refusals`."""
