@@ -8,7 +8,7 @@ A member that nobody polls and nothing keeps alive for `idle_ms` leaves the grou
 its partitions go to living members although its process runs. A member that the group has expelled joins again with
 a new client: a cooperative client would keep the partitions and say nothing. Each client is a *life* of the member.
 
-The client is made by a function, so that a test can give it another one. `changed` is the lock of the tracker and of all
+The client is made by a function, so that a test can use a fake one. `changed` is the lock of the tracker and of all
 that is written here; it is notified when records, failures or requests come.
 """
 

@@ -1,11 +1,15 @@
-"""The offsets of a partition, and that its text tells a successor all it needs."""
+"""The offset tracker: what is handed out, what is settled, and what a successor learns of both. No Kafka, no thread."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from retry_topic.brokers.kafka.offset_tracker import MAX_TEXT, OffsetTracker, PartitionOffsets
+from retry_topic.brokers.protocol import Delivery
 from retry_topic.message import Message, Source
 
 MESSAGE = Message("t", b"")
@@ -124,3 +128,142 @@ def test_the_tracker_knows_how_many_bytes_its_buffer_holds() -> None:
     tracker.fetch(10, Message("t", b"v", None, (), Source("t", 1, "10")))
     tracker.begin()
     assert (tracker.fetched, tracker.fetched_bytes) == (0, 0)
+
+
+class Clock:
+    """Milliseconds that a test moves."""
+
+    def __init__(self) -> None:
+        self.ms = 0
+
+    def __call__(self) -> int:
+        return self.ms
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def tracker(clock: Clock) -> OffsetTracker:
+    """A member that has partition 0 of `t`, from offset 0 on."""
+    tracker = OffsetTracker(1_000, clock)
+    tracker.begin()
+    tracker.open(("t", 0), 0, "")
+    return tracker
+
+
+def fetched(tracker: OffsetTracker, *offsets: int, partition: int = 0) -> None:
+    for offset in offsets:
+        tracker.fetch(offset, Message("t", b"v", None, (), Source("t", partition, str(offset))))
+
+
+def offsets_of(deliveries: Sequence[Delivery]) -> list[tuple[int, int, int]]:
+    """Partition and offset of each delivery, and how often it was handed out."""
+    return [(one.handle[2], one.handle[3], one.deliveries) for one in deliveries]
+
+
+def settle(tracker: OffsetTracker, *deliveries: Delivery) -> None:
+    for delivery in deliveries:
+        held = tracker.held(delivery)
+        assert held is not None
+        held.settled = True
+
+
+def committed(tracker: OffsetTracker, partition: int = 0) -> int:
+    (place,) = tracker.to_commit([("t", partition)])
+    return place.offset
+
+
+def test_records_settled_out_of_order_move_the_offset_once_the_first_one_is_settled(tracker: OffsetTracker) -> None:
+    """Gaps in the log (markers of transactions, compaction) are no obstacle."""
+    fetched(tracker, 0, 1, 5, 9)
+    first, second, third, fourth = tracker.take(10)
+    settle(tracker, fourth, second)
+    assert committed(tracker) == 0
+    settle(tracker, first)
+    assert committed(tracker) == 5
+    tracker.forget_settled([("t", 0)])
+    assert (tracker.held(first), tracker.held(second)) == (None, None)
+    settle(tracker, third)
+    assert committed(tracker) == 10
+
+
+def test_a_record_that_was_silent_for_too_long_comes_before_new_ones(tracker: OffsetTracker, clock: Clock) -> None:
+    """It is handed out again with its count raised; a settled one is not."""
+    fetched(tracker, 0, 1, 2)
+    silent, done = tracker.take(2)
+    settle(tracker, done)
+    clock.ms = 999
+    assert tracker.lapse_in_s() == pytest.approx(0.001)
+    clock.ms = 1_000
+    assert offsets_of(tracker.take(10)) == [(0, 0, 2), (0, 2, 1)]
+    assert tracker.held(silent) is not None
+
+
+def test_what_was_not_handed_out_after_all_comes_at_once_and_is_not_counted(tracker: OffsetTracker) -> None:
+    """The commit before the hand-over had failed."""
+    fetched(tracker, 0)
+    taken = tracker.take(1)
+    tracker.give_back(taken)
+    assert offsets_of(tracker.take(1)) == [(0, 0, 1)]
+
+
+def test_deliveries_of_a_revoked_partition_are_dead(tracker: OffsetTracker) -> None:
+    """Its buffer is dropped, nothing of it is committed, and the other partitions go on."""
+    tracker.open(("t", 1), 0, "")
+    fetched(tracker, 0, 1)
+    fetched(tracker, 0, 1, partition=1)
+    taken = {one.handle[2]: one for one in tracker.take(2)}
+    tracker.drop([("t", 0)])
+    assert (tracker.held(taken[0]), tracker.to_commit([("t", 0)])) == (None, [])
+    assert tracker.held(taken[1]) is not None
+    assert offsets_of(tracker.take(10)) == [(1, 1, 1)]
+    fetched(tracker, 2)  # a record that librdkafka delivers late
+    assert tracker.take(10) == []
+
+
+def test_a_partition_that_comes_again_has_another_assignment(tracker: OffsetTracker) -> None:
+    """A delivery of the earlier assignment settles nothing of the later one, although the offset is the same."""
+    fetched(tracker, 0)
+    (early,) = tracker.take(1)
+    (place,) = tracker.to_commit([("t", 0)])
+    tracker.drop([("t", 0)])
+    tracker.open(("t", 0), place.offset, place.metadata)
+    fetched(tracker, 0)
+    (late,) = tracker.take(1)
+    assert (early.handle[0] != late.handle[0], tracker.held(early), late.deliveries) == (True, None, 2)
+    tracker.begin()
+    assert (tracker.held(late), tracker.busy) == (None, False)
+
+
+def test_a_record_that_was_settled_before_a_reassignment_is_not_handed_out_again(tracker: OffsetTracker) -> None:
+    """Settled behind an unsettled one: the text beside the offset says so."""
+    fetched(tracker, 0, 1, 2)
+    _, second, _ = tracker.take(3)
+    settle(tracker, second)
+    (place,) = tracker.to_commit([("t", 0)], counted=False)
+    tracker.drop([("t", 0)])
+    tracker.open(("t", 0), place.offset, place.metadata)
+    fetched(tracker, 0, 1, 2)
+    assert offsets_of(tracker.take(10)) == [(0, 0, 1), (0, 2, 1)]
+
+
+def test_settling_twice_changes_nothing(tracker: OffsetTracker) -> None:
+    """A repeated `ack` finds the record settled, or forgotten."""
+    fetched(tracker, 0)
+    (one,) = tracker.take(1)
+    settle(tracker, one)
+    settle(tracker, one)
+    assert committed(tracker) == 1
+    tracker.forget_settled([("t", 0)])
+    assert (tracker.held(one), tracker.to_commit([("t", 0)])) == (None, [])
+
+
+def test_partitions_take_turns(tracker: OffsetTracker) -> None:
+    """A partition with many records does not keep another one waiting."""
+    tracker.open(("t", 1), 0, "")
+    fetched(tracker, *range(100))
+    fetched(tracker, 0, partition=1)
+    assert (1, 0, 1) in offsets_of(tracker.take(10))
