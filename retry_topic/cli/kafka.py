@@ -12,8 +12,8 @@ import click
 
 from retry_topic.cli.group_topics import topics_options
 from retry_topic.cli.opening import kafka_broker, secrets_of
-from retry_topic.cli.replaying import Reborn, TopicReplay, max_replays_option, tell_guarded
 from retry_topic.cli.settings import settings_of
+from retry_topic.cli.topic_replay import LetterToMessage, TopicReplay, max_replays_option, tell_guarded
 from retry_topic.message import Message
 from retry_topic.names import GroupTopics, intake_group_of
 from wheel_sched.cli.failing import FAILED, OK, CommandFailed
@@ -247,7 +247,7 @@ def replay(
         if waiting:
             confirm(f"Replay up to {amount(min(waiting, limit), 'dead letter')} to {to}?", yes)
         with opened(settings_of(session)) as store:
-            done = TopicReplay(Reborn(group, own, to, broker.topic_id(dead), secrets), store, max_replays)
+            done = TopicReplay(LetterToMessage(group, own, to, broker.topic_id(dead), secrets), store, max_replays)
             consumer = broker.consumer([dead], reader)
             left, idle_until_s = min(waiting, limit), time.monotonic() + 6 * _IDLE_S
             while left > 0 and time.monotonic() < idle_until_s:

@@ -132,7 +132,7 @@ def explain_policy(
       wheel-sched policy explain --id 3f2a9c.2
     """
     if message_id is not None:
-        from retry_topic.cli.finding import find_messages
+        from retry_topic.cli.selecting import find_messages
         from retry_topic.cli.show import why_due
 
         with opened_home(settings_of(session)) as home:
