@@ -3,7 +3,8 @@
 A command without ids, filter and --all is an error and never means the whole store.
 
 An id has one of three forms: the id that `list` shows, which names one attempt; that id without its attempt; or the
-id that handlers and logs show (the header `retry-id`). The publisher may have chosen the last one, and all groups that read the topic share it. The store has no index of it, so up to 100,000 items are read, in batches.
+id that handlers and logs show (the header `retry-id`). The publisher may have chosen the last one, and all groups that
+read the topic share it. The store has no index of it, so up to 100,000 items are read, in batches.
 """
 
 from __future__ import annotations

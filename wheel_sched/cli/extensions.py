@@ -112,8 +112,10 @@ class Installed:
         return frozenset(name for one in self.extensions for name in one.variables)
 
     @property
-    def dispatchers(self) -> tuple[str, ...]:
-        return tuple(words for one in self.extensions for words in one.dispatchers)
+    def dispatchers(self) -> str:
+        """What a user starts so that due items are released: `a Celery worker or ...`."""
+        words = [words for one in self.extensions for words in one.dispatchers] or ["a dispatcher"]
+        return " or ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
 
 @cache
