@@ -30,7 +30,7 @@ from retry_topic.flow import FlowPublisher, is_limited
 from retry_topic.home import Home
 from retry_topic.intake import Intake
 from retry_topic.lingering import LingeringPublisher
-from retry_topic.names import NAMED_AFTER_GROUP, GroupTopics, check_group, intake_group_of
+from retry_topic.message.topic_names import NAMED_AFTER_GROUP, GroupTopics, check_group, intake_group_of
 from retry_topic.originals import OriginalsPublisher
 from retry_topic.origins import origins_problems
 from retry_topic.owning import ClaimPublisher, OwnedStore, Shards, in_transactions

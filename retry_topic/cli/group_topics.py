@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from retry_topic.cli.settings import settings_of
-from retry_topic.names import GroupTopics
+from retry_topic.message.topic_names import GroupTopics
 from wheel_sched.cli.options import Session
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -15,7 +15,7 @@ from retry_topic.cli.opening import kafka_broker, secrets_of
 from retry_topic.cli.settings import settings_of
 from retry_topic.cli.topic_replay import LetterToMessage, TopicReplay, max_replays_option, tell_guarded
 from retry_topic.message import Message
-from retry_topic.names import GroupTopics, intake_group_of
+from retry_topic.message.topic_names import GroupTopics, intake_group_of
 from wheel_sched.cli.failing import FAILED, OK, CommandFailed
 from wheel_sched.cli.instants import DURATION
 from wheel_sched.cli.opening import created_as, opened, server_url

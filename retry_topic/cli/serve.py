@@ -22,7 +22,7 @@ from retry_topic.cli.group_topics import topics_options
 from retry_topic.cli.opening import kafka_broker, opened_home, policies_of, secrets_of
 from retry_topic.cli.settings import settings_of
 from retry_topic.home import Home
-from retry_topic.names import GroupTopics
+from retry_topic.message.topic_names import GroupTopics
 from retry_topic.service import RetryService, ServiceConfig
 from wheel_sched.cli.failing import INTERRUPTED, OK
 from wheel_sched.cli.opening import embedded_folder

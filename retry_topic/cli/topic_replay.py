@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import click
 
 from retry_topic.brokers.protocol import BrokerConsumer, Delivery
-from retry_topic.headers import RetryState, homeward, read, retry_id, sign, write
 from retry_topic.loop_guard import MAX_REPLAYS, LoopGuard
 from retry_topic.message import Message
+from retry_topic.message.headers import RetryState, read, retry_id, return_to_origin, sign, write
 from wheel_sched.cli.output import amount, note, say
 from wheel_sched.errors import ConfigError
 from wheel_sched.store import DelayStore
@@ -84,7 +84,7 @@ class LetterToMessage:
             fresh.original_partition = state.original_partition
             fresh.original_timestamp_ms = state.original_timestamp_ms
         signed = sign(fresh, letter, self.secrets[0]) if self.secrets else fresh
-        return homeward(letter.to(self.to, write(letter.headers, signed)))
+        return return_to_origin(letter.to(self.to, write(letter.headers, signed)))
 
 
 @dataclass(slots=True)

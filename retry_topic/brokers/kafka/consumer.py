@@ -191,12 +191,12 @@ class KafkaConsumer:
                 if entry is not None:
                     entry.since_ms = self._sign_ms = now_ms
 
-    def terms(self) -> dict[Place, int]:
+    def assignments(self) -> dict[Place, int]:
         """See `PartitionedConsumer`."""
         with self._changed:
             return {place: ledger.term for place, ledger in self._hands.ledgers.items()}
 
-    def term_of(self, delivery: Delivery) -> int:
+    def assignment_of(self, delivery: Delivery) -> int:
         """See `PartitionedConsumer`."""
         return int(delivery.handle[0])
 

@@ -32,7 +32,7 @@ from retry_topic.brokers.kafka.pausing import Pausing
 from retry_topic.brokers.kafka.records import from_record
 from retry_topic.brokers.kafka.topology import Topology
 from retry_topic.brokers.protocol import Delivery, PositionsOf, Slice
-from retry_topic.names import source_of
+from retry_topic.message.topic_names import source_of
 from wheel_sched.errors import BrokerError, BrokerUnavailable
 from wheel_sched.escaping import logger_of
 

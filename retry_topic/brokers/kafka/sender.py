@@ -20,8 +20,8 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from retry_topic.brokers.kafka.attendant import LeftBehind, attended
 from retry_topic.brokers.kafka.faults import broker_error, said_meanwhile
 from retry_topic.brokers.protocol import InDoubt, PublishFailure
-from retry_topic.headers import homeward
 from retry_topic.message import Message
+from retry_topic.message.headers import return_to_origin
 from wheel_sched.errors import BrokerUnavailable
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class KafkaSender:
 
     def send(self, shard: int, number: int, messages: Sequence[Message]) -> list[PublishFailure | None]:
         """See `ClaimSender`."""
-        sender, messages = self._senders[shard], self._broker.placing.placed(map(homeward, messages))
+        sender, messages = self._senders[shard], self._broker.placing.placed(map(return_to_origin, messages))
         if not sender.ready:  # a new producer would fence whoever owns the shard by now: that is for the owner to do
             raise InDoubt(f"the producer of shard {shard} was given up: who owns the shard is to be asked first")
         offsets = [TopicPartition(self.topic, shard, number)]

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from retry_topic.headers import RetryState, read, sign, verify, write
 from retry_topic.message import Message
-from retry_topic.wire import decode_body, encode_body
+from retry_topic.message.body_codec import decode_body, encode_body
+from retry_topic.message.headers import RetryState, read, sign, verify, write
 from wheel_sched.store import Item
 
 SECRET = b"sixteen bytes ok"

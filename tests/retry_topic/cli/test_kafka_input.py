@@ -17,9 +17,9 @@ from retry_topic.cli.kafka_checks import copies, creation, longest_transaction, 
 from retry_topic.cli.opening import kafka_settings, secrets_of
 from retry_topic.cli.settings import RetrySettings
 from retry_topic.cli.topic_replay import LetterToMessage
-from retry_topic.headers import RetryState, read, sign, verify, write
 from retry_topic.message import Message, Source
-from retry_topic.names import GroupTopics
+from retry_topic.message.headers import RetryState, read, sign, verify, write
+from retry_topic.message.topic_names import GroupTopics
 from tests.servers.kafka import mock_kafka
 from wheel_sched.cli.doctor_finding import Finding
 from wheel_sched.cli.options import Session

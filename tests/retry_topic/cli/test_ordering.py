@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from retry_topic import Home, Message, connect
-from retry_topic.consumer.failing import ordered_state, parked_message
+from retry_topic.consumer.retry_record import ordered_state, parked_message
 from retry_topic.flow import flow_of
-from retry_topic.headers import RetryState
 from retry_topic.message import Source
-from retry_topic.wire import encode_body
+from retry_topic.message.body_codec import encode_body
+from retry_topic.message.headers import RetryState
 from wheel_sched.store import Item, Outcome
 from wheel_sched.store.flow_control import FlowControl
 from wheel_sched.store.key_gates import KeyGates, gate_of, ref_of, route_of, scope_of

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from retry_topic import RetryPolicy
-from retry_topic.consumer.failing import failure_in
+from retry_topic.consumer.outcome import failure_in
 from retry_topic.message import Message
 
 if TYPE_CHECKING:

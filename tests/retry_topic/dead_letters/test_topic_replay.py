@@ -9,8 +9,8 @@ import pytest
 
 from retry_topic import DeadLetters, RetryPolicy, Selection
 from retry_topic.cli.topic_replay import LetterToMessage, TopicReplay
-from retry_topic.headers import read
-from retry_topic.names import GroupTopics
+from retry_topic.message.headers import read
+from retry_topic.message.topic_names import GroupTopics
 from wheel_sched.errors import StoreUnavailable
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ import pytest
 from retry_topic.brokers.memory import MemoryBroker
 from retry_topic.brokers.protocol import Delivery, Slice
 from retry_topic.cases import Taken, tries_of
-from retry_topic.headers import RetryState, write
 from retry_topic.home import Home
 from retry_topic.message import Message, Source
+from retry_topic.message.headers import RetryState, write
 from retry_topic.policy import Fixed, PolicySet, RetryPolicy
 from retry_topic.slices import SliceIntake
 from wheel_sched.store import DelayStore, Done, Item
