@@ -35,7 +35,7 @@ _DELETE = {"due": "c", "held": "c", "fly": "c", "dead": "x"}  # verbs of change.
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class ChangePace:
     """How changes are spread over time: by a rate, by a span, or with neither all at once."""
 
     rate: float | None = None
@@ -88,7 +88,7 @@ def run_now(
     A filter selects messages that wait or are held; --dead or an id selects dead letters. A message that is parked
     behind a failed message of its key is selected by its id alone, and then loses its order.
     """
-    pace = Pace(rate, spread_ms)
+    pace = ChangePace(rate, spread_ms)
     with opened_home(settings_of(session)) as home:
         meant = select(home, ids, _in_order(chosen), everything, _LIVING)
         tell_elsewhere(home, meant, _in_order(chosen), _LIVING)
@@ -152,7 +152,7 @@ def reschedule(
             return 0
         agree("Reschedule {}", meant, yes)
         start_ms = now_ms + delay_ms if delay_ms is not None else at_ms or 0
-        outcomes = _reschedule(home, meant.members, start_ms, Pace(None, spread_ms))
+        outcomes = _reschedule(home, meant.members, start_ms, ChangePace(None, spread_ms))
     return tell_outcomes("rescheduled", outcomes, as_json, due_ms=start_ms)
 
 
@@ -272,12 +272,12 @@ def _in_order(chosen: Filter) -> Filter:
     return replace(chosen, parked=False)
 
 
-def _reschedule(home: Home, members: Sequence[Member], start_ms: int, pace: Pace) -> list[Outcome]:
+def _reschedule(home: Home, members: Sequence[Member], start_ms: int, pace: ChangePace) -> list[Outcome]:
     total = len(members)
     return alter(home, members, lambda member, place: Alteration(member.id, "r", pace.due_ms(start_ms, place, total)))
 
 
-def _replay(home: Home, ids: Sequence[str], pace: Pace, secrets: Sequence[bytes]) -> list[Outcome]:
+def _replay(home: Home, ids: Sequence[str], pace: ChangePace, secrets: Sequence[bytes]) -> list[Outcome]:
     if not ids:
         return []
     done = DeadLetters(home, secrets=secrets).replay(Selection(ids=frozenset(ids)), rate=pace.per_second(len(ids)))

@@ -31,7 +31,7 @@ _COUNTED = 10_000  # of the messages that match in other states
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ListedMessage:
     """An item of the store, read as a message."""
 
     found: Found
@@ -85,9 +85,9 @@ class Entry:
         }
 
 
-def entry_of(found: Found) -> Entry:
+def entry_of(found: Found) -> ListedMessage:
     """Read an item as a message. An unreadable one has an empty state and no message."""
-    return Entry(found, read_dead(found))
+    return ListedMessage(found, read_dead(found))
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class Filter:
         said = (self.topic, self.error, self.fingerprint, self.since_ms, self.until_ms, self.key)
         return bool(self.states) or any(value is not None for value in said)
 
-    def matches(self, entry: Entry) -> bool:
+    def matches(self, entry: ListedMessage) -> bool:
         state, letter = entry.letter.state, entry.letter
         texts = (state.error_class or "", state.error_message or "", entry.found.reason)
         at_ms = entry.at_ms
@@ -160,7 +160,7 @@ class Filter:
         key = None if self.key is None else self.key.encode()
         return Selection(self.topic, self.error, fingerprint, self.since_ms or 0, self.until_ms, key)
 
-    def entries(self, home: Home, states: Sequence[State]) -> Iterator[Entry]:
+    def entries(self, home: Home, states: Sequence[State]) -> Iterator[ListedMessage]:
         """The messages that match, state by state in order of time, at most `limit`.
 
         Args:

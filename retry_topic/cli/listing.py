@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from retry_topic.cli.filters import Entry, Filter, filter_options
+from retry_topic.cli.filters import Filter, ListedMessage, filter_options
 from retry_topic.cli.opening import opened_home
 from retry_topic.cli.settings import settings_of
 from retry_topic.cli.untaken import untaken_lines
@@ -98,7 +98,7 @@ def _only_state(chosen: Filter) -> bool:
     return not replace(chosen, states=()).narrow
 
 
-def _payload(entry: Entry) -> dict[str, Any]:
+def _payload(entry: ListedMessage) -> dict[str, Any]:
     """The payload for scripts: as text, or in base64 when it is no text; neither when the store holds a reference."""
     message = entry.letter.message
     value = entry.found.body if message is None else message.value
@@ -110,7 +110,7 @@ def _payload(entry: Entry) -> dict[str, Any]:
         return {"payload": None, "payload_base64": base64.b64encode(value).decode()}
 
 
-def _preview(entry: Entry) -> str:
+def _preview(entry: ListedMessage) -> str:
     """The beginning of the payload, for people."""
     message = entry.letter.message
     value = entry.found.body if message is None else message.value
@@ -119,14 +119,14 @@ def _preview(entry: Entry) -> str:
     return one_line(value[: 4 * _PREVIEW].decode("utf-8", "backslashreplace"), _PREVIEW)
 
 
-def _parked_row(entry: Entry, now_ms: int) -> tuple[str, ...]:
+def _parked_row(entry: ListedMessage, now_ms: int) -> tuple[str, ...]:
     at_ms, message = entry.at_ms or now_ms, entry.letter.message
     key = b"" if message is None or message.key is None else message.key
     text = one_line(key.decode("utf-8", "backslashreplace"), 60)
     return relative(at_ms, now_ms), instant(at_ms), text, entry.letter.topic or "-", entry.id
 
 
-def _row(entry: Entry, now_ms: int, with_state: bool) -> tuple[str, ...]:
+def _row(entry: ListedMessage, now_ms: int, with_state: bool) -> tuple[str, ...]:
     state = entry.letter.state
     at_ms = entry.at_ms
     return (

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import click
 
-from retry_topic.cli.changing import Pace, rate_option, spread_option
+from retry_topic.cli.changing import ChangePace, rate_option, spread_option
 from retry_topic.cli.filters import Filter, entry_of, filter_options
 from retry_topic.cli.opening import opened_home, secrets_of
 from retry_topic.cli.selecting import find_messages
@@ -52,7 +52,7 @@ def replay(
       wheel-sched replay --topic orders --since 2h --rate 50 --yes
       wheel-sched replay 3f2a9c.8 --to orders.repaired --yes
     """
-    pace = Pace(rate, spread_ms)
+    pace = ChangePace(rate, spread_ms)
     if chosen.states not in ((), ("dead",)):
         raise click.UsageError("Only dead letters can be replayed; for others see `wheel-sched run-now`.")
     narrow = chosen.narrow
@@ -112,7 +112,7 @@ def _selection(home: Home, chosen: Filter) -> Selection:
     return chosen.selection(next(iter(meant), chosen.fingerprint))
 
 
-def _tell_plan(home: Home, plan: Replayed, pace: Pace, as_json: bool) -> None:
+def _tell_plan(home: Home, plan: Replayed, pace: ChangePace, as_json: bool) -> None:
     samples = [
         entry_of(found)
         for found in home.store.get([letter.id for letter in plan.samples], anywhere=True)

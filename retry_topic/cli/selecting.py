@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import click
 
-from retry_topic.cli.filters import Entry, Filter, entry_of, filter_options
+from retry_topic.cli.filters import Filter, ListedMessage, entry_of, filter_options
 from retry_topic.home import Home
 from wheel_sched.cli.failing import CommandFailed
 from wheel_sched.cli.output import amount, note
@@ -56,7 +56,7 @@ class Selected:
     """The selected messages, and the first of them in full."""
 
     members: list[Member]
-    samples: list[Entry]
+    samples: list[ListedMessage]
 
     def __len__(self) -> int:
         return len(self.members)
@@ -91,7 +91,7 @@ def select(home: Home, ids: Sequence[str], chosen: Filter, everything: bool, sta
     return _gathered(chosen.entries(home, states))
 
 
-def _gathered(entries: Iterable[Entry]) -> Selected:
+def _gathered(entries: Iterable[ListedMessage]) -> Selected:
     chosen = Selected([], [])
     for entry in entries:
         found = entry.found
@@ -109,7 +109,7 @@ def tell_elsewhere(
         note(words)
 
 
-def find_messages(home: Home, ids: Sequence[str], unchanged: str = "") -> list[Entry]:
+def find_messages(home: Home, ids: Sequence[str], unchanged: str = "") -> list[ListedMessage]:
     """Find the messages of these ids, each once. A note names the stored id where it differs.
 
     Args:
@@ -144,7 +144,7 @@ def find_messages(home: Home, ids: Sequence[str], unchanged: str = "") -> list[E
     missing = [item_id for item_id in wanted if found[item_id] is None]
     if missing:
         raise CommandFailed(_absent(missing, unchanged, every))
-    chosen: dict[str, Entry] = {}
+    chosen: dict[str, ListedMessage] = {}
     for item_id, item in found.items():
         if item is not None:
             if item.id != item_id:

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from retry_topic.cli.filters import Entry
+from retry_topic.cli.filters import ListedMessage
 from retry_topic.cli.opening import opened_home
 from retry_topic.cli.selecting import find_messages
 from retry_topic.cli.settings import settings_of
@@ -61,7 +61,7 @@ def show(session: Session, message_id: str, raw: bool, as_json: bool) -> None:
         _tell(entry, why, counts.now_us // 1000)
 
 
-def why_due(entry: Entry, paused: bool = False, flows: Sequence[Flow] = ()) -> str:
+def why_due(entry: ListedMessage, paused: bool = False, flows: Sequence[Flow] = ()) -> str:
     """The reason for the state and the due time of a message, in words."""
     found, state = entry.found, entry.letter.state
     if entry.parked:
@@ -92,7 +92,7 @@ def why_due(entry: Entry, paused: bool = False, flows: Sequence[Flow] = ()) -> s
     return text + ("; its topic is paused" if paused else "")
 
 
-def _held_back(entry: Entry, flows: Sequence[Flow]) -> str:
+def _held_back(entry: ListedMessage, flows: Sequence[Flow]) -> str:
     """Why flow control holds the message's topic back; "" when it does not."""
     name = flow_of(entry.letter.state.consumer_group or "", entry.found.topic)
     clauses = []
@@ -114,7 +114,7 @@ def _held_back(entry: Entry, flows: Sequence[Flow]) -> str:
     return "; ".join(clauses)
 
 
-def _details(entry: Entry) -> dict[str, Any]:
+def _details(entry: ListedMessage) -> dict[str, Any]:
     """The fields that `list` does not have."""
     state, message, found = entry.letter.state, entry.letter.message, entry.found
     return {
@@ -138,7 +138,7 @@ def _details(entry: Entry) -> dict[str, Any]:
     }
 
 
-def _tell(entry: Entry, why: str, now_ms: int) -> None:
+def _tell(entry: ListedMessage, why: str, now_ms: int) -> None:
     state, message, found = entry.letter.state, entry.letter.message, entry.found
     word = {"due": "due", "fly": "was due", "held": "due", "dead": "died"}[found.state]
     place = filter(None, (f"partition {state.original_partition}" * (state.original_partition is not None),))

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from wheel_sched.errors import ConfigError
 
 
-class Reply(NamedTuple):
+class PageReply(NamedTuple):
     """The answer of a page."""
 
     status: HTTPStatus
@@ -23,7 +23,7 @@ class Reply(NamedTuple):
     body: bytes
 
 
-Page = Callable[[], Reply]
+Page = Callable[[], PageReply]
 
 _TEXT = "text/plain; charset=utf-8"
 
@@ -31,11 +31,11 @@ _TEXT = "text/plain; charset=utf-8"
 def verdict(problems: Callable[[], list[str]]) -> Page:
     """Make the page of a probe: 200 and "ok", or 503 and the problems, one a line."""
 
-    def page() -> Reply:
+    def page() -> PageReply:
         found = problems()
         if not found:
-            return Reply(HTTPStatus.OK, _TEXT, b"ok\n")
-        return Reply(HTTPStatus.SERVICE_UNAVAILABLE, _TEXT, "".join(f"{line}\n" for line in found).encode())
+            return PageReply(HTTPStatus.OK, _TEXT, b"ok\n")
+        return PageReply(HTTPStatus.SERVICE_UNAVAILABLE, _TEXT, "".join(f"{line}\n" for line in found).encode())
 
     return page
 
@@ -78,17 +78,17 @@ class Endpoint:
                 page = served.get(self.path.partition("?")[0])
                 if page is None:
                     listed = "".join(f"{path}\n" for path in served).encode()
-                    self._answer(Reply(HTTPStatus.NOT_FOUND, _TEXT, listed))
+                    self._answer(PageReply(HTTPStatus.NOT_FOUND, _TEXT, listed))
                     return
                 try:
                     reply = page()
                 except Exception as error:  # a page that fails becomes an answer; the service goes on
-                    reply = Reply(
+                    reply = PageReply(
                         HTTPStatus.INTERNAL_SERVER_ERROR, _TEXT, f"{type(error).__name__}: {error}\n".encode()
                     )
                 self._answer(reply)
 
-            def _answer(self, reply: Reply) -> None:
+            def _answer(self, reply: PageReply) -> None:
                 self.send_response(reply.status)
                 self.send_header("Content-Type", reply.content_type)
                 self.send_header("Content-Length", str(len(reply.body)))

@@ -22,7 +22,7 @@ from wheel_sched.dispatcher import DispatcherStats
 from wheel_sched.dispatcher.statistics import LATENESS_BUCKETS_MS
 from wheel_sched.errors import WheelSchedError
 from wheel_sched.escaping import logger_of
-from wheel_sched.observability.endpoint import Page, Reply
+from wheel_sched.observability.endpoint import Page, PageReply
 from wheel_sched.observability.histogram import cumulated
 from wheel_sched.observability.purgatories import of_purgatories
 from wheel_sched.observability.timed_query import TimedQuery
@@ -215,7 +215,7 @@ def metrics_page(collector: MetricsCollector) -> Page:
     registry = CollectorRegistry(auto_describe=False)
     registry.register(collector)
 
-    def page() -> Reply:
-        return Reply(HTTPStatus.OK, CONTENT_TYPE_LATEST, generate_latest(registry))
+    def page() -> PageReply:
+        return PageReply(HTTPStatus.OK, CONTENT_TYPE_LATEST, generate_latest(registry))
 
     return page
