@@ -51,7 +51,7 @@ class Extension:
         variables: environment variables, without the prefix WHEEL_SCHED_, that it reads itself. Defaults to none.
         dispatchers: what a user starts so that due items are released, for hints. Defaults to none.
         server_checks: checks of `wheel-sched doctor` on a server: "module:function", called as
-            `function(target, loaded)` with an `ExaminedTarget` and the `Loaded` settings; returns a `Finding`. Defaults to
+            `function(target, loaded)` with an `ExaminedTarget` and `Loaded` settings; returns a `Finding`. Defaults to
             none.
         namespace_checks: likewise, on a namespace that exists. Defaults to none.
         stats: parts of `wheel-sched stats`: "module:function", called as `function(store, loaded)`; returns a
