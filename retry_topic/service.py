@@ -28,7 +28,7 @@ from retry_topic.cases import Taken
 from retry_topic.consumer.config import secrets_problems
 from retry_topic.home import Home
 from retry_topic.intake import Intake
-from retry_topic.names import NAMED_AFTER_GROUP, GroupTopics, check_group, intake_group_of
+from retry_topic.message.topic_names import NAMED_AFTER_GROUP, GroupTopics, check_group, intake_group_of
 from retry_topic.policy import PolicySet, RetryPolicy
 from retry_topic.release.broker_publisher import BrokerPublisher
 from retry_topic.release.flow import FlowPublisher, is_limited

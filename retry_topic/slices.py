@@ -32,10 +32,10 @@ from functools import cached_property
 
 from retry_topic.brokers.protocol import Delivery, LogReader, Slice
 from retry_topic.cases import Case, Taken, count_on, counted, is_copy, is_same, replays_of
-from retry_topic.headers import MAX_COUNT, homeward
 from retry_topic.herds import Herds, Ready
 from retry_topic.intake import MAX_BODY_BYTES, Insist, Intake, as_grave
 from retry_topic.message import Message
+from retry_topic.message.headers import MAX_COUNT, return_to_origin
 from wheel_sched.errors import BrokerUnavailable, StaleCount, StalePosition, TakenId
 from wheel_sched.escaping import logger_of
 from wheel_sched.store import ENDED, Item, Outcome, Position, Stored, Tries
@@ -389,7 +389,7 @@ class SliceIntake(Intake):
             BrokerUnavailable: some may be there; repeat it.
         """
         topic = self._dead_topic
-        messages = [homeward(case.message.to(topic)) for case in dead if case.message is not None]
+        messages = [return_to_origin(case.message.to(topic)) for case in dead if case.message is not None]
         failures = self._home.broker.publish(messages)
         again = []
         for case, failure in zip(dead, failures, strict=False):

@@ -1,4 +1,4 @@
-"""`wheel-sched replay`: send dead letters through again, paced, with a dry run and a loop guard."""
+"""`wheel-sched replay`: delivers dead letters again, at a chosen pace, with a dry run and a loop guard."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import click
 
-from retry_topic.cli.changing import Pace, rate_option, spread_option
+from retry_topic.cli.changing import ChangePace, rate_option, spread_option
 from retry_topic.cli.filters import Filter, entry_of, filter_options
-from retry_topic.cli.finding import find_messages
-from retry_topic.cli.listing import as_dict
 from retry_topic.cli.opening import opened_home, secrets_of
-from retry_topic.cli.replaying import check_secrets, max_replays_option, tell_guarded
+from retry_topic.cli.selecting import find_messages
+from retry_topic.cli.settings import settings_of
+from retry_topic.cli.topic_replay import check_secrets, max_replays_option, tell_guarded
 from retry_topic.dead_letters import DeadLetters, Replayed, Selection
 from retry_topic.home import Home
 from wheel_sched.cli.failing import CommandFailed
@@ -23,7 +23,7 @@ from wheel_sched.cli.output import Progress, amount, emit, instant, note, one_li
 @click.argument("ids", nargs=-1, metavar="[ID]...")
 @filter_options
 @click.option("--all", "everything", is_flag=True, help="All dead letters; instead of ids or a filter.")
-@click.option("--to", "target", metavar="TOPIC", help="Another topic than where they were to go.")
+@click.option("--to", "target", metavar="TOPIC", help="Deliver to this topic instead of their own.")
 @max_replays_option
 @rate_option
 @spread_option
@@ -44,7 +44,7 @@ def replay(
     yes: bool,
     as_json: bool,
 ) -> int:
-    """Send dead letters through again; their attempts start anew.
+    """Deliver dead letters again; their attempts start anew.
 
     \b
     Examples:
@@ -52,18 +52,18 @@ def replay(
       wheel-sched replay --topic orders --since 2h --rate 50 --yes
       wheel-sched replay 3f2a9c.8 --to orders.repaired --yes
     """
-    pace = Pace(rate, spread_ms)
+    pace = ChangePace(rate, spread_ms)
     if chosen.states not in ((), ("dead",)):
-        raise click.UsageError("Only dead letters can be replayed; for others see `wheel-sched retry`.")
+        raise click.UsageError("Only dead letters can be replayed; for others see `wheel-sched run-now`.")
     narrow = chosen.narrow
     if ids and (narrow or everything):
         raise click.UsageError("Give ids, or a filter, not both.")
     if not ids and not narrow and not everything:
         raise click.UsageError("Which dead letters? Give ids, a filter (--topic, --error, ...) or --all.")
-    with opened_home(session.settings) as home:
+    with opened_home(settings_of(session)) as home:
         if target is not None and target not in home.broker.topics():
             raise CommandFailed(f"there is no topic {target!r}: nothing was replayed; see `wheel-sched topics`")
-        secrets = secrets_of(session.settings)
+        secrets = secrets_of(settings_of(session))
         letters = DeadLetters(home, secrets=secrets)
         if ids:
             ids = tuple(entry.id for entry in find_messages(home, ids, "nothing was replayed"))
@@ -75,7 +75,7 @@ def replay(
             named = ", ".join(others[:5]) + (f" and {len(others) - 5:,} more" if len(others) > 5 else "")
             raise CommandFailed(
                 f"{named} {'is no dead letter' if len(others) == 1 else 'are no dead letters'}: nothing was replayed; "
-                "see `wheel-sched ls --dead`"
+                "see `wheel-sched list --dead`"
             )
         if not ids and not plan.matched and (words := replace(chosen, states=()).elsewhere(home, ("dead",))):
             note(words)
@@ -99,20 +99,20 @@ def replay(
 
 
 def _selection(home: Home, chosen: Filter) -> Selection:
-    """The filter as a selection; the start of a fingerprint must mean one error."""
+    """The filter as a selection. The beginning of a fingerprint must belong to one error."""
     if chosen.fingerprint is None:
         return chosen.selection()
     groups = DeadLetters(home).groups(chosen.selection())
     meant = {group.fingerprint for group in groups if group.fingerprint.startswith(chosen.fingerprint)}
     if len(meant) > 1:
         raise CommandFailed(
-            f"{chosen.fingerprint} is the start of {len(meant)} fingerprints ({', '.join(sorted(meant)[:5])}): nothing "
+            f"{chosen.fingerprint} begins {len(meant)} fingerprints ({', '.join(sorted(meant)[:5])}): nothing "
             "was replayed; give more of it"
         )
     return chosen.selection(next(iter(meant), chosen.fingerprint))
 
 
-def _tell_plan(home: Home, plan: Replayed, pace: Pace, as_json: bool) -> None:
+def _tell_plan(home: Home, plan: Replayed, pace: ChangePace, as_json: bool) -> None:
     samples = [
         entry_of(found)
         for found in home.store.get([letter.id for letter in plan.samples], anywhere=True)
@@ -127,7 +127,7 @@ def _tell_plan(home: Home, plan: Replayed, pace: Pace, as_json: bool) -> None:
                 "count": plan.replayed,
                 **_rest(plan),
                 "seconds": round(seconds, 3),
-                "samples": [as_dict(entry) for entry in samples],
+                "samples": [entry.as_dict() for entry in samples],
             }
         )
         return

@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from wheel_sched.purgatory import Completion, DelayedFutures, DelayedOperation, Purgatory
+from wheel_sched.purgatory import Completion, DelayedOperation, Purgatory
 
 
 def test_lock_in_try_complete_else_watch(world: Any) -> None:
@@ -90,45 +90,6 @@ def test_request_expiry(world: Any, probe: Any) -> None:
     assert sum(stats.lateness_counts) == stats.expired >= 1
 
 
-def test_delayed_futures_that_are_done(new_threads: Any) -> None:
-    """testDelayedFuture: done futures complete the operation in the caller's thread, and no thread is made."""
-    threads: list[threading.Thread] = []
-    future: Future[int] = Future()
-    future.set_result(1)
-    with Purgatory[Any]() as purgatory:
-        operation = DelayedFutures([future], lambda _: threads.append(threading.current_thread()), timeout_ms=10_000)
-        assert operation.watch(purgatory)
-        assert (threads, new_threads()) == ([threading.current_thread()], [])
-
-
-def test_delayed_futures_that_become_done(world: Any) -> None:
-    """testDelayedFuture: the future that is done last completes the operation, in its thread."""
-    answers: list[Any] = []
-    futures: list[Future[int]] = [Future(), Future()]
-    operation = DelayedFutures(futures, answers.append, timeout_ms=10_000)
-    assert not operation.watch(world.purgatory)
-    futures[0].set_result(0)
-    assert not operation.is_completed
-    futures[1].set_exception(ValueError("failed, which is done"))
-    assert operation.completion is Completion.SATISFIED
-    assert (answers[0].done, answers[0].not_done) == (set(futures), set())
-    assert world.purgatory.watched() == 0
-
-
-def test_delayed_futures_that_come_too_late(world: Any) -> None:
-    """testDelayedFuture: at the timeout the callback gets those that are not done apart."""
-    answers: list[Any] = []
-    done, late = Future[int](), Future[int]()
-    done.set_result(1)
-    operation = DelayedFutures([done, late], answers.append, timeout_ms=20)
-    assert not operation.watch(world.purgatory)
-    world.advance(22)
-    assert operation.completion is Completion.EXPIRED
-    assert (answers[0].done, answers[0].not_done) == ({done}, {late})
-    late.set_result(2)
-    assert len(answers) == 1
-
-
 def test_request_purge(world: Any, probe: Any) -> None:
     """testRequestPurge: what is completed leaves every list at once, where Kafka's leaves it for a check or a purge."""
     first, second, third = probe(100_000), probe(100_000), probe(100_000)
@@ -176,7 +137,7 @@ def test_what_was_cancelled_is_completed_by_force_alone(world: Any, probe: Any) 
     world.advance(30)
     assert not operation.safe_try_complete()
     assert not operation.is_completed
-    with pytest.raises(ValueError, match="taken away"):
+    with pytest.raises(ValueError, match="taken out"):
         world.purgatory.try_complete_else_watch(operation, ["key"])
     assert operation.force_complete()
     assert operation.completions == 1

@@ -10,10 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wheel_sched.errors import Rejected, StoreError
-from wheel_sched.store.items import Dead, Done, Held, Item, Next, Outcome
-from wheel_sched.store.operations import Alteration, Change, ClaimDue, Schedule, Settle, bounded_reason, new_token
-from wheel_sched.store.push_form import decode_push, encode_push
-from wheel_sched.store.record import decode_text, encode_text, make_tail, read_record
+from wheel_sched.store.core.call import bounded_reason, new_token
+from wheel_sched.store.core.change import Alteration, Change
+from wheel_sched.store.core.claim import ClaimDue
+from wheel_sched.store.core.items import Item, Outcome
+from wheel_sched.store.core.record import decode_text, encode_text, make_tail, read_record
+from wheel_sched.store.core.schedule import Schedule
+from wheel_sched.store.core.settle import Dead, Done, Held, Next, Settle
+from wheel_sched.store.push.push_form import decode_push, encode_push
 
 texts = st.binary(max_size=20).map(decode_text)
 lines = texts.filter(lambda text: text and "\n" not in text)
@@ -95,10 +99,10 @@ def test_tokens_are_unique_also_after_a_fork() -> None:
     assert child[:16] != tokens[0][:16]
 
 
-def test_schedule_sends_its_fence_and_triples() -> None:
-    """The fence, if any; then id, due or nothing, and the record's tail."""
+def test_schedule_sends_triples() -> None:
+    """Id, due or nothing, and the record's tail."""
     call = Schedule([Item("a", 5, b"x", "t"), Item("b", None, b"", "", ("r", "s"), "q")])
-    assert call.argv() == ["", b"a", 5, b"1:0:0:tx", b"b", "", b"0:1:3:qr\ns"]
+    assert call.argv() == [b"a", 5, b"1:0:0:tx", b"b", "", b"0:1:3:qr\ns"]
 
 
 def test_settle_sends_the_done_first_and_answers_in_order() -> None:

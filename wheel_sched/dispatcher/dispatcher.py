@@ -27,7 +27,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from wheel_sched.clock import Clock, SystemClock
-from wheel_sched.dispatcher.alarms import Alarms, Keep
+from wheel_sched.dispatcher.alarms import Alarms, ExtendLease
 from wheel_sched.dispatcher.backoff import Backoff
 from wheel_sched.dispatcher.claim_source import ClaimSource, PushTarget, SharedLeases
 from wheel_sched.dispatcher.config import DispatcherConfig
@@ -224,8 +224,8 @@ class Dispatcher:
     def _run_alarms(self) -> None:
         if not self._time.known:
             return
-        for alarm in self._alarms.going_off(self._now_ms()):
-            if isinstance(alarm, Keep):
+        for alarm in self._alarms.due(self._now_ms()):
+            if isinstance(alarm, ExtendLease):
                 self._extend_lease(alarm.batch)
             else:
                 self.stats.wake_ups += 1
@@ -365,7 +365,7 @@ class Dispatcher:
         now_ms, asked_ns = self._now_ms(), self._clock.monotonic_ns()
         if self._claim_source.extend(batch):
             batch.lease_until_ns = asked_ns + self.config.lease_ms * 1_000_000
-        self._alarms.keep(batch, now_ms + self.config.lease_ms // 3)
+        self._alarms.extend_lease(batch, now_ms + self.config.lease_ms // 3)
 
     # -- replies of the store
 
@@ -474,7 +474,7 @@ class Dispatcher:
         batch.lease_until_ns = self._sent_us * 1000 + self.config.lease_ms * 1_000_000
         batch.on_answered = self._on_answered
         self.stats.in_flight += len(batch.items)
-        self._alarms.keep(batch, self._now_ms() + self.config.lease_ms // 3)
+        self._alarms.extend_lease(batch, self._now_ms() + self.config.lease_ms // 3)
 
     def _settled(self, batch: Batch, settled: Settled) -> None:
         outcomes = settled.outcomes if batch.ended_early is None else batch.outcomes_with(settled.outcomes)

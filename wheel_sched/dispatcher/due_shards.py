@@ -72,11 +72,11 @@ class DueShards:
             self._due.pop(shard, None)  # an answer before this one, of the same step, may have said so
         if at_ms is None:
             if not keep:
-                self._alarms.let_sleep(shard)
+                self._alarms.forget_shard(shard)
         elif at_ms <= now_ms:
             self._due[shard] = None
         else:
-            self._alarms.wake(shard, at_ms, now_ms, keep=keep)
+            self._alarms.look_at(shard, at_ms, now_ms, unless_earlier=keep)
             if now_ms - self._swept_ms.setdefault(shard, now_ms) >= self._sweep_ms:
                 self._to_sweep.add(shard)  # a busy shard never sleeps long enough for an alarm to sweep it
 

@@ -12,9 +12,9 @@ from typing import Any
 
 from wheel_sched.errors import ConfigError
 from wheel_sched.redacting import redacted
-from wheel_sched.store.async_delay_store import AsyncDelayStore
-from wheel_sched.store.delay_store import Backend, DelayStore
-from wheel_sched.store.levels import check_level
+from wheel_sched.store.core.delay_store import Backend
+from wheel_sched.store.core.levels import check_level
+from wheel_sched.store.delay_store import AsyncDelayStore, DelayStore
 
 _SCHEMES = ("redis://", "rediss://", "unix://")
 
@@ -72,7 +72,7 @@ def _backend(
     repeat_timeouts: bool,
 ) -> Backend:
     if target == "memory:":
-        from wheel_sched.store.memory import MemoryBackend
+        from wheel_sched.store.memory.backend import MemoryBackend
 
         return MemoryBackend(shards, clock="server" if test_clock is None else "test")
     _check_target(
@@ -89,7 +89,8 @@ def _backend(
     if not isinstance(target, str):
         return RedisBackend(target, dialect)
     if target.startswith("embedded:"):
-        from wheel_sched.store.embedded import EmbeddedServer, fsync_for
+        from wheel_sched.store.embedded.server import EmbeddedServer
+        from wheel_sched.store.embedded.settings import fsync_for
         from wheel_sched.store.redis.embedded_backend import EmbeddedBackend
 
         folder = target.removeprefix("embedded:") or ".wheel-sched"

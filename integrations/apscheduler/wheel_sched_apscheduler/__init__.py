@@ -1,23 +1,62 @@
-"""APScheduler 3 on wheel-sched: jobstores that many processes can share, on a timing wheel and a durable store."""
+"""APScheduler 3 on wheel-sched: jobstores that many processes can share, on a timing wheel and a durable store.
 
-from wheel_sched_apscheduler.fire import CurrentFire, Finish, Fire, current_fire
-from wheel_sched_apscheduler.memory import WheelJobStore
-from wheel_sched_apscheduler.passes import Batch, BatchStore
-from wheel_sched_apscheduler.producer import Producer
-from wheel_sched_apscheduler.redis_store import RedisWheelJobStore
-from wheel_sched_apscheduler.schedulers import WheelAsyncIOScheduler, WheelBackgroundScheduler, WheelBlockingScheduler
+Names are imported when they are first used. The command line `wheel-sched` looks into this package at every start, and
+must neither need APScheduler nor wait for it.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from wheel_sched_apscheduler.occurrence import CurrentOccurrence, Finish, Occurrence, current_occurrence
+    from wheel_sched_apscheduler.producer import Producer
+    from wheel_sched_apscheduler.schedulers import (
+        WheelAsyncIOScheduler,
+        WheelBackgroundScheduler,
+        WheelBlockingScheduler,
+    )
+    from wheel_sched_apscheduler.stores.contract import ClaimingStore, OccurrenceBatch
+    from wheel_sched_apscheduler.stores.memory import WheelJobStore
+    from wheel_sched_apscheduler.stores.redis import RedisWheelJobStore
 
 __all__ = [
-    "Batch",
-    "BatchStore",
-    "CurrentFire",
+    "ClaimingStore",
+    "CurrentOccurrence",
     "Finish",
-    "Fire",
+    "Occurrence",
+    "OccurrenceBatch",
     "Producer",
     "RedisWheelJobStore",
     "WheelAsyncIOScheduler",
     "WheelBackgroundScheduler",
     "WheelBlockingScheduler",
     "WheelJobStore",
-    "current_fire",
+    "current_occurrence",
 ]
+
+_MODULES: Final = {
+    "ClaimingStore": "stores.contract",
+    "CurrentOccurrence": "occurrence",
+    "Finish": "occurrence",
+    "Occurrence": "occurrence",
+    "OccurrenceBatch": "stores.contract",
+    "Producer": "producer",
+    "RedisWheelJobStore": "stores.redis",
+    "WheelAsyncIOScheduler": "schedulers",
+    "WheelBackgroundScheduler": "schedulers",
+    "WheelBlockingScheduler": "schedulers",
+    "WheelJobStore": "stores.memory",
+    "current_occurrence": "occurrence",
+}
+
+
+if not TYPE_CHECKING:  # a type checker knows the names above and reports any other
+
+    def __getattr__(name: str) -> Any:
+        if name not in _MODULES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

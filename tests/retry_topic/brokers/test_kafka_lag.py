@@ -8,7 +8,7 @@ from retry_topic import Message
 from retry_topic.brokers.kafka import KafkaBroker
 
 if TYPE_CHECKING:
-    from wheel_sched.testing.mock_cluster import MockCluster
+    from tests.servers.mock_cluster import MockCluster
 
 
 def test_retries_that_no_service_ever_took_in_are_told(imitation: MockCluster, name: str) -> None:
@@ -28,4 +28,4 @@ def test_retries_that_no_service_ever_took_in_are_told(imitation: MockCluster, n
         assert broker.publish([Message(f"{name}.retry", b"%d" % number) for number in range(3)]) == [None] * 3
     finally:
         broker.close()
-    assert f"3 retries wait in {name}.retry, and no service of {name} has ever taken any in" in told()
+    assert f"3 retries wait in {name}.retry, and no service of {name} has ever read them" in told()

@@ -12,14 +12,14 @@ import pytest
 
 from retry_topic import Consumer, ConsumerConfig, connect
 from retry_topic.brokers.redis_streams import RedisStreamsBroker
-from retry_topic.headers import read
 from retry_topic.home import Home
 from retry_topic.message import Message
-from retry_topic.names import retry_topic_of
+from retry_topic.message.headers import read
+from retry_topic.message.topic_names import retry_topic_of
+from tests.servers.faulty_proxy import FaultyProxy
+from tests.servers.valkey import temporary_server
 from wheel_sched.errors import BrokerError, ConfigError
 from wheel_sched.store import open_store
-from wheel_sched.testing.faulty_proxy import FaultyProxy
-from wheel_sched.testing.servers import temporary_server
 
 if TYPE_CHECKING:
     from conftest import Bench, Handler

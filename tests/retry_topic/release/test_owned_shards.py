@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from retry_topic.brokers.protocol import Fenced, InDoubt, PublishFailure
-from retry_topic.headers.names import FIELDS
 from retry_topic.message import Message
+from retry_topic.message.body_codec import encode_body
+from retry_topic.message.headers.fields import FIELDS
 from retry_topic.policy import load_policies
 from retry_topic.release.flow import FlowPublisher
 from retry_topic.release.owned_shards import OwnedShards, transactional_config
 from retry_topic.release.shard_ownership import ShardOwnership
 from retry_topic.release.transactional_publisher import TransactionalPublisher
-from retry_topic.wire import encode_body
 from wheel_sched.dispatcher import Batch, Dispatcher, DispatcherConfig, Failed, Publisher
 from wheel_sched.errors import BrokerError, BrokerUnavailable
 from wheel_sched.store import Claim, Dead, DelayStore, Done, Item, Next, Settlement, Window, open_store

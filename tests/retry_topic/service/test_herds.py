@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from retry_topic.brokers.memory import MemoryBroker
 from retry_topic.brokers.protocol import Delivery, Slice
 from retry_topic.cases import Taken, tries_of
-from retry_topic.consumer.failing import failed_message
-from retry_topic.headers import RetryState, read, write
+from retry_topic.consumer.retry_record import failed_message
 from retry_topic.herds import Herds, Ready
 from retry_topic.home import Home
 from retry_topic.intake import Intake
 from retry_topic.message import Headers, Message, Source
+from retry_topic.message.headers import RetryState, read, write
 from retry_topic.policy import Decorrelated, Failure, Fixed, PolicySet, RetryPolicy, Rule, explain
 from retry_topic.slices import SliceIntake
 from wheel_sched.store import DelayStore, Found, open_store

@@ -12,16 +12,16 @@ import pytest
 from retry_topic.brokers.memory import MemoryBroker
 from retry_topic.brokers.protocol import Delivery, Slice
 from retry_topic.cases import Taken, tries_of
-from retry_topic.headers import RetryState, write
 from retry_topic.home import Home
 from retry_topic.message import Message, Source
-from retry_topic.names import dead_topic_of
+from retry_topic.message.headers import RetryState, write
+from retry_topic.message.topic_names import dead_topic_of
 from retry_topic.policy import PolicySet, RetryPolicy
 from retry_topic.slices import SliceIntake
+from tests.servers.faulty_proxy import FaultyProxy
+from tests.servers.valkey import TemporaryServer
 from wheel_sched.errors import StoreUnavailable
 from wheel_sched.store import DelayStore, open_store
-from wheel_sched.testing.faulty_proxy import FaultyProxy
-from wheel_sched.testing.servers import TemporaryServer
 
 T = TypeVar("T")
 
