@@ -1,10 +1,10 @@
-"""The purgatory of an event loop: the same operations and lists, expired by the loop itself.
+"""The purgatory of an event loop: the same operations and lists; the loop expires the operations.
 
     async with AsyncPurgatory() as purgatory:
         purgatory.try_complete_else_watch(operation, ["key"])
         ended = await operation.completed
 
-Threads: the loop's thread calls everything but `completed`, which any loop may await. From elsewhere use
+Threads: only the loop's thread may call a purgatory; any loop may await `completed`. Other threads use
 `loop.call_soon_threadsafe(purgatory.check_and_complete, key)`.
 """
 
@@ -25,10 +25,10 @@ class AsyncPurgatory(Purgatory[K]):
     """Where operations wait, by key, in the running loop.
 
     Args:
-        timer: what expires them; it stays the caller's. Defaults to an `AsyncTimer` of its own.
+        timer: expires the operations; the caller closes it. Defaults to an `AsyncTimer` of its own.
         clock: the timer's. Defaults to the machine's.
-        on_error: see `Purgatory`; what the callbacks of an expired operation raise goes to the timer's handler, by
-            default the loop's.
+        on_error: see `Purgatory`. What the callbacks of an expired operation raise goes to the timer's error handler,
+            which is the loop's by default.
 
     Raises:
         RuntimeError: no timer was given, and no loop runs.
