@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from wheel_sched.store import DelayStore
+from wheel_sched.store import AttemptCounts, DelayStore
 
 MAX_REPLAYS = 3  # replays of one message before it is held back
 _REMEMBER_MS = 90 * 86_400_000  # as long as dead letters are kept by default
@@ -31,7 +31,7 @@ class LoopGuard:
         Raises:
             StoreError: the store does not answer.
         """
-        return self._store.remember([(f"{root}!", 0, 0) for root in roots])
+        return AttemptCounts(self._store).raise_to([(f"{root}!", 0, 0) for root in roots])
 
     def count(self, replays: Sequence[tuple[str, int]], now_ms: int) -> None:
         """These messages were replayed so often by now; a count is never lowered, so that this may be repeated.
@@ -39,4 +39,4 @@ class LoopGuard:
         Raises:
             StoreError: the store does not answer: some may be counted.
         """
-        self._store.remember([(f"{root}!", times, now_ms + _REMEMBER_MS) for root, times in replays])
+        AttemptCounts(self._store).raise_to([(f"{root}!", times, now_ms + _REMEMBER_MS) for root, times in replays])

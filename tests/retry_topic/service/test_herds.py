@@ -23,7 +23,7 @@ from retry_topic.message import Headers, Message, Source
 from retry_topic.message.headers import RetryState, read, write
 from retry_topic.policy import Decorrelated, Failure, Fixed, PolicySet, RetryPolicy, Rule, explain
 from retry_topic.slices import SliceIntake
-from wheel_sched.store import DelayStore, Found, open_store
+from wheel_sched.store import AttemptCounts, DelayStore, Found, History, LogIntake, open_store
 from wheel_sched.store.memory import MemoryBackend
 
 T = TypeVar("T")
@@ -113,17 +113,17 @@ def outcome(records: Sequence[Message], *, herds: bool, at_once: int = 4, **more
         for state in ("due", "dead"):
             found += home.store.list_items(state, limit=1_000).found  # type: ignore[arg-type]
         keys = [tries_of(RetryState(id=read(one.headers).id), one) for one in records]
-        tries = home.store.remember([(key, 0, 0) for key in keys])
+        tries = AttemptCounts(home.store).raise_to([(key, 0, 0) for key in keys])
         assert any(tries) or more
         whys = [None if one.decision is None else explain(one.decision) for one in told]
-        rows = home.store.read_log(0).entries
+        rows = History(home.store).read(0).entries
         return (
             [replace(one, version=0) for one in found],
             tries,
             [replace(one, decision=None) for one in told],
             whys,
             rows,
-            home.store.positions([SOURCE]),
+            LogIntake(home.store).positions([SOURCE]),
         )
 
 

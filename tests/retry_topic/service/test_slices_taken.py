@@ -19,7 +19,7 @@ from retry_topic.message.topic_names import dead_topic_of
 from retry_topic.policy import Fixed, PolicySet, RetryPolicy
 from retry_topic.slices import SliceIntake
 from tests.servers.valkey import TemporaryServer
-from wheel_sched.store import DelayStore, Item, open_store
+from wheel_sched.store import DelayStore, Item, LogIntake, open_store
 
 T = TypeVar("T")
 
@@ -122,7 +122,7 @@ def intake(home: Home) -> SliceIntake:
 
 def drain(home: Home, log: Log, limit: int = 3) -> None:
     """As a service does it that begins here."""
-    (log.place,) = home.store.positions([SOURCE])
+    (log.place,) = LogIntake(home.store).positions([SOURCE])
     taking = intake(home)
     while (part := log.poll(limit)) is not None or taking.busy:
         taking.finish(once) if part is None else taking.offer(log, part, once)
