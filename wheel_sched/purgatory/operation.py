@@ -47,8 +47,8 @@ _TAKEN: Final = 3  # taken out by `cancel_for_key`: only `force_complete` comple
 _RLock: Final = threading.RLock
 
 
-class Place(Protocol):
-    """Where an operation is watched."""
+class WatchingPurgatory(Protocol):
+    """What an operation uses of the purgatory that watches it."""
 
     # Each counts one operation; called after it has left its lists.
     ended_at_once: Callable[[], object]
@@ -99,11 +99,11 @@ class DelayedOperation:
         "_lists",
         "_lock",
         "_phase",
-        "_place",
+        "_purgatory",
         "timeout_ms",
     )
 
-    # The place sets these when it watches the operation. `__init__` does not: three stores would double its cost.
+    # The purgatory sets these when it watches the operation. `__init__` does not: three stores would double its cost.
     _keys: tuple[Any, ...]
     _lists: Any
     _handle: Any
@@ -115,7 +115,7 @@ class DelayedOperation:
         self._lock: Lock = _RLock() if lock is None else lock
         self._ended: Completion | None = None
         self._phase = _IDLE
-        self._place: Place | None = None  # where it is watched
+        self._purgatory: WatchingPurgatory | None = None  # the one that watches it
         self._callbacks: list[Callable[[Completion], object]] | None = None
 
     # -- for subclasses
@@ -169,7 +169,7 @@ class DelayedOperation:
         lock = self._lock
         lock.acquire()
         try:
-            if self._ended is not None or self._place is None:
+            if self._ended is not None or self._purgatory is None:
                 return
             self._ended = _EXPIRED
             if self._phase is _TRYING:  # as above: `try_complete` itself moved the time on
@@ -265,8 +265,8 @@ class DelayedOperation:
 
     def _finish(self, ended: Completion) -> None:
         """What follows on completion. Only the thread that completed it calls this."""
-        place = self._place
-        if place is not None:
+        purgatory = self._purgatory
+        if purgatory is not None:
             emptied = False
             for watchers in self._lists:
                 try:
@@ -276,19 +276,19 @@ class DelayedOperation:
                 if not watchers:
                     emptied = True
             if emptied:
-                place.emptied(self)
+                purgatory.emptied(self)
             handle = self._handle
-            self._place = self._lists = self._handle = None
+            self._purgatory = self._lists = self._handle = None
             if handle is None:
-                place.ended_at_once()
+                purgatory.ended_at_once()
             elif ended is _FORCED:
-                place.ended_by_force()
+                purgatory.ended_by_force()
                 handle.cancel()
             elif ended is _SATISFIED:
-                place.ended_by_try()
+                purgatory.ended_by_try()
                 handle.cancel()
             else:
-                place.expired(handle)
+                purgatory.expired(handle)
         try:
             self.on_complete()
             if ended is _EXPIRED:

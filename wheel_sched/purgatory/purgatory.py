@@ -98,7 +98,7 @@ class Purgatory(Generic[K]):
         try:
             if operation._ended is not None:
                 return True
-            if operation._place is not None or operation._phase:
+            if operation._purgatory is not None or operation._phase:
                 raise Rejected(f"{operation!r} is watched already, or was taken out; nothing was changed")
             operation._phase = _TRYING
             try:
@@ -108,7 +108,7 @@ class Purgatory(Generic[K]):
                     operation._lists = self._enter(keys, operation)
                     operation._keys = keys
                     operation._handle = None
-                    operation._place = self
+                    operation._purgatory = self
                     if self._closed:  # read after the operation was entered: either `close` sees it, or this sees that
                         raise Rejected("the purgatory is closed; the operation was not watched")
                     if operation.try_complete():
@@ -117,7 +117,7 @@ class Purgatory(Generic[K]):
                         operation._handle = self._schedule(operation.timeout_ms, operation.run)
                         self._armed()
             except BaseException:
-                if operation._ended is None and operation._place is not None:
+                if operation._ended is None and operation._purgatory is not None:
                     self._disconnect(operation)
                 raise
             finally:
@@ -126,7 +126,7 @@ class Purgatory(Generic[K]):
         finally:  # `ended` is also set when `try_complete` completed the operation and then raised
             lock.release()
             if ended is not None:
-                if operation._place is None:  # at the first try
+                if operation._purgatory is None:  # at the first try
                     self.ended_at_once()
                 operation._finish(ended)
         return ended is not None
@@ -198,7 +198,7 @@ class Purgatory(Generic[K]):
             lock.acquire()
             try:
                 # not here any more: it was completed, or was rejected because the purgatory is closed
-                if operation._ended is not None or operation._place is not self:
+                if operation._ended is not None or operation._purgatory is not self:
                     continue
                 trying = operation._phase is _TRYING  # its own `try_complete` called `close`
                 if trying and operation._handle is None:
@@ -230,19 +230,19 @@ class Purgatory(Generic[K]):
     # -- the operation's side
 
     def expired(self, handle: Handle) -> None:
-        """See `Place`."""
+        """See `WatchingPurgatory`."""
         self._expired()
         self._lateness.add(self._clock.monotonic_ms() - handle.deadline_ms)
 
     def emptied(self, operation: DelayedOperation) -> None:
-        """See `Place`."""
+        """See `WatchingPurgatory`."""
         self._lists.drop(operation._keys, operation._lists)
 
     def _disconnect(self, operation: DelayedOperation) -> Handle | None:
         """Take it out of its lists; answers its timer, None when it had none."""
         self._lists.leave(operation._keys, operation, operation._lists)
         handle: Handle | None = operation._handle
-        operation._place = operation._lists = operation._handle = None
+        operation._purgatory = operation._lists = operation._handle = None
         return handle
 
     def _cancel(self, operation: DelayedOperation) -> bool:
@@ -250,7 +250,7 @@ class Purgatory(Generic[K]):
         lock = operation._lock
         lock.acquire()
         try:
-            if operation._ended is not None or operation._place is not self or operation._phase is _TRYING:
+            if operation._ended is not None or operation._purgatory is not self or operation._phase is _TRYING:
                 return False
             operation._phase = _TAKEN
             handle = self._disconnect(operation)
