@@ -243,7 +243,7 @@ class ClaimSender(Protocol):
 
         Raises:
             Fenced: another has taken the shard over.
-            InDoubt: it may have gone out; `take_over` tells.
+            BrokerInDoubt: it may have gone out; `take_over` tells.
             BrokerError: nothing was sent.
         """
         ...
@@ -261,7 +261,7 @@ class Fenced(BrokerError):
     """Another process sends for this shard now: nothing more goes out here."""
 
 
-class InDoubt(BrokerUnavailable):
+class BrokerInDoubt(BrokerUnavailable):
     """What was sent may have gone out: only the broker knows."""
 
     in_doubt = True

@@ -34,7 +34,7 @@ from retry_topic.brokers.kafka.faults import (
     unknown_topic,
 )
 from retry_topic.brokers.kafka.producing import produce
-from retry_topic.brokers.protocol import Fenced, InDoubt, PublishFailure
+from retry_topic.brokers.protocol import BrokerInDoubt, Fenced, PublishFailure
 from retry_topic.message import Message
 from wheel_sched.errors import BrokerUnavailable
 from wheel_sched.escaping import logger_of
@@ -108,7 +108,7 @@ class Transactions:
 
         Raises:
             Fenced: another has taken over; nothing was sent.
-            InDoubt: it may be committed.
+            BrokerInDoubt: it may be committed.
             BrokerUnavailable: nothing was sent.
         """
         unknown = {topic for topic in {message.topic for message in messages} if not self._partitions(topic)}
@@ -121,7 +121,7 @@ class Transactions:
             to_blame = DeadlineCall(transaction.perform, "transaction").wait(self._timeout_s, transaction.steps)
         except DeadlinePassed as error:  # what it is at may be done yet, and more after it
             self._producers.clear()
-            raise InDoubt(f"{error}, it was at {transaction.steps[-1]}: it may be committed") from error
+            raise BrokerInDoubt(f"{error}, it was at {transaction.steps[-1]}: it may be committed") from error
         except BrokerUnavailable:
             to_blame = self._barred(messages)
             if not to_blame:
@@ -157,7 +157,7 @@ class Transactions:
         self._producers.clear()
         if isinstance(found, KafkaError) and found.code() in _FENCED:
             raise Fenced(f"{self.transactional_id}: {found.str()}: nothing was sent") from error
-        raise InDoubt(f"{error}: the transaction may be committed") from error
+        raise BrokerInDoubt(f"{error}: the transaction may be committed") from error
 
     def _refused(self, step: str, error: Exception) -> NoReturn:
         """A step before the last failed."""

@@ -97,7 +97,7 @@ def test_a_message_beyond_the_servers_limit_is_not_sent(
     broker: RedisStreamsBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server would hang up on it, and on the batch around it, each time it is repeated."""
-    monkeypatch.setattr("retry_topic.brokers.redis_streams.packing.MAX_BYTES", 1_000)
+    monkeypatch.setattr("retry_topic.brokers.redis_streams.publisher.MAX_BYTES", 1_000)
     broker.create_topic("t")
     done, failure = broker.publish([Message("t", b"x" * 900), Message("t", b"x" * 1_100)])
     assert done is None
