@@ -116,7 +116,7 @@ def test_stats_and_explain_tell_what_is_held_back(cli: Any, home: Home, wait_for
     assert "circuit open until" in told
     home.store.reschedule(["a"], FUTURE_MS + 1_000)
     why = cli("policy", "explain", "--id", "a").stdout
-    assert "held back since: " in why
+    assert "flow control holds it back: " in why
     assert "one every 1m" in why
     assert "the circuit of destination api is open" in why
 
