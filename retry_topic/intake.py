@@ -33,7 +33,6 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from retry_topic.brokers.protocol import BrokerConsumer, Delivery, TrimBroker
 from retry_topic.cases import Case, Taken, count_on, counted, is_copy, replays_of
 from retry_topic.decision_log import log_decisions
-from retry_topic.flow import count_spread
 from retry_topic.home import Home
 from retry_topic.message import Message
 from retry_topic.message.body_codec import encode_body
@@ -52,8 +51,9 @@ from retry_topic.message.headers import (
 )
 from retry_topic.message.headers.fields import FIELDS
 from retry_topic.message.topic_names import NAMED_AFTER_GROUP, GroupTopics
-from retry_topic.origins import Origins
 from retry_topic.policy import Dead, PolicySet, Retry, RetryPolicy, decide, failure_from
+from retry_topic.release.flow import count_spread
+from retry_topic.release.origins import Origins
 from wheel_sched.errors import BrokerError, Rejected
 from wheel_sched.escaping import logger_of
 from wheel_sched.store import ENDED, Item, Outcome
