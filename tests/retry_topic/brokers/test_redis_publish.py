@@ -73,7 +73,7 @@ def test_a_topic_whose_stream_was_deleted_is_not_listed(broker: RedisStreamsBrok
         (Message("\ud800", b""), "unpaired surrogate"),
         (Message("absent", b""), "unknown topic 'absent'"),
         (Message("text", b""), "no stream"),
-        (Message("t", b"", None, (("\ud800", b""),)), "no text"),
+        (Message("t", b"", None, (("\ud800", b""),)), "not text"),
         (Message("t", b"", None, (("h", b""),) * 1_800), "too many headers"),
     ],
     ids=["empty", "registry", "surrogate", "absent", "no-stream", "header-name", "headers"],
