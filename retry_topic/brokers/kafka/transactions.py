@@ -50,7 +50,7 @@ class Transactions:
 
     Args:
         settings: librdkafka's.
-        transactional_id: whoever uses it last fences all others.
+        transactional_id: the last producer with this id fences all others.
         partitions: how many partitions a topic has, 0 = there is no such topic.
         timeout_s: how long one call may take.
         closed: which of some topics we may not write to: asked when nobody says what a transaction has failed for.
@@ -230,7 +230,7 @@ class _Transaction:
                 if not found.txn_requires_abort() or found.code() in _FENCED | EXPELLED:
                     raise
                 producer.purge(in_queue=True, in_flight=False, blocking=False)
-                producer.flush(self._timeout_s)  # it may be a message's failure: its report tells
+                producer.flush(self._timeout_s)  # a message may be the cause: its report says so
                 if to_blame := self._to_blame():
                     return to_blame
                 raise BrokerUnavailable(f"a transaction was aborted: {found.str()}: nothing was sent") from error
@@ -251,5 +251,5 @@ class _Transaction:
             self._failures[place] = publish_failure(error_of(error), self._messages[place].topic)
 
     def _to_blame(self) -> dict[int, PublishFailure]:
-        """As far as it was told before an abort, which fails the others as well."""
+        """The messages that failed before the abort; an abort fails all others as well."""
         return {place: failure for place, failure in self._failures.items() if not failure.transient}
