@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from retry_topic.brokers.memory import MemoryBroker
-from retry_topic.brokers.protocol import Delivery, Slice
+from retry_topic.brokers.protocol import Delivery, LogBatch
 from retry_topic.cases import Taken, tries_of
 from retry_topic.consumer.retry_record import failed_message
 from retry_topic.herds import Herds, Ready
@@ -61,10 +61,10 @@ class Reader:
     def __init__(self) -> None:
         self.position: int | None = None
 
-    def poll(self, limit: int, timeout_ms: int) -> Slice | None:
+    def poll(self, limit: int, timeout_ms: int) -> LogBatch | None:
         return None
 
-    def done(self, part: Slice) -> None:
+    def done(self, part: LogBatch) -> None:
         self.position = part.next
 
     def expected(self) -> dict[str, int]:
@@ -108,7 +108,7 @@ def outcome(records: Sequence[Message], *, herds: bool, at_once: int = 4, **more
         for start in range(0, len(records), at_once):
             part = records[start : start + at_once]
             deliveries = [Delivery(one, None) for one in part]
-            told += taking.take_slice(reader, Slice(SOURCE, reader.position, start + len(part), deliveries), once)
+            told += taking.take_slice(reader, LogBatch(SOURCE, reader.position, start + len(part), deliveries), once)
         found: list[Found] = []
         for state in ("due", "dead"):
             found += home.store.list_items(state, limit=1_000).found  # type: ignore[arg-type]
@@ -271,7 +271,7 @@ def test_other_policies_make_other_herds() -> None:
         records = usual(9)
         for start in range(0, 9, 3):
             deliveries = [Delivery(one, None) for one in records[start : start + 3]]
-            part = Slice(SOURCE, reader.position, start + 3, deliveries)
+            part = LogBatch(SOURCE, reader.position, start + 3, deliveries)
             taken = taking.take_slice(reader, part, once)
             wanted = "default@1" if start < 6 else "new@1"
             assert {one.decision.why.policy for one in taken if one.decision} == {wanted}

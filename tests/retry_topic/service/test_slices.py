@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import pytest
 
 from retry_topic.brokers.memory import MemoryBroker
-from retry_topic.brokers.protocol import Delivery, Slice
+from retry_topic.brokers.protocol import Delivery, LogBatch
 from retry_topic.cases import Taken, tries_of
 from retry_topic.consumer.settling import Successes
 from retry_topic.history import read_attempt
@@ -46,10 +46,10 @@ class Reader:
         self.position: int | None = None
         self.rewound: list[int | None] = []
 
-    def poll(self, limit: int, timeout_ms: int) -> Slice | None:
+    def poll(self, limit: int, timeout_ms: int) -> LogBatch | None:
         return None
 
-    def done(self, part: Slice) -> None:
+    def done(self, part: LogBatch) -> None:
         self.position = part.next
 
     def rewind(self, source: str, position: int | None) -> None:
@@ -78,7 +78,7 @@ class Bench:
             Message("g.retry", b"v", None, write((), state), Source("g.retry", 0, str(start + n), 1))
             for n, state in enumerate(states)
         ]
-        part = Slice(SOURCE, expected, start + len(records), [Delivery(record, None) for record in records])
+        part = LogBatch(SOURCE, expected, start + len(records), [Delivery(record, None) for record in records])
         return self.intake.take_slice(self.reader, part, once)
 
     def found(self, item_id: str) -> Found:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from retry_topic.brokers.memory import MemoryBroker
-from retry_topic.brokers.protocol import Delivery, Slice
+from retry_topic.brokers.protocol import Delivery, LogBatch
 from retry_topic.cases import Taken, tries_of
 from retry_topic.home import Home
 from retry_topic.message import Message, Source
@@ -51,13 +51,13 @@ class Reader:
     def __init__(self) -> None:
         self.rewound: list[int | None] = []
 
-    def poll(self, limit: int, timeout_ms: int) -> Slice | None:
+    def poll(self, limit: int, timeout_ms: int) -> LogBatch | None:
         return None
 
     def expected(self) -> dict[str, int]:
         return {}
 
-    def done(self, part: Slice) -> None:
+    def done(self, part: LogBatch) -> None:
         """Nobody looks."""
 
     def rewind(self, source: str, position: int | None) -> None:
@@ -100,7 +100,7 @@ class Bench:
         return self.take_from(intake, self.position(), end)
 
     def take_from(self, intake: SliceIntake, start: int | None, end: int) -> list[Taken]:
-        part = Slice(SOURCE, start, end, [Delivery(record, None) for record in self.records[start or 0 : end]])
+        part = LogBatch(SOURCE, start, end, [Delivery(record, None) for record in self.records[start or 0 : end]])
         return intake.take_slice(self.reader, part, lambda call: call())
 
     def position(self) -> int | None:

@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 
 from retry_topic.brokers.memory import MemoryBroker
-from retry_topic.brokers.protocol import Delivery, Slice
+from retry_topic.brokers.protocol import Delivery, LogBatch
 from retry_topic.cases import Taken, tries_of
 from retry_topic.home import Home
 from retry_topic.message import Message, Source
@@ -58,25 +58,25 @@ class Log:
         self.told: list[int] = []
         self.mine = True
 
-    def poll(self, limit: int, timeout_ms: int = 0) -> Slice | None:
+    def poll(self, limit: int, timeout_ms: int = 0) -> LogBatch | None:
         start = self.place or 0
         records = self.records[start : start + limit]
         if not records:
             return None
-        part = Slice(self.source, self.place, start + len(records), [Delivery(one, None) for one in records])
+        part = LogBatch(self.source, self.place, start + len(records), [Delivery(one, None) for one in records])
         self.place = part.next
         return part
 
     def expected(self) -> dict[str, int]:
         return {} if self.place is None else {self.source: self.place}
 
-    def next(self, limit: int) -> Slice:
+    def next(self, limit: int) -> LogBatch:
         """The next slice, which there is."""
         part = self.poll(limit)
         assert part is not None
         return part
 
-    def done(self, part: Slice) -> None:
+    def done(self, part: LogBatch) -> None:
         if self.mine:
             self.told.append(part.next)
 
