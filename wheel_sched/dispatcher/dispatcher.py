@@ -42,14 +42,11 @@ from wheel_sched.dispatcher.workers import Watchdog, Workers
 from wheel_sched.errors import ConfigError, StaleEpoch, StoreError
 from wheel_sched.escaping import logger_of
 from wheel_sched.purgatory import Joined, Purgatory
+from wheel_sched.store import Claim, Claimed, Marker, Outcome, Pushed, Window
 from wheel_sched.store.core.call import Call
-from wheel_sched.store.core.claim import Claim, Claimed
-from wheel_sched.store.core.items import Marker, Outcome
 from wheel_sched.store.core.settle import Settle, Settled, Settlement
 from wheel_sched.store.core.sweep import ReportJump, Swept
-from wheel_sched.store.core.window import Window
 from wheel_sched.store.delay_store import DelayStore
-from wheel_sched.store.push.operations import Pushed
 
 logger = logger_of("wheel_sched.dispatcher")
 
