@@ -1,10 +1,10 @@
-"""Flow control on the way out: what a topic's limits hold back waits in the store under a later due.
+"""Flow control: a message that its topic's limits hold back waits in the store under a later due.
 
-Only what comes back is held back (retries, replays, messages parked behind one): first deliveries are not ours. Any
-dispatcher of a namespace releases any group's messages, so all services of a namespace run with the same policies.
-The state (slots given away, results of attempts) lies in the store, so a cap is one for all dispatchers together.
+Limits hold back redeliveries only (retries, replays, messages parked behind one); first deliveries do not pass here.
+Any dispatcher of a namespace releases any group's messages, so all services of a namespace run with the same policies.
+The state of the limits (slots given away, results of attempts) lies in the store, so all dispatchers share one limit.
 
-The spread of equal dues is decided with the due itself, by the intake; here it is only counted.
+The intake decides on the spread of equal dues together with the due itself; here it is only counted.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ def is_limited(policies: PolicySet) -> bool:
 
 
 def count_spread(control: RateLimits, group: str, policies: PolicySet, stored: Iterable[tuple[str, object]]) -> None:
-    """Tell `stats` how many of (topic, decision) became due by a spread; what the store does not answer is not told.
+    """Count for `stats` how many of (topic, decision) became due by a spread; a call that fails is logged.
 
-    Costs one call a topic whose policy spreads, and nothing where none does.
+    Costs one call for each topic whose policy spreads, and nothing where none does.
     """
     if not any(policy.spread_ms for policy in (policies.default, *policies.topics.values())):
         return
@@ -75,11 +75,11 @@ def count_spread(control: RateLimits, group: str, policies: PolicySet, stored: I
             try:
                 control.spread(flow_of(group, topic), count)
             except StoreError as error:
-                logger.warning("flow.spread_not_told: %s", error)
+                logger.warning("flow.spread_not_counted: %s", error)
 
 
 class FlowPublisher:
-    """A dispatcher's publisher that lets through what the limits allow, and sends the rest back to wait.
+    """A dispatcher's publisher that has another publisher send what the limits allow; the rest waits in the store.
 
     Args:
         publisher: what sends.
