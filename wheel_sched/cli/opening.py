@@ -54,7 +54,8 @@ def server_url(settings: Settings, *, create: bool = False, made_by: str = "") -
             f"there is no data folder {folder}: nothing was changed; give --store, or start with "
             f"{made_by or installed().dispatchers}"
         )
-    from wheel_sched.store.embedded import EmbeddedServer, fsync_for
+    from wheel_sched.store.embedded import EmbeddedServer
+    from wheel_sched.store.embedded.settings import fsync_for
 
     with EmbeddedServer.open(folder, fsync=fsync_for(settings.durability)) as server:
         yield server.url
