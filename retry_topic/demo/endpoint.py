@@ -18,7 +18,7 @@ from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from retry_topic.demo.temper import Mood, temper_of
+from retry_topic.demo.failure_profile import Mood, temper_of
 
 HANG_S = 1.2  # well past the consumer's timeout
 

@@ -57,7 +57,7 @@ def run(
         server = stack.enter_context(EmbeddedServer.open(folder))
         home = stack.enter_context(connect(server.url))
         port = int(_start(stack, "endpoint")[1])
-        first, _ = _start(stack, "dispatching", server.url)
+        first, _ = _start(stack, "service", server.url)
         _start(stack, "webhooks", server.url, str(port))
         report = Report(len(records), hand_over=home.hand_over)
         for at in range(0, len(records), 250):
@@ -120,7 +120,7 @@ def _watch(
             os.kill(first.pid, signal.SIGKILL)
             killed_at = time.monotonic()
             say(done, report.records, f"killed the retry service while {waiting} messages wait in the store")
-            _start(stack, "dispatching", url)
+            _start(stack, "service", url)
             report.takeover_ms = int((time.monotonic() - killed_at) * 1000)
             killed = True
         if done >= report.records or time.monotonic() - started > LIMIT_S:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from retry_topic.spark.faults import plain_errors
 from retry_topic.spark.source.pacing import BYTES_BESIDE_A_BODY
-from retry_topic.spark.source.shapes import check_written
+from retry_topic.spark.source.schemas import check_written
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

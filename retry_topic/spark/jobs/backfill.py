@@ -15,7 +15,7 @@ from retry_topic.spark.faults import plain_errors
 from retry_topic.spark.sizes import row_bytes
 from retry_topic.spark.source.options import Place
 from retry_topic.spark.source.pacing import bytes_left, check_room, rate_problem
-from retry_topic.spark.source.shapes import TAKEN, check_written
+from retry_topic.spark.source.schemas import TAKEN, check_written
 from wheel_sched.errors import ConfigError, Rejected
 from wheel_sched.store.items import MAX_BODY_BYTES, MAX_DUE_MS, MAX_ID_BYTES
 

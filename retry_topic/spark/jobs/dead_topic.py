@@ -52,7 +52,7 @@ def topic_letters(spark: SparkSession, kafka: Kafka, topic: str, *, connector: C
 
     from retry_topic.spark.kafka.connector import batch
     from retry_topic.spark.kafka.options import broker_of
-    from retry_topic.spark.kafka.patience import insist
+    from retry_topic.spark.kafka.availability import insist
 
     settings = _settings(kafka)
     rows = batch(spark, settings, [topic], connector)
@@ -97,7 +97,7 @@ def replay_topic(
 
     from retry_topic.spark.kafka.marks import MARKS
     from retry_topic.spark.kafka.options import broker_of, check_topics
-    from retry_topic.spark.kafka.patience import insist
+    from retry_topic.spark.kafka.availability import insist
     from retry_topic.spark.kafka.runs import begin_run, is_last
 
     settings = _settings(kafka)
@@ -239,7 +239,7 @@ class _Reader:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow
 
-        from retry_topic.spark.kafka.taking import messages_in
+        from retry_topic.spark.kafka.intake_task import messages_in
 
         for batch in batches:
             raw = {name: batch.column(name) for name in ("key", "value", "headers")}

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from retry_topic.history import OUTCOMES
 from retry_topic.spark.jobs.store import read
 from retry_topic.spark.source.options import Place
-from retry_topic.spark.source.shapes import ATTEMPTS
+from retry_topic.spark.source.schemas import ATTEMPTS
 from wheel_sched.errors import ConfigError
 
 if TYPE_CHECKING:

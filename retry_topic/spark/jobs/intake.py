@@ -23,7 +23,7 @@ from retry_topic.policy.dumping import dump_policies
 from retry_topic.spark.faults import plain_errors
 from retry_topic.spark.kafka.connector import Connector, Kafka, choose, settings_of_cluster, stream
 from retry_topic.spark.kafka.options import Offsets, Settings, broker_of, check_topics
-from retry_topic.spark.kafka.patience import insist
+from retry_topic.spark.kafka.availability import insist
 from retry_topic.spark.source.options import Place
 from wheel_sched.errors import ConfigError
 
@@ -139,7 +139,7 @@ def intake(
     topic = group_topics.of(group)["retry"]
     broker = broker_of(settings)
     check_topics(broker, (topic,))
-    from retry_topic.spark.kafka.taking import Taker
+    from retry_topic.spark.kafka.intake_task import Taker
 
     policies = PolicySet(policies) if isinstance(policies, RetryPolicy) else policies or PolicySet()
     taker = Taker(
@@ -185,7 +185,7 @@ def take_in(rows: DataFrame, taker: Any) -> DataFrame:
     Raises:
         ConfigError: a column is missing.
     """
-    from retry_topic.spark.kafka.taking import SUMMARY
+    from retry_topic.spark.kafka.intake_task import SUMMARY
 
     if missing := [name for name in COLUMNS if name not in rows.columns]:
         raise ConfigError(

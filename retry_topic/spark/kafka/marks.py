@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from retry_topic.spark.kafka.patience import insist
+from retry_topic.spark.kafka.availability import insist
 from wheel_sched.errors import Rejected
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from retry_topic.spark.kafka.options import EARLIEST, LATEST, Offsets
-from retry_topic.spark.kafka.patience import insist
+from retry_topic.spark.kafka.availability import insist
 from wheel_sched.errors import BrokerError, ConfigError
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import uuid
 from typing import TYPE_CHECKING
 
 from retry_topic.spark.kafka.marks import MARKS, Part, close_epoch
-from retry_topic.spark.kafka.patience import insist
+from retry_topic.spark.kafka.availability import insist
 from retry_topic.spark.kafka.transaction import Transaction
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 
 from retry_topic.spark.kafka.options import broker_of, check_topics, include_headers, read_target, read_wanted
-from retry_topic.spark.kafka.shapes import COLUMNS, check_written
-from retry_topic.spark.source.shapes import ddl
+from retry_topic.spark.kafka.schemas import COLUMNS, check_written
+from retry_topic.spark.source.schemas import ddl
 from wheel_sched.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
-from retry_topic.spark.source.narrowing import narrow
+from retry_topic.spark.source.filters import narrow
 from retry_topic.spark.source.options import Place, Scope
-from retry_topic.spark.source.shapes import LIGHT
+from retry_topic.spark.source.schemas import LIGHT
 from wheel_sched.store.items import MAX_BATCH, State
 from wheel_sched.store.operations import Bulk, BulkPage, Call, Cuts, Scan
 
@@ -89,7 +89,7 @@ class StoreReader(DataSourceReader):
                 yield self._batch(arrays)
 
     def _arrays(self, store: DelayStore, part: Stretch, names: set[str]) -> Iterator[dict[str, Any]]:
-        from retry_topic.spark.source import columns, taken_apart
+        from retry_topic.spark.source import columns, rows
 
         if self._scope.topic is not None:
             names = names | {"topic"}
@@ -100,11 +100,11 @@ class StoreReader(DataSourceReader):
                 if self._form == "items":
                     yield columns.items(part.shard, state, pages, names)
                 elif self._form == "letters":
-                    yield taken_apart.letters(part.shard, state, pages)
+                    yield rows.letters(part.shard, state, pages)
                 else:
-                    yield taken_apart.flaws(part.shard, state, pages, self._place.shards)
+                    yield rows.flaws(part.shard, state, pages, self._place.shards)
         if self._form == "damage":
-            yield from taken_apart.without_place(store, part.shard)
+            yield from rows.without_place(store, part.shard)
 
     def _batch(self, arrays: dict[str, Any]) -> pa.RecordBatch:
         """The columns that are wanted, in their order, of the rows of the topic that is wanted."""

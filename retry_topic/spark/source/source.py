@@ -23,13 +23,13 @@ from pyspark.sql.datasource import DataSource
 
 from retry_topic.spark.source.options import read_form, read_place, read_scope, read_writing
 from retry_topic.spark.source.pacing import Pace, bytes_left, check_room
-from retry_topic.spark.source.shapes import SHAPES, check_read, check_written, ddl
+from retry_topic.spark.source.schemas import SHAPES, check_read, check_written, ddl
 from wheel_sched.errors import ConfigError
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from retry_topic.spark.source.logged import HistoryReader
+    from retry_topic.spark.source.history import HistoryReader
     from retry_topic.spark.source.options import Writing
     from retry_topic.spark.source.reading import StoreReader
     from retry_topic.spark.source.writing import BatchWriter, StreamWriter
@@ -47,7 +47,7 @@ class WheelSchedSource(DataSource):
         return ddl(SHAPES[read_form(self.options)])
 
     def reader(self, schema: StructType) -> StoreReader | HistoryReader:
-        from retry_topic.spark.source.logged import HistoryReader
+        from retry_topic.spark.source.history import HistoryReader
         from retry_topic.spark.source.reading import StoreReader
 
         form = read_form(self.options)

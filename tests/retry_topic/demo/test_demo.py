@@ -10,7 +10,7 @@ import pytest
 from retry_topic.demo.records import DEFAULT_COUNT, load_records
 from retry_topic.demo.report import Report, as_text, percentiles
 from retry_topic.demo.run import run
-from retry_topic.demo.temper import Mood, temper_of
+from retry_topic.demo.failure_profile import Mood, temper_of
 from wheel_sched.errors import ConfigError
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from retry_topic.spark.kafka.offsets import check_follow, within
 from retry_topic.spark.kafka.options import problems_of, read_target, read_wanted, settings_of
-from retry_topic.spark.kafka.shapes import HEADERS, check_written
+from retry_topic.spark.kafka.schemas import HEADERS, check_written
 from wheel_sched.errors import BrokerError, ConfigError
 
 HERE = {"kafka.bootstrap.servers": "h:1"}

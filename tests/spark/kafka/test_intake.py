@@ -24,7 +24,7 @@ from retry_topic.names import dead_topic_of, intake_group_of, retry_topic_of, so
 from retry_topic.policy import Fixed
 from retry_topic.spark.jobs import intake
 from retry_topic.spark.jobs.store import place_of
-from retry_topic.spark.kafka.patience import insist
+from retry_topic.spark.kafka.availability import insist
 from retry_topic.spark.source.options import Place
 from retry_topic.wire import decode_body
 from wheel_sched.errors import ConfigError

@@ -7,7 +7,7 @@ from itertools import chain
 from typing import Any
 
 from retry_topic.dead_letters import read_dead
-from retry_topic.spark.source.shapes import LETTERS
+from retry_topic.spark.source.schemas import LETTERS
 from wheel_sched.store import DelayStore
 from wheel_sched.store.items import Found, State
 from wheel_sched.store.operations import Call, Inspect, Scanned

@@ -1,4 +1,4 @@
-"""The retry service in a process of its own. Run as `python -m retry_topic.demo.dispatching URL`."""
+"""The retry service in a process of its own. Run as `python -m retry_topic.demo.service URL`."""
 
 from __future__ import annotations
 

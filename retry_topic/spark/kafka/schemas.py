@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-from retry_topic.spark.source.shapes import misfits
+from retry_topic.spark.source.schemas import misfits
 from wheel_sched.errors import ConfigError
 
 HEADERS = "array<struct<key:string,value:binary>>"

@@ -19,9 +19,9 @@ from retry_topic.names import NAMED_AFTER_GROUP, GroupTopics, intake_group_of, s
 from retry_topic.policy import load_policies
 from retry_topic.slices import SliceIntake
 from retry_topic.spark.kafka.options import Settings, broker_of, check_topics
-from retry_topic.spark.kafka.patience import insist
+from retry_topic.spark.kafka.availability import insist
 from retry_topic.spark.kafka.reading import Range, records
-from retry_topic.spark.kafka.rows import RowLog
+from retry_topic.spark.kafka.row_log import RowLog
 from retry_topic.spark.source.options import Place
 from wheel_sched.errors import BrokerError
 
