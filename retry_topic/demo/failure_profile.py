@@ -1,7 +1,7 @@
-"""How the endpoint fails: a temper per record, drawn from its id, so that every run fails alike.
+"""How the endpoint fails: each record has a failure profile. The profile follows from the id, so every run fails alike.
 
-Shares of records: 70 % fine at once, 12 % answer 503 one to three times, 8 % answer 429 with Retry-After once, 4 %
-hang past the client's timeout, 3 % reset the connection, 2 % answer 410 for ever, 1 % answer 503 for ever.
+Shares of the records: 70 % succeed at once; 12 % get 503 one to three times; 8 % get 429 with Retry-After once; 4 %
+hang once, longer than the client's timeout; 3 % get one connection reset; 2 % always get 410; 1 % always get 503.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 
-class Mood(Enum):
+class Answer(Enum):
     """What the endpoint does with one request."""
 
     FINE = "200"
@@ -22,24 +22,31 @@ class Mood(Enum):
     GONE = "410"
 
 
-class Temper(NamedTuple):
-    """A record's failures: `mood` for the first `times` requests (None = for ever), then fine."""
+class FailureProfile(NamedTuple):
+    """The first `times` requests of a record get `answer` (None: all of them). Later requests succeed."""
 
-    mood: Mood
+    answer: Answer
     times: int | None
 
 
-_SHARES = ((70, Mood.FINE), (82, Mood.BUSY), (90, Mood.THROTTLED), (94, Mood.HANG), (97, Mood.RESET), (99, Mood.GONE))
+_SHARES = (
+    (70, Answer.FINE),
+    (82, Answer.BUSY),
+    (90, Answer.THROTTLED),
+    (94, Answer.HANG),
+    (97, Answer.RESET),
+    (99, Answer.GONE),
+)
 
 
-def temper_of(record_id: str) -> Temper:
-    """The temper of a record, always the same."""
+def failure_profile_of(record_id: str) -> FailureProfile:
+    """The failure profile of a record; the same in every run."""
     digest = blake2b(record_id.encode(), digest_size=4).digest()
     share, times = digest[0] * 256 + digest[1], digest[2] % 3 + 1
     percent = share * 100 / 65536
-    for bound, mood in _SHARES:
+    for bound, answer in _SHARES:
         if percent < bound:
-            if mood is Mood.GONE:
-                return Temper(mood, None)
-            return Temper(mood, times if mood is Mood.BUSY else 1)
-    return Temper(Mood.BUSY, None)
+            if answer is Answer.GONE:
+                return FailureProfile(answer, None)
+            return FailureProfile(answer, times if answer is Answer.BUSY else 1)
+    return FailureProfile(Answer.BUSY, None)

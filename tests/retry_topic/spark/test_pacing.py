@@ -7,7 +7,7 @@ from statistics import mean
 import pytest
 
 from retry_topic.spark.source.options import read_scope, read_writing
-from retry_topic.spark.source.pacing import Pace, check_room, rate_problem
+from retry_topic.spark.source.pacing import DueSpread, check_room, rate_problem
 from wheel_sched.errors import ConfigError, Rejected
 
 IDS = [f"m{n}" for n in range(2_000)]
@@ -15,17 +15,17 @@ IDS = [f"m{n}" for n in range(2_000)]
 
 def test_a_pace_moves_dues_later_and_evenly() -> None:
     """By a hash of the id: the same in every run; from the row's own due, or from now when that is later."""
-    spread = Pace(10_000)
+    spread = DueSpread(10_000)
     late = [spread.due_ms(name, 500) - 500 for name in IDS]
     assert all(0 <= one < 10_000 for one in late)
     assert 4_700 < mean(late) < 5_300
-    assert late == [Pace(10_000).due_ms(name, 500) - 500 for name in IDS]
-    assert Pace().due_ms("m", 7) == 7
-    rate = Pace.of_rate(2_000, 100, 1_000_000)
+    assert late == [DueSpread(10_000).due_ms(name, 500) - 500 for name in IDS]
+    assert DueSpread().due_ms("m", 7) == 7
+    rate = DueSpread.of_rate(2_000, 100, 1_000_000)
     assert rate.spread_ms == 20_000
     assert all(1_000_000 <= rate.due_ms(name, 5) < 1_020_000 for name in IDS)
     assert rate.due_ms("m", 2_000_000) >= 2_000_000
-    assert Pace.of_rate(0, 5, 9).due_ms("m", 0) == 9
+    assert DueSpread.of_rate(0, 5, 9).due_ms("m", 0) == 9
 
 
 @pytest.mark.parametrize("rate", [0.0, -1.0, 1e7, float("nan")])
