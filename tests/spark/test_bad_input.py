@@ -49,7 +49,7 @@ def nothing(store: DelayStore) -> bool:
         (["'x' id", "1L due_ms"], "a column body"),
         (["'x' id", "'a' body", "array(1) refs"], "expected column refs"),
         (["'x' id", "'a' body", "1.5D due_ms"], "expected column due_ms to be bigint"),
-        (["'x' id", "'a' body", "1L due_ms", "2 colour"], "no use for column 'colour'"),
+        (["'x' id", "'a' body", "1L due_ms", "2 colour"], "column 'colour' is unknown"),
     ],
 )
 def test_missing_columns_and_wrong_types_are_refused(

@@ -64,9 +64,9 @@ def check_follow(start: Offsets, ends: Offsets) -> None:
             end = ends.get(topic, {}).get(number)
             if end is None or end < begin:
                 raise BrokerError(
-                    f"{topic}-{number} was read up to {begin} and now ends at {end}: it was deleted, and perhaps created "
-                    "again; nothing was read; set option failOnDataLoss to false to wait at this offset, or begin "
-                    "with a new checkpoint"
+                    f"{topic}-{number} was read up to {begin} and now ends at {end}: it was deleted, or created again; "
+                    "nothing was read; set option failOnDataLoss to false to wait at this offset, or begin with a new "
+                    "checkpoint"
                 )
 
 

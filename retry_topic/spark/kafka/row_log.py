@@ -1,9 +1,9 @@
 """Presents the rows of one retry topic partition as the log that the retry service's intake reads.
 
 The checkpoint says where Spark's rows begin; the store says which records it has. The log skips rows that the store
-has. It reads records that are missing before the first row from the topic again (mostly these are only transaction markers).
-So the result is the same when the checkpoint is lost or old, when a service has read the same topic meanwhile, and when
-the store lost its last records in a failover.
+has. It reads records that are missing before the first row from the topic again; mostly only transaction markers are
+missing. So the result is the same when the checkpoint is lost or old, when a service has read the same topic meanwhile,
+and when the store lost its last records in a failover.
 """
 
 from __future__ import annotations

@@ -189,8 +189,8 @@ def read_writing(options: Mapping[str, str], *, streaming: bool) -> StoreWriteOp
 def read_form(options: Mapping[str, str]) -> str:
     """Parse the option `form`: which columns a read returns.
 
-    `items`: items as they are stored. `letters`: messages decoded into payload, key and retry headers. `damage`: what an
-    audit checks. `attempts`: the attempt history.
+    `items`: items as they are stored. `letters`: messages decoded into payload, key and retry headers. `damage`: what
+    an audit checks. `attempts`: the attempt history.
 
     Raises:
         ConfigError: the form is unknown; nothing was read.

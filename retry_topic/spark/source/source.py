@@ -4,7 +4,7 @@
 |---|---|
 | `store` | redis://, rediss:// or unix:// address that the workers reach |
 | `namespace` | Defaults to `wheel` |
-| `states`, `topic`, `shards`, `from_ms`, `until_ms` | which items to read; filters on state, shard and at_ms do the same |
+| `states`, `topic`, `shards`, `from_ms`, `until_ms` | items to read; filters on state, shard and at_ms do the same |
 | `form` | which columns to read: `items` (default), `letters`, `damage` or `attempts`; see `read_form` |
 | `job_id` | for a batch write: the same rows with the same id are stored once |
 | `durability`, `replicas` | what a write waits for. Defaults to `everysec` |

@@ -2,11 +2,12 @@
 
 The script that stores a row also checks the store's writer fence (`wheel_sched.store.Fence`). The fence keeps the ids
 that a writer has stored in an epoch until the driver closes the epoch; a closed epoch accepts nothing. So a repeated
-task, a speculative copy, an epoch that runs again from the checkpoint and a late zombie task store nothing twice, even if
-a dispatcher has published the first copies meanwhile. Only the ids count: rows may come in another order or partition.
+task, a speculative copy, an epoch that runs again from the checkpoint and a late zombie task store nothing twice, even
+if a dispatcher has published the first copies meanwhile. Only the ids count: rows may come in another order or
+partition.
 
-The writer of a stream is the id of its query, from the checkpoint; its epochs are Spark's batches. The writer of a batch
-is its `job_id`: a second run stores what the first one did not, and nothing once a run has been committed.
+The writer of a stream is the id of its query, from the checkpoint; its epochs are Spark's batches. The writer of a
+batch is its `job_id`: a second run stores what the first one did not, and nothing once a run has been committed.
 """
 
 from __future__ import annotations
@@ -161,7 +162,7 @@ def items_of(batch: pa.RecordBatch, spread: DueSpread = UNCHANGED) -> list[Item]
     ids = columns["id"]
     if None in ids:
         raise Rejected(
-            f"{ids.count(None)} rows have no id: none of these {len(ids)} rows was stored; drop the rows without an id first"
+            f"{ids.count(None)} rows have no id: none of these {len(ids)} rows was stored; drop rows without an id"
         )
     dues = columns.get("due_ms") or columns.get("due") or nothing
     if spread.spread_ms:

@@ -54,7 +54,7 @@ def test_every_mistake_is_named() -> None:
         ({"value": "bigint"}, True, "value to be binary or string"),
         ({"value": "string"}, False, "a column topic"),
         ({"value": "string", "topic": "string"}, True, "and not both"),
-        ({"value": "string", "offset": "bigint"}, True, "no use for column 'offset'"),
+        ({"value": "string", "offset": "bigint"}, True, "column 'offset' is unknown"),
         ({"value": "string", "headers": "map<string,string>"}, True, "headers to be"),
     ],
 )

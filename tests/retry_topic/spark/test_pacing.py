@@ -50,7 +50,7 @@ def test_every_mistake_of_a_write_is_named() -> None:
     assert len(caught.value.problems) == 6
     with pytest.raises(ConfigError, match="6 problems"):
         read_writing({"rate": "5", "rows": "5", "bytes": "5", "job_id": "j", "states": "due"}, streaming=True)
-    with pytest.raises(ConfigError, match="expected no option rate where the store is read"):
+    with pytest.raises(ConfigError, match="expected no option rate for a read"):
         read_scope({"rate": "5"}, 3)
     found = read_writing({"rate": "5", "rows": "7", "job_id": "j", "bytes": "9", "memory_limit": "8"}, streaming=False)
     assert (found.rate, found.rows, found.job_id, found.bytes_needed, found.memory_limit) == (5.0, 7, "j", 9, 8)
