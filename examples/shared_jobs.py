@@ -1,4 +1,4 @@
-"""Two processes with a stock APScheduler share one store: every job fires once, also when a process is killed.
+"""Two processes with a stock APScheduler share one store: every job occurrences once, also when a process is killed.
 
     python examples/shared_jobs.py
 
@@ -21,7 +21,7 @@ import time
 from datetime import UTC, datetime, timedelta
 
 from apscheduler.schedulers.background import BackgroundScheduler
-from wheel_sched_apscheduler import Producer, RedisWheelJobStore, current_fire
+from wheel_sched_apscheduler import Producer, RedisWheelJobStore, current_occurrence
 
 from wheel_sched.store.embedded import EmbeddedServer
 
@@ -31,9 +31,9 @@ COUNT = 60
 def send_report(number: int) -> None:
     """The job: tells its occurrence, so that the parent can count."""
     time.sleep(0.01)  # some work
-    fire = current_fire()
-    assert fire is not None  # noqa: S101 - a job of ours has one
-    os.write(1, f"{number} {fire.id}\n".encode())
+    occurrence = current_occurrence()
+    assert occurrence is not None  # noqa: S101 - a job of ours has one
+    os.write(1, f"{number} {occurrence.id}\n".encode())
 
 
 def run_scheduler(url: str) -> None:
@@ -71,12 +71,12 @@ def main(folder: str) -> None:
             while store.count() > COUNT // 2:
                 time.sleep(0.01)  # the children work
             os.kill(first.pid, signal.SIGKILL)
-            fired = numbers(first.communicate()[0])
-            print(f"killed the first process after {len(fired)} jobs")
+            ran = numbers(first.communicate()[0])
+            print(f"killed the first process after {len(ran)} jobs")
             while store.count():
                 time.sleep(0.01)  # the other one goes on
-        fired += numbers(second.communicate()[0])
-        print(f"{len(set(fired))} of {COUNT} jobs fired, {len(fired) - len(set(fired))} of them twice")
+        ran += numbers(second.communicate()[0])
+        print(f"{len(set(ran))} of {COUNT} jobs ran, {len(ran) - len(set(ran))} of them twice")
 
 
 if __name__ == "__main__":

@@ -33,27 +33,27 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from retry_topic.brokers.protocol import BrokerConsumer, Delivery, TrimBroker
 from retry_topic.cases import Case, Taken, count_on, counted, is_copy, replays_of
 from retry_topic.decision_log import log_decisions
-from retry_topic.fingerprint import fingerprint
-from retry_topic.flow import count_spread
-from retry_topic.headers import (
+from retry_topic.home import Home
+from retry_topic.message import Message
+from retry_topic.message.body_codec import encode_body
+from retry_topic.message.fingerprint import fingerprint
+from retry_topic.message.headers import (
     MAX_COUNT,
-    Restating,
+    HeaderRewriter,
     content_id,
-    homeward,
     read,
     retry_id,
+    return_to_origin,
     sign,
     verify,
     with_spring,
     write,
 )
-from retry_topic.headers.names import FIELDS
-from retry_topic.home import Home
-from retry_topic.message import Message
-from retry_topic.names import NAMED_AFTER_GROUP, GroupTopics
-from retry_topic.origins import Origins
+from retry_topic.message.headers.fields import FIELDS
+from retry_topic.message.topic_names import NAMED_AFTER_GROUP, GroupTopics
 from retry_topic.policy import Dead, PolicySet, Retry, RetryPolicy, decide, failure_from
-from retry_topic.wire import encode_body
+from retry_topic.release.flow import count_spread
+from retry_topic.release.origins import Origins
 from wheel_sched.errors import BrokerError, Rejected
 from wheel_sched.escaping import logger_of
 from wheel_sched.store import ENDED, Item, Outcome
@@ -76,7 +76,7 @@ _MAX_NAME = 249  # characters of a topic or ref in the store; a header may carry
 # what is told of a failed message instead of what its headers said
 _SHARED = ("policy", "max_attempts", "error_fingerprint", "original_topic", "consumer_group")
 _OWN = ("started_ms", "due_ms", "delay_ms", "signature")
-_restate = Restating(_SHARED, _OWN)
+_restate = HeaderRewriter(_SHARED, _OWN)
 RESTATED = frozenset(FIELDS[name].header for name in (*_SHARED, *_OWN))
 
 TRIM_EVERY = 100  # dead letters told
@@ -417,7 +417,9 @@ class Intake:
     def _to_dead_topic(self, consumer: BrokerConsumer, buried: Sequence[Case]) -> None:
         """Tell everybody who listens to the dead topic. The store has the letter; a deleted topic comes back."""
         topic = self._dead_topic
-        pairs = [(case.delivery, homeward(case.message.to(topic))) for case in buried if case.message is not None]
+        pairs = [
+            (case.delivery, return_to_origin(case.message.to(topic))) for case in buried if case.message is not None
+        ]
         refused = _refused(consumer, pairs)
         if refused:
             with contextlib.suppress(BrokerError):

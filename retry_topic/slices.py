@@ -30,12 +30,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from retry_topic.brokers.protocol import Delivery, LogReader, Slice
+from retry_topic.brokers.protocol import Delivery, LogBatch, LogReader
 from retry_topic.cases import Case, Taken, count_on, counted, is_copy, is_same, replays_of
-from retry_topic.headers import MAX_COUNT, homeward
 from retry_topic.herds import Herds, Ready
 from retry_topic.intake import MAX_BODY_BYTES, Insist, Intake, as_grave
 from retry_topic.message import Message
+from retry_topic.message.headers import MAX_COUNT, return_to_origin
 from wheel_sched.errors import BrokerUnavailable, StaleCount, StalePosition, TakenId
 from wheel_sched.escaping import logger_of
 from wheel_sched.store import ENDED, Item, Outcome, Position, Stored, Tries
@@ -56,7 +56,7 @@ class _Work:
     """
 
     reader: LogReader
-    part: Slice
+    part: LogBatch
     position: Position
     now_ms: int
     read: list[Case | Ready] = field(default_factory=list)
@@ -93,7 +93,7 @@ class SliceIntake(Intake):
         """Whether a slice is underway: `finish` it before waiting for another."""
         return self._underway is not None
 
-    def take_slice(self, reader: LogReader, part: Slice, insist: Insist) -> list[Taken]:
+    def take_slice(self, reader: LogReader, part: LogBatch, insist: Insist) -> list[Taken]:
         """Store a slice, or read it again from where the store says.
 
         Args:
@@ -103,7 +103,7 @@ class SliceIntake(Intake):
         """
         return [*self.offer(reader, part, insist), *self.finish(insist)]
 
-    def offer(self, reader: LogReader, part: Slice, insist: Insist) -> list[Taken]:
+    def offer(self, reader: LogReader, part: LogBatch, insist: Insist) -> list[Taken]:
         """Send a slice off, once the one before it is through; what became of that one.
 
         A slice of the same source behind one that the store refused is dropped: the reader comes to it again.
@@ -389,7 +389,7 @@ class SliceIntake(Intake):
             BrokerUnavailable: some may be there; repeat it.
         """
         topic = self._dead_topic
-        messages = [homeward(case.message.to(topic)) for case in dead if case.message is not None]
+        messages = [return_to_origin(case.message.to(topic)) for case in dead if case.message is not None]
         failures = self._home.broker.publish(messages)
         again = []
         for case, failure in zip(dead, failures, strict=False):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from retry_topic import Message
-from retry_topic.names import redelivery_topic_of, retry_topic_of
+from retry_topic.message.topic_names import redelivery_topic_of, retry_topic_of
 
 if TYPE_CHECKING:
     from conftest import Crew, Member, Until
@@ -74,7 +74,7 @@ def test_a_dispatcher_that_stood_still_is_fenced(
     crew.until(lambda: crew.shard(0).owner not in ("", owner), lambda: crew.shard(0))
     crew.until(crew.done, crew.home.store.counts)
     crew.until(lambda: len(committed(done)) == failures.count, crew.home.store.counts)
-    (_, given_back) = re.findall(r"owning.resolved: shard 0: (\d+) had gone out, (\d+) had not", other.said())[-1]
+    (_, given_back) = re.findall(r"ownership.resolved: shard 0: (\d+) had gone out, (\d+) had not", other.said())[-1]
     assert int(given_back) > 0
     assert claims
     stopped.thaw()

@@ -12,8 +12,8 @@ from confluent_kafka import TopicPartition
 
 from retry_topic import Message, RetryService
 from retry_topic.brokers.kafka.sender import claims_topic
-from retry_topic.names import redelivery_topic_of, retry_topic_of
-from retry_topic.wire import encode_body
+from retry_topic.message.body_codec import encode_body
+from retry_topic.message.topic_names import redelivery_topic_of, retry_topic_of
 from wheel_sched.store import Item
 from wheel_sched.store.plans import shard_of
 
@@ -66,7 +66,7 @@ def test_claims_that_nobody_knows_of_wait_for_a_person(
     held = crew.home.store.list_items("held", limit=500).found
     assert len(held) == crew.home.store.counts().total("held") == open_ids
     assert all("in-doubt" in one.reason for one in held)
-    assert f"owning.in_doubt: shard 0: {open_ids} messages are held" in successor.said()
+    assert f"ownership.in_doubt: shard 0: {open_ids} messages are held" in successor.said()
     before = Counter(int(message.value) for message in committed(done))
     doubtful = crew.stored("held")
     assert set(before) | set(doubtful) == set(range(count))

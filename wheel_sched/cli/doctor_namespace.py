@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from wheel_sched.cli.doctor_finding import Finding, Target, ok, problem, warn
+from wheel_sched.cli.doctor_finding import ExaminedTarget, Finding, ok, problem, warn
 from wheel_sched.cli.output import span
 from wheel_sched.cli.overdue import NOTICED_MS, overdue, start_hint
 from wheel_sched.store import DelayStore
-from wheel_sched.store.items import STATES, Counts
+from wheel_sched.store.core.counts import Counts
+from wheel_sched.store.core.items import STATES
 
 DEAD_CAP = 100_000  # the default of dispatchers
 _SAMPLE = 100  # items of each shard whose place is checked
 
 
-def frozen(target: Target) -> Finding:
+def frozen(target: ExaminedTarget) -> Finding:
     """No maintenance is unfinished."""
     reasons = {f"shard {shard}: {counts.frozen}" for shard, counts in enumerate(target.counts) if counts.frozen}
     if reasons:
@@ -22,7 +23,7 @@ def frozen(target: Target) -> Finding:
     return ok("frozen", "no")
 
 
-def backlog(target: Target) -> Finding:
+def backlog(target: ExaminedTarget) -> Finding:
     """A dispatcher releases due items."""
     heads = [counts.due_head_ms for counts in target.counts if counts.due_head_ms is not None]
     if not heads:
@@ -35,7 +36,7 @@ def backlog(target: Target) -> Finding:
     return problem("backlog", f"{overdue(_store(target)).words}: no dispatcher releases them", start_hint())
 
 
-def leases(target: Target) -> Finding:
+def leases(target: ExaminedTarget) -> Finding:
     """No lease has run out."""
     heads = [counts.fly_head_ms for counts in target.counts if counts.fly_head_ms is not None]
     flying = sum(counts.sizes["fly"] for counts in target.counts)
@@ -49,7 +50,7 @@ def leases(target: Target) -> Finding:
     return ok("leases", f"{flying} in flight" if flying else "nothing in flight")
 
 
-def counters(target: Target) -> Finding:
+def counters(target: ExaminedTarget) -> Finding:
     """The counters equal the items."""
     wrong = [f"shard {shard}: {text}" for shard, counts in enumerate(target.counts) for text in _differences(counts)]
     if wrong:
@@ -72,7 +73,7 @@ def _differences(counts: Counts) -> list[str]:
     return [f"{left} {mine}, {right} {theirs}" for left, mine, right, theirs in pairs if mine != theirs]
 
 
-def clock_jumps(target: Target) -> Finding:
+def clock_jumps(target: ExaminedTarget) -> Finding:
     """The server's clock has not jumped."""
     jumps = sum(counts.jumps for counts in target.counts)
     if not jumps:
@@ -86,7 +87,7 @@ def clock_jumps(target: Target) -> Finding:
     )
 
 
-def dead_letters(target: Target) -> Finding:
+def dead_letters(target: ExaminedTarget) -> Finding:
     """The number of dead letters is far below the cap."""
     dead = [counts.sizes["dead"] for counts in target.counts]
     trimmed = sum(counts.happened("trimmed") for counts in target.counts)
@@ -100,7 +101,7 @@ def dead_letters(target: Target) -> Finding:
     return ok("dead letters", text)
 
 
-def readable(target: Target) -> Finding:
+def readable(target: ExaminedTarget) -> Finding:
     """Every record that was read could be decoded."""
     count = sum(counts.unreadable for counts in target.counts)
     if not count:
@@ -112,15 +113,20 @@ def readable(target: Target) -> Finding:
     )
 
 
-def places(target: Target) -> Finding:
+def places(target: ExaminedTarget) -> Finding:
     """Items lie in the shard that their route names. A process with an old shard count stores them elsewhere."""
-    from wheel_sched.store.operations import Call, Get, ListIds
-    from wheel_sched.store.plans import EVER, shard_of
+    from wheel_sched.store.core.call import Call
+    from wheel_sched.store.core.get import Get
+    from wheel_sched.store.core.items import MAX_DUE_MS
+    from wheel_sched.store.core.listing import ListIds
+    from wheel_sched.store.core.plans import shard_of
 
     if target.shards == 1:
         return ok("places", "one shard")
     store = _store(target)
-    pages: list[Any] = store.execute([Call(s, ListIds("due", 0, EVER, None, _SAMPLE)) for s in range(target.shards)])
+    pages: list[Any] = store.execute(
+        [Call(s, ListIds("due", 0, MAX_DUE_MS, None, _SAMPLE)) for s in range(target.shards)]
+    )
     looked = astray = 0
     for shard, page in enumerate(pages):
         if isinstance(page, Exception):
@@ -139,8 +145,8 @@ def places(target: Target) -> Finding:
     return ok("places", f"{looked} sampled items lie where they belong")
 
 
-def _store(target: Target) -> DelayStore:
+def _store(target: ExaminedTarget) -> DelayStore:
     from wheel_sched.store.redis.backend import RedisBackend
-    from wheel_sched.store.redis.conversation import Dialect
+    from wheel_sched.store.redis.round_trips import Dialect
 
     return DelayStore(RedisBackend(target.client, Dialect(target.settings.namespace)), shards=target.shards)

@@ -41,7 +41,7 @@ def open_store(
         replicas: how many replicas confirm under "replicated". Defaults to 1.
         test_clock: now in ms, for a namespace that runs on test time. Defaults to None: server time.
         variant: see `wheel_sched.store.redis.library`. Defaults to "".
-        repeat_timeouts: see `wheel_sched.store.redis.conversation.Dialect`. Defaults to True.
+        repeat_timeouts: see `wheel_sched.store.redis.round_trips.Dialect`. Defaults to True.
 
     Raises:
         ConfigError: an argument is wrong; nothing was opened.
@@ -72,7 +72,7 @@ def _backend(
     repeat_timeouts: bool,
 ) -> Backend:
     if target == "memory:":
-        from wheel_sched.store.memory import MemoryBackend
+        from wheel_sched.store.memory.backend import MemoryBackend
 
         return MemoryBackend(shards, clock="server" if test_clock is None else "test")
     _check_target(
@@ -82,14 +82,15 @@ def _backend(
     )
     try:
         from wheel_sched.store.redis.backend import RedisBackend, client_for
-        from wheel_sched.store.redis.conversation import Dialect
+        from wheel_sched.store.redis.round_trips import Dialect
     except ImportError as error:
         raise _client_missing(target) from error
     dialect = Dialect(namespace, durability, replicas, variant=variant, shards=shards, repeat_timeouts=repeat_timeouts)
     if not isinstance(target, str):
         return RedisBackend(target, dialect)
     if target.startswith("embedded:"):
-        from wheel_sched.store.embedded import EmbeddedServer, fsync_for
+        from wheel_sched.store.embedded.server import EmbeddedServer
+        from wheel_sched.store.embedded.settings import fsync_for
         from wheel_sched.store.redis.embedded_backend import EmbeddedBackend
 
         folder = target.removeprefix("embedded:") or ".wheel-sched"
@@ -111,7 +112,7 @@ async def open_async_store(
     _check_target(target, _SCHEMES, "an asyncio store to be redis://..., rediss://... or unix://...")
     try:
         from wheel_sched.store.redis.asyncio_backend import AsyncRedisBackend, async_client_for
-        from wheel_sched.store.redis.conversation import Dialect
+        from wheel_sched.store.redis.round_trips import Dialect
     except ImportError as error:
         raise _client_missing(target) from error
 

@@ -13,7 +13,8 @@ from retry_topic.spark.faults import plain_errors
 from retry_topic.spark.jobs.store import read
 from retry_topic.spark.source.options import StorePlace
 from wheel_sched.store import MAX_BATCH, Counts, DelayStore, Outcome
-from wheel_sched.store.operations import Call, Mend
+from wheel_sched.store.core.call import Call
+from wheel_sched.store.maintenance.operations import Mend
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -23,7 +24,7 @@ _AT_MOST = 10_000  # findings of one kind in one run; the next run reports the o
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class AuditFinding:
+class FlawedItem:
     """One damaged or overdue item.
 
     Args:
@@ -48,7 +49,7 @@ class Audit:
     items: int = 0
     found: dict[str, int] = field(default_factory=dict)
     drifted: list[str] = field(default_factory=list)
-    findings: list[AuditFinding] = field(default_factory=list)
+    findings: list[FlawedItem] = field(default_factory=list)
     repaired: int = 0
     recovered: int = 0
     left: int = 0
@@ -89,7 +90,7 @@ def audit(spark: SparkSession, place: StorePlace, *, grace_ms: int = 60_000, rep
     return report
 
 
-def _suspects(spark: SparkSession, place: StorePlace, before_ms: int) -> list[AuditFinding]:
+def _suspects(spark: SparkSession, place: StorePlace, before_ms: int) -> list[FlawedItem]:
     from pyspark.sql import functions as f
 
     seen = read(spark, place, form="damage")
@@ -111,8 +112,8 @@ def _suspects(spark: SparkSession, place: StorePlace, before_ms: int) -> list[Au
     return [finding for part in (flawed, overdue, doubled) for finding in _collected(part)]
 
 
-def _collected(part: DataFrame) -> list[AuditFinding]:
-    return [AuditFinding(r["flaw"], r["id"], r["shard"], r["state"]) for r in part.limit(_AT_MOST).collect()]
+def _collected(part: DataFrame) -> list[FlawedItem]:
+    return [FlawedItem(r["flaw"], r["id"], r["shard"], r["state"]) for r in part.limit(_AT_MOST).collect()]
 
 
 def drift(shard: int, counts: Counts) -> list[str]:

@@ -20,8 +20,9 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from retry_topic.spark.source.filters import narrow
 from retry_topic.spark.source.options import Scope, StorePlace
 from retry_topic.spark.source.schemas import LIGHT
-from wheel_sched.store.items import MAX_BATCH, State
-from wheel_sched.store.operations import Bulk, BulkPage, Call, Cuts, Scan
+from wheel_sched.store.core.call import Call
+from wheel_sched.store.core.items import MAX_BATCH, State
+from wheel_sched.store.core.scan import Bulk, BulkPage, Cuts, Scan
 
 if TYPE_CHECKING:
     import pyarrow as pa

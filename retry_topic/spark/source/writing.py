@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from retry_topic.headers import published
-from retry_topic.headers.names import FIELDS
 from retry_topic.message import Message
+from retry_topic.message.body_codec import encode_body
+from retry_topic.message.headers import published
+from retry_topic.message.headers.fields import FIELDS
 from retry_topic.spark.source.options import StorePlace
 from retry_topic.spark.source.pacing import BYTES_BESIDE_A_BODY, DueSpread, bytes_left, check_room
-from retry_topic.wire import encode_body
 from wheel_sched.errors import ConfigError, Rejected
-from wheel_sched.store import Fence, Item
+from wheel_sched.store import Fence, Item, WriterFences
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,7 +58,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         with self._place.opened() as store:
-            store.close_epoch(self._fence)
+            WriterFences(store).close_epoch(self._fence)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Do nothing: stored rows stay; a run with the same job id stores the rest."""
@@ -82,7 +82,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         writers = {message.query_id for message in messages if isinstance(message, StreamWritten)}
         with self._place.opened() as store:
             for query_id in writers:
-                store.close_epoch(Fence(f"query:{query_id}", batchId))
+                WriterFences(store).close_epoch(Fence(f"query:{query_id}", batchId))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # PySpark's name
         """Do nothing: the fence knows the stored rows; the next run of the epoch stores the rest."""
@@ -140,7 +140,7 @@ def store_batches(
                 if memory_limit is not None:
                     needed = sum(len(item.id) + len(item.body) + BYTES_BESIDE_A_BODY for item in items)
                     check_room(needed, bytes_left(store, memory_limit), f"the next {len(items):,} rows")
-                stored += store.schedule(items, fence=fence).accepted
+                stored += WriterFences(store).schedule(items, fence).accepted
                 rows += part.num_rows
     return StoreWritten(rows, stored)
 

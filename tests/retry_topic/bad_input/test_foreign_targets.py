@@ -9,12 +9,12 @@ import pytest
 
 from retry_topic import RetryPolicy
 from retry_topic.brokers.memory import MemoryBroker
-from retry_topic.brokers.redis_streams.packing import topic_problem
-from retry_topic.headers import RetryState, write
+from retry_topic.brokers.redis_streams.publisher import topic_problem
 from retry_topic.home import Home
-from retry_topic.names import redelivery_topic_of, retry_topic_of
+from retry_topic.message.headers import RetryState, write
+from retry_topic.message.topic_names import redelivery_topic_of, retry_topic_of
 from retry_topic.service import RetryService, ServiceConfig
-from wheel_sched.dispatcher import Dispatcher, PushTarget
+from wheel_sched.dispatcher import Dispatcher, PublisherTraits, PushTarget
 from wheel_sched.errors import ConfigError
 from wheel_sched.store import Item, encode_push
 
@@ -131,6 +131,8 @@ def test_the_server_pushes_nothing_into_a_store(server: Bench, redis_client: red
     store, asked = server.home.store, []
 
     class Refusals:
+        traits = PublisherTraits()
+
         def publish(self, batch: object) -> None:
             raise AssertionError("the server pushes")
 

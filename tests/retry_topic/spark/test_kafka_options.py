@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from retry_topic.spark.kafka.offsets import check_follow, within
-from retry_topic.spark.kafka.options import problems_of, write_options, read_options, settings_of
+from retry_topic.spark.kafka.options import problems_of, read_options, settings_of, write_options
 from retry_topic.spark.kafka.schemas import HEADERS, check_written
 from wheel_sched.errors import BrokerError, ConfigError
 

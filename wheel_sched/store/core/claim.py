@@ -4,17 +4,56 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from wheel_sched.errors import Rejected, StaleEpoch
 from wheel_sched.store.core.call import Argument, Operation, head_of, new_token
-from wheel_sched.store.core.items import MAX_BATCH, Claim, Claimed
+from wheel_sched.store.core.items import MAX_BATCH, NO_LEASE_END_MS
 from wheel_sched.store.core.record import decode_text, read_record
 from wheel_sched.store.core.shard import MemoryItem, MemoryShard, check_batch
 
 
+@dataclass(slots=True)
+class Claimed:
+    """A claimed item. Settle it before its lease ends, or the next claim gets it again.
+
+    `lapses`: how often a lease of it ran out before.
+    """
+
+    id: str
+    due_ms: int
+    version: int
+    topic: str
+    body: bytes
+    refs: tuple[str, ...] = ()
+    route: str | None = None
+    lapses: int = 0
+
+
+@dataclass(slots=True)
+class Claim:
+    """One claimed batch of one shard; `number` is its fencing token (0 = nothing was claimed)."""
+
+    shard: int
+    number: int
+    now_us: int
+    epoch: int
+    due_head_ms: int | None
+    fly_head_ms: int | None
+    items: list[Claimed]
+
+
+class NumberedClaim(Protocol):
+    """What settling needs of a claim: its shard and its number."""
+
+    @property
+    def shard(self) -> int: ...
+    @property
+    def number(self) -> int: ...
+
+
 def claimed_items(reply: Sequence[Any], start: int, stop: int, step: int) -> list[Claimed]:
-    """Items from runs of id, due, record in a reply; records of one batch start alike, so most are only compared."""
+    """Items from runs of id, due and record in a reply. Records of a batch start alike, so most are only compared."""
     items = []
     known, version, topic = b"\n", 0, ""
     due_ms, read = 0, b""
@@ -47,19 +86,22 @@ def _lapsed(item_id: str, due: bytes, raw: bytes) -> Claimed:
 
 
 def check_lease(lease_ms: int) -> None:
-    """Raise `Rejected` unless `lease_ms` is a time one can work in."""
+    """Raise `Rejected` unless `lease_ms` is whole milliseconds from 1 up."""
     if type(lease_ms) is not int or lease_ms < 1:
         raise Rejected(f"expected lease_ms to be whole milliseconds from 1 up, got: {lease_ms!r}; nothing was claimed")
 
 
 @dataclass(slots=True)
 class ClaimDue(Operation[Claim]):
-    """Claim what is due under a lease, after recovering leases that ran out."""
+    """Claim what is due under a lease, after recovering leases that ran out.
+
+    With `lease_ms` None the claim has no lease end: only its settling, or the shard's owner (`Resolve`), ends it.
+    """
 
     script = "claim"
     writes = False  # a lost claim costs a redelivery, never a message: no need to wait for the disk
     limit: int
-    lease_ms: int
+    lease_ms: int | None
     until_ms: int | None = None
     epoch: int | None = None
     lapse_cap: int = 0
@@ -67,12 +109,14 @@ class ClaimDue(Operation[Claim]):
     above: int = 0
 
     def __post_init__(self) -> None:
-        check_lease(self.lease_ms)
+        if self.lease_ms is not None:
+            check_lease(self.lease_ms)
 
     def argv(self) -> list[Argument]:
+        lease = "" if self.lease_ms is None else self.lease_ms
         until = "" if self.until_ms is None else self.until_ms
         epoch = "" if self.epoch is None else self.epoch
-        return [self.limit, self.lease_ms, until, epoch, self.lapse_cap, self.above]
+        return [self.limit, lease, until, epoch, self.lapse_cap, self.above]
 
     def parse(self, reply: Any, shard: int) -> Claim:
         number, now_us, epoch, due_head, fly_head = reply[:5]
@@ -96,7 +140,8 @@ class ClaimDue(Operation[Claim]):
         if not taken:
             return Claim(shard.number, 0, shard.now_us, shard.epoch, *shard.heads(), [])
         shard.claims = max(shard.claims, self.above) + 1
-        number, deadline_ms = shard.claims, shard.now_ms + self.lease_ms
+        number = shard.claims
+        deadline_ms = NO_LEASE_END_MS if self.lease_ms is None else shard.now_ms + self.lease_ms
         for due_ms, item in taken:
             item.state, item.claim, item.claimed_due_ms, item.cancelled = "fly", number, due_ms, False
             shard.fly.add(item.key, deadline_ms)
@@ -107,7 +152,7 @@ class ClaimDue(Operation[Claim]):
 
 
 def _claimed_before(shard: MemoryShard, number: int, keys: list[bytes]) -> Claim:
-    """The same batch, as far as it is still under this claim."""
+    """The items of a claim that was answered before, as far as they are still under it."""
     items = (shard.items.get(key) for key in keys)
     still = [_claimed(item) for item in items if item is not None and item.state == "fly" and item.claim == number]
     return Claim(shard.number, number, shard.now_us, shard.epoch, *shard.heads(), still)

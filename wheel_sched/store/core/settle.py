@@ -8,17 +8,83 @@ from typing import Any
 
 from wheel_sched.store.core.call import Argument, Operation, bounded_reason, head_of, new_token, outcomes_of
 from wheel_sched.store.core.claim import check_lease
-from wheel_sched.store.core.items import MAX_BATCH, Dead, Done, Held, Next, Outcome, Settled, Settlement
+from wheel_sched.store.core.items import MAX_BATCH, Item, Outcome, check_due
 from wheel_sched.store.core.record import encode_text, make_tail
 from wheel_sched.store.core.shard import MemoryItem, MemoryShard, check_batch
 
 
 @dataclass(slots=True)
-class Settle(Operation[Settled]):
-    """End items of a claim: done, next, held or dead. What is not under this claim any more is STALE.
+class Done:
+    """Settle: the item is finished and leaves; with a `version`, only while its record has that version."""
 
-    What names a version and finds another is OTHER_VERSION, and stays claimed.
+    id: str
+    version: int | None = None
+
+
+@dataclass(slots=True)
+class Next:
+    """Settle: the same id waits again, with a new body when one is given; `due_ms` None parks it.
+
+    With a `version`, only while its record has that version: see `DelayStore.replace` with `in_flight`.
     """
+
+    id: str
+    due_ms: int | None
+    body: bytes | None = None
+    topic: str = ""
+    refs: tuple[str, ...] = ()
+    route: str | None = None
+    version: int | None = None
+
+
+@dataclass(slots=True)
+class Held:
+    """Settle: the item is held under `reason`; the first word of the reason is the code that it is indexed by."""
+
+    id: str
+    reason: str
+
+
+@dataclass(slots=True)
+class Dead:
+    """Settle: the item is given up and becomes a dead letter, with a new body when one is given."""
+
+    id: str
+    reason: str
+    body: bytes | None = None
+    topic: str = ""
+    refs: tuple[str, ...] = ()
+    route: str | None = None
+
+
+Settlement = Done | Next | Held | Dead
+
+
+def check_settlement(settlement: Settlement) -> None:
+    """Raise `Rejected` unless the store can carry out the settlement."""
+    if isinstance(settlement, Next):
+        check_due(settlement.due_ms, settlement.id)
+    if isinstance(settlement, Next | Dead) and settlement.body is not None:
+        Item(settlement.id, None, settlement.body, settlement.topic, settlement.refs, settlement.route).check()
+
+
+@dataclass(slots=True)
+class Settled:
+    """Outcomes in the order of the settlements, and the heads of the shard.
+
+    DONE. STALE: the item is not under this claim any more. CANCELLED: somebody cancelled it meanwhile. OTHER_VERSION:
+    somebody replaced its record meanwhile, and it is still claimed.
+    """
+
+    outcomes: list[Outcome]
+    now_us: int
+    due_head_ms: int | None
+    fly_head_ms: int | None
+
+
+@dataclass(slots=True)
+class Settle(Operation[Settled]):
+    """End items of a claim: done, next, held or dead; see `Settled`."""
 
     script = "settle"
     writes = True
@@ -28,7 +94,7 @@ class Settle(Operation[Settled]):
     token: str = field(default_factory=new_token)
 
     def order(self) -> tuple[list[int], list[int]]:
-        """Indices of the settlements in the order the script works: the plain `Done` first."""
+        """Indices of the settlements in the order in which the script works: the plain `Done` first."""
         rest = [i for i, s in enumerate(self.settlements) if type(s) is not Done or s.version is not None]
         if not rest:
             return list(range(len(self.settlements))), rest

@@ -6,13 +6,25 @@ from dataclasses import dataclass
 from typing import Any
 
 from wheel_sched.store.core.call import Argument, Operation, head_of
-from wheel_sched.store.core.items import MAX_BATCH, Swept
+from wheel_sched.store.core.items import MAX_BATCH
 from wheel_sched.store.core.shard import MemoryShard
 
 
 @dataclass(slots=True)
+class Swept:
+    """How many leases a sweep of a shard recovered, and the heads of the shard."""
+
+    shard: int
+    now_us: int
+    epoch: int
+    due_head_ms: int | None
+    fly_head_ms: int | None
+    recovered: int
+
+
+@dataclass(slots=True)
 class Sweep(Operation[Swept]):
-    """House-keeping in bounded steps: expired leases, dead letters above the caps, old attempt records."""
+    """House-keeping in bounded steps: expired leases, dead letters above the caps, whatever the rooms clean up."""
 
     script = "sweep"
     writes = False
@@ -40,7 +52,7 @@ class Sweep(Operation[Swept]):
 
 @dataclass(slots=True)
 class ReportJump(Operation[int]):
-    """Record a clock step that a dispatcher saw and raise the epoch once for all dispatchers."""
+    """Record a step of the server's clock that a dispatcher saw, and raise the epoch, once for all dispatchers."""
 
     script = "jump"
     writes = False

@@ -6,12 +6,14 @@ from collections.abc import Callable, Sequence
 
 from wheel_sched.errors import Rejected, StaleCount, StalePosition
 from wheel_sched.store.attempt_counts.face import raise_counts
-from wheel_sched.store.attempt_counts.operations import RaiseCounts
+from wheel_sched.store.attempt_counts.operations import ENDED, BatchCount, RaiseCounts
+from wheel_sched.store.core.async_delay_store import AsyncCoreStore
 from wheel_sched.store.core.call import Call, Plan, new_token
 from wheel_sched.store.core.delay_store import CoreStore
-from wheel_sched.store.core.items import ENDED, MAX_BATCH, Item, Position, Stored, Tries, check_id
+from wheel_sched.store.core.items import MAX_BATCH, Item, check_id
 from wheel_sched.store.core.plans import Plans, shard_of
-from wheel_sched.store.log_intake.operations import AcceptLogBatch, ReadPositions
+from wheel_sched.store.core.schedule import Stored
+from wheel_sched.store.log_intake.operations import AcceptLogBatch, Position, ReadPositions
 
 
 def accept(
@@ -19,7 +21,7 @@ def accept(
     position: Position,
     items: Sequence[Item],
     dead_letters: Sequence[tuple[Item, str]],
-    counts: Sequence[Tries],
+    counts: Sequence[BatchCount],
     token: str | None,
 ) -> Plan[Stored]:
     """One step. In a namespace of several shards the counts lie elsewhere: compared before it, raised after it."""
@@ -39,7 +41,7 @@ def _check(
     position: Position,
     items: Sequence[Item],
     dead_letters: Sequence[tuple[Item, str]],
-    counts: Sequence[Tries],
+    counts: Sequence[BatchCount],
 ) -> int:
     """The shard of the batch."""
     position.check()
@@ -57,7 +59,7 @@ def _check(
     return shard
 
 
-def _compare(plans: Plans, shard: int, position: Position, counts: Sequence[Tries]) -> Plan[None]:
+def _compare(plans: Plans, shard: int, position: Position, counts: Sequence[BatchCount]) -> Plan[None]:
     asked = [(key, 0, 0) for key, _, _ in counts]
     calls, members = plans.batched(asked, lambda entry: entry[0], lambda part, _: RaiseCounts(part), "")
     *replies, (there,) = yield [*calls, Call(shard, ReadPositions([position.source]))]
@@ -100,7 +102,7 @@ class LogIntake:
         items: Sequence[Item],
         dead_letters: Sequence[tuple[Item, str]] = (),
         *,
-        counts: Sequence[Tries] = (),
+        counts: Sequence[BatchCount] = (),
         token: str | None = None,
     ) -> Stored:
         """Store a log batch, its dead letters (with a reason each), its position and its attempt counts, in one step.
@@ -122,7 +124,7 @@ class LogIntake:
         items: Sequence[Item],
         dead_letters: Sequence[tuple[Item, str]] = (),
         *,
-        counts: Sequence[Tries] = (),
+        counts: Sequence[BatchCount] = (),
         token: str | None = None,
     ) -> Callable[[], Stored]:
         """`accept` in two halves, so that the caller works while the server does.
@@ -140,3 +142,28 @@ class LogIntake:
     def positions(self, sources: Sequence[str]) -> list[int | None]:
         """How far the logs of sources were taken in, None where nothing was."""
         return self._store.run(read_positions(self._store.plans, sources))
+
+
+class AsyncLogIntake:
+    """The asyncio twin of `LogIntake`, on one event loop.
+
+    Args:
+        store: an open asyncio delay store.
+    """
+
+    def __init__(self, store: AsyncCoreStore) -> None:
+        self._store = store
+
+    async def accept(
+        self,
+        position: Position,
+        items: Sequence[Item],
+        dead_letters: Sequence[tuple[Item, str]] = (),
+        *,
+        counts: Sequence[BatchCount] = (),
+        token: str | None = None,
+    ) -> Stored:
+        return await self._store.run(accept(self._store.plans, position, items, dead_letters, counts, token))
+
+    async def positions(self, sources: Sequence[str]) -> list[int | None]:
+        return await self._store.run(read_positions(self._store.plans, sources))

@@ -6,10 +6,11 @@ import threading
 import time
 from typing import Any
 
-from wheel_sched.dispatcher import Answer, Batch, Failed
+from wheel_sched.dispatcher import Answer, Batch, Failed, PublisherTraits
 from wheel_sched.errors import Rejected
 from wheel_sched.escaping import logger_of
-from wheel_sched.store.items import Claimed, Done, Next
+from wheel_sched.store.core.claim import Claimed
+from wheel_sched.store.core.settle import Done, Next
 from wheel_sched_celery.message.held_task import HeldTask, decode
 from wheel_sched_celery.release.broker_connection import BrokerConnection
 from wheel_sched_celery.release.redis_queue import RedisQueue
@@ -24,6 +25,8 @@ class TaskPublisher:
         app: whose broker.
         queue: makes push forms; None when broker and store are two servers.
     """
+
+    traits = PublisherTraits()
 
     def __init__(self, app: Any, queue: RedisQueue | None) -> None:
         self._line = BrokerConnection(app)

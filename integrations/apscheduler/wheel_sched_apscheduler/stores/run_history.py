@@ -1,0 +1,203 @@
+"""Run history: how occurrences ended, and which long ones run in this process, written for other processes to read.
+
+One item of the store holds some fifty ends, so history costs a burst next to nothing. A record is made from the
+occurrence when it has ended, so the order of a scheduler's events does not matter. A run is announced after half a
+second; shorter ones are not announced.
+
+Threads: `note` from any; the rest under the tracker's lock.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields
+from operator import attrgetter
+from typing import Any
+from uuid import uuid4
+
+from wheel_sched.store import MAX_BATCH, Found, Item
+from wheel_sched.store.operations import Call, Restore, Sweep
+from wheel_sched_apscheduler.instants import to_ms
+from wheel_sched_apscheduler.occurrence import Occurrence
+from wheel_sched_apscheduler.stores.connection import PendingCommand, ignore_answer
+from wheel_sched_apscheduler.stores.layout import HISTORY, WORKER, WORKERS
+
+ENDS_PER_ITEM = 50
+WRITE_AT_ENDS = 500
+ITEMS_AT_A_TIME = 20  # some milliseconds of work, in which an event loop may have to wait for the interpreter
+WRITE_EVERY_S = 1.0
+ANNOUNCE_AFTER_S = 0.5
+ANNOUNCE_EVERY_S = 1.0
+ANNOUNCED_AT_MOST = 500
+
+
+@dataclass(frozen=True, slots=True)
+class InFlightRun:
+    """An occurrence that was handed out and has not ended.
+
+    Args:
+        job_id: of the job.
+        occurrence_id: `job:run_time_ms`; None when its holder has not announced it yet.
+        lease_until_ms: end of its lease, which its holder extends; None in a memory jobstore.
+        owner: `host:pid` of the holder; None when it has not announced the run yet (after half a second).
+        since_ms: when it was claimed.
+        token: fencing token; 0 = unknown.
+    """
+
+    job_id: str
+    occurrence_id: str | None
+    lease_until_ms: int | None
+    owner: str | None
+    since_ms: int | None
+    token: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """How one occurrence ended. Times in ms since 1970; `started_ms` is 0 when it did not run."""
+
+    job_id: str
+    occurrence_id: str
+    run_time_ms: int
+    claimed_ms: int
+    started_ms: int
+    finished_ms: int
+    outcome: str
+    error: str
+    token: int
+    owner: str
+
+    @property
+    def lateness_ms(self) -> int:
+        """From the run time to the start."""
+        return self.started_ms - self.run_time_ms if self.started_ms else self.claimed_ms - self.run_time_ms
+
+
+_row_of = attrgetter(*(each.name for each in fields(RunRecord)))
+
+
+def owner_name() -> str:
+    """This process as `host:pid`, for people."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def record_of(occurrence: Occurrence, owner: str) -> RunRecord:
+    """The record of an occurrence that has ended."""
+    run_time = (occurrence.run_times or [occurrence.scheduled])[0]
+    return RunRecord(
+        occurrence.job_id,
+        occurrence.id,
+        to_ms(run_time),
+        occurrence.claimed_ms,
+        occurrence.started_ms,
+        occurrence.finished_ms,
+        str(occurrence.finish),
+        occurrence.error[:200],
+        occurrence.token,
+        owner,
+    )
+
+
+def newest(records: Iterable[RunRecord], limit: int) -> list[RunRecord]:
+    """The `limit` that ended last, newest first."""
+    return sorted(records, key=lambda record: record.finished_ms, reverse=True)[:limit]
+
+
+def dump_records(records: Sequence[RunRecord]) -> bytes:
+    """Records as one body."""
+    return json.dumps([_row_of(record) for record in records], separators=(",", ":")).encode()
+
+
+def load_records(body: bytes) -> list[RunRecord]:
+    """Records of one body; [] when it cannot be read."""
+    try:
+        return [RunRecord(*row) for row in json.loads(body)]
+    except (ValueError, TypeError):
+        return []
+
+
+class RunHistory:
+    """See the module.
+
+    Args:
+        keep: items of run records that are kept; 0 = history is off.
+        lease_ms: of the store. An announcement older than three leases is of a dead process.
+        clock: seconds that never go back. Defaults to `time.monotonic`.
+    """
+
+    def __init__(self, keep: int, lease_ms: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock = clock
+        self._keep = keep
+        self._lease_ms = lease_ms
+        self._owner = owner_name()
+        self._ends: deque[RunRecord] = deque(maxlen=50_000)  # while the store is away; the oldest are dropped first
+        self.worker_id = f"\0{uuid4().hex}"
+        self.announced = False
+        self._last: list[Any] = []
+        self._announce_at = 0.0
+        self._beat_at = 0.0
+        self._write_at = 0.0
+        self.closing = False
+
+    def next_s(self, in_flight: bool, now_s: float) -> float | None:
+        """In how many seconds there is something to write; None = nothing."""
+        naps = []
+        if self._ends:
+            naps.append(0.0 if self.closing or len(self._ends) >= WRITE_AT_ENDS else self._write_at - now_s)
+        if in_flight or self._last:
+            naps.append(max(0.01, self._announce_at - now_s))
+        return max(0.0, min(naps)) if naps else None
+
+    def note(self, occurrence: Occurrence) -> None:
+        """An occurrence has ended."""
+        if self._keep:
+            self._ends.append(record_of(occurrence, self._owner))
+
+    def gather(self, now_ms: int) -> list[PendingCommand]:
+        """Commands that write the ends, once a second or when there are many."""
+        now_s = self.clock()
+        if not self.closing and len(self._ends) < WRITE_AT_ENDS and now_s < self._write_at:
+            return []
+        self._write_at = now_s + WRITE_EVERY_S
+        found: list[Found] = []
+        while self._ends and len(found) < (MAX_BATCH if self.closing else ITEMS_AT_A_TIME):
+            ends = [self._ends.popleft() for _ in range(min(len(self._ends), ENDS_PER_ITEM))]
+            item_id = f"\0{uuid4().hex}"
+            found.append(Found(item_id, "dead", now_ms, 0, HISTORY, dump_records(ends)))
+        call: Call[Any] = Call(0, Restore(found))
+        return [PendingCommand(call, [], ignore_answer)] if found else []
+
+    def trims(self, shards: int) -> list[PendingCommand]:
+        """Commands that keep history bounded."""
+        if not self._keep:
+            return []
+        return [PendingCommand(Call(shard, Sweep(dead_cap=self._keep)), [], ignore_answer) for shard in range(shards)]
+
+    def announcement(self, in_flight: Iterable[Occurrence], now_ms: int) -> Item | None:
+        """The item that announces what runs here; None when nothing has changed."""
+        now_s = self.clock()
+        if now_s < self._announce_at:
+            return None
+        self._announce_at = now_s + ANNOUNCE_EVERY_S
+        old_ms = time.time_ns() // 1_000_000 - int(ANNOUNCE_AFTER_S * 1000)
+        occurrences = [
+            [occurrence.id, occurrence.job_id, occurrence.claimed_ms, occurrence.token]
+            for occurrence in list(in_flight)
+            if occurrence.claimed_ms <= old_ms
+        ][:ANNOUNCED_AT_MOST]
+        if occurrences == self._last and (not occurrences or now_s < self._beat_at):
+            return None
+        self._last, self._beat_at = occurrences, now_s + self._lease_ms / 1000
+        self.announced = True
+        record = {
+            "owner": self._owner,
+            "seen_ms": now_ms,
+            "lease_ms": max(self._lease_ms, 1000),
+            "occurrences": occurrences,
+        }
+        return Item(self.worker_id, None, json.dumps(record).encode(), WORKER, (WORKERS,))

@@ -1,0 +1,75 @@
+"""Broker publisher: sends due items of the store as messages to a broker, with an answer for each."""
+
+from __future__ import annotations
+
+from retry_topic.brokers.protocol import Broker, FieldsBroker, InstantBroker, PublishFailure
+from retry_topic.message.headers import return_to_origin
+from retry_topic.message.stream_encoding import from_fields
+from wheel_sched.dispatcher import Answer, Batch, Failed, PublisherTraits
+from wheel_sched.errors import Rejected
+from wheel_sched.store import Claimed, Dead, Done, Held, decode_push
+
+Entry = tuple[str, list[bytes]]  # a topic and the message's fields
+
+
+class BrokerPublisher:
+    """A dispatcher's publisher over any broker. One message's failure never holds up another's."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.traits = PublisherTraits(never_waits=isinstance(broker, InstantBroker) and broker.instant)
+
+    def publish(self, batch: Batch) -> None:
+        """See `Publisher`."""
+        found = self.prepared(batch)
+        if not found:
+            return
+        answers = batch.answers
+        for (place, _), answer in zip(
+            found, self.sent([(batch.items[place], entry) for place, entry in found]), strict=True
+        ):
+            answers[place] = answer
+
+    def prepared(self, batch: Batch) -> list[tuple[int, Entry]]:
+        """Place and entry of each item that can be sent; an unreadable item gets its answer in the batch."""
+        found: list[tuple[int, Entry]] = []
+        for place, item in enumerate(batch.items):
+            if batch.answers[place] is not None:  # a limit holds it back, see `flow`
+                continue
+            try:
+                form = decode_push(item.body)
+                if form.kind != "S":
+                    raise Rejected("the body is for a list and holds no message")
+                found.append((place, (form.target, form.pieces)))
+            except Rejected as error:
+                batch.acknowledge(place, Held(item.id, f"quarantine: {error}"))
+        return found
+
+    def sent(self, messages: list[tuple[Claimed, Entry]]) -> list[Answer]:
+        """Send entries in one call of the broker; an answer for each."""
+        failures = self._send([entry for _, entry in messages])
+        return [
+            Done(item.id) if failure is None else _failed(failure)
+            for (item, _), failure in zip(messages, failures, strict=True)
+        ]
+
+    def _send(self, entries: list[Entry]) -> list[PublishFailure | None]:
+        if isinstance(self._broker, FieldsBroker):
+            return self._broker.publish_fields(entries)
+        return self._broker.publish([return_to_origin(from_fields(topic, fields)) for topic, fields in entries])
+
+    def refuse(self, item: Claimed, reason: str) -> Answer:
+        """What becomes of an item that the server could not push.
+
+        An unreadable body is held for a person, and an unknown topic makes the item dead. When the target's server
+        refuses (out of memory, a missing permission), that says nothing about the message: it is tried again.
+        """
+        if reason.startswith("quarantine"):
+            return Held(item.id, reason)
+        if " refused: " in reason or "NOPERM" in reason:  # as publish.lua words it
+            return Failed(reason)
+        return Dead(item.id, reason)
+
+
+def _failed(failure: PublishFailure) -> Failed:
+    return Failed(failure.reason, failure.transient, failure.in_doubt)

@@ -1,0 +1,163 @@
+"""Flow control: a message that its topic's limits hold back waits in the store under a later due.
+
+Limits hold back redeliveries only (retries, replays, messages parked behind one); first deliveries do not pass here.
+Any dispatcher of a namespace releases any group's messages, so all services of a namespace run with the same policies.
+The state of the limits (slots given away, results of attempts) lies in the store, so all dispatchers share one limit.
+
+The intake decides on the spread of equal dues together with the due itself; here it is only counted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from retry_topic.message import Headers
+from retry_topic.message.body_codec import split_reference
+from retry_topic.message.headers.fields import FIELDS
+from retry_topic.policy import PolicySet, Retry, RetryPolicy
+from wheel_sched.dispatcher import Answer, Batch, Failed, Publisher
+from wheel_sched.errors import Rejected, StoreError
+from wheel_sched.escaping import logger_of
+from wheel_sched.store import Claimed, DelayStore, Next, decode_push
+from wheel_sched.store.rate_limits.face import RateLimits
+from wheel_sched.store.rate_limits.values import Admitted, Limits
+
+logger = logger_of("retry_topic.flow")
+
+_GROUP = FIELDS["consumer_group"].header.encode()
+_MOST = 200  # characters of a destination
+
+
+def flow_of(group: str, topic: str) -> str:
+    """What a group's retries of a topic are limited under."""
+    return f"{group}/{topic}"
+
+
+def destination_of(headers: Headers, by: str) -> str:
+    """The destination that a message's header `by` names; "" when it names none."""
+    if not by:
+        return ""
+    found = next((content for name, content in reversed(headers) if name == by), b"")
+    return _readable(found)
+
+
+def limits_of(policy: RetryPolicy) -> Limits:
+    """A policy's limits as the store wants them."""
+    rate, budget, breaker = policy.rate, policy.budget, policy.breaker
+    return Limits(
+        interval_us=rate.interval_us if rate else 0,
+        burst=policy.burst if rate else 0,
+        share_ppm=budget.percent * 10_000 if budget else 0,
+        least_mhz=budget.least.mhz if budget else 0,
+        trip_ppm=breaker.percent * 10_000 if breaker else 0,
+        of=breaker.of if breaker else 0,
+        within_ms=breaker.within_ms if breaker else 0,
+        open_ms=breaker.open_ms if breaker else 0,
+    )
+
+
+def is_limited(policies: PolicySet) -> bool:
+    """Whether any topic's releases are held back."""
+    return policies.default.limited or any(policy.limited for policy in policies.topics.values())
+
+
+def count_spread(control: RateLimits, group: str, policies: PolicySet, stored: Iterable[tuple[str, object]]) -> None:
+    """Count for `stats` how many of (topic, decision) became due by a spread; a call that fails is logged.
+
+    Costs one call for each topic whose policy spreads, and nothing where none does.
+    """
+    if not any(policy.spread_ms for policy in (policies.default, *policies.topics.values())):
+        return
+    counts = Counter(topic for topic, decision in stored if isinstance(decision, Retry))
+    for topic, count in counts.items():
+        if policies.for_topic(topic).spread_ms:
+            try:
+                control.spread(flow_of(group, topic), count)
+            except StoreError as error:
+                logger.warning("flow.spread_not_counted: %s", error)
+
+
+class FlowPublisher:
+    """A dispatcher's publisher that has another publisher send what the limits allow; the rest waits in the store.
+
+    Args:
+        publisher: what sends.
+        store: where the state of limits lies.
+        policies: whose limits hold.
+    """
+
+    def __init__(self, publisher: Publisher, store: DelayStore, policies: PolicySet) -> None:
+        self.traits = publisher.traits  # limits are asked of the store, which the dispatcher's owner calls anyway
+        self._publisher = publisher
+        self._control = RateLimits(store)
+        self._policies = policies
+        self._limits: dict[RetryPolicy, Limits] = {}
+
+    def publish(self, batch: Batch) -> None:
+        """See `Publisher`."""
+        wanted: dict[tuple[str, RetryPolicy], dict[str, list[int]]] = {}
+        for place, item in enumerate(batch.items):
+            policy = self._policies.for_topic(item.topic)
+            if not policy.limited:
+                continue
+            group, destination = _read(item, policy)
+            if group is not None:
+                by_destination = wanted.setdefault((flow_of(group, item.topic), policy), {})
+                by_destination.setdefault(destination, []).append(place)
+        for (flow, policy), by_destination in wanted.items():
+            self._hold_back(batch, flow, policy, by_destination)
+        self._publisher.publish(batch)
+
+    def refuse(self, item: Claimed, reason: str) -> Answer:
+        """See `Publisher`."""
+        return self._publisher.refuse(item, reason)
+
+    def _hold_back(self, batch: Batch, flow: str, policy: RetryPolicy, places: dict[str, list[int]]) -> None:
+        limits = self._limits_of(policy)
+        try:
+            admitted = self._control.admit(flow, limits, [(name, len(found)) for name, found in places.items()])
+        except StoreError as error:
+            logger.warning("flow.store_away: %s", error)
+            for place in (place for found in places.values() for place in found):
+                self._answer(batch, place, Failed("its limits could not be asked for"))
+            return
+        for found, answer in zip(places.values(), admitted, strict=True):
+            for number, place in enumerate(found[answer.granted :]):
+                self._answer(batch, place, Next(batch.items[place].id, due_of(answer, number)))
+
+    def _answer(self, batch: Batch, place: int, answer: Answer) -> None:
+        """Answer an item; the batch is not over before the publisher has returned, unless it acknowledges later."""
+        if self.traits.acknowledges_later:
+            batch.acknowledge(place, answer)
+        else:
+            batch.answers[place] = answer
+
+    def _limits_of(self, policy: RetryPolicy) -> Limits:
+        if policy not in self._limits:
+            self._limits[policy] = limits_of(policy)
+        return self._limits[policy]
+
+
+def due_of(answer: Admitted, number: int) -> int:
+    """When number `number` of those held back is to ask again, in ms, rounded up."""
+    return -(-(answer.first_us + number * answer.step_us) // 1000)
+
+
+def _read(item: Claimed, policy: RetryPolicy) -> tuple[str | None, str]:
+    """The group an item comes back to (None: it is no retry) and its destination."""
+    try:
+        fields = decode_push(split_reference(item.body)[1]).pieces
+    except Rejected:
+        return None, ""
+    names: Sequence[bytes] = fields[::2]
+    if _GROUP not in names:  # a message that is published for later has an id, and failed in no group
+        return None, ""
+    last = dict(zip(names, fields[1::2], strict=False))
+    by = policy.breaker.by if policy.breaker else ""
+    found = (last.get(b"h:" + by.encode()) or last.get(by.encode(), b"")) if by else b""
+    return _readable(last.get(_GROUP, b"")), _readable(found)
+
+
+def _readable(raw: bytes) -> str:
+    return raw[:_MOST].decode("utf-8", "replace").replace("\n", " ")

@@ -1,0 +1,190 @@
+"""What a probe reports: threads that ended, an owner that is stuck, a publisher that does not return."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from wheel_sched.dispatcher import Batch, Dispatcher, DispatcherConfig, Failed, PublisherTraits
+from wheel_sched.dispatcher import workers as workers_module
+from wheel_sched.dispatcher.workers import STUCK_AFTER_MS, Watchdog
+from wheel_sched.store import Claimed, Done
+from wheel_sched.testing import VirtualClock
+
+if TYPE_CHECKING:
+    from conftest import World
+
+OWNER = "wheel-sched-dispatcher"
+
+
+class Blocking:
+    """A publisher that does not return before it is let go."""
+
+    traits = PublisherTraits()
+
+    def __init__(self) -> None:
+        self.entered, self.go_on = threading.Event(), threading.Event()
+
+    def publish(self, batch: Batch) -> None:
+        self.entered.set()
+        self.go_on.wait(60)
+        batch.answers[:] = [Done(item.id) for item in batch.items]
+
+    def refuse(self, item: Claimed, reason: str) -> Failed:
+        return Failed(reason)
+
+
+@pytest.fixture
+def blocking() -> Iterator[Blocking]:
+    publisher = Blocking()
+    yield publisher
+    publisher.go_on.set()
+
+
+def dispatched(world: World, publisher: Any, **settings: int) -> Dispatcher:
+    dispatcher = Dispatcher(world.store, publisher, config=DispatcherConfig(**settings), clock=world.clock)
+    world._dispatchers.append(dispatcher)
+    dispatcher.start()
+    world.calm()
+    return dispatcher
+
+
+def test_a_step_that_lasts_too_long_is_reported_until_it_ends() -> None:
+    """Not a millisecond before the minute is over; a thread that beats, or waits for work, is well."""
+    clock = VirtualClock()
+    watchdog = Watchdog(clock)
+    for name in ("steps", "stuck", "allowed longer", "waits"):
+        watchdog.beat(name, 10 * STUCK_AFTER_MS if name == "allowed longer" else None)
+    watchdog.rest("waits")
+    clock.advance(STUCK_AFTER_MS - 1)
+    assert watchdog.stuck() == []
+    watchdog.beat("steps")
+    clock.advance(1)
+    assert watchdog.stuck() == ["stuck is stuck at one step"]
+    assert (watchdog.stuck("steps", "allowed longer"), watchdog.stuck("stuck")) == ([], ["stuck is stuck at one step"])
+    assert repr(watchdog) == "<Watchdog at_work=2 stuck=['stuck']>"
+    watchdog.beat("stuck")
+    assert watchdog.stuck() == []
+    clock.advance(STUCK_AFTER_MS)
+    assert len(watchdog.stuck()) == 2
+    for name in ("steps", "stuck", "allowed longer"):
+        watchdog.rest(name)
+    clock.advance(100 * STUCK_AFTER_MS)
+    assert watchdog.stuck() == []
+
+
+@pytest.mark.parametrize("end", ["rest", "beat"])
+def test_a_thread_that_beats_while_a_probe_looks_is_not_stuck_afterwards(end: str) -> None:
+    """An expiry and the end of its step may come together; the later one holds."""
+    clock = VirtualClock()
+    watchdog = Watchdog(clock)
+    probing, go_on = threading.Event(), threading.Event()
+    expired = watchdog._monitor._on_expired
+
+    def slowly(name: str) -> None:
+        probing.set()
+        go_on.wait(30)
+        expired(name)
+
+    watchdog._monitor._on_expired = slowly
+    watchdog.beat("owner")
+    clock.advance(STUCK_AFTER_MS)
+    probe = threading.Thread(target=watchdog.stuck)
+    probe.start()
+    assert probing.wait(30)
+    owner = threading.Thread(target=getattr(watchdog, end), args=("owner",))
+    owner.start()
+    go_on.set()
+    probe.join(30)
+    owner.join(30)
+    assert watchdog.stuck() == []
+
+
+def test_the_heartbeat_monitor_reports_a_stuck_owner(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its steps are a member's beats: a call of the store that hangs for a minute is an expiry, once, and it heals."""
+    monitors: list[Any] = []
+    original: Any = workers_module.HeartbeatMonitor
+
+    def made(*args: Any, **settings: Any) -> Any:
+        monitors.append(original(*args, **settings))
+        return monitors[-1]
+
+    monkeypatch.setattr(workers_module, "HeartbeatMonitor", made)
+    dispatcher = world.dispatcher(lease_ms=100 * STUCK_AFTER_MS)
+    (monitor,) = monitors
+    entered, go_on = threading.Event(), threading.Event()
+    begin = world.store.begin
+
+    def hangs(calls: Any) -> Any:
+        assert OWNER in monitor
+        entered.set()
+        go_on.wait(60)
+        return begin(calls)
+
+    monkeypatch.setattr(world.store, "begin", hangs)
+    world.put("m0")
+    assert entered.wait(30)
+    assert dispatcher.ailing() == []
+    world.clock.advance(STUCK_AFTER_MS)
+    assert dispatcher.ailing() == [f"{OWNER} is stuck at one step"] == dispatcher.ailing()
+    assert monitor.expired == 1
+    go_on.set()
+    world.received(1)
+    assert dispatcher.ailing() == []
+    world.until(lambda: len(monitor) == 0, "everybody's rest")
+
+
+def test_an_idle_dispatcher_lives_however_long_it_sleeps(world: World) -> None:
+    """It is no member while it sleeps, so nobody has to wake it up; nor does it die of the sweep's minute."""
+    dispatcher = world.dispatcher()
+    for _ in range(3):
+        world.advance(100 * STUCK_AFTER_MS)
+        assert (dispatcher.ailing(), dispatcher.ready) == ([], True)
+    world.put("later", in_ms=50 * STUCK_AFTER_MS)
+    world.advance(49 * STUCK_AFTER_MS)
+    assert (dispatcher.ailing(), dispatcher.ready) == ([], True)
+
+
+def test_a_publisher_that_does_not_return_is_unready_and_no_reason_for_a_restart(
+    world: World, blocking: Blocking
+) -> None:
+    """What it waits for is outside this process; a minute beyond its own timeout is granted."""
+    dispatcher = dispatched(world, blocking, publish_timeout_ms=5_000, backoff_ms=10_000_000, backoff_max_ms=10_000_000)
+    world.put("m0")
+    assert blocking.entered.wait(30)
+    world.advance(STUCK_AFTER_MS + 4_999)
+    assert dispatcher.ready
+    world.advance(1)
+    assert not dispatcher.ready
+    assert dispatcher.ailing() == []
+    blocking.go_on.set()
+    world.until(lambda: dispatcher.ready, "ready")
+
+
+def test_a_listener_that_fails_on_and_on_makes_it_not_ready(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without it what comes earlier waits for the sweep. A restart would mend nothing, so it is no ailment."""
+
+    def fails(*_: Any) -> None:
+        raise ZeroDivisionError("a mistake")
+
+    monkeypatch.setattr(world.backend, "wait_for_mark", fails)
+    dispatcher = world.dispatcher()
+    world.until(lambda: not dispatcher.ready, "the listener's failure")
+    assert dispatcher.ailing() == []
+
+
+def test_threads_that_end_in_a_drain_are_no_ailment(world: World, blocking: Blocking) -> None:
+    """The listener goes first, while a batch is still out."""
+    dispatcher = dispatched(world, blocking)
+    world.put("m0")
+    assert blocking.entered.wait(30)
+    stopping = threading.Thread(target=dispatcher.stop, args=(60,))
+    stopping.start()
+    world.until(lambda: all(not thread.is_alive() for thread in dispatcher._listeners.threads), "listeners")
+    assert dispatcher.ailing() == []
+    blocking.go_on.set()
+    stopping.join(30)
+    assert not stopping.is_alive()

@@ -1,0 +1,534 @@
+"""Claims that go out in transactions: with a sender that follows a script, over a store in memory."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from retry_topic.brokers.protocol import BrokerInDoubt, Fenced, PublishFailure
+from retry_topic.message import Message
+from retry_topic.message.body_codec import encode_body
+from retry_topic.message.headers.fields import FIELDS
+from retry_topic.policy import load_policies
+from retry_topic.release.flow import FlowPublisher
+from retry_topic.release.owned_shards import OwnedShards, transactional_config
+from retry_topic.release.shard_ownership import ShardOwnership
+from retry_topic.release.transactional_publisher import TransactionalPublisher
+from wheel_sched.dispatcher import Batch, Dispatcher, DispatcherConfig, Failed, Publisher
+from wheel_sched.errors import BrokerError, BrokerUnavailable
+from wheel_sched.store import Claim, Dead, DelayStore, Done, Item, Next, Settlement, Window, open_store
+from wheel_sched.store.items import NO_LEASE_END_MS, Settled
+from wheel_sched.store.operations import Call, ClaimDue, Own, Resolve, Settle
+
+PATIENCE_S = 30.0
+
+
+class Cluster:
+    """What a broker remembers: messages of committed transactions and the number of the last one."""
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+        self.number: int | None = None
+
+
+class Sender:
+    """Commits, or does what the next of `deeds` says: "fenced", "lost" (in doubt, committed), "aborted" (in doubt, not
+    committed), "away", or a value that is refused for good."""
+
+    def __init__(self, cluster: Cluster, *deeds: str | bytes) -> None:
+        self.cluster = cluster
+        self.deeds = list(deeds)
+
+    def take_over(self, shard: int) -> int | None:
+        return self.cluster.number
+
+    def send(self, shard: int, number: int, messages: Sequence[Message]) -> list[PublishFailure | None]:
+        deed = self.deeds.pop(0) if self.deeds and messages else None
+        if deed == "fenced":
+            raise Fenced("another has taken over")
+        if deed == "away":
+            raise BrokerUnavailable("nobody answers")
+        if deed == "aborted":
+            raise BrokerInDoubt("no answer")
+        if isinstance(deed, bytes):
+            return [
+                PublishFailure("too large", transient=False) if message.value == deed else None for message in messages
+            ]
+        self.cluster.sent += [message.value for message in messages]
+        self.cluster.number = number
+        if deed == "lost":
+            raise BrokerInDoubt("no answer")
+        return [None] * len(messages)
+
+    def stale(self, shard: int) -> bool:
+        return False
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+class Process:
+    """One process: the shards it owns, its claim source and its publisher."""
+
+    def __init__(self, store: DelayStore, sender: Sender, lease_ms: int = 60_000) -> None:
+        self.store = store
+        self.ownership = ShardOwnership(store, sender, lease_ms=lease_ms, lapse_cap=0)
+        self.claims = OwnedShards(self.ownership)
+        self.publisher = TransactionalPublisher(store, self.ownership, sender)
+
+    def dispatcher(self, publisher: Publisher | None = None) -> Dispatcher:
+        """A dispatcher over its claim source; not started."""
+        config = transactional_config(DispatcherConfig(), 1)
+        return Dispatcher(self.store, publisher or self.publisher, claims=self.claims, config=config)
+
+    def ask(self, limit: int = 10) -> Claim | Window:
+        """What the claim source asks the store for; its answer, reported as a dispatcher does."""
+        call = self.claims.claim(0, limit, None)
+        (answer,) = self.store.execute([call])
+        assert isinstance(answer, Claim | Window)
+        if isinstance(answer, Claim):
+            self.claims.claimed(call, answer)
+        else:
+            self.claims.looked(answer)
+        return answer
+
+    def look(self) -> Window:
+        """Read the window as a dispatcher does that starts."""
+        (answer,) = self.store.execute([self.claims.look(0)])
+        self.claims.looked(answer)
+        assert isinstance(answer, Window)
+        return answer
+
+    def claim(self, limit: int = 10) -> Claim:
+        """All that is due, once the shard is taken over."""
+        self.own()
+        answer = self.ask(limit)
+        assert isinstance(answer, Claim)
+        return answer
+
+    def own(self) -> None:
+        """Take the shard over; nothing is claimed."""
+        until_s = time.monotonic() + PATIENCE_S
+        while self.ownership.acquire(0) is None:
+            assert time.monotonic() < until_s
+            time.sleep(0.005)  # a take-over runs in a thread of its own
+
+    def publish(self) -> list[Settlement | object]:
+        """Claim and publish; the answers."""
+        claim = self.claim()
+        self.batch = Batch(claim, claim.items)
+        self.publisher.publish(self.batch)
+        return list(self.batch.answers)
+
+    def settle(self) -> list[str] | None:
+        """As a dispatcher does, with items without an answer as done; the outcomes, None: the claim stays open."""
+        settlements: list[Settlement] = [
+            answer if isinstance(answer, Done | Dead) else Done(item.id)
+            for item, answer in zip(self.batch.items, self.batch.answers, strict=True)
+        ]
+        to_settle = self.claims.to_settle(self.batch, settlements)
+        if to_settle is None:
+            return None
+        (answer,) = self.store.execute([Call(0, Settle(self.batch.claim.number, to_settle))])
+        assert isinstance(answer, Settled)
+        return [outcome.name for outcome in self.batch.outcomes_with(answer.outcomes)]
+
+
+@pytest.fixture
+def store() -> Iterator[DelayStore]:
+    """Three messages are due in it."""
+    with open_store("memory:") as store:
+        store.schedule([Item(name, 0, encode_body(Message("t", name.encode())), "t") for name in "abc"])
+        yield store
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster()
+
+
+def test_a_claim_goes_out_with_its_number(store: DelayStore, cluster: Cluster) -> None:
+    """All of it, once; then it is settled."""
+    process = Process(store, Sender(cluster))
+    assert process.publish() == [Done("a"), Done("b"), Done("c")]
+    process.settle()
+    assert (cluster.sent, cluster.number) == ([b"a", b"b", b"c"], process.batch.claim.number)
+    assert store.counts().now == {}
+
+
+def test_a_claim_has_no_lease_end(store: DelayStore, cluster: Cluster) -> None:
+    """Only the broker knows whether it went out, so no clock gives it to another."""
+    process = Process(store, Sender(cluster))
+    claim = process.claim()
+    (found,) = store.get([claim.items[0].id])
+    assert found is not None
+    assert (found.state, found.score_ms) == ("fly", NO_LEASE_END_MS)
+
+
+def test_what_is_refused_for_good_leaves_before_the_rest_goes_out(store: DelayStore, cluster: Cluster) -> None:
+    """It is dead by then, and the others are sent without it."""
+    process = Process(store, Sender(cluster, b"b"))
+    assert process.publish() == [Done("a"), Dead("b", "too large"), Done("c")]
+    assert cluster.sent == [b"a", b"c"]
+    assert store.counts().now == {("fly", "t"): 2, ("dead", "t"): 1}
+    assert process.settle() == ["DONE", "DONE", "DONE"]
+    assert store.counts().now == {("dead", "t"): 1}
+
+
+@pytest.mark.parametrize("deed", ["lost", "aborted"])
+def test_what_is_in_doubt_is_asked_for(store: DelayStore, cluster: Cluster, deed: str) -> None:
+    """Committed or not: each message is there once."""
+    process = Process(store, Sender(cluster, deed))
+    assert process.publish() == [Done("a"), Done("b"), Done("c")]
+    assert cluster.sent == [b"a", b"b", b"c"]
+
+
+def test_a_fenced_claim_stays_open_for_the_next_owner(store: DelayStore, cluster: Cluster) -> None:
+    """Whatever the dispatcher says of it then changes nothing; the next owner sends it."""
+    first = Process(store, Sender(cluster, "fenced"))
+    assert first.publish() == [None, None, None]
+    assert first.settle() is None
+    assert store.counts().now == {("fly", "t"): 3}
+    first.ownership.close()
+    (answer,) = store.execute([Call(0, _released(first))])
+    assert not isinstance(answer, Exception)
+    second = Process(store, Sender(cluster))
+    assert second.publish() == [Done("a"), Done("b"), Done("c")]
+    assert cluster.sent == [b"a", b"b", b"c"]
+
+
+def test_a_claim_that_went_out_before_its_owner_died_is_not_sent_again(store: DelayStore, cluster: Cluster) -> None:
+    """The next owner reads its number, and settles it."""
+    first = Process(store, Sender(cluster))
+    first.publish()  # and dies before it has settled
+    store.execute([Call(0, _released(first))])
+    second = Process(store, Sender(cluster))
+    assert second.claim().items == []
+    assert (store.counts().now, cluster.sent) == ({}, [b"a", b"b", b"c"])
+
+
+def test_a_shard_is_owned_then_fenced_then_looked_into(store: DelayStore, cluster: Cluster) -> None:
+    """In this order: the epoch is raised, the predecessor's producer fenced and the number read, and only then what was
+    open is ended, by that number; claims come last. In any other one a claim could go out behind the back of whoever
+    looks."""
+    first = Process(store, Sender(cluster))
+    first.publish()  # and dies before it has settled
+    store.execute([Call(0, _released(first))])
+    store.schedule([Item("d", 0, encode_body(Message("t", b"d")), "t")])
+    (before,) = store.windows(0)
+    steps: list[str] = []
+
+    class Noted(DelayStore):
+        """The store, which notes what it is asked for."""
+
+        def execute(self, calls: Sequence[Call[Any]]) -> list[Any]:
+            for call in calls:
+                match call.operation:
+                    case Own():
+                        steps.append("own")
+                    case Resolve() as resolve:
+                        steps.append(f"resolve up to {resolve.committed} in epoch {resolve.epoch}")
+                    case ClaimDue():
+                        steps.append("claim")
+            return super().execute(calls)
+
+    class Fencing(Sender):
+        def take_over(self, shard: int) -> int | None:
+            steps.append("take over")
+            return super().take_over(shard)
+
+        def send(self, shard: int, number: int, messages: Sequence[Message]) -> list[PublishFailure | None]:
+            steps.append(f"send {number}")
+            return super().send(shard, number, messages)
+
+    second = Process(Noted(store.backend), Fencing(cluster))
+    claim = second.claim()
+    number = first.batch.claim.number
+    resolved = f"resolve up to {number} in epoch {before.epoch + 1}"
+    assert steps == ["own", "take over", resolved, f"send {number}", "claim"]
+    assert ([item.id for item in claim.items], claim.number) == (["d"], number + 1)
+
+
+def test_without_a_number_open_claims_are_held(store: DelayStore, cluster: Cluster) -> None:
+    """The broker has forgotten it: neither sent again nor dropped."""
+    first = Process(store, Sender(cluster))
+    first.publish()
+    cluster.number = None
+    store.execute([Call(0, _released(first))])
+    second = Process(store, Sender(cluster))
+    assert second.claim().items == []
+    assert store.counts().now == {("held", "t"): 3}
+    store.release(["a"], 0)
+    assert second.publish() == [Done("a")]
+
+
+@pytest.mark.parametrize("begins", ["before", "after"])
+def test_claims_that_a_dead_owner_left_open_are_taken_over_though_nothing_else_is_due(
+    store: DelayStore, cluster: Cluster, begins: str
+) -> None:
+    """They may be the last; whoever stands by ends them when the lease is over, and so does who starts later."""
+    dead = Process(store, Sender(cluster), lease_ms=500)
+    successor = Process(store, Sender(cluster), lease_ms=500)
+    dispatcher = successor.dispatcher()
+    claimed = dead.claim()
+    assert len(claimed.items) == 3
+    until_s = time.monotonic() + PATIENCE_S
+    if begins == "after":
+        store.execute([Call(0, _released(dead))])  # as its lease's end would
+    with dispatcher:
+        while store.counts().now:
+            assert time.monotonic() < until_s
+            time.sleep(0.005)  # the dispatcher's threads' doing; there is nothing to wait on
+    assert sorted(cluster.sent) == [b"a", b"b", b"c"]
+
+
+def test_a_claim_that_its_own_process_gave_up_is_taken_over_though_nothing_else_is_due(
+    store: DelayStore, cluster: Cluster
+) -> None:
+    """Its fate was in doubt and could not be found out; the same process does so by taking its shard over anew."""
+    process = Process(store, Sender(cluster, "fenced"))
+    with process.dispatcher():
+        until_s = time.monotonic() + PATIENCE_S
+        while store.counts().now:
+            assert time.monotonic() < until_s
+            time.sleep(0.005)  # the dispatcher's threads' doing; there is nothing to wait on
+    assert sorted(cluster.sent) == [b"a", b"b", b"c"]
+
+
+def test_another_process_stands_by(store: DelayStore, cluster: Cluster) -> None:
+    """While the shard is owned, and is told when to look again."""
+    first = Process(store, Sender(cluster))
+    first.claim()
+    store.schedule([Item("d", 0, encode_body(Message("t", b"d")), "t")])
+    standing_by = Process(store, Sender(cluster))
+    window = standing_by.ask()
+    assert isinstance(window, Window)
+    now_ms = store.now_ms()
+    again_ms = standing_by.claims.next_look_ms(0, window.due_head_ms, window.fly_head_ms, now_ms)
+    assert again_ms is not None
+    assert again_ms > now_ms + 50_000, "when the owner's lease ends"
+
+
+def test_a_broker_that_is_away_is_waited_for(store: DelayStore, cluster: Cluster) -> None:
+    """The claim is kept, and sent once it answers."""
+    process = Process(store, Sender(cluster, "away", "away"))
+    assert process.publish() == [Done("a"), Done("b"), Done("c")]
+    assert cluster.sent == [b"a", b"b", b"c"]
+
+
+class Barred(Sender):
+    """May not do one of them, for want of a right, until it is given."""
+
+    def __init__(self, cluster: Cluster, what: str) -> None:
+        super().__init__(cluster)
+        self.what: str | None = what
+
+    def take_over(self, shard: int) -> int | None:
+        if self.what == "take over":
+            raise BrokerError("needs a right")
+        return super().take_over(shard)
+
+    def send(self, shard: int, number: int, messages: Sequence[Message]) -> list[PublishFailure | None]:
+        if self.what == "send" and messages:
+            raise BrokerError("needs a right")
+        return super().send(shard, number, messages)
+
+
+@pytest.mark.parametrize("what", ["take over", "send"])
+def test_what_the_broker_refuses_is_told_until_it_does_not(store: DelayStore, cluster: Cluster, what: str) -> None:
+    """Of a claim and of a shard; that the broker is away is no refusal, and does not end one."""
+    sender = Barred(cluster, what)
+    process = Process(store, sender)
+    assert process.ownership.refusals == []
+    publishing = threading.Thread(target=process.publish)
+    publishing.start()
+    until_s = time.monotonic() + PATIENCE_S
+    while process.ownership.refusals != ["needs a right"]:
+        assert time.monotonic() < until_s
+        time.sleep(0.005)  # other threads' doing; there is nothing to wait on
+    process.ownership.broker_failed(0, BrokerUnavailable("away"))
+    assert process.ownership.refusals == ["needs a right"]
+    sender.what = None
+    publishing.join(PATIENCE_S)
+    assert process.ownership.refusals == []
+    process.ownership.broker_failed(0, BrokerUnavailable("away"))
+    process.ownership.broker_failed(0, Fenced("another has taken over"))
+    assert process.ownership.refusals == []
+    assert cluster.sent == [b"a", b"b", b"c"]
+
+
+def test_a_service_that_stops_releases_what_was_not_sent(store: DelayStore, cluster: Cluster) -> None:
+    """It is known not to have gone out."""
+    process = Process(store, Sender(cluster, *["away"] * 100))
+    process.publisher.stop()
+    answers = process.publish()
+    assert all(type(answer).__name__ == "Failed" for answer in answers)
+    assert cluster.sent == []
+
+
+def test_what_is_answered_before_leaves_before_the_rest_goes_out(store: DelayStore, cluster: Cluster) -> None:
+    """Held back by a limit, or a limit that could not be asked for: it waits in the store, and is not sent."""
+    process = Process(store, Sender(cluster))
+    claim = process.claim()
+    process.batch = Batch(claim, claim.items)
+    later_ms = store.now_ms() + 60_000
+    process.batch.answers[:2] = [Next("a", later_ms), Failed("nobody knows")]
+    process.publisher.publish(process.batch)
+    assert process.batch.answers == [Next("a", later_ms), Failed("nobody knows"), Done("c")]
+    assert (cluster.sent, cluster.number) == ([b"c"], claim.number)
+    assert store.counts().now == {("due", "t"): 2, ("fly", "t"): 1}
+    process.settle()
+    assert store.counts().now == {("due", "t"): 2}
+    assert {found.id for found in store.get(["a", "b"]) if found is not None} == {"a", "b"}
+
+
+@pytest.mark.parametrize("held_back", [2, 3])
+def test_flow_control_holds_back_what_its_limits_say(cluster: Cluster, held_back: int) -> None:
+    """The rest of its claim goes out; a claim of which nothing may go out is no open question either."""
+    policies = load_policies('[topic.t]\nrate = "1/h"\nburst = 1')
+    headers = [(FIELDS["id"].header, b"i"), (FIELDS["consumer_group"].header, b"g")]
+    with open_store("memory:") as store:
+        process = Process(store, Sender(cluster))
+        publisher = FlowPublisher(process.publisher, store, policies)
+        names = "abc"
+        if held_back == len(names):  # the hour's one slot is gone already
+            store.schedule([Item("z", 0, encode_body(Message("t", b"z", headers=headers)), "t")])
+            claim = process.claim()
+            publisher.publish(Batch(claim, claim.items))
+            store.execute([Call(0, Settle(claim.number, [Done("z")]))])
+            cluster.sent.clear()
+        store.schedule(
+            [Item(name, 0, encode_body(Message("t", name.encode(), headers=headers)), "t") for name in names]
+        )
+        with process.dispatcher(publisher) as dispatcher:
+            until_s, stats = time.monotonic() + PATIENCE_S, dispatcher.stats
+            while (
+                stats.claims == stats.empty_claims
+                or stats.in_flight
+                or store.counts().now.get(("due", "t")) != held_back
+            ):
+                assert time.monotonic() < until_s
+                time.sleep(0.005)  # the dispatcher's threads' doing; there is nothing to wait on
+        assert len(cluster.sent) == len(names) - held_back
+        assert store.counts().now == {("due", "t"): held_back}
+        assert ("lapsed", "t") not in store.counts().ever, "its claim was given up and found out about"
+
+
+def test_a_settled_item_that_is_due_again_is_claimed_under_a_new_number(store: DelayStore, cluster: Cluster) -> None:
+    """What the publisher does not know about stays claimed, whatever its dispatcher would answer."""
+    process = Process(store, Sender(cluster))
+    first = process.claim()
+    process.ownership.closed(0, first.number)
+    batch = Batch(first, first.items)
+    settlements: list[Settlement] = [Done("a"), Next("b", 0), Next("c", 0)]
+    assert process.claims.to_settle(batch, settlements) == settlements
+    store.execute([Call(0, Settle(first.number, settlements))])
+    claim = process.claim()
+    assert ([item.id for item in claim.items], claim.number) == (["b", "c"], first.number + 1)
+    assert process.ownership.is_open(0, claim.number)
+    assert process.claims.to_settle(Batch(claim, claim.items), [Done("b"), Done("c")]) is None
+    assert store.counts().total("fly") == 2
+
+
+def _two_claims(process: Process) -> tuple[Batch, Batch]:
+    """One message in the first, the others in the second, claimed before the first has gone out."""
+    claims = [process.claim(limit) for limit in (1, 10)]
+    first, second = (Batch(claim, claim.items) for claim in claims)
+    assert (len(first.items), len(second.items)) == (1, 2)
+    return first, second
+
+
+def test_claims_go_out_in_the_order_of_their_numbers(store: DelayStore, cluster: Cluster) -> None:
+    """The second is in hand while the first goes out, and goes before that is settled."""
+    process = Process(store, Sender(cluster))
+    first, second = _two_claims(process)
+    process.publisher.publish(first)
+    process.publisher.publish(second)
+    assert (cluster.sent, cluster.number) == ([b"a", b"b", b"c"], second.claim.number)
+    store.execute([Call(0, _released(process))])
+    assert Process(store, Sender(cluster)).claim().items == []
+    assert store.counts().now == {}
+
+
+def test_nothing_goes_out_behind_a_claim_whose_fate_is_not_known(store: DelayStore, cluster: Cluster) -> None:
+    """Its number would say that the one before went out as well: that would be lost."""
+    process = Process(store, Sender(cluster))
+    first, second = _two_claims(process)
+    process.publisher.publish(second)
+    assert (cluster.sent, second.answers) == ([], [None, None])
+    process.batch = second
+    assert process.settle() is None
+    process.publisher.publish(first)
+    assert (cluster.sent, first.answers) == ([], [None]), "the shard was to be taken over anew"
+
+
+def test_what_was_claimed_before_a_shard_was_lost_goes_nowhere(store: DelayStore, cluster: Cluster) -> None:
+    """Another has owned it meanwhile and sent it; that this process owns it again does not bring it back."""
+    process = Process(store, Sender(cluster, "fenced"))
+    first, second = _two_claims(process)
+    process.publisher.publish(first)
+    store.execute([Call(0, _released(process))])
+    other = Process(store, Sender(cluster))
+    other.publish()
+    other.settle()
+    store.execute([Call(0, _released(other))])
+    assert process.claim().items == []
+    for batch in (first, second):
+        process.publisher.publish(batch)
+        process.batch = batch
+        assert process.settle() is None
+    assert sorted(cluster.sent) == [b"a", b"b", b"c"]
+    assert store.counts().now == {}
+
+
+def test_what_a_stopping_service_did_not_send_leaves_before_a_later_claim_goes_out(
+    store: DelayStore, cluster: Cluster
+) -> None:
+    """Whoever reads the later number must not take the earlier one for sent."""
+    process = Process(store, Sender(cluster, "away"))
+    first, second = _two_claims(process)
+    process.publisher.stop()
+    process.publisher.publish(first)
+    process.publisher.publish(second)
+    assert cluster.sent == [b"b", b"c"]
+    store.execute([Call(0, _released(process))])  # it dies before it has settled anything
+    assert Process(store, Sender(cluster)).claim().items == []
+    assert store.counts().now == {("due", "t"): 1}
+
+
+def test_a_shard_in_which_something_waits_is_taken_over_before_that_is_due(cluster: Cluster) -> None:
+    """Its first message is not late by what a take-over takes."""
+    with open_store("memory:") as store:
+        store.schedule([Item("a", store.now_ms() + 3_600_000, encode_body(Message("t", b"a")), "t")])
+        process = Process(store, Sender(cluster))
+        process.look()
+        until_s = time.monotonic() + PATIENCE_S
+        while not process.ownership.is_settled(0):
+            assert time.monotonic() < until_s
+            time.sleep(0.005)  # a take-over runs in a thread of its own
+
+
+def test_an_empty_shard_is_left_to_others(cluster: Cluster) -> None:
+    """Nothing is asked for, and nobody has to wait for a lease."""
+    with open_store("memory:") as store:
+        process = Process(store, Sender(cluster))
+        process.look()
+        (answer,) = store.execute([Call(0, Own("another", 1_000))])
+        assert answer.new
+
+
+def test_settings_of_a_dispatcher_transactional_config() -> None:
+    """A worker a shard, and larger claims unless their size was set."""
+    plain = transactional_config(DispatcherConfig(workers=4), 1)
+    assert (plain.workers, plain.batch) == (1, 500)
+    assert transactional_config(DispatcherConfig(), 3).workers == 3
+    assert transactional_config(DispatcherConfig(batch=7), 1).batch == 7
+
+
+def _released(process: Process) -> Own:
+    """The call by which a process gives its shard up, as its lease's end would."""
+    return Own(process.ownership.name, 0)

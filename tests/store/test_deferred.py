@@ -1,0 +1,38 @@
+"""A connection on which commands are sent now and their replies read later."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from tests.servers.valkey import TemporaryServer
+from wheel_sched.store import open_store
+from wheel_sched.store.core.call import Call
+from wheel_sched.store.core.counts import Count
+from wheel_sched.store.redis.backend import client_for
+from wheel_sched.store.redis.deferred import DeferredConnection
+
+pytestmark = pytest.mark.real
+
+
+def test_whoever_is_interrupted_in_between_leaves_no_reply_to_others(real_server: TemporaryServer) -> None:
+    """Its connection goes back to the pool without what was still to come."""
+    with client_for(real_server.url) as client:
+        connection: Any = client
+        line = DeferredConnection(client)
+        line.send([("ECHO", "first")])
+        del line
+        assert connection.execute_command("ECHO", "second") == b"second"
+        line = DeferredConnection(client)
+        line.send([("ECHO", "third"), ("ECHO", "fourth")])
+        assert line.replies() == [b"third", b"fourth"]
+        line.close()
+
+
+def test_threads_may_begin_at_the_same_time(real_server: TemporaryServer, namespace: str) -> None:
+    """Each has a connection to itself while it waits."""
+    with open_store(real_server.url, namespace=namespace) as store, ThreadPoolExecutor(8) as pool:
+        begun = pool.map(lambda _: store.begin([Call(0, Count())]).answers(), range(200))
+        assert all(not isinstance(answer, Exception) for (answer,) in begun)

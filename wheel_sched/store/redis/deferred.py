@@ -1,0 +1,72 @@
+"""A connection on which commands are sent now and their replies read later.
+
+A client waits for the reply to each command. Here only `replies` waits, and nothing raises: an error stands in place
+of a reply. One user at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import redis
+
+from wheel_sched.store.core.call import Argument
+
+_pack: Callable[[tuple[Argument, ...]], bytes] | None = None
+with contextlib.suppress(ImportError):  # redis-py asks each argument what it is, which takes longer than the packing
+    _pack = importlib.import_module("hiredis").pack_command
+
+
+class DeferredConnection:
+    """A connection of `client`'s pool, kept until `close`."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self._client = client
+        self._own: redis.Redis | None = None
+        self._connection: Any = None  # redis-py leaves its methods unannotated
+        self._expected = 0
+        self._error: Exception | None = None
+
+    def send(self, commands: Sequence[tuple[Argument, ...]]) -> None:
+        """Send commands and do not wait."""
+        self._expected, self._error = len(commands), None
+        try:
+            if self._own is None:
+                pool = self._client.connection_pool
+                self._own = redis.Redis(connection_pool=pool, single_connection_client=True)
+                self._connection = self._own.connection
+            packed = self._connection.pack_commands(commands) if _pack is None else [b"".join(map(_pack, commands))]
+            self._connection.send_packed_command(packed)
+        except (redis.RedisError, OSError) as error:
+            self._error = error
+
+    def replies(self) -> list[Any]:
+        """The replies to the last commands, or exceptions in their place."""
+        found: list[Any] = []
+        error = self._error
+        while error is None and len(found) < self._expected:
+            try:
+                found.append(self._connection.read_response())
+            except redis.ResponseError as refusal:
+                found.append(refusal)
+            except (redis.RedisError, OSError) as failure:
+                error = failure
+        expected, self._expected = self._expected, 0
+        if error is None:
+            return found
+        if self._connection is not None:
+            self._connection.disconnect()  # what still comes belongs to what is given up here
+        return [error] * expected
+
+    def __del__(self) -> None:
+        if self._expected and self._connection is not None:  # somebody was interrupted between the two
+            self._connection.disconnect()
+
+    def close(self) -> None:
+        """Give the connection back to its pool. Idempotent."""
+        if self._own is not None:
+            self._own.close()
+            self._own = self._connection = None
