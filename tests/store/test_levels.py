@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from importlib import import_module
+from importlib import import_module, resources
 from pkgutil import iter_modules
 from typing import Any
 
@@ -12,12 +12,13 @@ import pytest
 import redis
 
 from wheel_sched.errors import ConfigError, InDoubt, StoreError, StoreUnavailable
-from wheel_sched.store import open_async_store, open_store, operations
+from wheel_sched.store import open_async_store, open_store
 from wheel_sched.store.delay_store import values_of
 from wheel_sched.store.redis.backend import RedisBackend
 from wheel_sched.store.redis.conversation import Dialect
 from wheel_sched.store.redis.durability import Durability
-from wheel_sched.store.redis.library import READERS
+from wheel_sched.store.redis.library import script_flags
+from wheel_sched.store.rooms import ROOMS
 
 SAFE = {"appendonly": "yes", "appendfsync": "always", "no-appendfsync-on-rewrite": "no"}
 # scripts that write, calls whose loss loses nothing that was acknowledged, and why
@@ -174,15 +175,22 @@ def test_both_faces_refuse_a_server_that_does_not_tell_its_settings() -> None:
 
 def test_every_call_that_changes_what_is_promised_waits_for_its_level() -> None:
     """All operations there are: readers never wait, writers do, but for those named above."""
-    modules = [import_module(f"{operations.__name__}.{one.name}") for one in iter_modules(operations.__path__)]
+    modules = [
+        import_module(f"wheel_sched.store.{room.folder}.{one.name}")
+        for room in ROOMS
+        for one in iter_modules([str(resources.files("wheel_sched.store") / room.folder)])
+    ]
     found = {
-        one.__name__: one
+        name: one
         for module in modules
-        for one in vars(module).values()
+        for name, one in vars(module).items()
         if isinstance(one, type) and one.__module__ == module.__name__ and hasattr(one, "script")
     }
+    flags = script_flags()
+    assert {one.script for one in found.values()} == flags.keys()
+    assert all(one.reads == (flags[one.script] == "no-writes") for one in found.values())
     waiting = {name for name, one in found.items() if one.writes}
-    writers = {name for name, one in found.items() if one.script not in READERS}
+    writers = {name for name, one in found.items() if not one.reads}
     assert waiting == writers - NOT_WAITED_FOR.keys()
     assert NOT_WAITED_FOR.keys() <= writers
-    assert {"Schedule", "Settle", "Change", "Pause", "Remember", "Resolve", "ParkItems"} <= waiting
+    assert {"Schedule", "Settle", "Change", "Pause", "RaiseCounts", "AcceptLogBatch", "Resolve", "ParkItems"} <= waiting

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from wheel_sched.errors import ConfigError, NamespaceMismatch, StoreError
 from wheel_sched.store import open_store
+from wheel_sched.store.attempt_counts.operations import AttemptCount, ListCounts
+from wheel_sched.store.core.sorted_set import BLOCK, SortedSet
 from wheel_sched.store.delay_store import DelayStore
-from wheel_sched.store.freezing import Freeze, ListTries, Tried
 from wheel_sched.store.items import Done, Item, Outcome
+from wheel_sched.store.maintenance.operations import Freeze
 from wheel_sched.store.memory import MemoryBackend
-from wheel_sched.store.memory.sorted_set import BLOCK, SortedSet
 from wheel_sched.store.operations import Call, Count, Get
 from wheel_sched.testing.store_conformance import Bench
 
@@ -98,9 +99,9 @@ def test_attempt_records_are_listed_by_expiry() -> None:
     store = open_store("memory:")
     year_5000_ms = 95_617_584_000_000
     store.remember([("k", 3, year_5000_ms + 9_000), ("l", 1, year_5000_ms + 5_500), ("m", 0, year_5000_ms)])
-    (page,) = store.execute([Call(0, ListTries(0))])
-    assert page == [Tried("l", 1, year_5000_ms + 6_000), Tried("k", 3, year_5000_ms + 9_000)]
-    assert store.execute([Call(0, ListTries(2))]) == [[]]
+    (page,) = store.execute([Call(0, ListCounts(0))])
+    assert page == [AttemptCount("l", 1, year_5000_ms + 6_000), AttemptCount("k", 3, year_5000_ms + 9_000)]
+    assert store.execute([Call(0, ListCounts(2))]) == [[]]
 
 
 def test_what_memory_cannot_do_is_told() -> None:

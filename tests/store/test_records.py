@@ -95,10 +95,10 @@ def test_tokens_are_unique_also_after_a_fork() -> None:
     assert child[:16] != tokens[0][:16]
 
 
-def test_schedule_sends_its_fence_and_triples() -> None:
-    """The fence, if any; then id, due or nothing, and the record's tail."""
+def test_schedule_sends_triples() -> None:
+    """Id, due or nothing, and the record's tail."""
     call = Schedule([Item("a", 5, b"x", "t"), Item("b", None, b"", "", ("r", "s"), "q")])
-    assert call.argv() == ["", b"a", 5, b"1:0:0:tx", b"b", "", b"0:1:3:qr\ns"]
+    assert call.argv() == [b"a", 5, b"1:0:0:tx", b"b", "", b"0:1:3:qr\ns"]
 
 
 def test_settle_sends_the_done_first_and_answers_in_order() -> None:

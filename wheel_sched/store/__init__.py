@@ -5,10 +5,8 @@ Kafka's purgatory of delayed operations made durable, with leases instead of pop
 whoever popped it.
 """
 
-from wheel_sched.store.async_delay_store import AsyncDelayStore
 from wheel_sched.store.connect import open_async_store, open_store
-from wheel_sched.store.delay_store import DelayStore
-from wheel_sched.store.items import (
+from wheel_sched.store.core.items import (
     ENDED,
     MAX_BATCH,
     Claim,
@@ -35,7 +33,8 @@ from wheel_sched.store.items import (
     Tries,
     Window,
 )
-from wheel_sched.store.push_form import PushForm, decode_push, encode_push
+from wheel_sched.store.delay_store import AsyncDelayStore, DelayStore
+from wheel_sched.store.push.push_form import PushForm, decode_push, encode_push
 
 __all__ = [
     "ENDED",

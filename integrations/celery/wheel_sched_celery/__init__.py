@@ -8,12 +8,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from wheel_sched_celery.bulk import Call, apply_many
-    from wheel_sched_celery.draining import Drained, drain
     from wheel_sched_celery.errors import HoldRefused
-    from wheel_sched_celery.held_task import HeldTask
+    from wheel_sched_celery.hold.bulk import Call, apply_many
     from wheel_sched_celery.installing import install
     from wheel_sched_celery.management import HeldTasks, Selection
+    from wheel_sched_celery.management.draining import Drained, drain
+    from wheel_sched_celery.message.held_task import HeldTask
     from wheel_sched_celery.settings import WheelSettings
     from wheel_sched_celery.wheel import Wheel, wheel_of
 
@@ -33,16 +33,16 @@ __all__ = [
 ]
 
 _MODULES: Final = {
-    "Call": "bulk",
-    "Drained": "draining",
-    "HeldTask": "held_task",
+    "Call": "hold.bulk",
+    "Drained": "management.draining",
+    "HeldTask": "message.held_task",
     "HeldTasks": "management",
     "HoldRefused": "errors",
     "Selection": "management",
     "Wheel": "wheel",
     "WheelSettings": "settings",
-    "apply_many": "bulk",
-    "drain": "draining",
+    "apply_many": "hold.bulk",
+    "drain": "management.draining",
     "install": "installing",
     "wheel_of": "wheel",
 }

@@ -8,11 +8,11 @@ from typing import Any
 from celery.utils.imports import symbol_by_name
 
 from wheel_sched.errors import ConfigError
-from wheel_sched_celery import remote  # noqa: F401  # the `celery` program knows a command once it is registered
-from wheel_sched_celery.dispatching import DispatcherStep
-from wheel_sched_celery.producing import HoldingAMQP, holding
+from wheel_sched_celery.hold.producing import HoldingAMQP, holding
+from wheel_sched_celery.release.dispatcher_step import DispatcherStep
+from wheel_sched_celery.remote_control import commands  # noqa: F401  # the `celery` program knows a command once it is registered
 from wheel_sched_celery.settings import NAMES, UNSET
-from wheel_sched_celery.takeover import TakeoverStep
+from wheel_sched_celery.takeover.step import TakeoverStep
 from wheel_sched_celery.wheel import Wheel, wheel_of
 from wheel_sched_celery.worker_timer import CollectorStep, WheelTimerStep
 

@@ -1,7 +1,7 @@
-"""The integration of one app: its settings, its store in this process, and putting tasks on hold.
+"""The integration of one app, `app.wheel`: its settings, its store in this process, and holding tasks.
 
-The store is opened at the first hold, once per process: a forked pool child opens its own and never touches what its
-parent had open. `app.wheel` is this object.
+Each process opens the store once, when it holds its first task. A forked pool child opens its own and never touches the
+connections of its parent.
 
 Threads: any.
 """
@@ -9,17 +9,13 @@ Threads: any.
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import threading
 import time
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 from uuid import uuid4
-
-from kombu.exceptions import OperationalError
 
 from wheel_sched.errors import InDoubt, Rejected, StoreError, StoreUnavailable, WheelSchedError
 from wheel_sched.escaping import logger_of
@@ -28,8 +24,9 @@ from wheel_sched.store.delay_store import DelayStore, values_of
 from wheel_sched.store.items import Found, Item, Outcome
 from wheel_sched.store.operations import Alteration, Call, Change, Look
 from wheel_sched_celery.errors import HoldRefused
-from wheel_sched_celery.held_task import REVOKED, HeldTask, bounded, encode_neutral
-from wheel_sched_celery.redis_queue import RedisQueue
+from wheel_sched_celery.message.held_task import HeldTask, encode_neutral
+from wheel_sched_celery.release.redis_queue import RedisQueue
+from wheel_sched_celery.release.shared_server import SharedServer
 from wheel_sched_celery.settings import WheelSettings, load_settings
 from wheel_sched_celery.store_thread import StoreThread
 
@@ -37,10 +34,8 @@ logger = logger_of("wheel_sched.celery")
 
 T = TypeVar("T")
 
-AWAY_S = 2.0  # after a failure callers go the stock way at once for so long, instead of each waiting for a timeout
-LONGEST_PAUSE_S = 60.0  # between two questions whether broker and store are one server; a sender waits for the answer
-STALE_S = 1.0  # a connection that has died says so at once
-_TAKER: Final = "taker:"
+AWAY_S = 2.0  # for so long after a failure no caller asks the store, so that not each of them waits for a timeout
+STALE_S = 1.0  # a call over a dead connection fails sooner than this
 
 
 class Wheel:
@@ -61,26 +56,23 @@ class Wheel:
             os.register_at_fork(after_in_child=lambda: _start_anew(me()))
 
     def _forget(self) -> None:
-        """Start anew in a forked child: a lock may have been held, and sockets are the parent's."""
+        """Start anew in a forked child: another thread of the parent may have held the lock, and sockets are shared."""
         self._lock = threading.Lock()
         self._store: DelayStore | None = None
         self._client: Any = None
-        self._queue: RedisQueue | None = None
-        self._queue_known = False
-        self._ask_again_s = 0.0
-        self._pause_s = AWAY_S
+        self._shared_server: SharedServer | None = None
         self._away_until_s = 0.0
         self._away_because = ""
         self._collected = threading.local()
-        self._taker = f"{_TAKER}{uuid4().hex}"  # what this process has put its name to, see `withdrawing`
+        self.process_id = uuid4().hex  # the name that this process writes into items it takes over
         self.thread = StoreThread()
 
     @property
     def settings(self) -> WheelSettings:
-        """Settings, read from the app's configuration when they are first asked for.
+        """Settings, read from the app's configuration at the first use.
 
         Raises:
-            ConfigError: with everything that is wrong.
+            ConfigError: names every wrong setting.
         """
         if self._settings is None:
             conf = self.app.conf
@@ -92,8 +84,8 @@ class Wheel:
         """The store of this process.
 
         Raises:
-            StoreError: it is away, or another schema, shard count or clock is there.
-            ConfigError: the app has none.
+            StoreError: it is away, or its namespace has another schema, shard count or clock.
+            ConfigError: the app has no store.
         """
         with self._lock:
             if self._store is None:
@@ -104,7 +96,7 @@ class Wheel:
         """Another handle on the store, which the caller closes.
 
         Args:
-            timeout_ms: of one call. Defaults to what the store's client does.
+            timeout_ms: of one call. Defaults to the timeout of the store's client.
         """
         settings = self.settings
         target = settings.url
@@ -132,10 +124,10 @@ class Wheel:
         return int(window.now_us)
 
     def asked(self, question: Callable[[DelayStore], T]) -> T:
-        """The store's answer; a failure is remembered, so that the next callers need not wait for theirs.
+        """The store's answer. After a failure the next callers fail at once for `AWAY_S`.
 
         Raises:
-            StoreError: there is none; or the store was away a moment ago, and was not asked.
+            StoreError: the store did not answer, or was away a moment ago and was not asked.
         """
         self._check_near()
         try:
@@ -145,22 +137,22 @@ class Wheel:
             raise
 
     def ask(self, question: Callable[[DelayStore], T]) -> T:
-        """The store's answer, for whoever cannot wait: by the store's thread, and within its patience.
+        """The store's answer for a caller that must not block: the store's thread asks, and the wait is short.
 
         Raises:
-            StoreError: there is none, or none in time.
+            StoreError: the store did not answer, or not in time.
         """
         return self.thread.ask(lambda: self.asked(question))
 
     @property
     def near(self) -> bool:
-        """Whether asking the store now promises an answer: it was not away a moment ago, and no call hangs."""
+        """Whether the store is likely to answer: it was not away a moment ago, and no call hangs."""
         return time.monotonic() >= self._away_until_s and not self.thread.stuck
 
     def _check_near(self) -> None:
         if time.monotonic() < self._away_until_s:
             raise StoreUnavailable(
-                f"the delay store was away a moment ago: nothing was sent to it now; it had said: {self._away_because}"
+                f"the delay store was away a moment ago, so it was not asked; the last error: {self._away_because}"
             )
 
     def _gone(self, error: StoreError) -> None:
@@ -178,13 +170,14 @@ class Wheel:
     # -- holding
 
     def hold(self, tasks: Sequence[HeldTask]) -> list[bool]:
-        """Put tasks into the store in one call; durable when this returns.
+        """Store tasks in one call. They are durable when this returns.
 
         Returns:
-            For each whether it is held; False: it cannot be (too large, no name), send it the stock way.
+            For each task whether it is held. False: the store cannot take it (too large, no name); send it the stock
+            way.
 
         Raises:
-            StoreError: the store is away or refuses; what was stored is unknown, and the same tasks may be held again.
+            StoreError: the store is away or refuses; an unknown part was stored, and the same call may be repeated.
         """
         items: list[Item | None] = [self.item_of(task) for task in tasks]
         wanted = [item for item in items if item is not None]
@@ -193,17 +186,17 @@ class Wheel:
         return [item is not None for item in items]
 
     def schedule(self, items: Sequence[Item]) -> None:
-        """Store what `item_of` made, one at least.
+        """Store items that `item_of` made, at least one.
 
         Raises:
-            StoreError: as of `hold`.
+            StoreError: as `hold` does.
         """
         self.begin_schedule(items)()
 
     def begin_schedule(self, items: Sequence[Item]) -> Callable[[], None]:
         """`schedule` in two halves, so that the caller works while the server does.
 
-        What is given back waits until they are stored, is called once, and raises what `schedule` raises.
+        Call the returned function once: it waits until the items are stored and raises what `schedule` raises.
         """
         self._check_near()
         try:
@@ -222,13 +215,16 @@ class Wheel:
         return stored
 
     def _begin(self, items: Sequence[Item]) -> Callable[[], object]:
-        """Send on a connection that is kept, which takes a tenth off `apply_async`; should it have died since, on
-        another one: stored by an earlier try is as good as stored by this one."""
+        """Send the items over a kept connection, which makes `apply_async` a tenth faster.
+
+        If that connection has died, send them once more over another one: it does not matter which of the two calls
+        stores them.
+        """
         store = self.store
-        if not isinstance(self.settings.url, str):  # a client of the app's own may have few connections, and other uses
+        if not isinstance(self.settings.url, str):  # a client of the app may have few connections and other users
             return lambda: store.schedule(items, token="")
         started_s = time.monotonic()
-        begun = store.begin(next(store.plans.schedule(items, "", None)))
+        begun = store.begin(next(store.plans.schedule(items, "")))
         took_s = time.monotonic() - started_s
 
         def finish() -> None:
@@ -236,122 +232,53 @@ class Wheel:
             try:
                 values_of(begun.answers())
             except StoreError as first:
-                if took_s + time.monotonic() - asked_s > STALE_S:  # that is a timeout, and one is enough
+                if (
+                    took_s + time.monotonic() - asked_s > STALE_S
+                ):  # a timeout; the caller does not wait for a second one
                     raise
                 try:
                     store.schedule(items, token="")
                 except StoreError as again:
-                    if first.in_doubt and not again.in_doubt:  # the first try may have been executed
+                    if first.in_doubt and not again.in_doubt:  # the server may have executed the first call
                         raise first from again
                     raise
 
         return finish
 
-    def take(self, tasks: Sequence[HeldTask]) -> list[bool]:
-        """Put messages that are in a worker's hands into the store in one call.
+    def not_held(self, items: Sequence[Item], error: Exception) -> Collection[str]:
+        """After `hold` failed with `error`: the ids of those items that the caller must send the stock way.
 
-        Returns:
-            For each whether it waits in the store now, so that the worker's may be acknowledged. An id that is there
-            already is not enough: one in flight leaves the store when it is settled, a dead one is never sent.
-
-        Raises:
-            StoreError: as of `hold`.
-        """
-        items = [self._named(self.item_of(task)) for task in tasks]
-        wanted = [item for item in items if item is not None]
-        stored = self.asked(lambda store: store.schedule(wanted, token="")) if wanted else None
-        outcomes = iter(stored.outcomes if stored is not None else ())
-        waits = [item is not None and next(outcomes) is not Outcome.DUPLICATE for item in items]
-        for place, item in enumerate(items):
-            if item is not None and not waits[place]:
-                with contextlib.suppress(StoreError):
-                    waits[place] = self.waits(tasks[place])
-        return waits
-
-    def waits(self, task: HeldTask) -> bool:
-        """Whether this very message waits in the store: not yet on its way out of it, and not given up.
-
-        Then this process has put its name to it, so that nobody withdraws it any more, see `withdrawing`.
-
-        Raises:
-            StoreError: the store is away, or was a moment ago.
-        """
-        route = bounded(task.task_id)
-        (found,) = self.asked(lambda store: store.get([task.item_id], route=route))
-        if found is None or found.state not in ("due", "held"):
-            return False
-        if self._taker in found.refs:
-            return True
-        change = Alteration(found.id, "p", "=", found.version, self._named(found.item()))
-        (outcome,) = self.asked(lambda store: store.change([change], route=route))
-        return outcome is Outcome.DONE
-
-    def withdraw(self, item_ids: Sequence[str]) -> Collection[str]:
-        """Take items out of the store whose messages are in this worker's hands; not what others put their name to.
-
-        Returns:
-            Those that were there.
-
-        Raises:
-            StoreError: the store is away, or was a moment ago.
-        """
-        there = [each for each in self.asked(lambda store: store.get(item_ids, anywhere=True)) if each is not None]
-        shards: dict[int, list[Alteration]] = {}
-        for found in filter(self._is_mine, there):
-            shards.setdefault(found.shard, []).append(Alteration(found.id, "c", "", found.version))
-        calls = [Call(shard, Change(changes)) for shard, changes in shards.items()]
-        if calls:
-            with contextlib.suppress(InDoubt):  # it was executed, and will not be forgotten if it can be helped
-                self.asked(lambda store: values_of(store.execute(calls)))
-            logger.info("celery.withdrawn: %d tasks stay in this worker alone", sum(map(len, shards.values())))
-        return {found.id for found in there}
-
-    def to_send(self, items: Sequence[Item], error: Exception) -> Collection[str]:
-        """Which of these, whose hold failed so, are to be sent the stock way: their ids.
-
-        What was written and only not confirmed would run twice then, and is lost with the server otherwise. So it is
-        taken out again first; what has left the store meanwhile is the broker's, and not sent as well.
+        An item that was written and only not confirmed would run twice if it were sent too, and is lost with the server
+        if it is not. So this removes such items first. One that has left the store meanwhile is with the broker, and is
+        not sent again.
         """
         ids = {item.id for item in items}
         if not isinstance(error, InDoubt):
             return ids
-        logger.warning("celery.unconfirmed: taken out again and sent the stock way: %s", error)
-        shards: dict[int, list[Found]] = {}
+        logger.warning("celery.unconfirmed: removed from the store and sent the stock way: %s", error)
+        waiting: dict[int, list[Found]] = {}
         try:
-            there = [found for found in self.store.get(list(ids), anywhere=True) if found is not None]
-            for found in there:
-                if found.state in ("due", "held"):
-                    shards.setdefault(found.shard, []).append(found)
-            changes = {
-                shard: [Alteration(found.id, "c", "", found.version) for found in each]
-                for shard, each in shards.items()
-            }
-            answers = (
-                self.store.execute([Call(shard, Change(each)) for shard, each in changes.items()]) if changes else []
-            )
+            found = [item for item in self.store.get(list(ids), anywhere=True) if item is not None]
+            for item in found:
+                if item.state in ("due", "held"):
+                    waiting.setdefault(item.shard, []).append(item)
+            calls = [
+                Call(shard, Change([Alteration(item.id, "c", "", item.version) for item in those]))
+                for shard, those in waiting.items()
+            ]
+            answers = self.store.execute(calls) if calls else []
         except WheelSchedError:
             return ids
-        left = ids - {found.id for each in shards.values() for found in each}
-        for each, answer in zip(shards.values(), answers, strict=True):
+        gone = ids - {item.id for those in waiting.values() for item in those}
+        for those, answer in zip(waiting.values(), answers, strict=True):
             outcomes = answer.answer if isinstance(answer, InDoubt) else answer
             if isinstance(outcomes, list):
-                left |= {found.id for found, outcome in zip(each, outcomes, strict=True) if outcome is not Outcome.DONE}
-        return ids - left
-
-    def _is_mine(self, found: Found) -> bool:
-        if found.state not in ("due", "held") or found.reason == REVOKED:
-            return False
-        return all(ref == self._taker for ref in found.refs if ref.startswith(_TAKER))
-
-    def _named(self, item: Item | None) -> Item | None:
-        """`item` with this process's name."""
-        if item is None:
-            return None
-        return replace(item, refs=(*(ref for ref in item.refs if not ref.startswith(_TAKER)), self._taker))
+                gone |= {item.id for item, outcome in zip(those, outcomes, strict=True) if outcome is not Outcome.DONE}
+        return ids - gone
 
     @contextlib.contextmanager
     def collecting(self) -> Iterator[list[HeldTask]]:
-        """Within, this thread's sends that would be held are put into the list instead; the caller holds them."""
+        """Inside the block, tasks that this thread would hold go into the list instead, and the caller holds them."""
         tasks: list[HeldTask] = []
         self._collected.tasks = tasks
         try:
@@ -360,7 +287,7 @@ class Wheel:
             self._collected.tasks = None
 
     def item_of(self, task: HeldTask) -> Item | None:
-        """What would be stored for a task; None when the store cannot take it."""
+        """The item that stores a task; None when the store cannot take it."""
         lead_ms = self.settings.lead
         try:
             queue = self.redis_queue
@@ -373,10 +300,11 @@ class Wheel:
         return item
 
     def hold_or_fall_back(self, task: HeldTask) -> bool:
-        """Hold one task; False: send it the stock way.
+        """Hold one task. False: send it the stock way.
 
         Raises:
-            HoldRefused: the store is away and the app wants that said; the task was not sent, or is in doubt.
+            HoldRefused: the store is away and `on_outage` is "refuse"; the task was not sent, or it is not known
+                whether the store has it.
         """
         collected: list[HeldTask] | None = getattr(self._collected, "tasks", None)
         if collected is not None:
@@ -388,7 +316,7 @@ class Wheel:
             if self.settings.on_outage == "refuse" and isinstance(error, StoreError):
                 raise HoldRefused.because(error, f"task {task.task_id}") from error
             item = self.item_of(task)
-            return item is not None and item.id not in self.to_send([item], error)
+            return item is not None and item.id not in self.not_held([item], error)
 
     # -- broker and store on one server
 
@@ -396,51 +324,22 @@ class Wheel:
     def redis_queue(self) -> RedisQueue | None:
         """Makes push forms when the broker's queues lie in the store's own database, else None.
 
-        Asked once per process; while one of the two cannot answer, the neutral form serves as well.
+        The neutral form serves as well while it is not known whether they do.
         """
-        if not self._queue_known and time.monotonic() >= self._ask_again_s:
-            self._ask_again_s = math.inf  # others go on meanwhile
-            connection = self.app.connection_for_write()
-            if RedisQueue.serves(connection):  # a server that does not answer must not hold up the caller
-                seconds = self.settings.timeout / 1000
-                limits = {"socket_timeout": seconds, "socket_connect_timeout": seconds}
-                connection.transport_options = {**limits, **connection.transport_options}
-            try:
-                if not RedisQueue.serves(connection):
-                    self._queue_known = True
-                elif (same := self._same_server(connection)) is not None:
-                    self._queue = RedisQueue(connection) if same else None
-                    self._queue_known = True
-            finally:
-                connection.release()
-                self._ask_again_s = time.monotonic() + self._pause_s  # a broker that hangs takes longer than a pause
-                self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
-        return self._queue
+        return self._server().queue
 
     def knows_server(self) -> bool:
         """Whether it is known if broker and store are one server; asks when it is not."""
-        self._ask_again_s = 0.0
-        _ = self.redis_queue
-        return self._queue_known
+        return self._server().ask()
 
-    def _same_server(self, connection: Any) -> bool | None:
-        """Whether store and broker are one database of one server; None: it cannot be known now."""
-        mine: tuple[str, int] | None = None
-        with contextlib.suppress(StoreError, OSError):
-            mine = self.asked(lambda store: store.backend.identity())
-            if mine is None:
-                return False
-        if mine is None:
-            return None
-        try:
-            hosts = len(connection.alt or ()) or 1
-            connection.ensure_connection(max_retries=hosts - 1, interval_start=0, timeout=self.settings.timeout / 1000)
-            with connection.channel() as channel:
-                info = channel.client.info()
-                database = channel.client.connection_pool.connection_kwargs.get("db") or 0
-        except (OperationalError, *connection.connection_errors, *connection.channel_errors):
-            return None  # kombu wraps what its clients raise, or does not, by the way a connection is made
-        return mine == (str(info.get("run_id")), int(database))
+    def _server(self) -> SharedServer:
+        with self._lock:
+            if self._shared_server is None:
+                self._shared_server = SharedServer(self.app, self._store_identity, self.settings.timeout / 1000)
+            return self._shared_server
+
+    def _store_identity(self) -> tuple[str, int] | None:
+        return self.asked(lambda store: store.backend.identity())
 
 
 def _start_anew(wheel: Wheel | None) -> None:

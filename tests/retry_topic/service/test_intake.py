@@ -204,7 +204,7 @@ def test_over_several_shards_a_crash_before_the_note_is_no_second_attempt(
         raise SystemExit
 
     with monkeypatch.context() as crash:
-        crash.setattr("wheel_sched.store.memory.writes._raise", die)
+        crash.setattr("wheel_sched.store.attempt_counts.operations.AttemptCountsInMemory.raise_to", die)
         with pytest.raises(SystemExit):
             desk.intake.store(deliveries)
     (taken,) = desk.intake.take(desk.consumer, again(deliveries))

@@ -19,6 +19,7 @@ from retry_topic.policy import Fixed, PolicySet, RetryPolicy
 from retry_topic.slices import SliceIntake
 from wheel_sched.store import DelayStore, Done, Item
 from wheel_sched.store.key_gates import KeyGates, gate_of, ref_of, scope_of
+from wheel_sched.store.log_intake.operations import LogIntakeInMemory
 from wheel_sched.store.memory import MemoryBackend
 from wheel_sched.store.operations.ordering import Owner
 from wheel_sched.store.plans import shard_of
@@ -265,7 +266,7 @@ def test_a_shard_that_fell_back_alone_is_told_of(caplog: pytest.LogCaptureFixtur
     bench.take(intake, 2)
     backend = bench.home.store.backend
     assert isinstance(backend, MemoryBackend)
-    backend.shards[shard_of(AWAY, SHARDS)].positions[SOURCE] = 1
+    backend.shards[shard_of(AWAY, SHARDS)].room(LogIntakeInMemory).positions[SOURCE] = 1
     bench.take(intake, 3)
     assert "knows of g.retry/0 up to 1, not 2" in caplog.text
     assert bench.sent() == ["a.1", "b.1", "c.1"]

@@ -8,52 +8,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from wheel_sched.errors import ConfigError, NamespaceMismatch, StoreError, WheelSchedError
-from wheel_sched.store.begun import Performed
-from wheel_sched.store.freezing import Freeze, Move
-from wheel_sched.store.items import Mark
-from wheel_sched.store.memory import changes, flows, ordering, owning, reads, writes
-from wheel_sched.store.memory.shard import MemoryShard
-from wheel_sched.store.operations import SCHEMA, Call, Open, PushDue
-
-READS: Mapping[str, Callable[[MemoryShard, Any], Any]] = MappingProxyType(
-    {
-        "window": reads.look,
-        "get": reads.get,
-        "list": reads.list_ids,
-        "scan": reads.scan,
-        "counts": reads.count,
-        "find": reads.find,
-        "tries": reads.list_tries,
-        "positions": owning.positions,
-        "logged": reads.logged,
-        "known": reads.known,
-    }
-)
-WRITES: Mapping[str, Callable[[MemoryShard, Any], Any]] = MappingProxyType(
-    {
-        "schedule": writes.schedule,
-        "claim": writes.claim,
-        "settle": writes.settle,
-        "extend": writes.extend,
-        "change": changes.change,
-        "pause": writes.pause,
-        "sweep": writes.sweep,
-        "remember": writes.remember,
-        "jump": writes.report_jump,
-        "restore": writes.restore,
-        "fence": writes.close_epoch,
-        "own": owning.own,
-        "resolve": owning.resolve,
-        "gate": ordering.gate,
-        "flow": flows.flow,
-        "log": writes.log,
-    }
-)
+from wheel_sched.errors import ConfigError, NamespaceMismatch, WheelSchedError
+from wheel_sched.store.core.begun import Performed
+from wheel_sched.store.core.call import Call
+from wheel_sched.store.core.items import Mark
+from wheel_sched.store.core.open import SCHEMA, Open
+from wheel_sched.store.core.shard import MemoryShard
+from wheel_sched.store.rooms import ROOMS
 
 
 def wall_clock_us() -> int:
@@ -88,7 +52,11 @@ class MemoryBackend:
         if clock not in ("server", "test"):
             raise ConfigError(f"expected clock to be 'server' or 'test', got: {clock!r}")
         self.clock = clock
-        self.shards = [MemoryShard(clock, wall_us) for _ in range(shards)]
+        self.shards = [MemoryShard(number, clock, wall_us) for number in range(shards)]
+        for shard in self.shards:
+            for room in ROOMS:
+                if room.in_memory is not None:
+                    shard.add_room(room.in_memory)
         self._wall_us = wall_us
         self._changed = threading.Condition()
         self._closed = False
@@ -124,20 +92,8 @@ class MemoryBackend:
         shard = self.shards[call.shard]
         if isinstance(operation, Open):
             return (SCHEMA, len(self.shards), self.clock, shard.epoch, self._wall_us()), False
-        if isinstance(operation, PushDue):
-            raise StoreError("one-script hand-over needs streams or lists on the same server: nothing was claimed")
-        if isinstance(operation, Freeze | Move):
-            raise StoreError("a memory store has one life and one shard count: nothing was frozen or moved")
-        read = READS.get(operation.script)
-        perform = read or WRITES.get(operation.script)
-        if perform is None:
-            raise StoreError(f"the memory store has no {operation.script!r}: nothing was changed; use a server for it")
-        # restore works in a frozen namespace, and like the readers doesn't move the clock
-        shard.begin(now_ms, reading=read is not None or operation.script == "restore")
-        answer = perform(shard, operation)
-        if hasattr(answer, "shard"):
-            answer.shard = call.shard
-        return answer, shard.end()
+        shard.begin(now_ms, reading=operation.reads or operation.while_frozen)
+        return operation.in_memory(shard), shard.end()
 
     def check_server(self) -> None:
         """There is no server that could be too old."""

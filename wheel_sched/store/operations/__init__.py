@@ -1,92 +1,26 @@
-"""Operations: every call on one shard as a value that says what to do and how to read the answer.
+"""The names of other modules of the store, under the name that callers still import."""
 
-The caller builds operations, a backend performs them: Redis as a script call (`script`, `argv`, `parse`), memory by
-running the twin of that script. So the synchronous and the asyncio face, and all implementations, share one
-description of each call, and a test can look at it without any I/O.
+# ruff: noqa: F403
 
-    keeping     what is stored and how it is kept: open, schedule, change, pause, sweep, remember, restore
-    releasing   what is due and what becomes of it: claim, push, settle, extend
-    owning      one owner of a shard and what its claims came to; how far a source's log is taken in
-    reading     looking without changing: window, get, list, counts, find, known
-    logging     a bounded log of what happened: log, logged
-"""
-
-from wheel_sched.store.operations.call import Argument, Call, Operation, Plan, bounded_reason, new_token
-from wheel_sched.store.operations.keeping import (
-    SCHEMA,
-    Alteration,
-    Change,
-    CloseEpoch,
-    Mend,
-    Open,
-    Pause,
-    Remember,
-    ReportJump,
-    Restore,
-    Schedule,
-    Sweep,
-)
-from wheel_sched.store.operations.logging import Log, Logged, ReadLog
-from wheel_sched.store.operations.owning import Own, Positions, Resolve
-from wheel_sched.store.operations.reading import (
-    Bulk,
-    BulkPage,
-    Count,
-    Cuts,
-    Find,
-    Get,
-    IdPage,
-    Inspect,
-    Known,
-    ListIds,
-    Look,
-    Scan,
-    Scanned,
-    counts_of,
-)
-from wheel_sched.store.operations.releasing import ClaimDue, Extend, PushDue, Settle
-
-__all__ = [
-    "SCHEMA",
-    "Alteration",
-    "Argument",
-    "Bulk",
-    "BulkPage",
-    "Call",
-    "Change",
-    "ClaimDue",
-    "CloseEpoch",
-    "Count",
-    "Cuts",
-    "Extend",
-    "Find",
-    "Get",
-    "IdPage",
-    "Inspect",
-    "Known",
-    "ListIds",
-    "Log",
-    "Logged",
-    "Look",
-    "Mend",
-    "Open",
-    "Operation",
-    "Own",
-    "Pause",
-    "Plan",
-    "Positions",
-    "PushDue",
-    "ReadLog",
-    "Remember",
-    "ReportJump",
-    "Resolve",
-    "Restore",
-    "Scan",
-    "Scanned",
-    "Schedule",
-    "Settle",
-    "Sweep",
-    "bounded_reason",
-    "counts_of",
-    "new_token",
-]
+from wheel_sched.store.attempt_counts.operations import *
+from wheel_sched.store.core.call import *
+from wheel_sched.store.core.change import *
+from wheel_sched.store.core.claim import *
+from wheel_sched.store.core.counts import *
+from wheel_sched.store.core.get import *
+from wheel_sched.store.core.listing import *
+from wheel_sched.store.core.open import *
+from wheel_sched.store.core.pause import *
+from wheel_sched.store.core.restore import *
+from wheel_sched.store.core.scan import *
+from wheel_sched.store.core.schedule import *
+from wheel_sched.store.core.settle import *
+from wheel_sched.store.core.sweep import *
+from wheel_sched.store.core.window import *
+from wheel_sched.store.history.operations import *
+from wheel_sched.store.known_ids.operations import *
+from wheel_sched.store.log_intake.operations import *
+from wheel_sched.store.maintenance.operations import *
+from wheel_sched.store.push.operations import *
+from wheel_sched.store.shard_ownership.operations import *
+from wheel_sched.store.writer_fence.operations import *

@@ -12,7 +12,7 @@ from redis.asyncio.cluster import PipelineCommand, RedisCluster
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from wheel_sched.store.operations import Call
+from wheel_sched.store.core.call import Call
 from wheel_sched.store.redis import faults
 from wheel_sched.store.redis.addresses import opened
 from wheel_sched.store.redis.backend import (

@@ -16,9 +16,9 @@ from redis.sentinel import SentinelConnectionPool
 
 from wheel_sched.errors import ConfigError, StoreTooOld, StoreUnavailable
 from wheel_sched.escaping import logger_of
-from wheel_sched.store.begun import Begun, Performed
-from wheel_sched.store.items import Mark
-from wheel_sched.store.operations import Call
+from wheel_sched.store.core.begun import Begun, Performed
+from wheel_sched.store.core.call import Call
+from wheel_sched.store.core.items import Mark
 from wheel_sched.store.redis import faults
 from wheel_sched.store.redis.addresses import opened
 from wheel_sched.store.redis.conversation import Dialect, Send, Sleep, Talk, by_node

@@ -13,7 +13,7 @@ from typing import Any
 import redis.exceptions
 
 from wheel_sched.errors import InDoubt
-from wheel_sched.store.operations import Argument, Call
+from wheel_sched.store.core.call import Argument, Call
 from wheel_sched.store.redis import faults
 from wheel_sched.store.redis.durability import Durability, confirmation_key
 from wheel_sched.store.redis.library import library, shard_keys
@@ -21,7 +21,6 @@ from wheel_sched.store.redis.library import library, shard_keys
 LOADS = 3  # of the library for one call: functions, scripts where these are refused, and once more after a flush
 REPEATS = 2  # after a lost reply; the caller's own retry comes on top
 REPEAT_AFTER_S = 0.05
-REPEATABLE = frozenset({"remember"})  # without a token: they raise to the greatest, so once more changes nothing
 
 Command = tuple[Argument, ...]
 
@@ -171,7 +170,7 @@ class Dialect:
 
 def _repeatable(call: Call[Any]) -> bool:
     operation = call.operation
-    return bool(operation.token) or not operation.writes or operation.script in REPEATABLE
+    return bool(operation.token) or not operation.writes or operation.repeatable
 
 
 def by_node(calls: Sequence[Call[Any]], cluster: bool) -> list[list[int]]:

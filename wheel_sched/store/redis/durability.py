@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from wheel_sched.errors import InDoubt, StoreError, StoreUnavailable
-from wheel_sched.store.levels import LEVELS, REPEAT, check_level
+from wheel_sched.store.core.levels import LEVELS, REPEAT, check_level
 
 CONFIRM_MS = 5_000  # how long WAIT and WAITAOF may take before a write is in doubt; less where the client waits less
 SYNCED = {"appendonly": "yes", "appendfsync": "always", "no-appendfsync-on-rewrite": "no"}

@@ -1,8 +1,10 @@
 """The scripts: one function library whose name carries its content's hash, and the same scripts for EVALSHA.
 
-Two releases with different scripts so live side by side in one server and one namespace; neither overwrites the
-other's functions. Flags: readers are `no-writes`; everything but storing new items is `allow-oom`, so that a full
-server can still be drained.
+The scripts are the `*.lua` files of the rooms (see `wheel_sched.store.rooms`). Two releases with different scripts live
+side by side in one server and one namespace: neither overwrites the functions of the other.
+
+The first line of a script may be `#!lua flags=...`, as Redis has it: `no-writes` for readers, `allow-oom` for what also
+works on a full server, so that it can be emptied. A script without that line stores new items.
 """
 
 from __future__ import annotations
@@ -12,46 +14,11 @@ from functools import cache
 from importlib import resources
 from typing import NamedTuple
 
-KEY_NAMES = ("meta", "due", "fly", "body", "claim", "held", "why", "dead", "deadbody", "mark", "tries", "lapsed")
+from wheel_sched.store.rooms import ROOMS
 
-READERS = (
-    "window",
-    "get",
-    "list",
-    "scan",
-    "bulk",
-    "inspect",
-    "counts",
-    "find",
-    "tries",
-    "positions",
-    "logged",
-    "cuts",
-    "known",
-)
-_GROWING = ("schedule", "open", "restore")
-SCRIPTS = (
-    *READERS,
-    *_GROWING,
-    "claim",
-    "publish",
-    "settle",
-    "extend",
-    "change",
-    "pause",
-    "sweep",
-    "remember",
-    "jump",
-    "freeze",
-    "move",
-    "fence",
-    "mend",
-    "own",
-    "resolve",
-    "gate",
-    "flow",
-    "log",
-)
+KEY_NAMES = ("meta", "due", "fly", "body", "claim", "held", "why", "dead", "deadbody", "mark", "lapsed")
+_PRELUDE = "prelude"
+_SHEBANG = "#!lua flags="
 
 
 class Script(NamedTuple):
@@ -70,35 +37,57 @@ class Library(NamedTuple):
     scripts: dict[str, Script]
 
 
-def _flags(script: str) -> str:
-    if script in READERS:
-        return "flags={'no-writes'}"
-    return "" if script in _GROWING else "flags={'allow-oom'}"
+class _Source(NamedTuple):
+    """A script as it lies in its file: without its first line, if that gives flags."""
+
+    text: str
+    flags: str
+
+
+@cache
+def _sources() -> tuple[str, dict[str, _Source]]:
+    """The preludes of all rooms as one text, and all scripts by name."""
+    preludes, scripts = [], {}
+    for room in ROOMS:
+        folder = resources.files("wheel_sched.store") / room.folder
+        files = [file for file in folder.iterdir() if file.name.endswith(".lua")]
+        for file in sorted(files, key=lambda file: file.name):
+            name, text = file.name.removesuffix(".lua"), file.read_text()
+            if name == _PRELUDE:
+                preludes.append(text)
+                continue
+            if name in scripts:
+                raise ValueError(f"two rooms have a script {name}.lua")
+            flags = ""
+            if text.startswith(_SHEBANG):
+                line, _, text = text.partition("\n")
+                flags = line.removeprefix(_SHEBANG)
+            scripts[name] = _Source(text, flags)
+    return "\n".join(preludes), scripts
+
+
+def script_flags() -> dict[str, str]:
+    """The flags of every script by its name."""
+    return {name: source.flags for name, source in _sources()[1].items()}
 
 
 @cache
 def library(variant: str = "") -> Library:
     """This release's library. `variant` makes another one of the same behaviour, for tests of two side by side."""
-    folder = resources.files("wheel_sched.store") / "lua"
-    sources = {name: (folder / f"{name}.lua").read_text() for name in ("prelude", *SCRIPTS)}
-    digest = hashlib.sha256((variant + "\0".join(sources.values())).encode()).hexdigest()[:12]
-    parts = [f"#!lua name=wheel_sched_{digest}", sources["prelude"]]
+    prelude, sources = _sources()
+    content = [prelude, *(part for source in sources.values() for part in source)]
+    digest = hashlib.sha256((variant + "\0".join(content)).encode()).hexdigest()[:12]
+    parts = [f"#!lua name=wheel_sched_{digest}", prelude]
     scripts = {}
-    for name in SCRIPTS:
+    for name, (text, flags) in sources.items():
         function = f"ws_{digest}_{name}"
-        settings = ", ".join(
-            part
-            for part in (
-                f"function_name='{function}'",
-                f"callback=function(KEYS, ARGV)\n{sources[name]}\nend",
-                _flags(name),
-            )
-            if part
-        )
-        parts.append(f"redis.register_function{{{settings}}}")
-        source = f"{sources['prelude']}\n{sources[name]}"
-        sha = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
-        scripts[name] = Script(function, source, sha)
+        settings = [f"function_name='{function}'", f"callback=function(KEYS, ARGV)\n{text}\nend"]
+        if flags:
+            settings.append(f"flags={{'{flags}'}}")
+        parts.append(f"redis.register_function{{{', '.join(settings)}}}")
+        evaluated = f"{prelude}\n{text}"
+        sha = hashlib.sha1(evaluated.encode(), usedforsecurity=False).hexdigest()
+        scripts[name] = Script(function, evaluated, sha)
     return Library(f"wheel_sched_{digest}", "\n".join(parts), scripts)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import redis
 
-from wheel_sched.store.operations import Argument
+from wheel_sched.store.core.call import Argument
 
 _pack: Callable[[tuple[Argument, ...]], bytes] | None = None
 with contextlib.suppress(ImportError):  # redis-py asks each argument what it is, which takes longer than the packing

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from wheel_sched.store.core.items import STATES, Claim, Claimed, Dead, Done, Found, Item, Outcome, State
+from wheel_sched.store.core.record import encode_text
 from wheel_sched.store.delay_store import Backend, DelayStore
-from wheel_sched.store.items import STATES, Claim, Claimed, Dead, Done, Found, Item, Outcome, State
-from wheel_sched.store.record import encode_text
 
 START_MS = 1_000_000_000
 MINUTE_MS = 60_000

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from wheel_sched.store.items import Done, Item, Next, Outcome, Settlement
+from wheel_sched.store.core.items import Done, Item, Next, Outcome, Settlement
 from wheel_sched.store.operations import Alteration, Call, Change
 from wheel_sched.testing.store_conformance.bench import MINUTE_MS, Bench
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 import pytest
 
 from wheel_sched.errors import Rejected, StaleCount, StaleEpoch, StalePosition, TakenId
-from wheel_sched.store.items import ENDED, Item, Outcome, Ownership, Position, Resolved
+from wheel_sched.store.core.items import ENDED, Item, Outcome, Ownership, Position, Resolved
+from wheel_sched.store.core.plans import shard_of
 from wheel_sched.store.key_gates import KeyGates, gate_of, ref_of, scope_of
 from wheel_sched.store.operations import Call, ClaimDue, Own, Resolve
 from wheel_sched.store.operations.ordering import Owner
-from wheel_sched.store.plans import shard_of
 from wheel_sched.testing.store_conformance.bench import Bench
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from wheel_sched.errors import Rejected
-from wheel_sched.store.items import MAX_BATCH, MAX_DUE_MS, Dead, Fence, Item, Next, Outcome
+from wheel_sched.store.core.items import MAX_BATCH, MAX_DUE_MS, Dead, Fence, Item, Next, Outcome
 from wheel_sched.store.operations import Call, Schedule
 from wheel_sched.testing.store_conformance.bench import Bench
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from wheel_sched.errors import Rejected
-from wheel_sched.store.items import Claim, Dead, Done, Held, Item, Next, Outcome, Settlement
+from wheel_sched.store.core.items import Claim, Dead, Done, Held, Item, Next, Outcome, Settlement
 from wheel_sched.store.operations import Call, Settle
 from wheel_sched.testing.store_conformance.bench import Bench
 

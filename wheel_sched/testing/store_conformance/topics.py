@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from wheel_sched.store.backup import all_tries
-from wheel_sched.store.items import ENDED, Done, Held, Item, Next, Outcome
+from wheel_sched.store.core.items import ENDED, Done, Held, Item, Next, Outcome
 from wheel_sched.testing.store_conformance.bench import MINUTE_MS, Bench
 
 

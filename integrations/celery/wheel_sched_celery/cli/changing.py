@@ -11,8 +11,8 @@ from wheel_sched.cli.instants import DURATION, INSTANT
 from wheel_sched.cli.options import confirm, dry_run_option, json_option, yes_option
 from wheel_sched.cli.output import Progress, amount, emit, note, relative, say
 from wheel_sched_celery.cli.choosing import chosen, held_tasks, selecting
-from wheel_sched_celery.draining import drain as drain_store
 from wheel_sched_celery.management import Changed, HeldTasks, Selection, WaitingTask
+from wheel_sched_celery.management.draining import drain as drain_store
 
 _SAMPLES = 5
 all_option = click.option("--all", "everything", is_flag=True, help="All of them; instead of ids or a filter.")
@@ -173,8 +173,8 @@ def drain(ctx: click.Context, dry_run: bool, yes: bool, as_json: bool) -> int:
             say(f"{amount(count, 'task')} still here: {reason}")
         if drained.back:
             say(
-                f"{amount(drained.back, 'task')} in the store again: a worker of an older release took them back, or a "
-                "producer put them on hold; stop it, then drain again"
+                f"{amount(drained.back, 'task')} in the store again: a producer put them on hold; stop it, then "
+                "drain again"
             )
     return 1 if drained.kept or drained.back else 0
 

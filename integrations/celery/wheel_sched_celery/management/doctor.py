@@ -17,12 +17,12 @@ from kombu.exceptions import OperationalError
 from wheel_sched.cli.doctor_finding import Finding, ok, problem, warn
 from wheel_sched.cli.output import amount, span
 from wheel_sched.store.items import MAX_BATCH, MAX_DUE_MS, Counts
-from wheel_sched_celery.due import instant_ms
-from wheel_sched_celery.fleet import differing, is_older, wheel_stats, why_idle
-from wheel_sched_celery.held_task import TAKEN_OVER, route_of
 from wheel_sched_celery.management.held_tasks import HeldTasks
 from wheel_sched_celery.management.waiting_task import read
-from wheel_sched_celery.short_connection import short_connection
+from wheel_sched_celery.message.due import instant_ms
+from wheel_sched_celery.message.held_task import TAKEN_OVER, route_of
+from wheel_sched_celery.release.broker_connection import short_connection
+from wheel_sched_celery.remote_control.workers import differing, wheel_stats, why_idle
 
 VISIBILITY_S: Final = 3600  # kombu's default for Redis
 LATE_MS: Final = 5_000  # a due task that waits so long has nobody to send it
@@ -152,13 +152,6 @@ def workers(patient: Patient) -> Finding:
     if not patient.pinged:
         return warn("workers", "no worker answered", "start one: held tasks are sent by workers that are up")
     stats, up = patient.stats or {}, len(patient.pinged)
-    if older := sorted(name for name, answer in stats.items() if is_older(answer)):
-        return problem(
-            "workers",
-            f"{len(older)} of {amount(up, 'worker')} of an older release: {', '.join(older[:_SENDERS])}; they may lose "
-            "held tasks that reach them early",
-            "stop them, then start them with this release",
-        )
     namespace = patient.tasks.wheel.settings.namespace
     idle = {name: why for name in sorted(patient.pinged) if (why := why_idle(namespace, stats.get(name)))}
     if len(idle) == up:

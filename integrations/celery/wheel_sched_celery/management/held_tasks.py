@@ -25,9 +25,9 @@ from wheel_sched.store.delay_store import DelayStore
 from wheel_sched.store.items import MAX_BATCH, MAX_DUE_MS, Counts, Found, Item, Outcome
 from wheel_sched.store.operations import Alteration
 from wheel_sched.store.plans import shard_of
-from wheel_sched_celery.held_task import REVOKED, bounded, ref_of, route_of, stamp_ref
 from wheel_sched_celery.management.waiting_task import Selection, WaitingTask, read
-from wheel_sched_celery.revoking import Announcer
+from wheel_sched_celery.message.held_task import REVOKED, bounded, ref_of, route_of, stamp_ref
+from wheel_sched_celery.remote_control.revoking import Announcer
 from wheel_sched_celery.wheel import Wheel, wheel_of
 
 logger = logger_of("wheel_sched.celery")

@@ -13,7 +13,7 @@ from typing import Any
 
 from wheel_sched.errors import Rejected
 from wheel_sched.store.items import Found, State
-from wheel_sched_celery.held_task import REVOKED, TAKEN_OVER, HeldTask, decode
+from wheel_sched_celery.message.held_task import REVOKED, TAKEN_OVER, HeldTask, decode
 
 
 @dataclass(frozen=True, slots=True)

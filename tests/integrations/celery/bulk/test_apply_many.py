@@ -12,8 +12,8 @@ import pytest
 from celery import Celery, signals
 from kombu.exceptions import OperationalError
 from wheel_sched_celery import Call, HoldRefused, apply_many, install
+from wheel_sched_celery.hold.message_template import MessageTemplate
 from wheel_sched_celery.management import HeldTasks
-from wheel_sched_celery.message_template import MessageTemplate
 
 from wheel_sched.errors import StoreUnavailable
 from wheel_sched.store.push_form import decode_push

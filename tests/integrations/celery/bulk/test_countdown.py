@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from celery import Celery
-from wheel_sched_celery import bulk
+from wheel_sched_celery.hold import bulk
 
 if TYPE_CHECKING:
     import pytest
@@ -24,5 +24,5 @@ def test_a_countdown_over_the_end_of_summer_time_is_as_long_as_it_says(monkeypat
     monkeypatch.setattr(bulk, "datetime", Then)
     with Celery("countdown", set_as_current=False) as app:
         app.conf.timezone = "Europe/Berlin"
-        (one,) = bulk._ones(app, [()], 7200, None)
+        (one,) = bulk._tasks(app, [()], 7200, None)
     assert one.eta_ms == int(now.timestamp() + 7200) * 1000

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from celery.utils.imports import symbol_by_name
 from celery.worker.components import Beat, Pool
-from wheel_sched_celery.dispatching import DispatcherStep
+from wheel_sched_celery.release.dispatcher_step import DispatcherStep
 
 if TYPE_CHECKING:
     from conftest import Stage, Stages

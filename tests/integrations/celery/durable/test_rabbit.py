@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from kombu import Connection, Exchange, Queue
-from wheel_sched_celery.broker_line import BrokerLine
-from wheel_sched_celery.entities import values_of
-from wheel_sched_celery.held_task import HeldTask
+from wheel_sched_celery.message.entities import values_of
+from wheel_sched_celery.message.held_task import HeldTask
+from wheel_sched_celery.release.broker_connection import BrokerConnection
 
 from wheel_sched.testing.rabbit import TemporaryRabbit, temporary_rabbit
 
@@ -37,8 +37,8 @@ def stage(stages: Stages, rabbit: TemporaryRabbit) -> Stage:
 
 
 @pytest.fixture
-def line(stage: Stage) -> Iterator[BrokerLine]:
-    line = BrokerLine(stage.app)
+def line(stage: Stage) -> Iterator[BrokerConnection]:
+    line = BrokerConnection(stage.app)
     yield line
     line.close()
 
@@ -109,14 +109,14 @@ def test_a_killed_worker_takes_no_held_task_with_it(stage: Stage) -> None:
     stage.assert_once(names)
 
 
-def test_confirmed_messages_are_in_their_queues_in_order(stage: Stage, line: BrokerLine) -> None:
+def test_confirmed_messages_are_in_their_queues_in_order(stage: Stage, line: BrokerConnection) -> None:
     """A batch goes out as a whole; its queue is declared on the way."""
     queue = Queue("confirmed", Exchange("confirmed"), routing_key="confirmed")
     assert line.send([held(i, "confirmed", (queue,)) for i in range(300)]) == [None] * 300
     assert bodies(stage, "confirmed") == [f"body {i}".encode() for i in range(300)]
 
 
-def test_a_queue_that_was_deleted_meanwhile_is_made_again(stage: Stage, line: BrokerLine) -> None:
+def test_a_queue_that_was_deleted_meanwhile_is_made_again(stage: Stage, line: BrokerConnection) -> None:
     """RabbitMQ sends the message back; with its declaration known, nothing is lost."""
     queue = Queue("short-lived", Exchange("short-lived"), routing_key="short-lived")
     assert line.send([held(1, "short-lived", (queue,))]) == [None]
@@ -126,7 +126,7 @@ def test_a_queue_that_was_deleted_meanwhile_is_made_again(stage: Stage, line: Br
     assert bodies(stage, "short-lived") == [b"body 2"]
 
 
-def test_an_unknown_queue_or_exchange_is_said_and_holds_up_nobody(stage: Stage, line: BrokerLine) -> None:
+def test_an_unknown_queue_or_exchange_is_said_and_holds_up_nobody(stage: Stage, line: BrokerConnection) -> None:
     """Unroutable: not sent, not worth another try, and the neighbours in the batch are sent."""
     queue = Queue("known", Exchange("known"), routing_key="known")
     answers = line.send([held(1, "known", (queue,)), held(2, "nowhere"), held(3, "known", (queue,))])
@@ -142,7 +142,7 @@ def test_an_unknown_queue_or_exchange_is_said_and_holds_up_nobody(stage: Stage, 
     assert bodies(stage, "known") == [b"body 1", b"body 3", b"body 5"]
 
 
-def test_a_message_that_the_broker_refuses_stays_with_us(stage: Stage, line: BrokerLine) -> None:
+def test_a_message_that_the_broker_refuses_stays_with_us(stage: Stage, line: BrokerConnection) -> None:
     """A full queue that rejects: a nack, to be tried again."""
     full = Queue("full", queue_arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
     answers = [line.send([held(i, "full", (full,))])[0] for i in range(3)]
@@ -151,7 +151,7 @@ def test_a_message_that_the_broker_refuses_stays_with_us(stage: Stage, line: Bro
     assert bodies(stage, "full") == [b"body 0"]
 
 
-def test_what_waits_longer_than_its_ttl_still_reaches_a_worker(stage: Stage, line: BrokerLine) -> None:
+def test_what_waits_longer_than_its_ttl_still_reaches_a_worker(stage: Stage, line: BrokerConnection) -> None:
     """Without its TTL, so that a worker can mark it as revoked; with time left, the rest of it."""
     queue = Queue("ttl", Exchange("ttl"), routing_key="ttl")
     gone = held(1, "ttl", (queue,), properties={"expiration": "50"}, ttl_until_ms=1)
@@ -163,7 +163,7 @@ def test_what_waits_longer_than_its_ttl_still_reaches_a_worker(stage: Stage, lin
     assert int(second.properties["expiration"]) == 2**32 - 1
 
 
-def test_one_bad_message_of_a_batch_is_found_and_the_others_are_sent(stage: Stage, line: BrokerLine) -> None:
+def test_one_bad_message_of_a_batch_is_found_and_the_others_are_sent(stage: Stage, line: BrokerConnection) -> None:
     """RabbitMQ closes the channel over it, and says nothing of its neighbours."""
     queue = Queue("neighbours", Exchange("neighbours"), routing_key="neighbours")
     bad = held(2, "neighbours", (queue,), properties={"expiration": "no number", "correlation_id": "id-2"})

@@ -9,8 +9,8 @@ import pytest
 from celery import Celery
 from kombu.transport import memory
 from wheel_sched_celery import HeldTask, Wheel, install
-from wheel_sched_celery.held_task import decode
-from wheel_sched_celery.publishing import TaskPublisher
+from wheel_sched_celery.message.held_task import decode
+from wheel_sched_celery.release.publishing import TaskPublisher
 
 from wheel_sched.dispatcher import Batch
 from wheel_sched.store.connect import open_store
@@ -48,7 +48,7 @@ class House:
     def dispatch(self, claim: Claim) -> list[Any]:
         """Publish what was claimed, and leave it unsettled; the broker's messages."""
         batch = Batch(claim, claim.items)
-        publisher = TaskPublisher(self.app, None, self.store)
+        publisher = TaskPublisher(self.app, None)
         publisher.publish(batch)
         publisher.close()
         return self.published()

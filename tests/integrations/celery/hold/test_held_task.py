@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kombu import Connection, Exchange, Queue
 from kombu.compression import compress
-from wheel_sched_celery.due import instant_ms, iso_of
-from wheel_sched_celery.entities import entity_of, values_of
-from wheel_sched_celery.held_task import HeldTask, bounded, decode, encode_neutral, release_ms
-from wheel_sched_celery.redis_queue import RedisQueue
+from wheel_sched_celery.message.due import instant_ms, iso_of
+from wheel_sched_celery.message.entities import entity_of, values_of
+from wheel_sched_celery.message.held_task import HeldTask, bounded, decode, encode_neutral, release_ms
+from wheel_sched_celery.release.redis_queue import RedisQueue
 
 from wheel_sched.errors import Rejected
 
@@ -157,14 +157,14 @@ def test_another_eta_stands_in_the_message_too() -> None:
     assert instant_ms(later.headers["eta"], None) == later.eta_ms == ETA_MS + 60_000
     old = task(headers={}, body='{"task": "note", "eta": null}').with_eta(ETA_MS)
     assert iso_of(ETA_MS) in str(old.body)
-    with pytest.raises(Rejected, match="left as it is"):
+    with pytest.raises(Rejected, match="nothing was changed"):
         task(headers={}, content_type="application/x-python-serialize").with_eta(ETA_MS)
 
 
 @pytest.mark.parametrize("body", [b"", b"C1{", b"C1[]", b"C1{}", b"L1[1,2]aab", b"L1[1,2]a{}", b"\xff"])
 def test_a_body_of_something_else_is_refused(body: bytes) -> None:
     """And nothing in it is executed."""
-    with pytest.raises(Rejected, match=r"left as it is"):
+    with pytest.raises(Rejected, match=r"nothing was changed|left as it is"):
         decode(body)
 
 

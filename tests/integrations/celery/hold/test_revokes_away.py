@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from celery import signals
 from celery.worker import state as worker_state
 from celery.worker.control import Panel
-from wheel_sched_celery import HeldTasks, remote
+from wheel_sched_celery import HeldTasks
+from wheel_sched_celery.remote_control import commands
 
 from wheel_sched.errors import StoreUnavailable
 
@@ -37,13 +38,13 @@ def test_one_waits_for_a_store_that_hangs_and_the_others_do_not_ask(
     try:
         for _ in range(3):
             Panel.data["revoke"](state, task_id)
-        assert remote.off_the_loop.finish(60) == 0
+        assert commands.off_the_loop.finish(60) == 0
         assert len(asked) == 1
         assert caplog.text.count("celery.not_cancelled") == 3
         monkeypatch.setattr(house.store, "find", find)
         house.wheel._away_until_s = 0.0
         Panel.data["revoke"](state, task_id)
-        assert remote.off_the_loop.finish(60) == 0
+        assert commands.off_the_loop.finish(60) == 0
     finally:
         worker_state.revoked.discard(task_id)
     assert list(HeldTasks(house.app).select()) == []
@@ -53,18 +54,18 @@ def test_a_worker_that_stops_does_not_wait_for_a_queue_of_them(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What has not begun in time is dropped, and said."""
-    monkeypatch.setattr(remote, "STOP_S", 0.01)
+    monkeypatch.setattr(commands, "STOP_S", 0.01)
     begun, over = threading.Event(), threading.Event()
 
     def hangs() -> None:
         begun.set()
         over.wait(60)
 
-    remote.off_the_loop.submit(hangs)
+    commands.off_the_loop.submit(hangs)
     assert begun.wait(60)
     for _ in range(40):
-        remote.off_the_loop.submit(int)
+        commands.off_the_loop.submit(int)
     signals.worker_shutdown.send(sender=None)
     over.set()
     assert "celery.not_cancelled: 40 revokes, as this worker stops" in caplog.text
-    assert remote.off_the_loop.finish(60) == 0
+    assert commands.off_the_loop.finish(60) == 0

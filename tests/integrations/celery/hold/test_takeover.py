@@ -14,10 +14,10 @@ from celery.worker import state as worker_state
 from kombu import Exchange, Queue
 from kombu.common import Broadcast, QoS
 from wheel_sched_celery import HeldTasks
-from wheel_sched_celery.due import iso_of
-from wheel_sched_celery.own_queue import own_queue
+from wheel_sched_celery.message.due import iso_of
 from wheel_sched_celery.store_thread import StoreThread
-from wheel_sched_celery.takeover import StoreClock, Takeover
+from wheel_sched_celery.takeover.source_queue import own_queue
+from wheel_sched_celery.takeover.takeover import StoreClock, Takeover
 
 from wheel_sched.errors import StoreUnavailable
 from wheel_sched.store.items import Dead, Done, Held
@@ -461,13 +461,13 @@ def test_what_another_worker_has_acknowledged_a_copy_of_is_not_withdrawn(
     with Slow(first, monkeypatch):
         first.receive("moved", 0, due=eta)
         first.consumer.turn()
-    mine = house.wheel._taker
-    house.wheel._taker = "taker:another worker"
+    mine = house.wheel.process_id
+    house.wheel.process_id = "another worker"
     house.wheel.thread = second.thread
     second.receive("moved", 0, due=eta, again=True)
     second.consumer.turn()
     assert second.acked == ["moved"]
-    house.wheel._taker = mine
+    house.wheel.process_id = mine
     let_it_look(first)
     assert [task.task_id for task in house.held()] == ["moved"]
 
@@ -534,7 +534,7 @@ def test_while_a_call_hangs_nothing_more_is_handed_over(house: House, monkeypatc
 
 def test_without_an_event_loop_the_wait_is_short(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """gevent, eventlet, transports that only block: stored before the strategy returns, or left to stock."""
-    monkeypatch.setattr("wheel_sched_celery.takeover.BLOCKING_S", 0.0)
+    monkeypatch.setattr("wheel_sched_celery.takeover.takeover.BLOCKING_S", 0.0)
     scene = Scene(house)
     scene.consumer.hub = None
     scene.receive("held", 60)

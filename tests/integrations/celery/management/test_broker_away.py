@@ -14,8 +14,8 @@ import pytest
 from celery import Celery
 from wheel_sched_celery import install
 from wheel_sched_celery.cli import wheel
-from wheel_sched_celery.dispatching import EmbeddedDispatcher
 from wheel_sched_celery.management import HeldTasks
+from wheel_sched_celery.release.dispatcher_step import EmbeddedDispatcher
 
 pytestmark = [pytest.mark.usefixtures("real_server")]
 
@@ -70,7 +70,7 @@ def test_doctor_waits_for_a_broker_that_hangs_no_longer_than_it_has_to(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It takes connections and says nothing: Celery's own connection has no time limit."""
-    monkeypatch.setattr("wheel_sched_celery.short_connection.CONNECT_S", 0.1)
+    monkeypatch.setattr("wheel_sched_celery.release.broker_connection.CONNECT_S", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as mute:
         app = Celery("mute", broker=f"redis://127.0.0.1:{mute.getsockname()[1]}/0", set_as_current=False)
         install(app, redis_url, namespace=f"away{next(_numbers)}", timeout=0.5)

@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import click.testing
 import pytest
-from wheel_sched_celery import draining
-from wheel_sched_celery.broker_line import BrokerLine
 from wheel_sched_celery.cli import COMMANDS, wheel
 from wheel_sched_celery.management import HeldTasks, Selection
+from wheel_sched_celery.release.broker_connection import BrokerConnection
 
 from wheel_sched.store.items import Item
 
@@ -160,13 +159,6 @@ def test_stats_counts_by_queue(run: Run, ids: dict[str, str], app: Celery) -> No
     assert plain["due"] == 4
 
 
-@pytest.fixture
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No worker is up that could take anything back."""
-    monkeypatch.setattr(draining, "LOOK_AGAIN_S", 0)
-
-
-@pytest.mark.usefixtures("soon")
 def test_drain_sends_everything_with_its_eta(run: Run, ids: dict[str, str], tasks: HeldTasks, app: Celery) -> None:
     """Stock workers find what stock producers would have sent."""
     assert "would send 4 tasks" in run("drain", "--dry-run").stdout
@@ -181,34 +173,21 @@ def test_drain_sends_everything_with_its_eta(run: Run, ids: dict[str, str], task
     assert message.headers["eta"] is not None
 
 
-@pytest.mark.usefixtures("soon")
-def test_drain_says_what_came_back(
+def test_drain_says_what_producers_put_on_hold_meanwhile(
     run: Run, ids: dict[str, str], tasks: HeldTasks, app: Celery, monkeypatch: Any
 ) -> None:
-    """A worker that could not be asked puts it into the store again: the way out is not done."""
-    monkeypatch.setattr(draining, "ask", lambda *_: (frozenset(), {}))
-    send = BrokerLine.send
+    """Then the store is not empty, and the command fails."""
+    send = BrokerConnection.send
 
-    def taken_back(line: BrokerLine, sent: Any) -> Any:
-        answers = send(line, sent)
+    def held_again(connection: BrokerConnection, sent: Any) -> Any:
+        answers = send(connection, sent)
         for task in sent:
             item = app.wheel.item_of(task)
-            tasks.store.schedule([replace(item, id=item.id.rpartition(":")[0], due_ms=task.eta_ms)])
+            tasks.store.schedule([replace(item, id=f"{item.id}-again", due_ms=task.eta_ms)])
         return answers
 
-    monkeypatch.setattr(BrokerLine, "send", taken_back)
+    monkeypatch.setattr(BrokerConnection, "send", held_again)
     assert "4 tasks in the store again" in run("drain", "--yes", code=1).stdout
-
-
-def test_drain_refuses_beside_a_worker_that_may_take_its_tasks_back(
-    run: Run, ids: dict[str, str], tasks: HeldTasks, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One of an older release, or one that does not answer."""
-    monkeypatch.setattr("wheel_sched_celery.draining.ask", lambda *_: (frozenset({"old@host"}), {}))
-    refused = run("drain", "--yes", code=2).stderr
-    assert "old@host did not say" in refused
-    assert "nothing was done" in refused
-    assert len(list(tasks.select())) == 4
 
 
 def test_what_is_in_flight_is_named_and_the_exit_code_is_1(run: Run, ids: dict[str, str], tasks: HeldTasks) -> None:

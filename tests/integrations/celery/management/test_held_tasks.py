@@ -9,8 +9,8 @@ import pytest
 from celery import Celery
 from kombu.utils.json import loads
 from wheel_sched_celery import wheel_of
-from wheel_sched_celery.held_task import release_ms
 from wheel_sched_celery.management import HeldTasks, Selection
+from wheel_sched_celery.message.held_task import release_ms
 
 from wheel_sched.errors import ConfigError, Rejected
 from wheel_sched.store.items import Item

@@ -16,8 +16,9 @@ from celery.worker.control import Panel
 from kombu import Exchange, Queue
 from kombu.asynchronous.timer import Timer
 from kombu.utils.json import dumps, loads
-from wheel_sched_celery import fleet, remote
 from wheel_sched_celery.management import HeldTasks, examine
+from wheel_sched_celery.remote_control import commands
+from wheel_sched_celery.remote_control.workers import told
 
 from wheel_sched.cli.doctor_finding import Finding
 
@@ -73,7 +74,7 @@ def test_a_held_task_looks_like_one_in_a_workers_timer(app: Celery, options: dic
         message = channel.basic_get(queue, no_ack=True)
     receive = strategy.default(app.tasks["mail.send"], app, state.consumer)
     receive(message, None if protocol == 2 else message.payload, None, None, [])
-    (theirs,) = remote._stock_scheduled(state)
+    (theirs,) = commands._stock_scheduled(state)
     state.consumer.timer = Timer()
     (ours,) = Panel.data["scheduled"](state)
     assert loads(dumps(ours)) == loads(dumps(theirs))
@@ -86,7 +87,7 @@ def test_what_a_reply_has_no_room_for_is_left_out_and_said(
     app: Celery, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Arguments are whole, and a reply is one message."""
-    monkeypatch.setattr(remote, "LIMIT_BYTES", 10_000)
+    monkeypatch.setattr(commands, "LIMIT_BYTES", 10_000)
     for hours, size in enumerate((10, 9_000, 10), 1):
         app.send_task("mail.send", ("x" * size,), countdown=3600 * hours)
     app.send_task("pickled", (1,), countdown=60, serializer="pickle")
@@ -141,9 +142,9 @@ def findings(app: Celery, monkeypatch: pytest.MonkeyPatch, workers: Workers) -> 
 
 
 def answer_of(app: Celery, **more: Any) -> dict[str, Any]:
-    """What a worker of this release answers whose dispatcher runs."""
-    settings, dispatcher = fleet.told(app.wheel.settings), {"state": "running"}
-    return {"installed": True, "release": fleet.RELEASE, "settings": settings, "dispatcher": dispatcher, **more}
+    """What a worker answers whose dispatcher runs."""
+    settings, dispatcher = told(app.wheel.settings), {"state": "running"}
+    return {"installed": True, "settings": settings, "dispatcher": dispatcher, **more}
 
 
 def test_doctor_counts_as_installed_only_who_says_so(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,7 +167,7 @@ def test_doctor_counts_as_installed_only_who_says_so(app: Celery, monkeypatch: p
 
 def test_doctor_says_that_nobody_sends_what_is_held(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
     """One worker serves another namespace, the other dispatches nothing: a problem once a task is held."""
-    other = {**fleet.told(app.wheel.settings), "namespace": "other"}
+    other = {**told(app.wheel.settings), "namespace": "other"}
     workers = Workers({"a@t": answer_of(app, settings=other), "b@t": answer_of(app, dispatcher=None)}, {})
     assert findings(app, monkeypatch, workers)["workers"].level == "warn"
     app.send_task("held", countdown=3600)
@@ -174,14 +175,6 @@ def test_doctor_says_that_nobody_sends_what_is_held(app: Celery, monkeypatch: py
     assert finding.level == "problem"
     assert finding.evidence.startswith("none of 2 workers sends what namespace m")
     assert finding.evidence.endswith("holds (a@t: namespace other; b@t: dispatches nothing)")
-
-
-def test_doctor_names_workers_of_an_older_release(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They take back what the store has sent."""
-    stats = {"new@a": answer_of(app), "old@b": {"installed": True, "dispatcher": {"state": "running"}}}
-    finding = findings(app, monkeypatch, Workers(stats, {}))["workers"]
-    assert finding.level == "problem"
-    assert finding.evidence.startswith("1 of 2 workers of an older release: old@b; they may lose")
 
 
 def test_doctor_tells_held_tasks_from_those_in_a_workers_memory(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,8 @@ import pytest
 from celery import Celery, chord, group, signals
 from celery.exceptions import ChordError
 from celery.worker.control import Panel
-from wheel_sched_celery import remote
 from wheel_sched_celery.management import HeldTasks, Selection
+from wheel_sched_celery.remote_control import commands
 
 pytestmark = [
     pytest.mark.usefixtures("real_server"),
@@ -32,7 +32,7 @@ def state_of(app: Celery) -> Any:
 def command(app: Celery, name: str, *arguments: Any, **options: Any) -> None:
     """A command of remote control, as a worker runs it."""
     Panel.data[name](state_of(app), *arguments, **options)
-    assert remote.off_the_loop.finish(60) == 0
+    assert commands.off_the_loop.finish(60) == 0
 
 
 def by_revoke(app: Celery, ids: list[str]) -> None:

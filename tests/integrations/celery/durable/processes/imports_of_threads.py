@@ -25,7 +25,7 @@ sys.addaudithook(hook)
 
 from celery import Celery  # noqa: E402  # after the hook
 from wheel_sched_celery import install  # noqa: E402
-from wheel_sched_celery.dispatching import DispatcherStep  # noqa: E402
+from wheel_sched_celery.release.dispatcher_step import DispatcherStep  # noqa: E402
 
 app = Celery("imports", broker=os.environ["BROKER"], set_as_current=False)
 install(app, os.environ["STORE"], horizon=0.2, lead=0.1)

@@ -1,0 +1,166 @@
+"""A message template: thousands of tasks of one kind are held at the cost of a few.
+
+Celery and kombu make one message, with marks in the places where tasks differ: id, ETA, arguments and delivery tag. The
+text between the marks is the same for all tasks, and is made only once.
+
+Invariant: a filled-in template is byte for byte what a send of that task would store. When this is not certain (a mark
+appears elsewhere, another serializer) there is no template, and every task is sent by itself.
+
+Pure; any thread.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import uuid
+from base64 import b64encode
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from json.encoder import encode_basestring_ascii as quoted
+from typing import Any, Final
+
+from celery.utils.saferepr import saferepr
+from kombu.utils.json import JSONEncoder, dumps, loads
+
+from wheel_sched.store.items import Item
+from wheel_sched.store.push_form import decode_push, encode_push
+from wheel_sched_celery.message.argument_text import plain_repr
+from wheel_sched_celery.message.due import iso_of
+from wheel_sched_celery.message.held_task import HeldTask, bounded, item_id_of, ref_of, release_ms
+from wheel_sched_celery.message.identity import MessageKind
+
+_YEAR_9998_MS: Final = 253_339_228_800_000  # no real task is due then, so its text occurs nowhere by chance
+_VARIANT: Final = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
+_encode: Final[Callable[[Any], str]] = JSONEncoder().encode  # `dumps` would make a new encoder for each text
+
+
+def random_uuids() -> Iterator[str]:
+    """Texts of random UUIDs, five times faster than `uuid4`. Do not use one iterator in two processes."""
+    while True:
+        raw = os.urandom(16 * 250).hex()
+        for at in range(0, len(raw), 32):
+            half, rest = raw[at : at + 12], raw[at + 20 : at + 32]
+            third = f"{_VARIANT[raw[at + 16]]}{raw[at + 17 : at + 20]}"
+            yield f"{half[:8]}-{half[8:]}-4{raw[at + 13 : at + 16]}-{third}-{rest}"
+
+
+def mark_ms() -> int:
+    """The due time of the pattern, whose text is searched for in the message.
+
+    It has whole seconds: a float of that size has no exact milliseconds.
+    """
+    return _YEAR_9998_MS + 1000 * random.randrange(300 * 86_400)
+
+
+class MessageTemplate:
+    """The template of one kind of task.
+
+    Args:
+        pattern: the message made for `mark_ms()`, whose id occurs nowhere else.
+        render: the item that stores a message, as `Wheel.item_of`.
+        lead_ms: see `release_ms`.
+        longest_repr: the longest text of arguments that Celery writes.
+
+    Raises:
+        ValueError: the pattern gives no template.
+    """
+
+    def __init__(
+        self, pattern: HeldTask, render: Callable[[HeldTask], Item | None], lead_ms: int, longest_repr: int
+    ) -> None:
+        headers = pattern.headers
+        if pattern.content_type != "application/json" or "compression" in headers or pattern.ttl_until_ms is not None:
+            raise ValueError("only plain JSON without compression and TTL")
+        body = pattern.body.decode() if isinstance(pattern.body, bytes) else pattern.body
+        embed = loads(body)[2]
+        if any(embed.values()) or pattern.task_id not in pattern.item_id:
+            raise ValueError("links, chains and chords are sent one by one")
+        self._embed = f", {dumps(embed)}]"
+        self._bytes = isinstance(pattern.body, bytes)
+        self._longest_repr = longest_repr
+        marks = {name: f"mark{uuid.uuid4().hex}" for name in ("body", "args", "kwargs")}
+        marked = replace(
+            pattern,
+            body=marks["body"].encode() if self._bytes else marks["body"],
+            headers={**headers, "argsrepr": marks["args"], "kwargsrepr": marks["kwargs"]},
+        )
+        item = render(marked)
+        if item is None:
+            raise ValueError("the store cannot take it")
+        self._topic, self._lead_ms = item.topic, lead_ms
+        self._kind = MessageKind(
+            pattern.name,
+            (pattern.exchange, pattern.routing_key),
+            pattern.priority,
+            headers,
+            pattern.stamps,
+            pattern.properties.get("reply_to"),
+        )
+        self._eta_ms = self._release_ms = 0
+        self._tags = random_uuids()
+        self._target: str | None = None
+        text = item.body
+        if text.startswith(b"L1["):
+            form = decode_push(item.body)
+            self._target, text = form.target, form.pieces[0]
+        self._cut(text.decode(), pattern, marks)
+
+    def _cut(self, text: str, pattern: HeldTask, marks: dict[str, str]) -> None:
+        """Take the text apart at its marks."""
+        wrapped = b64encode(marks["body"].encode()).decode()
+        self._base64 = wrapped in text
+        found = {
+            wrapped if self._base64 else marks["body"]: "body",
+            marks["args"]: "args",
+            marks["kwargs"]: "kwargs",
+            pattern.task_id: "id",
+            iso_of(pattern.eta_ms): "iso",
+            str(pattern.eta_ms): "eta",
+        }
+        if self._target is not None:
+            found[loads(text)["properties"]["delivery_tag"]] = "tag"
+        pieces = re.split("(" + "|".join(map(re.escape, found)) + ")", text)
+        literals, names = pieces[::2], [found[piece] for piece in pieces[1::2]]
+        if not {"body", "args", "kwargs", "id"} <= set(names) or "9998-" in "".join(literals):
+            raise ValueError("the marks cannot be told from the text between them")
+        pieces[::2] = [literal.replace("%", "%%") for literal in literals]
+        pieces[1::2] = [f"%({name})s" for name in names]
+        self._text = "".join(pieces)
+
+    def fill(self, task_id: str, args: Sequence[Any], kwargs: dict[str, Any], eta_ms: int, iso: str) -> Item:
+        """The item of one task.
+
+        Args:
+            task_id: its id.
+            args, kwargs: for the task.
+            eta_ms: when it is due.
+            iso: the same time as Celery writes it into the header.
+        """
+        body = _encode([args, kwargs])[:-1] + self._embed
+        values = {
+            "body": b64encode(body.encode()).decode() if self._base64 else quoted(body)[1:-1],
+            "args": quoted(self._repr(args or ()))[1:-1],
+            "kwargs": quoted(self._repr(kwargs))[1:-1] if kwargs else "{}",
+            "id": quoted(task_id)[1:-1],
+            "iso": iso,
+            "eta": eta_ms,
+            "tag": "" if self._target is None else next(self._tags),
+        }
+        text = (self._text % values).encode()
+        if eta_ms != self._eta_ms:  # mostly all tasks have the same
+            self._eta_ms, self._release_ms = eta_ms, release_ms(eta_ms, self._lead_ms)
+        route = bounded(task_id)
+        return Item(
+            item_id_of(route, 0, eta_ms, self._kind.digest(body)),
+            self._release_ms,
+            text if self._target is None else encode_push("L", self._target, [text]),
+            self._topic,
+            (ref_of(task_id),),
+            route,
+        )
+
+    def _repr(self, value: Any) -> str:
+        text = plain_repr(value, self._longest_repr)
+        return saferepr(value, self._longest_repr) if text is None else text

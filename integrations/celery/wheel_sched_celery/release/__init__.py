@@ -1,0 +1,1 @@
+"""The dispatcher in a worker: a held task that is due goes to the broker, and only then leaves the store."""

@@ -1,0 +1,156 @@
+"""The dispatcher inside a worker: started after the pool and beat, so that these are not forked beside its threads.
+
+Any number of workers run one over the same store; claims and leases keep them apart. It opens a store and a broker
+connection of its own, and waits for either to be there: a worker starts, runs and stops the same with the store away.
+
+Threads: `start` and `stop` from the worker's main thread; one thread opens the store, the rest are the dispatcher's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import Any
+
+from celery import bootsteps
+from kombu.exceptions import OperationalError
+
+from wheel_sched.dispatcher import Dispatcher, DispatcherConfig, PushTarget
+from wheel_sched.errors import StoreUnavailable, WheelSchedError
+from wheel_sched.escaping import logger_of
+from wheel_sched_celery.release.preloading import preload
+from wheel_sched_celery.release.publishing import TaskPublisher
+from wheel_sched_celery.remote_control import commands
+from wheel_sched_celery.wheel import Wheel, wheel_of
+
+logger = logger_of("wheel_sched.celery")
+
+RETRY_S = (0.2, 0.5, 1.0, 2.0)
+LEASE_MS = 5_000  # so late is what a worker was publishing when it died
+PUSH_BATCH = 15  # the workers ask the same server three times a task, and wait while it pushes: for half a millisecond
+BACKOFF_MAX_MS = 2_000  # a broker that comes back finds its tasks at most so much later
+
+
+class EmbeddedDispatcher:
+    """Opens what a dispatcher needs, runs it, and closes it again.
+
+    Args:
+        wheel: of the app.
+    """
+
+    def __init__(self, wheel: Wheel) -> None:
+        self._wheel = wheel
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="wheel-sched-celery", daemon=True)
+        self._problem = "it has just been started"
+        self.dispatcher: Dispatcher | None = None
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Claim no more, wait for what is being published, end. Idempotent."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join(self._wheel.settings.drain_timeout / 1000 + 10)
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """How it stands, for `inspect stats` and `inspect wheel_stats`."""
+        dispatcher = self.dispatcher
+        if dispatcher is None:
+            return {"state": f"waiting: {self._problem}"}
+        stats = dispatcher.stats
+        return {
+            "state": "running",
+            "mode": "publish" if dispatcher.push is None else "push",
+            "published": stats.published,
+            "failed": stats.failed,
+            "in_doubt": stats.in_doubt,
+            "in_flight": stats.in_flight,
+            "store_errors": stats.store_errors,
+        }
+
+    def _run(self) -> None:
+        """Run a dispatcher until the end; whatever keeps it from running now is tried again."""
+        failures = 0
+        while not self._stopping.is_set():
+            try:
+                self._serve()
+                return
+            except (WheelSchedError, OSError, OperationalError) as error:
+                self._wait(str(error), failures)
+            except Exception as error:  # of a client library: without this thread nothing is released any more
+                if failures == 0:
+                    logger.exception("celery.dispatcher_failed: it is tried again")
+                self._wait(repr(error), failures)
+            failures += 1
+
+    def _wait(self, problem: str, failures: int) -> None:
+        if problem != self._problem or failures == 0:
+            logger.warning("celery.dispatcher_waits: %s", problem)
+        self._problem = problem
+        self._stopping.wait(RETRY_S[min(failures, len(RETRY_S) - 1)])
+
+    def _serve(self) -> None:
+        """Dispatch until the end.
+
+        Raises:
+            Exception: store or broker is away, or anything else is wrong with them.
+        """
+        with contextlib.closing(self._wheel.open_store()) as store:
+            if not self._wheel.knows_server():
+                raise StoreUnavailable("the broker is away")
+            queue = self._wheel.redis_queue
+            with contextlib.closing(TaskPublisher(self._wheel.app, queue)) as publisher:
+                dispatcher = Dispatcher(
+                    store,
+                    publisher,
+                    push=None if queue is None else PushTarget(),
+                    config=DispatcherConfig(push_batch=PUSH_BATCH, backoff_max_ms=BACKOFF_MAX_MS, lease_ms=LEASE_MS),
+                )
+                dispatcher.start()
+                self.dispatcher = dispatcher
+                self._stopping.wait()
+                dispatcher.stop(self._wheel.settings.drain_timeout / 1000)
+
+
+class DispatcherStep(bootsteps.StartStopStep):
+    """Runs the dispatcher in a worker, after the processes of the pool and of embedded beat have been forked.
+
+    More are forked later, when a pool's process is replaced: its threads import nothing, see `preloading`.
+    """
+
+    requires = ("celery.worker.components:Pool", "celery.worker.components:Beat")
+
+    def __init__(self, w: Any, **kwargs: Any) -> None:
+        self._embedded: EmbeddedDispatcher | None = None
+        super().__init__(w, **kwargs)
+
+    def include_if(self, w: Any) -> bool:
+        wheel = wheel_of(w.app)
+        return wheel is not None and wheel.settings.url is not None and wheel.settings.dispatch
+
+    def create(self, w: Any) -> DispatcherStep:
+        commands.announce_in_heartbeats()
+        wheel = wheel_of(w.app)
+        if wheel is not None:
+            preload(wheel)
+        return self
+
+    def start(self, w: Any) -> None:
+        wheel = wheel_of(w.app)
+        if wheel is not None and self._embedded is None:
+            self._embedded = w.wheel_dispatcher = EmbeddedDispatcher(wheel)
+            self._embedded.start()
+
+    def stop(self, w: Any) -> None:
+        embedded, self._embedded = self._embedded, None
+        if embedded is not None:
+            with contextlib.suppress(RuntimeError):  # never started
+                embedded.stop()
+
+    terminate = stop
+
+    def info(self, w: Any) -> dict[str, Any]:
+        return {"wheel_dispatcher": {} if self._embedded is None else self._embedded.info}

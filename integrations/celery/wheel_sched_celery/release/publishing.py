@@ -1,0 +1,65 @@
+"""What a worker's dispatcher does with due tasks that the store's server does not push by itself."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+from wheel_sched.dispatcher import Answer, Batch, Failed
+from wheel_sched.errors import Rejected
+from wheel_sched.escaping import logger_of
+from wheel_sched.store.items import Claimed, Done, Next
+from wheel_sched_celery.message.held_task import HeldTask, decode
+from wheel_sched_celery.release.broker_connection import BrokerConnection
+from wheel_sched_celery.release.redis_queue import RedisQueue
+
+logger = logger_of("wheel_sched.celery")
+
+
+class TaskPublisher:
+    """Publishes claimed tasks to the app's broker; see `wheel_sched.dispatcher.Publisher`.
+
+    Args:
+        app: whose broker.
+        queue: makes push forms, when the dispatcher lets the server push.
+    """
+
+    def __init__(self, app: Any, queue: RedisQueue | None) -> None:
+        self._line = BrokerConnection(app)
+        self._queue = queue
+        self._lock = threading.Lock()
+
+    def publish(self, batch: Batch) -> None:
+        """Publish `batch.items` and answer for each."""
+        tasks: list[tuple[int, HeldTask]] = []
+        for place, item in enumerate(batch.items):
+            try:
+                tasks.append((place, decode(item.body)))
+            except Rejected as error:
+                batch.answers[place] = Failed(str(error), transient=False)
+        with self._lock:
+            failures = self._line.send([task for _, task in tasks])
+        for (place, _), failure in zip(tasks, failures, strict=True):
+            batch.answers[place] = failure or Done(batch.items[place].id)
+
+    def refuse(self, item: Claimed, reason: str) -> Answer:
+        """Another form for what the server could not push, or publish it from here."""
+        try:
+            task = decode(item.body)
+        except Rejected as error:
+            return Failed(str(error), transient=False)
+        if item.body.startswith(b"L1["):
+            return Failed(reason)  # the queue's key holds something else: it waits until somebody has cleared that
+        now_ms = time.time_ns() // 1_000_000
+        form = None if self._queue is None else self._queue.push_form(task, now_ms)
+        if form is not None:
+            return Next(item.id, item.due_ms, form, item.topic, item.refs, item.route)
+        with self._lock:
+            (failure,) = self._line.send([task])
+        return failure or Done(item.id)
+
+    def close(self) -> None:
+        """Drop the connection to the broker."""
+        with self._lock:
+            self._line.close()

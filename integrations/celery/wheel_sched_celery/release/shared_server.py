@@ -1,0 +1,88 @@
+"""Whether the broker's queues and the store lie in one database of one Redis server.
+
+If so, the server itself moves a due task to its queue, in one script. The question is asked once per process, and asked
+again as long as one of the two cannot answer.
+
+Threads: any; while one thread asks, the others go on without an answer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from kombu.exceptions import OperationalError
+
+from wheel_sched.errors import StoreError
+from wheel_sched_celery.release.redis_queue import RedisQueue
+
+FIRST_PAUSE_S: Final = 2.0
+LONGEST_PAUSE_S: Final = 60.0  # between two questions; a sender waits for the answer
+
+
+class SharedServer:
+    """Makes a `RedisQueue` when broker and store share a database.
+
+    Args:
+        app: the Celery app.
+        store_identity: (run id, database) of the store's server; None when it is not a standalone Redis.
+        timeout_s: how long the broker may take to answer.
+    """
+
+    def __init__(self, app: Any, store_identity: Callable[[], tuple[str, int] | None], timeout_s: float) -> None:
+        self._app = app
+        self._store_identity = store_identity
+        self._timeout_s = timeout_s
+        self._queue: RedisQueue | None = None
+        self._is_known = False
+        self._ask_again_s = 0.0
+        self._pause_s = FIRST_PAUSE_S
+
+    @property
+    def queue(self) -> RedisQueue | None:
+        """Makes push forms; None when broker and store are two servers, or when this is not known yet."""
+        if not self._is_known and time.monotonic() >= self._ask_again_s:
+            self._ask_again_s = math.inf
+            connection = self._app.connection_for_write()
+            if RedisQueue.serves(connection):  # a server that does not answer must not hold up the caller
+                limits = {"socket_timeout": self._timeout_s, "socket_connect_timeout": self._timeout_s}
+                connection.transport_options = {**limits, **connection.transport_options}
+            try:
+                if not RedisQueue.serves(connection):
+                    self._is_known = True
+                elif (same := self._is_same(connection)) is not None:
+                    self._queue = RedisQueue(connection) if same else None
+                    self._is_known = True
+            finally:
+                connection.release()
+                self._ask_again_s = time.monotonic() + self._pause_s  # counted from the end of a long wait
+                self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
+        return self._queue
+
+    def ask(self) -> bool:
+        """Whether the answer is known; asks at once when it is not."""
+        self._ask_again_s = 0.0
+        _ = self.queue
+        return self._is_known
+
+    def _is_same(self, connection: Any) -> bool | None:
+        """Whether store and broker are one database of one server; None when one of them does not answer."""
+        mine: tuple[str, int] | None = None
+        with contextlib.suppress(StoreError, OSError):
+            mine = self._store_identity()
+            if mine is None:
+                return False
+        if mine is None:
+            return None
+        try:
+            hosts = len(connection.alt or ()) or 1
+            connection.ensure_connection(max_retries=hosts - 1, interval_start=0, timeout=self._timeout_s)
+            with connection.channel() as channel:
+                info = channel.client.info()
+                database = channel.client.connection_pool.connection_kwargs.get("db") or 0
+        except (OperationalError, *connection.connection_errors, *connection.channel_errors):
+            return None  # kombu wraps the errors of its clients for some kinds of connection only
+        return mine == (str(info.get("run_id")), int(database))

@@ -1,0 +1,1 @@
+"""Remote control: what workers answer to `celery inspect` and `celery control` about held tasks."""

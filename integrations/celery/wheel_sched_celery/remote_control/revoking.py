@@ -1,0 +1,83 @@
+"""Saying that a held task is revoked: what a worker does when a revoked task falls due.
+
+A worker drops a revoked task when it is due, and then marks the result, lets the task's chord fail, sends the event
+`task-revoked` and the signal `task_revoked`. A held task that was revoked never reaches a worker, and none that starts
+later would know of the revoke; so whoever takes it out of the store does all of this at once.
+
+Threads: one at a time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery import signals
+
+from wheel_sched.escaping import logger_of
+from wheel_sched_celery.message.held_task import HeldTask
+from wheel_sched_celery.message.stock_request import UnreadableTask, context_of, request_of
+from wheel_sched_celery.release.broker_connection import short_connection
+
+logger = logger_of("wheel_sched.celery")
+
+REASON = "revoked"
+
+
+class Announcer:
+    """Announces revoked tasks of one app.
+
+    Args:
+        app: the Celery app.
+        hostname: of the worker that speaks. Defaults to no worker.
+        events: whether to send events, over a connection made for them where the broker is there. Defaults to True.
+    """
+
+    def __init__(self, app: Any, hostname: str | None = None, events: bool = True) -> None:
+        self._app = app
+        self._hostname = hostname
+        self._events = events
+        self._eventer: Any = None
+        self._connection: Any = None
+
+    def __enter__(self) -> Announcer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._eventer = None
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.release()
+
+    def announce(self, held: HeldTask) -> None:
+        """Mark its result, then tell everybody.
+
+        Raises:
+            Exception: whatever the result backend raises; nobody was told.
+        """
+        try:
+            request = request_of(self._app, held, hostname=self._hostname)
+        except UnreadableTask as error:
+            logger.warning("celery.unreadable: %s: its chord, if it is of one, does not hear that it is revoked", error)
+            self._app.backend.mark_as_revoked(held.task_id, REASON, store_result=True)
+            return
+        context = context_of(request)
+        request.task.backend.mark_as_revoked(request.id, REASON, request=context, store_result=request.store_errors)
+        told = {"terminated": False, "signum": None, "expired": False}
+        self._send_event(request, told)
+        signals.task_revoked.send(sender=request.task, request=context, **told)
+
+    def _send_event(self, request: Any, told: dict[str, Any]) -> None:
+        if not self._events:
+            return
+        try:
+            self._eventer = self._eventer or self._own_eventer()
+            request.eventer = self._eventer
+            request.send_event("task-revoked", **told)
+        except Exception as error:  # any client library may sit behind a transport
+            logger.warning("celery.event_not_sent: task-revoked of task %s: %s", request.id, error)
+            self._events = False  # one wait for a broker that is away is enough
+
+    def _own_eventer(self) -> Any:
+        connection = self._connection = short_connection(self._app)
+        connection.connect()
+        return self._app.events.Dispatcher(connection, self._hostname, enabled=True, buffer_while_offline=False)

@@ -1,0 +1,71 @@
+"""What workers that are up say of themselves: whether they send held tasks, and whose settings differ.
+
+Reads the answers to `inspect wheel_stats`. Pure but for `wheel_stats`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from wheel_sched.duration import format_duration
+from wheel_sched_celery.settings import WheelSettings
+
+Answers = Mapping[str, Any]
+
+
+def wheel_stats(inspect: Any) -> Answers:
+    """What workers answered to `wheel_stats`, by worker."""
+    return dict(inspect._request("wheel_stats") or {})
+
+
+def _is_ours(answer: Mapping[str, Any]) -> bool:
+    """Whether the integration is installed where this comes from."""
+    return bool(answer.get("installed"))
+
+
+def why_idle(namespace: str, answer: Any) -> str:
+    """Why a worker sends nothing of what `namespace` holds; "" when it does."""
+    if not isinstance(answer, Mapping) or not _is_ours(answer):
+        return "does not say that it has wheel_sched_celery"
+    settings, dispatcher = answer.get("settings"), answer.get("dispatcher")
+    if isinstance(settings, Mapping) and settings.get("namespace") != namespace:
+        return f"namespace {settings.get('namespace')}"
+    if not isinstance(dispatcher, Mapping):
+        return "without a store" if answer.get("store", "") is None else "dispatches nothing"
+    state = str(dispatcher.get("state"))
+    return "" if state == "running" else state
+
+
+def told(settings: WheelSettings) -> dict[str, Any]:
+    """What a worker says of its settings."""
+    return {
+        "namespace": settings.namespace,
+        "horizon_ms": settings.horizon,
+        "lead_ms": settings.lead,
+        "takeover": settings.takeover,
+        "dispatch": settings.dispatch,
+    }
+
+
+def differing(mine: WheelSettings, answers: Answers) -> list[str]:
+    """Where workers of this namespace have another horizon or lead than this app: a line for each setting."""
+    workers = {
+        name: answer["settings"]
+        for name, answer in sorted(answers.items())
+        if isinstance(answer, Mapping) and isinstance(answer.get("settings"), Mapping)
+    }
+    lines = []
+    for setting, own_ms in (("horizon", mine.horizon), ("lead", mine.lead)):
+        lengths: dict[Any, list[str]] = {own_ms: ["this app"]}
+        for name, theirs in workers.items():
+            if theirs.get("namespace") == mine.namespace:
+                lengths.setdefault(theirs.get(f"{setting}_ms"), []).append(name)
+        if len(lengths) > 1:
+            said = (f"{_length(ms)} in {', '.join(names[:3])}" for ms, names in lengths.items())
+            lines.append(f"{setting}: {'; '.join(said)}")
+    return lines
+
+
+def _length(ms: Any) -> str:
+    return format_duration(ms) if isinstance(ms, int) else "None"

@@ -1,0 +1,60 @@
+"""`TakeoverStep`: the worker's bootstep that wraps the strategies of its consumer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from celery import bootsteps
+
+from wheel_sched_celery.release.preloading import preload
+from wheel_sched_celery.takeover.store_clock import StoreClock
+from wheel_sched_celery.takeover.takeover import Strategy, Takeover
+from wheel_sched_celery.wheel import wheel_of
+
+
+class Strategies(dict[str, Strategy]):
+    """The strategies of a consumer. Each is wrapped when it is put in, also those that a reload puts in."""
+
+    def __init__(self, takeover: Takeover, strategies: Iterable[tuple[str, Strategy]]) -> None:
+        super().__init__()
+        self._takeover = takeover
+        for name, strategy in strategies:
+            self[name] = strategy
+
+    def __setitem__(self, name: str, strategy: Strategy) -> None:
+        super().__setitem__(name, self._takeover.wrap(strategy))
+
+
+class TakeoverStep(bootsteps.StartStopStep):
+    """Wraps the strategies at each connect and reconnect, after Celery has made them."""
+
+    requires = ("celery.worker.consumer.tasks:Tasks",)
+
+    def __init__(self, c: Any, **kwargs: Any) -> None:
+        self._takeover: Takeover | None = None
+        self._clock: StoreClock | None = None
+        super().__init__(c, **kwargs)
+
+    def include_if(self, c: Any) -> bool:
+        wheel = wheel_of(c.app)
+        return wheel is not None and wheel.settings.holds and wheel.settings.takeover
+
+    def start(self, c: Any) -> None:
+        wheel = wheel_of(c.app)
+        if wheel is None:
+            return
+        if self._clock is None:
+            preload(wheel)
+            self._clock = StoreClock(wheel)
+        self._takeover = Takeover(wheel, c, self._clock)
+        c.strategies = Strategies(self._takeover, c.strategies.items())
+
+    def stop(self, c: Any) -> None:
+        takeover, self._takeover = self._takeover, None
+        if takeover is not None:
+            takeover.end()
+            c.strategies = {}  # the next start wraps new ones
+
+    terminate = stop
+    shutdown = stop

@@ -1,0 +1,384 @@
+"""Takeover: ETA messages that reach a worker through the broker move into the store.
+
+Such messages come from producers without the integration, from producers in other languages, or from before the
+integration was installed. The worker acknowledges a message once its task is durable in the store. It stores all
+messages of one turn of the event loop in one call. Some messages stay with stock Celery: broadcasts, messages whose own
+queue is not known, messages that are too large, and all messages while the store is away. So do messages that the store
+has sent (see `message.dispatch_mark`), and messages whose item is in flight: only a message whose item *waits* in the
+store is acknowledged here.
+
+The store's clock decides what is due, also for messages that are due soon and stay in the worker's timer. So a worker
+whose clock is an hour off runs no task early or late and takes no dispatched message over again. The time that this
+module uses never goes back, even if the store's clock does.
+
+The consumer's loop never waits for the store: the store's thread decides while the message stays unacknowledged. If
+that takes too long, the message goes to the worker's own timer. If the store turns out to have it too, it is withdrawn
+from there (see `taken_items`); if the store does not answer before the task is due, the task runs twice.
+
+Threads: the consumer's, except for the methods marked as the store's thread.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from celery.worker import state as worker_state
+from kombu.asynchronous.timer import to_timestamp
+from kombu.utils.functional import maybe_list
+
+from wheel_sched.errors import StoreError, WheelSchedError
+from wheel_sched.escaping import logger_of
+from wheel_sched_celery.hold.recording import eta_of
+from wheel_sched_celery.message.dispatch_mark import is_marked
+from wheel_sched_celery.message.due import instant_ms, iso_of
+from wheel_sched_celery.message.entities import values_of
+from wheel_sched_celery.message.held_task import HeldTask
+from wheel_sched_celery.takeover.source_queue import own_queue
+from wheel_sched_celery.takeover.store_clock import StoreClock
+from wheel_sched_celery.takeover.taken_items import LOOK_AGAIN_S, TakenItems, Withdrawals
+from wheel_sched_celery.wheel import Wheel
+
+logger = logger_of("wheel_sched.celery")
+
+LOOK_S = 0.02  # no thread can wake a loop of kombu before 5.7, so the loop looks this often while the store decides
+LEAST_PATIENCE_S = 0.25  # how long a task that is due waits for the store; others wait half of the time they have
+BLOCKING_S = 1.0  # how long a worker without an event loop waits for the store
+# properties that the transport adds to a message
+_TRANSPORT_PROPERTIES = frozenset(
+    {"application_headers", "body_encoding", "content_encoding", "content_type", "delivery_info", "delivery_tag"}
+)
+
+Strategy = Callable[..., Any]
+
+
+@dataclass(slots=True, eq=False)
+class _Arrival:
+    """A message from its arrival until it is acknowledged or handed to stock Celery."""
+
+    candidate: HeldTask | None  # None: it is not to be held; the store is asked for the time only
+    eta_ms: int
+    ttl_ms: int | None
+    expires_ms: int | None
+    redelivered: bool
+    ack: Callable[..., Any]
+    stock: Callable[[int | None], Any]
+    patience_s: float
+    taken: HeldTask | None = None  # what was stored
+    waits_already: bool = False  # its item waits in the store already
+    makes_room: bool = False  # the worker may prefetch one more message meanwhile
+    over: bool = False  # acknowledged, or handed to stock Celery
+
+
+@dataclass(slots=True, eq=False)
+class _Batch:
+    """Messages about which the store's thread decides in one call."""
+
+    arrived: list[_Arrival]
+    since_s: float
+    now_us: int | None = None
+    decided: threading.Event = field(default_factory=threading.Event)
+    # the loop gives a message up, or the thread decides; never both at once
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class Takeover:
+    """Wraps the task strategies of a consumer, for one connection to the broker.
+
+    Args:
+        wheel: holds the tasks.
+        consumer: Celery's.
+        clock: the store's time. Defaults to one that asks the store.
+        wall_us: this machine's wall clock, in microseconds since 1970. Defaults to the system's.
+    """
+
+    def __init__(
+        self,
+        wheel: Wheel,
+        consumer: Any,
+        clock: StoreClock | None = None,
+        wall_us: Callable[[], int] = lambda: time.time_ns() // 1000,
+    ) -> None:
+        self._wheel = wheel
+        self._consumer = consumer
+        self._clock = clock or StoreClock(wheel)
+        self._wall_us = wall_us
+        self._arrived: list[_Arrival] = []
+        self._items = TakenItems(wheel)
+        self._withdrawals = Withdrawals(self._items, wheel)
+        self._will_withdraw = False
+        self._over = False
+
+    def wrap(self, stock: Strategy) -> Strategy:
+        """A strategy that takes over messages due later than the horizon, and leaves the others to `stock`."""
+        takes_clock = "to_timestamp" in inspect.signature(stock).parameters
+
+        def strategy(message: Any, body: Any, ack: Any, reject: Any, callbacks: Any, **options: Any) -> Any:
+            def leave_to_stock(now_us: int | None) -> Any:
+                if takes_clock and now_us is not None:
+                    options.setdefault("to_timestamp", self._by_the_store(now_us))
+                return stock(message, body, ack, reject, callbacks, **options)
+
+            eta_ms = eta_of(body, message.headers, lambda: self._wheel.app.timezone)
+            if eta_ms is None:
+                return leave_to_stock(None)
+            now_us = self._clock.fresh_us()
+            redelivered = bool((message.delivery_info or {}).get("redelivered"))
+            if now_us is not None and not (redelivered or self._is_later(eta_ms, now_us)):
+                return leave_to_stock(now_us)
+            if not self._wheel.near:
+                return leave_to_stock(self._clock.estimate_us())
+            arrival = self._arrival(message, body, eta_ms, ack, leave_to_stock)
+            if now_us is not None and arrival.candidate is None:
+                return leave_to_stock(now_us)
+            return self._hand_over(arrival)
+
+        return strategy
+
+    def end(self) -> None:
+        """The connection is gone: the broker delivers again what was not acknowledged."""
+        self._over = True
+        self._arrived.clear()
+
+    # -- in the consumer's loop
+
+    def _is_later(self, eta_ms: int, now_us: int) -> bool:
+        horizon_ms = self._wheel.settings.horizon
+        return horizon_ms is not None and eta_ms - now_us // 1000 > horizon_ms
+
+    def _hand_over(self, one: _Arrival) -> None:
+        """Hand a message to the store's thread, with all others that arrive in this turn of the loop.
+
+        Like an ETA message in Celery's timer it does not count against the prefetch limit. Else a few such messages
+        would stop the worker while the store hangs.
+        """
+        qos = self._consumer.qos
+        one.makes_room = qos.value < qos.increment_eventually()
+        self._arrived.append(one)
+        hub = self._consumer.hub
+        if hub is None:  # without an event loop a turn has no end
+            self.flush()
+        elif len(self._arrived) == 1:
+            hub.call_soon(self.flush)
+
+    def flush(self) -> None:
+        """Let the store's thread decide about the messages that have arrived."""
+        arrived, self._arrived = self._arrived, []
+        if not arrived or self._over:
+            return
+        batch = _Batch(arrived, time.monotonic())
+        self._wheel.thread.submit(lambda: self._decide(batch))
+        if self._consumer.hub is None:
+            batch.decided.wait(BLOCKING_S)
+            for each in arrived:
+                each.patience_s = 0
+        self._look(batch)
+
+    def _look(self, batch: _Batch) -> None:
+        """Carry out what was decided. A message that cannot wait longer goes to the worker's own timer."""
+        if self._over:
+            return
+        waited_s = time.monotonic() - batch.since_s
+        with batch.lock:
+            is_decided = batch.decided.is_set()
+            overdue = (
+                [] if is_decided else [one for one in batch.arrived if not one.over and waited_s >= one.patience_s]
+            )
+            for one in overdue:
+                self._let_go(one)
+        if is_decided:
+            for one in batch.arrived:
+                self._carry_out(one, batch.now_us)
+            self._withdraw_soon()
+            return
+        if overdue:
+            logger.warning(
+                "celery.takeover_failed: %d tasks stay in this worker, because the store is slow", len(overdue)
+            )
+        for one in overdue:
+            one.stock(self._clock.estimate_us())
+        if any(not one.over for one in batch.arrived):
+            self._consumer.hub.call_later(LOOK_S, self._look, batch)  # where no thread can wake the loop
+
+    def _let_go(self, one: _Arrival) -> None:
+        one.over = True
+        if one.makes_room:  # stock Celery makes room itself for what it keeps
+            self._consumer.qos.decrement_eventually()
+
+    def _carry_out(self, one: _Arrival, now_us: int | None) -> None:
+        if one.over:
+            return
+        self._let_go(one)
+        if one.taken is not None:
+            one.ack(logger, self._consumer.connection_errors)
+            self._send_scheduled_event(one.taken)
+        elif one.waits_already:
+            one.ack(logger, self._consumer.connection_errors)
+        else:
+            one.stock(now_us)
+
+    def _withdraw_soon(self) -> None:
+        """Let the store's thread withdraw the pending items as soon as the store answers."""
+        if self._will_withdraw or not self._withdrawals.pending or self._over:
+            return
+        self._will_withdraw = True
+        hub = self._consumer.hub
+        if hub is not None:
+            hub.call_later(LOOK_AGAIN_S, self._withdraw_now)
+            return
+        timer = threading.Timer(LOOK_AGAIN_S, self._withdraw_now)
+        timer.daemon = True
+        timer.start()
+
+    def _withdraw_now(self) -> None:
+        self._will_withdraw = False
+        if self._wheel.near:
+            self._wheel.thread.submit(self._withdraw)
+        self._withdraw_soon()
+
+    # -- in the store's thread
+
+    def _withdraw(self) -> None:
+        if self._over:
+            self._withdrawals.clear()  # the broker delivers these messages again
+        self._withdrawals.withdraw()
+
+    def _decide(self, batch: _Batch) -> None:
+        try:
+            batch.now_us = self._clock.now_us()
+            if batch.now_us is not None and not self._over:
+                self._decide_at(batch.arrived, batch.now_us)
+        finally:
+            with batch.lock:
+                self._note_withdrawals(batch.arrived)
+                batch.decided.set()
+            hub = self._consumer.hub
+            if hub is not None:
+                hub.call_soon(self._look, batch)
+            else:
+                self._withdraw_soon()
+
+    def _note_withdrawals(self, arrived: list[_Arrival]) -> None:
+        """Note items that wait in the store although the loop kept their messages.
+
+        An item stays when another copy of its message is about to be acknowledged.
+        """
+        if not self._withdrawals.pending and not any(one.over for one in arrived):
+            return
+        waiting = [(one, one.taken or one.candidate) for one in arrived if one.taken is not None or one.waits_already]
+        kept = {task.item_id for one, task in waiting if task is not None and not one.over}
+        self._withdrawals.add({task.item_id for one, task in waiting if task is not None and one.over})
+        self._withdrawals.discard(kept)
+
+    def _decide_at(self, arrived: list[_Arrival], now_us: int) -> None:
+        far: list[tuple[_Arrival, HeldTask]] = []
+        for one in arrived:
+            if one.over or one.candidate is None or (one.expires_ms is not None and one.expires_ms <= now_us // 1000):
+                continue
+            if self._is_later(one.eta_ms, now_us):
+                ttl_until_ms = None if one.ttl_ms is None else now_us // 1000 + one.ttl_ms
+                far.append((one, replace(one.candidate, ttl_until_ms=ttl_until_ms)))
+            elif one.redelivered and self._waits(one.candidate):
+                one.waits_already = True
+        if not far:
+            return
+        try:
+            waits = self._items.take([task for _, task in far])
+        except WheelSchedError as error:
+            logger.warning("celery.takeover_failed: %d tasks stay in this worker: %s", len(far), error)
+            if isinstance(error, StoreError) and error.in_doubt:
+                self._withdrawals.add(task.item_id for _, task in far)
+            return
+        for (one, task), is_held in zip(far, waits, strict=True):
+            if is_held:
+                one.taken = task
+
+    def _arrival(self, message: Any, body: Any, eta_ms: int, ack: Any, stock: Callable[[int | None], Any]) -> _Arrival:
+        """What this module needs to know of a message."""
+        headers = message.headers or {}
+        identity = headers if "task" in headers else body
+        left_s = eta_ms / 1000 - (self._clock.estimate_us() or self._wall_us()) / 1e6
+        ttl = message.properties.get("expiration")
+        return _Arrival(
+            candidate=self._candidate(message, identity, eta_ms),
+            eta_ms=eta_ms,
+            ttl_ms=int(ttl) if str(ttl).isdigit() else None,
+            expires_ms=instant_ms(identity.get("expires"), self._wheel.app.timezone),
+            redelivered=bool((message.delivery_info or {}).get("redelivered")),
+            ack=ack,
+            stock=stock,
+            patience_s=max(LEAST_PATIENCE_S, min(self._wheel.settings.timeout / 1000, left_s / 2)),
+        )
+
+    def _candidate(self, message: Any, identity: Mapping[str, Any], eta_ms: int) -> HeldTask | None:
+        """The task to hold; None when the message must stay with stock Celery."""
+        if message.errors or is_marked(message.headers, identity) or identity["id"] in worker_state.revoked:
+            return None
+        queue = own_queue(message, self._consumer.task_consumer)
+        if queue is None:
+            return None
+        headers = dict(message.headers or {})
+        headers.pop("compression", None)  # kombu has decompressed the body
+        properties = {name: value for name, value in message.properties.items() if name not in _TRANSPORT_PROPERTIES}
+        delivery = message.delivery_info or {}
+        task = HeldTask(
+            task_id=str(identity["id"]),
+            name=str(identity["task"]),
+            retries=int(identity.get("retries") or 0),
+            eta_ms=eta_ms,
+            exchange="",
+            routing_key=queue.name,
+            queue=queue.name,
+            body=message.body,
+            content_type=message.content_type,
+            content_encoding=message.content_encoding,
+            headers=headers,
+            priority=properties.pop("priority", None),
+            properties=properties,
+            declare=values_of([queue]),
+            taken_over=True,
+            one_of_many=bool(delivery.get("exchange")) and queue.exchange.type != "direct",
+            sent_to=(delivery.get("exchange") or "", delivery.get("routing_key") or ""),
+        )
+        revoked: Any = worker_state.revoked_stamps
+        return None if any(value in (maybe_list(revoked.get(name)) or ()) for name, value in task.stamps) else task
+
+    def _waits(self, task: HeldTask) -> bool:
+        """Whether the item of this message waits in the store: a worker stored it and died before it acknowledged."""
+        try:
+            waits = self._items.waits(task)
+        except WheelSchedError as error:
+            logger.warning(
+                "celery.not_asked: task %s may run twice, because the store did not answer: %s", task.task_id, error
+            )
+            return False
+        if waits:
+            logger.info(
+                "celery.redelivered: task %s waits in the store, so this copy of its message is dropped", task.task_id
+            )
+        return waits
+
+    def _by_the_store(self, now_us: int) -> Callable[..., float]:
+        """Celery's `to_timestamp`, as if this machine's clock showed the store's time."""
+        ahead_s = (self._wall_us() - now_us) / 1e6
+
+        def by_the_store(instant: Any, *timezone: Any) -> float:
+            return float(max(0.0, to_timestamp(instant, *timezone) + ahead_s))
+
+        return by_the_store
+
+    def _send_scheduled_event(self, task: HeldTask) -> None:
+        dispatcher = self._consumer.event_dispatcher
+        if dispatcher and dispatcher.enabled:
+            dispatcher.send(
+                "task-scheduled",
+                uuid=task.task_id,
+                name=task.name,
+                retries=task.retries,
+                eta=iso_of(task.eta_ms),
+                queue=task.queue,
+            )

@@ -1,0 +1,1 @@
+"""Attempt counts: how often a message was tried, kept beside the message."""

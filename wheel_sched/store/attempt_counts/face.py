@@ -1,0 +1,79 @@
+"""AttemptCounts: how often messages were tried, kept in the store, so that a forged header cannot lower it.
+
+A count belongs to a key of the caller's choice, and lives until its expiry. Any thread; errors are `DelayStore`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from wheel_sched.store.attempt_counts.operations import AttemptCount, ListCounts, RaiseCounts, ScheduleCounted
+from wheel_sched.store.core.call import Plan
+from wheel_sched.store.core.delay_store import CoreStore
+from wheel_sched.store.core.items import MAX_BATCH, Item, Stored, check_id
+from wheel_sched.store.core.plans import Plans
+
+
+def raise_counts(plans: Plans, counts: Sequence[tuple[str, int, int]]) -> Plan[list[int]]:
+    """One round trip."""
+    for key, _, _ in counts:
+        check_id(key)
+    calls, members = plans.batched(counts, lambda count: count[0], lambda part, _: RaiseCounts(part), "")
+    known = [0] * len(counts)
+    replies: list[list[int]] = (yield calls) if calls else []
+    for indices, answers in zip(members, replies, strict=True):
+        for i, answer in zip(indices, answers, strict=True):
+            known[i] = answer
+    return known
+
+
+def schedule_counted(
+    plans: Plans, items: Sequence[Item], counts: Sequence[tuple[str, int, int]], token: str | None
+) -> Plan[Stored]:
+    """One step in a namespace of one shard; items first and counts after them in others."""
+    for key, _, _ in counts:
+        check_id(key)
+    if plans.shards == 1 and 0 < len(items) <= MAX_BATCH and 0 < len(counts) <= 2 * MAX_BATCH:
+        return (
+            yield from plans.store_all(items, token, lambda part, part_token: ScheduleCounted(part, counts, part_token))
+        )
+    stored = yield from plans.schedule(items, token)
+    yield from raise_counts(plans, counts)
+    return stored
+
+
+class AttemptCounts:
+    """The attempt counts of a store.
+
+    Args:
+        store: an open delay store.
+    """
+
+    def __init__(self, store: CoreStore) -> None:
+        self._store = store
+
+    def raise_to(self, counts: Sequence[tuple[str, int, int]]) -> list[int]:
+        """Raise counts (key, attempts, expiry in ms); the greatest known of each key. 0 attempts only asks.
+
+        `ENDED` in place of the attempts says that the message has ended. A repeat changes nothing more.
+        """
+        return self._store.run(raise_counts(self._store.plans, counts))
+
+    def schedule(
+        self, items: Sequence[Item], counts: Sequence[tuple[str, int, int]], *, token: str | None = None
+    ) -> Stored:
+        """`DelayStore.schedule`, and raise counts.
+
+        A namespace of one shard does both in one step; in others the counts are raised after the items were stored.
+        """
+        return self._store.run(schedule_counted(self._store.plans, items, counts, token))
+
+    def all(self, shard: int) -> Iterator[AttemptCount]:
+        """All counts of a shard in order of expiry, page by page."""
+        start = 0
+        while True:
+            page = self._store.run(self._store.plans.one(shard, ListCounts(start)))
+            yield from page
+            if len(page) < MAX_BATCH:
+                return
+            start += len(page)

@@ -1,0 +1,46 @@
+#!lua flags=no-writes
+-- One page of a state as scan.lua finds it, in a few long strings instead of several for each row, which the server and
+-- whoever reads everything would pay for one by one. Writes nothing.
+-- ARGV[3..9] -> as in scan.lua
+-- Answers {now (us), "1" = there may be more, ids, their lengths, scores, records, their lengths, reasons}: ids and records
+-- each one behind the other, lengths and scores as text between blanks; length -1 = no record. The last three are empty
+-- without records. With them a page ends early, soon behind BYTES of them. Reasons are a list, of ids in flight or held.
+local BYTES, PART = 1048576, 125
+local s = begin(KEYS, ARGV, READING)
+if s.err then return s end
+local key = ({due = KEYS[DUE], fly = KEYS[FLY], held = KEYS[HELD], dead = KEYS[DEAD]})[ARGV[3]]
+local limit = math.min(tonumber(ARGV[8]), MAX_BATCH)
+local found = page_behind(key, ARGV[4], ARGV[5], ARGV[6], ARGV[7], limit)
+local written = {}                     -- lengths as text; most of a page's are alike
+local ids, scores, lengths = {}, {}, {}
+local n = #found / 2
+for i = 1, n do
+  local id = found[2 * i - 1]
+  local length = #id
+  if not written[length] then written[length] = ms(length) end
+  ids[i], scores[i], lengths[i] = id, found[2 * i], written[length]
+end
+local more = n == limit and n > 0
+local records, sizes, reasons = {}, {}, {}
+if ARGV[9] == '1' then
+  local hash, bytes, done = KEYS[ARGV[3] == 'dead' and DEADBODY or BODY], 0, 0
+  while done < n and bytes < BYTES do
+    local part = redis.call('HMGET', hash, unpack(ids, done + 1, math.min(done + PART, n)))
+    for i = 1, #part do
+      local length = -1
+      if part[i] then length = #part[i] else part[i] = '' end
+      if not written[length] then written[length] = ms(length) end
+      sizes[done + i] = written[length]
+    end
+    done = done + #part
+    local text = table.concat(part)
+    records[#records + 1] = text
+    bytes = bytes + #text
+  end
+  if done < n then n, more = done, true end
+  local why = n > 0 and ({fly = KEYS[CLAIM], held = KEYS[WHY]})[ARGV[3]]
+  if why then reasons = redis.call('HMGET', why, unpack(ids, 1, n)) end
+end
+local function packed(list, between) return table.concat(list, between, 1, n) end
+return {s.us, more and '1' or '', packed(ids, ''), packed(lengths, ' '), packed(scores, ' '),
+        table.concat(records), table.concat(sizes, ' '), reasons}

@@ -1,0 +1,93 @@
+"""A call: an operation addressed to a shard, and what every operation has in common.
+
+An operation with a `token` may be repeated after a lost reply: it is executed once and answers alike (for a minute).
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, TypeVar
+
+from wheel_sched.errors import StoreError
+from wheel_sched.store.core.items import Outcome
+from wheel_sched.store.core.shard import MemoryShard
+
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+Argument = bytes | str | int
+
+OUTCOME_OF = {ord(outcome.value): outcome for outcome in Outcome}
+_counter = itertools.count()
+_process = [0, ""]
+
+
+def new_token() -> str:
+    """A token for one call, unique among all processes (a fork gets its own series)."""
+    if _process[0] != os.getpid():
+        _process[:] = [os.getpid(), os.urandom(8).hex()]
+    return f"{_process[1]}{next(_counter):x}"
+
+
+class Operation(Generic[R_co]):
+    """One deed of a shard, three ways: as arguments of its script, as what the script replies, and in memory.
+
+    The script is the file `<script>.lua` beside the module of the operation, and `in_memory` is the twin of the script:
+    whoever changes the one changes the other.
+
+    `script`: the name of the script. `reads`: it changes nothing, and works while the namespace is frozen. `writes`: it
+    changes what is promised to last, so its answer waits for the durability level. What takes a lease or counts for
+    reports costs a redelivery at most when it is lost: `writes` is False. `repeatable`: a repeat changes nothing
+    more, so it may be repeated without a token. `while_frozen`: it works in a frozen namespace.
+    """
+
+    __slots__ = ()
+    script: ClassVar[str]
+    reads: ClassVar[bool] = False
+    writes: ClassVar[bool]
+    repeatable: ClassVar[bool] = False
+    while_frozen: ClassVar[bool] = False
+    token: str
+
+    def argv(self) -> list[Argument]:
+        """The script's arguments behind now and token."""
+        raise NotImplementedError
+
+    def parse(self, reply: Any, shard: int) -> R_co:
+        """The script's reply as a value."""
+        raise NotImplementedError
+
+    def in_memory(self, shard: MemoryShard) -> R_co:
+        """Decide and answer as the script does, on a shard in memory."""
+        raise StoreError(f"the memory store has no {self.script!r}: nothing was changed; use a server for it")
+
+
+@dataclass(slots=True)
+class Call(Generic[R]):
+    """An operation addressed to a shard."""
+
+    shard: int
+    operation: Operation[R]
+
+
+Plan = Generator[list[Call[Any]], list[Any], R]
+"""A method of the store: it yields calls, is sent their replies, and returns what the method answers."""
+
+
+def outcomes_of(codes: bytes) -> list[Outcome]:
+    """The outcomes behind a script's string of codes."""
+    if codes.count(codes[:1]) == len(codes):  # mostly they are all alike
+        return [OUTCOME_OF[codes[0]]] * len(codes) if codes else []
+    return [OUTCOME_OF[code] for code in codes]
+
+
+def head_of(value: int) -> int | None:
+    """The head of a set as a script tells it; negative = the set is empty."""
+    return None if value < 0 else value
+
+
+def bounded_reason(text: str) -> bytes:
+    """A reason as it is stored: one line, bounded, since it lies beside every held or dead item."""
+    return text.replace("\n", " ")[:500].encode("utf-8", "backslashreplace")  # for people: it must never be refused

@@ -1,0 +1,175 @@
+#!lua flags=allow-oom
+-- Changes waiting, held and dead items one by one; an id in flight is only marked, but for i and m.
+-- ARGV[3..] -> quintuples: id, verb, argument, version ("" = any), tail ("" = keep the record):
+--   r <due ms>           reschedule a waiting or held id
+--   p <due ms, "" = parked, "=" = keep>  replace the record; P: also create it when it is absent
+--   i <due ms, "" = parked, "=" = keep>  as p; of an id in flight the record alone, it stays claimed (settle.lua: v)
+--   m <other id>         an id in flight goes on as this one, with this record, under the same claim: its own id is free
+--   c                    cancel: remove a waiting or held id; mark one in flight
+--   h <reason>           hold a waiting id
+--   u <due ms, "=" = keep>  release a held id
+--   q <due ms>           requeue a dead id
+--   x                    delete a dead id
+-- Answers {codes, now (us)}; a code per item:
+--   o done, a absent (i: or cancelled in flight), f in flight (c: marked, its next is dropped), v other version,
+--   w wrong state for this verb, d the other id exists.
+local s = begin(KEYS, ARGV)
+if s.err then return s end
+local said = recall(s)
+if said then return {said, s.us} end
+if (#ARGV - 2) / 5 > MAX_BATCH then return {err = 'WSBATCH at most ' .. MAX_BATCH .. ' items a call'} end
+local seq
+local function record(tail)
+  seq = seq or redis.call('HINCRBY', KEYS[META], 'seq', 1)
+  return '1:' .. seq .. ':' .. tail
+end
+local function forget_waiting(id, state)
+  if state == 'due' then redis.call('ZREM', KEYS[DUE], id) else drop_held(s, id) end
+end
+local function place(id, due, topic)  -- no due = parked
+  due = tonumber(due)
+  if due then
+    moves(s, topic, nil, put_waiting(s, id, due, topic))
+  else
+    put_held(s, id, 0, topic, 'parked')
+    moves(s, topic, nil, 'held')
+  end
+end
+local function flush_places()  -- one id may be named twice: its place must be readable for the second
+  if #s.due > 0 or #s.held > 0 then
+    write(s)
+    s.due, s.least, s.held, s.tally = {}, nil, {}, {}
+  end
+end
+-- The record of an id in flight is replaced, or goes on under another id; claim, lease and cancel mark stay.
+local function change_claimed(id, claim, verb, other, topic, refs, tail)
+  local cut, number = string.match(claim, '^(!?)(%d+:%d+:)')
+  if verb == 'i' then
+    if cut == '!' then return 'a' end
+    other = id
+  else
+    if redis.call('HEXISTS', KEYS[BODY], other) == 1 or redis.call('ZSCORE', KEYS[DEAD], other) then return 'd' end
+    redis.call('ZADD', KEYS[FLY], redis.call('ZSCORE', KEYS[FLY], id), other)
+    redis.call('ZREM', KEYS[FLY], id)
+    redis.call('HDEL', KEYS[BODY], id)
+    redis.call('HDEL', KEYS[CLAIM], id)
+    local lapses = redis.call('HGET', KEYS[LAPSED], id)
+    if lapses then
+      redis.call('HDEL', KEYS[LAPSED], id)
+      redis.call('HSET', KEYS[LAPSED], other, lapses)
+    end
+  end
+  if refs then refs_of(s, refs, id, 'SREM') end
+  moves(s, topic, 'fly', nil)
+  local rec = record(tail)
+  topic, refs = parse(rec)
+  if refs then refs_of(s, refs, other, 'SADD') end
+  moves(s, topic, nil, 'fly')
+  redis.call('HSET', KEYS[BODY], other, rec)
+  redis.call('HSET', KEYS[CLAIM], other, cut .. number .. (refs and 'r' or '-') .. ':' .. topic)
+  return 'o'
+end
+local function change(id, verb, argument, version, tail)
+  flush_places()
+  local rec = redis.call('HGET', KEYS[BODY], id)
+  if verb == 'q' or verb == 'x' then
+    if rec then return redis.call('HEXISTS', KEYS[CLAIM], id) == 1 and 'f' or 'w' end
+    local value = redis.call('HGET', KEYS[DEADBODY], id)
+    if not value then return 'a' end
+    local length, at = string.match(value, '^(%d+):()')
+    rec = string.sub(value, at + tonumber(length))
+    local topic, refs, found = parse(rec)
+    if version ~= '' and version ~= found then return 'v' end
+    if verb == 'q' and not topic and tail == '' then return 'w' end
+    redis.call('ZREM', KEYS[DEAD], id)
+    redis.call('HDEL', KEYS[DEADBODY], id)
+    moves(s, topic or '', 'dead', nil)
+    if refs and (verb == 'x' or tail ~= '') then refs_of(s, refs, id, 'SREM') end
+    if verb == 'x' then
+      call_all(on_free, s, id, topic or '')
+      event(s, 'deleted', topic or '')
+      return 'o'
+    end
+    event(s, 'requeued', topic or '')
+    if tail ~= '' then
+      rec = record(tail)
+      topic, refs = parse(rec)
+      if refs then refs_of(s, refs, id, 'SADD') end
+    end
+    redis.call('HSET', KEYS[BODY], id, rec)
+    place(id, argument, topic)
+    return 'o'
+  end
+  if not rec then
+    if redis.call('HEXISTS', KEYS[DEADBODY], id) == 1 then return 'w' end
+    if verb ~= 'P' then return 'a' end
+    if version ~= '' then return 'v' end
+    rec = record(tail)
+    local topic, refs = parse(rec)
+    redis.call('HSET', KEYS[BODY], id, rec)
+    if refs then refs_of(s, refs, id, 'SADD') end
+    event(s, 'accepted', topic)
+    place(id, argument, topic)
+    return 'o'
+  end
+  local topic, refs, found = parse(rec)
+  if not topic then return 'w' end
+  if version ~= '' and version ~= found then return 'v' end
+  local claim = redis.call('HGET', KEYS[CLAIM], id)
+  if claim then
+    if verb == 'i' or verb == 'm' then return change_claimed(id, claim, verb, argument, topic, refs, tail) end
+    if verb ~= 'c' then return 'f' end
+    if string.sub(claim, 1, 1) ~= '!' then redis.call('HSET', KEYS[CLAIM], id, '!' .. claim) end
+    return 'c'
+  end
+  local due = redis.call('ZSCORE', KEYS[DUE], id)
+  local state = due and 'due' or 'held'
+  if verb == 'c' then
+    forget_waiting(id, state)
+    redis.call('HDEL', KEYS[BODY], id)
+    redis.call('HDEL', KEYS[LAPSED], id)
+    if refs then cancelled(s, id, rec) end
+    call_all(on_free, s, id, topic)
+    moves(s, topic, state, nil)
+    event(s, 'cancelled', topic)
+    return 'o'
+  end
+  if verb == 'h' then
+    if state ~= 'due' then return 'w' end
+    redis.call('ZREM', KEYS[DUE], id)
+    put_held(s, id, tonumber(due), topic, argument)
+    moves(s, topic, 'due', 'held')
+    return 'o'
+  end
+  if verb == 'm' or (verb == 'u' and state ~= 'held') then return 'w' end
+  local reason
+  local kept = due or redis.call('ZSCORE', KEYS[HELD], id)
+  if state == 'due' then
+    redis.call('ZREM', KEYS[DUE], id)
+  else
+    reason = drop_held(s, id)
+  end
+  moves(s, topic, state, nil)
+  if verb == 'p' or verb == 'P' or verb == 'i' then
+    if refs then refs_of(s, refs, id, 'SREM') end
+    rec = record(tail)
+    topic, refs = parse(rec)
+    redis.call('HSET', KEYS[BODY], id, rec)
+    if refs then refs_of(s, refs, id, 'SADD') end
+    if argument == '=' and reason then   -- held stays held, with its reason
+      put_held(s, id, tonumber(kept), topic, reason)
+      moves(s, topic, nil, 'held')
+      return 'o'
+    end
+  end
+  place(id, argument == '=' and kept or argument, topic)
+  return 'o'
+end
+local codes = {}
+for at = 3, #ARGV, 5 do
+  codes[#codes + 1] = change(ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4])
+end
+local text = table.concat(codes)
+record_answer(s, text)
+write(s)
+return {text, s.us}

@@ -1,0 +1,177 @@
+"""Change waiting, held and dead items one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from wheel_sched.store.core.call import Argument, Operation, bounded_reason, new_token, outcomes_of
+from wheel_sched.store.core.items import Item, Outcome, State
+from wheel_sched.store.core.record import encode_text, make_tail
+from wheel_sched.store.core.shard import MemoryItem, MemoryShard, check_batch, plain
+
+
+@dataclass(slots=True)
+class Alteration:
+    """One change of `Change`; the verbs are those of change.lua."""
+
+    id: str
+    verb: str
+    argument: int | str = ""
+    version: int | None = None
+    item: Item | None = None
+
+
+@dataclass(slots=True)
+class Change(Operation[list[Outcome]]):
+    """Reschedule, replace, cancel, hold, release, requeue or delete items that are not in flight; `i` and `m` are for
+    those that are."""
+
+    script = "change"
+    writes = True
+    alterations: Sequence[Alteration]
+    token: str = field(default_factory=new_token)
+
+    def argv(self) -> list[Argument]:
+        args: list[Argument] = []
+        for change in self.alterations:
+            item = change.item
+            tail = b"" if item is None else make_tail(item.topic, item.route, item.refs, item.body)
+            argument: Argument = change.argument
+            if change.verb == "h":
+                argument = bounded_reason(str(argument))
+            elif change.verb == "m":
+                argument = encode_text(str(argument))
+            version = "" if change.version is None else change.version
+            args += [encode_text(change.id), change.verb, argument, version, tail]
+        return args
+
+    def parse(self, reply: Any, shard: int) -> list[Outcome]:
+        return outcomes_of(reply[0])
+
+    def in_memory(self, shard: MemoryShard) -> list[Outcome]:
+        said = shard.recall(self.token)
+        if said is not None:
+            return list(said)
+        check_batch(len(self.alterations))
+        versions = shard.sequence()
+        outcomes = [_change(shard, alteration, versions) for alteration in self.alterations]
+        shard.record_answer(self.token, tuple(outcomes))
+        return outcomes
+
+
+def _change(shard: MemoryShard, change: Alteration, versions: Iterator[int]) -> Outcome:
+    item = shard.items.get(encode_text(change.id))
+    if change.verb in ("q", "x"):
+        return _change_dead(shard, item, change, versions)
+    if item is None:
+        return _create(shard, change, versions)
+    if item.state == "dead":
+        return Outcome.WRONG_STATE
+    if change.version is not None and change.version != item.version:
+        return Outcome.OTHER_VERSION
+    if item.state == "fly":
+        if change.verb in ("i", "m"):
+            return _change_claimed(shard, item, change, versions)
+        if change.verb != "c":
+            return Outcome.IN_FLIGHT
+        item.cancelled = True
+        return Outcome.CANCELLED
+    return _change_waiting(shard, item, change, versions)
+
+
+def _change_waiting(shard: MemoryShard, item: MemoryItem, change: Alteration, versions: Iterator[int]) -> Outcome:
+    verb, argument, state = change.verb, change.argument, item.state
+    if verb == "c":
+        _take_out(shard, item)
+        shard.remove(item, state, "cancelled")
+        return Outcome.DONE
+    if verb == "m" or (verb == "h" and state != "due") or (verb == "u" and state != "held"):
+        return Outcome.WRONG_STATE
+    kept_ms = shard.places[state].score(item.key)
+    reason = _take_out(shard, item)
+    shard.moves(item.topic, state, None)
+    if verb in ("p", "P", "i"):
+        _rewrite(shard, item, change.item, versions)
+    if verb == "h":
+        state = shard.put_held(item, kept_ms or 0, bounded_reason(str(argument)))
+    elif verb in ("p", "P", "i") and argument == "=" and state == "held":  # held stays held, with its reason
+        state = shard.put_held(item, kept_ms or 0, reason)
+    else:
+        state = _place(shard, item, kept_ms if argument == "=" else argument)
+    shard.moves(item.topic, None, state)
+    return Outcome.DONE
+
+
+def _change_claimed(shard: MemoryShard, item: MemoryItem, change: Alteration, versions: Iterator[int]) -> Outcome:
+    """The record of an id in flight is replaced, or goes on under another id; claim, lease and cancel mark stay."""
+    if change.verb == "i":
+        if item.cancelled:
+            return Outcome.ABSENT
+    else:
+        other = str(change.argument)
+        key = encode_text(other)
+        if key in shard.items:
+            return Outcome.DUPLICATE
+        deadline_ms = shard.fly.score(item.key)
+        shard.fly.discard(item.key)
+        shard.drop_refs(item)
+        del shard.items[item.key]
+        item.key, item.id, item.refs = key, plain(other), ()
+        shard.items[key] = item
+        shard.fly.add(key, deadline_ms or 0)
+    shard.moves(item.topic, "fly", None)
+    _rewrite(shard, item, change.item, versions)
+    shard.moves(item.topic, None, "fly")
+    return Outcome.DONE
+
+
+def _change_dead(shard: MemoryShard, item: MemoryItem | None, change: Alteration, versions: Iterator[int]) -> Outcome:
+    if item is None:
+        return Outcome.ABSENT
+    if item.state != "dead":
+        return Outcome.IN_FLIGHT if item.state == "fly" else Outcome.WRONG_STATE
+    if change.version is not None and change.version != item.version:
+        return Outcome.OTHER_VERSION
+    shard.dead.discard(item.key)
+    if change.verb == "x":
+        shard.remove(item, "dead", "deleted")
+        return Outcome.DONE
+    shard.moves(item.topic, "dead", None)
+    shard.event("requeued", item.topic)
+    if change.item is not None:
+        _rewrite(shard, item, change.item, versions)
+    shard.moves(item.topic, None, _place(shard, item, change.argument))
+    return Outcome.DONE
+
+
+def _create(shard: MemoryShard, change: Alteration, versions: Iterator[int]) -> Outcome:
+    if change.verb != "P":
+        return Outcome.ABSENT
+    if change.version is not None:
+        return Outcome.OTHER_VERSION
+    item = MemoryItem(encode_text(change.id), plain(change.id), 0, "", None, (), b"")
+    shard.items[item.key] = item
+    _rewrite(shard, item, change.item, versions)
+    shard.event("accepted", item.topic)
+    shard.moves(item.topic, None, _place(shard, item, change.argument))
+    return Outcome.DONE
+
+
+def _rewrite(shard: MemoryShard, item: MemoryItem, given: Item | None, versions: Iterator[int]) -> None:
+    if given is None:
+        raise TypeError(f"expected a replacement to come with an item, got: none for {item.id!r}")
+    shard.rewrite(item, next(versions), given.topic, given.route, given.refs, given.body)
+
+
+def _take_out(shard: MemoryShard, item: MemoryItem) -> bytes:
+    if item.state == "held":
+        return shard.drop_held(item)
+    shard.due.discard(item.key)
+    return b""
+
+
+def _place(shard: MemoryShard, item: MemoryItem, due: int | str | None) -> State:
+    """Among the waiting, or parked when there is no due."""
+    return shard.put_waiting(item, due) if isinstance(due, int) else shard.put_held(item, 0, b"parked")

@@ -1,0 +1,118 @@
+"""Claim what is due under a lease."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from wheel_sched.errors import Rejected, StaleEpoch
+from wheel_sched.store.core.call import Argument, Operation, head_of, new_token
+from wheel_sched.store.core.items import MAX_BATCH, Claim, Claimed
+from wheel_sched.store.core.record import decode_text, read_record
+from wheel_sched.store.core.shard import MemoryItem, MemoryShard, check_batch
+
+
+def claimed_items(reply: Sequence[Any], start: int, stop: int, step: int) -> list[Claimed]:
+    """Items from runs of id, due, record in a reply; records of one batch start alike, so most are only compared."""
+    items = []
+    known, version, topic = b"\n", 0, ""
+    due_ms, read = 0, b""
+    columns = (reply[start + column : stop : step] for column in range(3))
+    for raw_id, due, raw in zip(*columns, strict=True):
+        item_id = decode_text(raw_id)
+        if due != read:
+            try:
+                due_ms, read = int(due), due
+            except ValueError:  # rare: a lease of it ran out
+                items.append(_lapsed(item_id, due, raw))
+                continue
+        if raw.startswith(known):
+            items.append(Claimed(item_id, due_ms, version, topic, raw[len(known) :]))
+            continue
+        record = read_record(raw)
+        if not record.refs:
+            known, version, topic = raw[: len(raw) - len(record.body)], record.version, record.topic
+            if record.route is not None:
+                known = b"\n"
+        items.append(Claimed(item_id, due_ms, record.version, record.topic, record.body, record.refs, record.route))
+    return items
+
+
+def _lapsed(item_id: str, due: bytes, raw: bytes) -> Claimed:
+    due_ms, _, lapses = due.partition(b"+")
+    record = read_record(raw)
+    fields = record.version, record.topic, record.body, record.refs, record.route
+    return Claimed(item_id, int(due_ms), *fields, lapses=int(lapses))
+
+
+def check_lease(lease_ms: int) -> None:
+    """Raise `Rejected` unless `lease_ms` is a time one can work in."""
+    if type(lease_ms) is not int or lease_ms < 1:
+        raise Rejected(f"expected lease_ms to be whole milliseconds from 1 up, got: {lease_ms!r}; nothing was claimed")
+
+
+@dataclass(slots=True)
+class ClaimDue(Operation[Claim]):
+    """Claim what is due under a lease, after recovering leases that ran out."""
+
+    script = "claim"
+    writes = False  # a lost claim costs a redelivery, never a message: no need to wait for the disk
+    limit: int
+    lease_ms: int
+    until_ms: int | None = None
+    epoch: int | None = None
+    lapse_cap: int = 0
+    token: str = field(default_factory=new_token)
+    above: int = 0
+
+    def __post_init__(self) -> None:
+        check_lease(self.lease_ms)
+
+    def argv(self) -> list[Argument]:
+        until = "" if self.until_ms is None else self.until_ms
+        epoch = "" if self.epoch is None else self.epoch
+        return [self.limit, self.lease_ms, until, epoch, self.lapse_cap, self.above]
+
+    def parse(self, reply: Any, shard: int) -> Claim:
+        number, now_us, epoch, due_head, fly_head = reply[:5]
+        items = claimed_items(reply, 5, len(reply), 3)
+        return Claim(shard, number, now_us, epoch, head_of(due_head), head_of(fly_head), items)
+
+    def in_memory(self, shard: MemoryShard) -> Claim:
+        check_batch(self.limit)
+        said = shard.recall(self.token)
+        if said is not None:
+            return _claimed_before(shard, *said)
+        if self.epoch is not None and self.epoch < shard.epoch:
+            raise StaleEpoch(
+                f"the epoch is {shard.epoch}, the call came with {self.epoch}: nothing was claimed; "
+                "read the window again"
+            )
+        shard.recover(MAX_BATCH, self.lapse_cap)
+        shard.forget_earlier()
+        until_ms = shard.now_ms if self.until_ms is None else min(self.until_ms, shard.now_ms)
+        taken = shard.take(self.limit, until_ms)
+        if not taken:
+            return Claim(shard.number, 0, shard.now_us, shard.epoch, *shard.heads(), [])
+        shard.claims = max(shard.claims, self.above) + 1
+        number, deadline_ms = shard.claims, shard.now_ms + self.lease_ms
+        for due_ms, item in taken:
+            item.state, item.claim, item.claimed_due_ms, item.cancelled = "fly", number, due_ms, False
+            shard.fly.add(item.key, deadline_ms)
+            shard.moves(item.topic, "due", "fly")
+        shard.record_answer(self.token, (number, [item.key for _, item in taken]))
+        items = [_claimed(item) for _, item in taken]
+        return Claim(shard.number, number, shard.now_us, shard.epoch, *shard.heads(), items)
+
+
+def _claimed_before(shard: MemoryShard, number: int, keys: list[bytes]) -> Claim:
+    """The same batch, as far as it is still under this claim."""
+    items = (shard.items.get(key) for key in keys)
+    still = [_claimed(item) for item in items if item is not None and item.state == "fly" and item.claim == number]
+    return Claim(shard.number, number, shard.now_us, shard.epoch, *shard.heads(), still)
+
+
+def _claimed(item: MemoryItem) -> Claimed:
+    record = item.version, item.topic, item.body, item.refs, item.route
+    return Claimed(item.id, item.claimed_due_ms, *record, lapses=item.lapses)

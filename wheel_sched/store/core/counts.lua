@@ -1,0 +1,11 @@
+#!lua flags=no-writes
+-- The shard's counters beside the true sizes. Writes nothing.
+-- Answers {now (us), due, fly, held, dead, bodies, dead bodies, claims, reasons, head of due, head of fly, field, value, ...}.
+local s = begin(KEYS, ARGV, READING)
+if s.err then return s end
+local reply = {s.us, redis.call('ZCARD', KEYS[DUE]), redis.call('ZCARD', KEYS[FLY]), redis.call('ZCARD', KEYS[HELD]),
+               redis.call('ZCARD', KEYS[DEAD]), redis.call('HLEN', KEYS[BODY]), redis.call('HLEN', KEYS[DEADBODY]),
+               redis.call('HLEN', KEYS[CLAIM]), redis.call('HLEN', KEYS[WHY]),
+               first_score(KEYS[DUE]), first_score(KEYS[FLY])}
+for _, text in ipairs(redis.call('HGETALL', KEYS[META])) do reply[#reply + 1] = text end
+return reply

@@ -1,0 +1,109 @@
+"""The counters of a shard, and of all shards added up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from wheel_sched.store.core.call import Argument, Operation, head_of
+from wheel_sched.store.core.items import Counts
+from wheel_sched.store.core.record import decode_text
+from wheel_sched.store.core.shard import MemoryShard
+
+
+@dataclass(slots=True)
+class Count(Operation[Counts]):
+    """Read the counters beside the true sizes."""
+
+    script = "counts"
+    reads = True
+    writes = False
+    token: str = ""
+
+    def argv(self) -> list[Argument]:
+        return []
+
+    def parse(self, reply: Any, shard: int) -> Counts:
+        names = ("due", "fly", "held", "dead", "body", "deadbody", "claim", "why")
+        sizes: dict[str, int] = {name: reply[1 + at] for at, name in enumerate(names)}
+        meta = {decode_text(reply[at]): decode_text(reply[at + 1]) for at in range(11, len(reply), 2)}
+        return counts_of(reply[0], sizes, meta, head_of(reply[9]), head_of(reply[10]))
+
+    def in_memory(self, shard: MemoryShard) -> Counts:
+        sizes: dict[str, int] = {
+            **{state: len(place) for state, place in shard.places.items()},
+            "body": len(shard.items) - len(shard.dead),
+            "deadbody": len(shard.dead),
+            "claim": len(shard.fly),
+            "why": len(shard.held),
+        }
+        return Counts(
+            shard.now_us,
+            dict(shard.now),
+            dict(shard.ever),
+            sizes,
+            *shard.heads(),
+            epoch=shard.epoch,
+            jumps=shard.jumps,
+            last_jump_ms=shard.last_jump_ms,
+            paused=dict(shard.paused),
+            frozen=shard.frozen,
+        )
+
+
+def counts_of(
+    now_us: int, sizes: dict[str, int], meta: dict[str, str], due_head_ms: int | None, fly_head_ms: int | None
+) -> Counts:
+    """Counters from a shard's meta hash."""
+    now: dict[tuple[str, str], int] = {}
+    ever: dict[tuple[str, str], int] = {}
+    paused: dict[str, int] = {}
+    for name, value in meta.items():
+        kind, _, rest = name.partition(":")
+        if kind == "p":
+            paused[rest] = int(value)
+        elif kind in ("n", "t"):
+            what, _, topic = rest.partition(":")
+            (now if kind == "n" else ever)[what, topic] = int(value)
+    return Counts(
+        now_us,
+        now,
+        ever,
+        sizes,
+        due_head_ms,
+        fly_head_ms,
+        epoch=int(meta.get("epoch", 1)),
+        jumps=int(meta.get("jumps", 0)),
+        last_jump_ms=int(meta.get("last_jump", 0)),
+        paused=paused,
+        unreadable=int(meta.get("unreadable", 0)),
+        frozen=meta.get("frozen"),
+    )
+
+
+def add_up(parts: Sequence[Counts]) -> Counts:
+    """The counters of several shards as one."""
+    total = Counts(0, {}, {}, {}, None, None, epoch=0, jumps=0, last_jump_ms=0, paused={})
+    for part in parts:
+        total.now_us = max(total.now_us, part.now_us)
+        for mine, theirs in ((total.now, part.now), (total.ever, part.ever)):
+            for key, count in theirs.items():
+                mine[key] = mine.get(key, 0) + count
+        for name, size in part.sizes.items():
+            total.sizes[name] = total.sizes.get(name, 0) + size
+        total.due_head_ms = _least(total.due_head_ms, part.due_head_ms)
+        total.fly_head_ms = _least(total.fly_head_ms, part.fly_head_ms)
+        total.epoch = max(total.epoch, part.epoch)
+        total.jumps += part.jumps
+        total.last_jump_ms = part.last_jump_ms or total.last_jump_ms
+        total.paused.update(part.paused)
+        total.unreadable += part.unreadable
+        total.frozen = total.frozen or part.frozen
+    return total
+
+
+def _least(one: int | None, other: int | None) -> int | None:
+    if one is None or other is None:
+        return one if other is None else other
+    return min(one, other)

@@ -1,0 +1,19 @@
+#!lua flags=no-writes
+-- Scores that cut a state into parts of about the same size, for readers that share it out. Writes nothing.
+-- ARGV[3] -> state: due, fly, held or dead   ARGV[4] -> least score   ARGV[5] -> greatest score
+-- ARGV[6] -> ids a part should have, about   ARGV[7] -> most parts
+-- Answers {now (us), how many ids there are, the first score of the second part (text), of the third, ...}.
+local s = begin(KEYS, ARGV, READING)
+if s.err then return s end
+local key = ({due = KEYS[DUE], fly = KEYS[FLY], held = KEYS[HELD], dead = KEYS[DEAD]})[ARGV[3]]
+local count = redis.call('ZCOUNT', key, ARGV[4], ARGV[5])
+local parts = math.min(math.ceil(count / tonumber(ARGV[6])), tonumber(ARGV[7]))
+local reply = {s.us, count}
+if parts > 1 then
+  local before = redis.call('ZCOUNT', key, '-inf', '(' .. ARGV[4])
+  for part = 1, parts - 1 do
+    local rank = before + math.floor(count * part / parts)
+    reply[#reply + 1] = redis.call('ZRANGE', key, rank, rank, 'WITHSCORES')[2]
+  end
+end
+return reply

@@ -1,0 +1,361 @@
+"""CoreStore: the blocking face of the delay store, over any backend.
+
+Every method runs a plan (see `plans`), from any thread. Errors are those of `wheel_sched.errors`; after
+`StoreUnavailable` the outcome is unknown, and the same call with the same `token` (or the same ids) is safe and
+answers alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, Protocol, Self, TypeVar
+
+from wheel_sched.errors import InDoubt
+from wheel_sched.store.core.begun import Begun
+from wheel_sched.store.core.call import Call, new_token
+from wheel_sched.store.core.change import Alteration
+from wheel_sched.store.core.claim import ClaimDue
+from wheel_sched.store.core.items import (
+    MAX_DUE_MS,
+    Claim,
+    Counts,
+    Found,
+    Item,
+    Mark,
+    Outcome,
+    Page,
+    Pushed,
+    Settled,
+    Settlement,
+    State,
+    Stored,
+    Swept,
+    Window,
+)
+from wheel_sched.store.core.levels import opening
+from wheel_sched.store.core.plans import Plans
+from wheel_sched.store.core.sweep import ReportJump
+
+T = TypeVar("T")
+
+
+class Backend(Protocol):
+    """What performs calls for the synchronous face."""
+
+    cluster: bool
+
+    def execute(self, calls: Sequence[Call[Any]], now_ms: int | None = None) -> list[Any]:
+        """Perform calls; a value or an exception for each, in order."""
+        ...
+
+    def begin(self, calls: Sequence[Call[Any]], now_ms: int | None = None) -> Begun:
+        """`execute` in two halves: send calls, one at least; the answers are waited for when they are asked for."""
+        ...
+
+    def check_server(self) -> None:
+        """Refuse a server that cannot keep the promises asked for."""
+        ...
+
+    def info(self) -> dict[str, Any]:
+        """What the server says of itself, {} where there is none."""
+        ...
+
+    def identity(self) -> tuple[str, int] | None:
+        """(run id, database) of a standalone server, None elsewhere."""
+        ...
+
+    def waiter(self, shard: int, timeout_ms: int) -> Any:
+        """A connection of its own for `wait_for_mark`."""
+        ...
+
+    def wait_for_mark(self, waiter: Any, marks: dict[int, bytes], timeout_ms: int) -> dict[int, Mark]:
+        """Block until a shard's marker is newer; the newer ones, {} at the timeout."""
+        ...
+
+    def interrupt(self, waiter: Any) -> None:
+        """Make a blocked `wait_for_mark` return at once; from another thread."""
+        ...
+
+    def close(self) -> None:
+        """Release connections. Idempotent."""
+        ...
+
+
+def values_of(answers: list[Any]) -> list[Any]:
+    """The answers, or the first exception among them; one that says "written, but" only where no other says less."""
+    errors = [answer for answer in answers if isinstance(answer, Exception)]
+    for error in errors:
+        if not isinstance(error, InDoubt):
+            raise error
+    if errors:
+        raise errors[0]
+    return answers
+
+
+def release_of(ids: Sequence[str], due_ms: int | None) -> list[Alteration]:
+    """Changes that release held items, at the due they had unless one is given."""
+    return [Alteration(item_id, "u", "=" if due_ms is None else due_ms) for item_id in ids]
+
+
+def replacement_of(
+    item: Item, keep_due: bool, version: int | None, create: bool, in_flight: bool = False
+) -> list[Alteration]:
+    """The change that gives an item a new body."""
+    due: int | str = "=" if keep_due else "" if item.due_ms is None else item.due_ms
+    return [Alteration(item.id, "P" if create else "i" if in_flight else "p", due, version, item)]
+
+
+class CoreStore:
+    """The blocking face. Thread-safe when its backend is; both of ours are.
+
+    Args:
+        backend: who performs the calls.
+        shards: how many shards the namespace has. Defaults to 1.
+        test_clock: gives now in ms for a namespace created with `clock="test"`. Defaults to None: the server's time.
+    """
+
+    def __init__(self, backend: Backend, *, shards: int = 1, test_clock: Callable[[], int] | None = None) -> None:
+        self.backend = backend
+        self.plans = Plans(shards)
+        self._test_clock = test_clock
+
+    @property
+    def shards(self) -> int:
+        return self.plans.shards
+
+    @property
+    def ticks(self) -> bool:
+        """Whether its time goes on by itself; False under a test clock."""
+        return self._test_clock is None
+
+    @property
+    def namespace(self) -> str:
+        """Whose keys these are; a memory store has a name that no other has."""
+        dialect = getattr(self.backend, "dialect", None)
+        return str(dialect.namespace) if dialect is not None else f"memory-{id(self.backend):x}"
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {type(self.backend).__name__} shards={self.shards}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def run(self, plan: Generator[list[Call[Any]], list[Any], T], answers: list[Any] | None = None) -> T:
+        """A plan to its end, from its beginning or from the answers to its first calls."""
+        try:
+            calls = next(plan) if answers is None else plan.send(values_of(answers))
+            while True:
+                calls = plan.send(values_of(self.execute(calls)))
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+    def execute(self, calls: Sequence[Call[Any]]) -> list[Any]:
+        """Perform calls as they are, one round trip; a value or an exception for each (the dispatcher's way in)."""
+        return self.backend.execute(calls, None if self._test_clock is None else self._test_clock())
+
+    def begin(self, calls: Sequence[Call[Any]]) -> Begun:
+        """`execute` in two halves, so that the caller works while the server does."""
+        return self.backend.begin(calls, None if self._test_clock is None else self._test_clock())
+
+    def open(self) -> Self:
+        """Check the server, create the namespace when it is absent, compare it when it is there.
+
+        Raises:
+            StoreError: the server is away, too old or cannot keep the durability level, or the namespace is another.
+        """
+        self.backend.check_server()
+        with opening():
+            self.run(self.plans.open("server" if self._test_clock is None else "test"))
+        return self
+
+    def schedule(self, items: Sequence[Item], *, token: str | None = None) -> Stored:
+        """Store new items; ids that exist anywhere are left alone (DUPLICATE).
+
+        With the token "" nothing is kept for repeats, which saves two commands: a repeat then answers DUPLICATE for
+        what the first call stored.
+
+        Raises:
+            Rejected: one of the items is malformed; none was stored.
+        """
+        return self.run(self.plans.schedule(items, token))
+
+    def claim(
+        self,
+        limit: int = 100,
+        *,
+        lease_ms: int = 30_000,
+        shard: int = 0,
+        until_ms: int | None = None,
+        epoch: int | None = None,
+        lapse_cap: int = 0,
+        token: str | None = None,
+    ) -> Claim:
+        """Claim up to `limit` items due at min(store's now, `until_ms`) under a lease.
+
+        Leases that ran out go back first, to the dead after `lapse_cap` times (0 = never). With the same `token` the
+        same batch is answered again.
+        """
+        operation = ClaimDue(limit, lease_ms, until_ms, epoch, lapse_cap, token or new_token())
+        return self.run(self.plans.one(shard, operation))
+
+    def settle(
+        self,
+        claim: Claim | Pushed,
+        settlements: Sequence[Settlement],
+        *,
+        dead_cap: int = 0,
+        token: str | None = None,
+    ) -> Settled:
+        """End items of a claim; those that are no longer under it are STALE and nothing of them changes."""
+        return self.run(self.plans.settle(claim, settlements, dead_cap, token))
+
+    def extend(self, claim: Claim | Pushed, ids: Sequence[str], lease_ms: int = 30_000) -> list[Outcome]:
+        """Lengthen leases, counted from now."""
+        return self.run(self.plans.extend(claim, ids, lease_ms))
+
+    def reschedule(
+        self, ids: Sequence[str], due_ms: int, *, route: str | None = None, token: str | None = None
+    ) -> list[Outcome]:
+        """Give waiting or held items a new due; IN_FLIGHT ones are left alone."""
+        return self.run(self.plans.change([Alteration(i, "r", due_ms) for i in ids], route, token))
+
+    def replace(
+        self,
+        item: Item,
+        *,
+        keep_due: bool = False,
+        if_version: int | None = None,
+        create: bool = False,
+        in_flight: bool = False,
+        token: str | None = None,
+    ) -> Outcome:
+        """Give an item a new body (and due, unless `keep_due`), only at `if_version` when given.
+
+        With `in_flight` also one that is claimed: it stays claimed, and a settlement that names the version of the
+        claim is refused with OTHER_VERSION. One that was cancelled is ABSENT then. Not together with `create`.
+        """
+        change = replacement_of(item, keep_due, if_version, create, in_flight)
+        return self.run(self.plans.change(change, None, token))[0]
+
+    def cancel(self, ids: Sequence[str], *, route: str | None = None, token: str | None = None) -> list[Outcome]:
+        """Remove waiting or held items (DONE); for one in flight its `Next` is dropped (CANCELLED)."""
+        return self.run(self.plans.change([Alteration(i, "c") for i in ids], route, token))
+
+    def hold(
+        self, ids: Sequence[str], reason: str, *, route: str | None = None, token: str | None = None
+    ) -> list[Outcome]:
+        """Park waiting items."""
+        return self.run(self.plans.change([Alteration(i, "h", reason) for i in ids], route, token))
+
+    def release(
+        self, ids: Sequence[str], due_ms: int | None = None, *, route: str | None = None, token: str | None = None
+    ) -> list[Outcome]:
+        """Let held items wait again, at the due they had unless one is given."""
+        return self.run(self.plans.change(release_of(ids, due_ms), route, token))
+
+    def requeue(
+        self,
+        dues: Sequence[tuple[str, int, Item | None]],
+        *,
+        route: str | None = None,
+        token: str | None = None,
+    ) -> list[Outcome]:
+        """Let dead items wait again: (id, due, new body or None)."""
+        alterations = [Alteration(i, "q", due, None, item) for i, due, item in dues]
+        return self.run(self.plans.change(alterations, route, token))
+
+    def delete_dead(self, ids: Sequence[str], *, route: str | None = None, token: str | None = None) -> list[Outcome]:
+        """Delete dead items for good."""
+        return self.run(self.plans.change([Alteration(i, "x") for i in ids], route, token))
+
+    def change(
+        self, alterations: Sequence[Alteration], *, route: str | None = None, token: str | None = None
+    ) -> list[Outcome]:
+        """Changes of different kinds, or with a due each, in as few calls as the batches need."""
+        return self.run(self.plans.change(alterations, route, token))
+
+    def get(self, ids: Sequence[str], *, route: str | None = None, anywhere: bool = False) -> list[Found | None]:
+        """Items wherever they lie, None where there is none.
+
+        With `anywhere` those not found in their shard are looked for in every other, where a route may have put them.
+        """
+        return self.run(self.plans.get(ids, route, anywhere))
+
+    def find(self, ref: str, *, limit: int = 1000) -> list[str]:
+        """Ids that carry `ref`, in no order."""
+        return self.run(self.plans.find(ref, limit))
+
+    def list_items(
+        self,
+        state: State = "due",
+        *,
+        topic: str | None = None,
+        least_ms: int = 0,
+        greatest_ms: int = MAX_DUE_MS,
+        cursor: str | None = None,
+        limit: int = 100,
+        matches: Callable[[Found], bool] | None = None,
+    ) -> Page:
+        """One page of a state in order of due, lease deadline or time of death."""
+        return self.run(
+            self.plans.list_items(
+                state,
+                topic=topic,
+                least_ms=least_ms,
+                greatest_ms=greatest_ms,
+                cursor=cursor,
+                limit=limit,
+                matches=matches,
+            )
+        )
+
+    def counts(self) -> Counts:
+        """The counters of the namespace."""
+        return self.run(self.plans.counts())
+
+    def counts_by_shard(self) -> list[Counts]:
+        """The counters of each shard."""
+        return self.run(self.plans.counts_by_shard())
+
+    def pause(self, topic: str) -> int:
+        """Hold everything of a topic until `resume`; how many items were moved now."""
+        return self.run(self.plans.pause(topic))
+
+    def resume(self, topic: str, *, spread_ms: int = 0) -> int:
+        """Let a paused topic go on, the overdue spread over `spread_ms`; how many items were moved."""
+        return self.run(self.plans.resume(topic, spread_ms))
+
+    def now_ms(self) -> int:
+        """The store's time in ms, by which everything is early or late; one round trip."""
+        return self.run(self.plans.now_ms())
+
+    def windows(self, ahead_ms: int, limit: int = 1000) -> list[Window]:
+        """What each shard releases next."""
+        return self.run(self.plans.windows(ahead_ms, limit))
+
+    def sweep(self, *, dead_cap: int = 0, dead_age_ms: int = 0, lapse_cap: int = 0) -> list[Swept]:
+        """House-keeping, one bounded step per shard."""
+        return self.run(self.plans.sweep(dead_cap, dead_age_ms, lapse_cap))
+
+    def report_jump(self, shard: int, epoch: int, step_ms: int) -> int:
+        """Record a clock step; the shard's epoch after it."""
+        return self.run(self.plans.one(shard, ReportJump(epoch, step_ms)))
+
+    def restore(self, found: Sequence[Found]) -> int:
+        """Put items back exactly as they were, for restore and reshard; how many were absent and put."""
+        return self.run(self.plans.restore(found))
+
+    def bury(self, graves: Sequence[tuple[Item, str]]) -> int:
+        """Put items straight among the dead, with a reason each; their `due_ms` is the time of death.
+
+        Ids that exist are left alone; how many were put.
+        """
+        return self.run(self.plans.bury(graves))
+
+    def close(self) -> None:
+        """Release connections. Idempotent."""
+        self.backend.close()

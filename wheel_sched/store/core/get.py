@@ -1,0 +1,89 @@
+"""Read items by id, and find ids by ref."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from wheel_sched.errors import StoreError
+from wheel_sched.store.core.call import Argument, Operation
+from wheel_sched.store.core.items import Found
+from wheel_sched.store.core.record import decode_text, encode_text, read_record
+from wheel_sched.store.core.shard import MemoryItem, MemoryShard
+
+
+@dataclass(slots=True)
+class Get(Operation[list[Found | None]]):
+    """Read items wherever they are; None where there is none."""
+
+    script = "get"
+    reads = True
+    writes = False
+    ids: Sequence[str]
+    token: str = ""
+
+    def argv(self) -> list[Argument]:
+        return [*map(encode_text, self.ids)]
+
+    def parse(self, reply: Any, shard: int) -> list[Found | None]:
+        return [
+            _found(item_id, *reply[at : at + 4]) for item_id, at in zip(self.ids, range(1, len(reply), 4), strict=True)
+        ]
+
+    def in_memory(self, shard: MemoryShard) -> list[Found | None]:
+        return [_found_in(shard, item_id) for item_id in self.ids]
+
+
+def _found(item_id: str, raw_state: bytes, score_ms: int, raw: bytes, raw_reason: bytes) -> Found | None:
+    if not raw_state:
+        return None
+    state: Any = raw_state.decode()
+    reason = raw_reason.decode("utf-8", "replace")
+    try:
+        record = read_record(raw)
+    except StoreError:
+        return Found(item_id, state, score_ms, 0, "", raw, reason or "unreadable record")
+    return Found(item_id, state, score_ms, record.version, record.topic, record.body, reason, record.refs, record.route)
+
+
+def _found_in(shard: MemoryShard, item_id: str) -> Found | None:
+    item = shard.items.get(encode_text(item_id))
+    if item is None:
+        return None
+    score_ms = shard.places[item.state].score(item.key)
+    assert score_ms is not None, item  # noqa: S101  # an id is in the place its state names
+    return Found(
+        item_id, item.state, score_ms, item.version, item.topic, item.body, reason_of(item), item.refs, item.route
+    )
+
+
+def reason_of(item: MemoryItem) -> str:
+    if item.state == "due":
+        return ""
+    if item.state == "fly":
+        cut, refs = "!" if item.cancelled else "", "r" if item.refs else "-"
+        return f"{cut}{item.claim}:{item.claimed_due_ms}:{refs}:{item.topic}"
+    return item.reason.decode("utf-8", "replace")
+
+
+@dataclass(slots=True)
+class Find(Operation[list[str]]):
+    """Ids that carry a ref, in no order."""
+
+    script = "find"
+    reads = True
+    writes = False
+    ref: str
+    limit: int
+    token: str = ""
+
+    def argv(self) -> list[Argument]:
+        return [encode_text(self.ref), self.limit]
+
+    def parse(self, reply: Any, shard: int) -> list[str]:
+        return [decode_text(raw) for raw in reply][: self.limit]
+
+    def in_memory(self, shard: MemoryShard) -> list[str]:
+        keys = list(shard.refs.get(decode_text(encode_text(self.ref)), ()))
+        return [shard.items[key].id for key in keys[: self.limit]]

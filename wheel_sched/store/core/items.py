@@ -1,0 +1,493 @@
+"""What goes into the delay store and what comes out of it: plain values, the same for every implementation.
+
+An item is (id, due, body) with a topic it is counted under, a route that chooses its shard and refs it can be found
+by. It is in exactly one place at a time:
+
+    schedule ─► due ─► fly ─► (gone)          due   waiting for its time
+                 ▲      │ └──► dead           fly   claimed, under a lease
+                 │      ▼                     held  parked: paused topic, no due, quarantine
+                held ◄──┘                     dead  given up, kept for people
+
+Times are integer milliseconds since 1970 by the store's clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
+
+from wheel_sched.errors import Rejected
+from wheel_sched.store.core.record import encode_text
+
+MAX_BATCH = 500  # items in one script call: more gains little and blocks the server for over 1.3 ms
+MAX_ID_BYTES = 512
+MAX_BODY_BYTES = 16 * 1024 * 1024
+_MAX_NAME = 249  # characters of a topic or ref
+MAX_DUE_MS = 253_402_300_799_999  # 9999-12-31T23:59:59.999Z; also far below 2**53, the last exact ZSET score
+
+State = Literal["due", "fly", "held", "dead"]
+STATES: tuple[State, ...] = ("due", "fly", "held", "dead")
+
+
+class Outcome(StrEnum):
+    """What became of one item of a call."""
+
+    STORED = "s"
+    HELD = "h"
+    DUPLICATE = "d"
+    DONE = "o"
+    STALE = "t"
+    CANCELLED = "c"
+    ABSENT = "a"
+    IN_FLIGHT = "f"
+    OTHER_VERSION = "v"
+    WRONG_STATE = "w"
+
+
+@dataclass(slots=True)
+class Item:
+    """What a caller stores.
+
+    Args:
+        id: unique within the namespace, 1 to 512 bytes of UTF-8.
+        due_ms: when it is to be released, or None: parked in `held` until somebody gives it a due. The past is due
+            at once.
+        body: opaque bytes, at most 16 MiB.
+        topic: what it is counted, paused and listed under. Defaults to "".
+        refs: names it can be found by, see `find`. Defaults to none.
+        route: what chooses its shard. Defaults to the id.
+
+    Raises:
+        Rejected: from `check`, with the field and its limits.
+    """
+
+    id: str
+    due_ms: int | None
+    body: bytes
+    topic: str = ""
+    refs: tuple[str, ...] = ()
+    route: str | None = None
+
+    def check(self) -> None:
+        due_ms, topic, body, route, refs = self.due_ms, self.topic, self.body, self.route, self.refs
+        if (
+            type(self.id) is type(topic) is str
+            and self.id.isascii()
+            and 0 < len(self.id) <= MAX_ID_BYTES
+            and type(due_ms) is int
+            and 0 <= due_ms <= MAX_DUE_MS
+            and type(body) is bytes
+            and len(body) <= MAX_BODY_BYTES
+            and topic.isprintable()
+            and topic.isascii()
+            and len(topic) <= _MAX_NAME
+            and (route is None or (type(route) is str and route.isascii() and len(route) <= MAX_ID_BYTES))
+            and (not refs or all(map(_is_plain_ref, refs)))
+        ):
+            return  # as usual; what follows says what is wrong, or right in another way
+        check_id(self.id)
+        check_due(self.due_ms, self.id)
+        if not isinstance(self.body, bytes):
+            raise Rejected(f"item {_short(self.id)}: expected body to be bytes, got: {type(self.body).__name__}")
+        if len(self.body) > MAX_BODY_BYTES:
+            raise Rejected(
+                f"item {_short(self.id)}: the body has {len(self.body)} bytes, the limit is {MAX_BODY_BYTES}"
+            )
+        check_name(self.topic, "topic")
+        for ref in self.refs:
+            check_name(ref, "ref")
+            if not ref:
+                raise Rejected(f"item {_short(self.id)}: a ref must be one non-empty line, got: {ref!r}")
+        if self.route is not None:
+            _check_text(self.route, "a route")
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """Who stores, and in which of its epochs: so that a repeat of the epoch, whole or in part, stores nothing twice.
+
+    Args:
+        writer: a name of its own for ever, at most 249 characters: an id of a streaming query, of a job.
+        epoch: 0 and up; an epoch that was closed stores nothing any more, nor does one before it.
+
+    Raises:
+        Rejected: from `check`.
+    """
+
+    writer: str
+    epoch: int = 0
+
+    def check(self) -> None:
+        check_name(self.writer, "writer")
+        if not self.writer or type(self.epoch) is not int or not 0 <= self.epoch < 2**53:
+            raise Rejected(f"expected a writer with a name and an epoch from 0 up, got: {self!r}; nothing was stored")
+
+    def text(self) -> str:
+        return f"{self.epoch}:{self.writer}"
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far the log of a source is taken in, before and after a call that stores a slice of it.
+
+    The position moves in the step that stores the slice, and only from `expected`: whoever comes late, or read another
+    slice, stores nothing. All items of the slice must lie in one shard, which has a position of its own.
+
+    Args:
+        source: a name for ever of one partition of one topic, for one reader.
+        expected: what the store must have now; None: nothing yet.
+        next: the position behind the slice.
+        route: decides the shard. Defaults to the source.
+
+    Raises:
+        Rejected: from `check`.
+    """
+
+    source: str
+    expected: int | None
+    next: int
+    route: str | None = None
+
+    def check(self) -> None:
+        check_name(self.source, "source")
+        if self.route is not None:
+            check_name(self.route, "route")
+        numbers = (self.next,) if self.expected is None else (self.expected, self.next)
+        if not self.source or any(type(number) is not int or not 0 <= number < 2**63 for number in numbers):
+            raise Rejected(f"expected a source and positions from 0 up, got: {self!r}; nothing was stored")
+
+    def text(self, raised: int, compared: int) -> str:
+        return f"@{'' if self.expected is None else self.expected}:{self.next}:{raised}:{compared}:{self.source}"
+
+
+def check_id(item_id: str) -> None:
+    """Raise `Rejected` unless `item_id` can be an id."""
+    if type(item_id) is str and item_id.isascii() and 0 < len(item_id) <= MAX_ID_BYTES:
+        return  # as usual
+    if not item_id:
+        raise Rejected(f"expected an id to be a non-empty text, got: {item_id!r}; nothing was stored")
+    _check_text(item_id, "an id")
+
+
+def _check_text(text: str, what: str) -> None:
+    if not _is(text, str):
+        raise Rejected(f"expected {what} to be text, got: {quoted(text)}; nothing was stored")
+    if len(text) > MAX_ID_BYTES or (not text.isascii() and len(_encoded(text, what)) > MAX_ID_BYTES):
+        raise Rejected(f"expected {what} of at most {MAX_ID_BYTES} bytes, got: {_short(text)!r}; nothing was stored")
+
+
+def _encoded(text: str, what: str) -> bytes:
+    try:
+        return encode_text(text)
+    except UnicodeEncodeError as error:  # a lone surrogate that escapes no byte
+        raise Rejected(f"expected {what} that can be written in UTF-8, got: {_short(text)!r}") from error
+
+
+def check_due(due_ms: int | None, item_id: str) -> None:
+    """Raise `Rejected` unless `due_ms` is a time the store can hold."""
+    if due_ms is None:
+        return
+    if isinstance(due_ms, bool) or not isinstance(due_ms, int):
+        raise Rejected(f"item {_short(item_id)}: expected due_ms to be whole milliseconds, got: {due_ms!r}")
+    if not 0 <= due_ms <= MAX_DUE_MS:
+        raise Rejected(
+            f"item {_short(item_id)}: due_ms must lie between 1970 and the year 9999 (0 to {MAX_DUE_MS}), "
+            f"got: {due_ms}; nothing was stored"
+        )
+
+
+def check_name(name: str, what: str) -> None:
+    """Raise `Rejected` unless `name` can be a topic or ref."""
+    if not _is(name, str) or len(name) > _MAX_NAME or "\n" in name or "\0" in name:
+        raise Rejected(f"expected a {what} to be one line of at most 249 characters, got: {_short(str(name))!r}")
+    if not name.isascii():
+        _encoded(name, f"a {what}")
+
+
+def _is_plain_ref(ref: str) -> bool:
+    return type(ref) is str and ref.isascii() and ref.isprintable() and 0 < len(ref) <= _MAX_NAME
+
+
+def _is(value: object, kind: type) -> bool:
+    """isinstance, for callers that are not type-checked."""
+    return isinstance(value, kind)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 60 else f"{text[:57]}... ({len(text)} characters)"
+
+
+def quoted(value: object) -> str:
+    """A value as an error's text has it: no more than the beginning of a long one."""
+    try:
+        return _short(repr(value))
+    except Exception:  # an integer of over 4,300 digits, or somebody's own __repr__
+        return f"a value of type {type(value).__name__} that cannot be shown"
+
+
+Tries = tuple[str, int, int | None]
+"""An attempt record that a slice is stored with: its key, the attempts to raise it to, until when it is kept (ms).
+
+A record that knows of as many, or has ended, refuses the slice. Without an expiry it is not raised, and must know of
+just these.
+"""
+
+ENDED = 999
+"""In place of a number of attempts: the message has succeeded. Of numbers, a record knows none above 998."""
+
+
+@dataclass(slots=True)
+class Claimed:
+    """An item in the hands of a claimer: settle it before the lease ends, or it is handed out again.
+
+    `lapses` is how often it was claimed before by somebody whose lease ran out.
+    """
+
+    id: str
+    due_ms: int
+    version: int
+    topic: str
+    body: bytes
+    refs: tuple[str, ...] = ()
+    route: str | None = None
+    lapses: int = 0
+
+
+@dataclass(slots=True)
+class Claim:
+    """One claimed batch of one shard; `number` is its fencing token (0 = nothing was claimed)."""
+
+    shard: int
+    number: int
+    now_us: int
+    epoch: int
+    due_head_ms: int | None
+    fly_head_ms: int | None
+    items: list[Claimed]
+
+
+@dataclass(slots=True)
+class Refused:
+    """An item that could not be pushed; it stays claimed until it is settled."""
+
+    item: Claimed
+    reason: str
+
+
+@dataclass(slots=True)
+class Pushed:
+    """What one claim-and-publish step did: the dues of all that went out, and what was refused under `number`."""
+
+    shard: int
+    number: int
+    now_us: int
+    epoch: int
+    due_head_ms: int | None
+    fly_head_ms: int | None
+    dues_ms: list[int]
+    refused: list[Refused]
+
+
+@dataclass(slots=True)
+class Done:
+    """Settle: the item is finished and removed; with a `version` only while its record is that one."""
+
+    id: str
+    version: int | None = None
+
+
+@dataclass(slots=True)
+class Next:
+    """Settle: the same id waits again, with a new body when one is given; `due_ms` None parks it.
+
+    With a `version` only while its record is that one: see `DelayStore.replace` with `in_flight`.
+    """
+
+    id: str
+    due_ms: int | None
+    body: bytes | None = None
+    topic: str = ""
+    refs: tuple[str, ...] = ()
+    route: str | None = None
+    version: int | None = None
+
+
+@dataclass(slots=True)
+class Held:
+    """Settle: the item is parked in `held` under `reason` (its first word is the code it is indexed by)."""
+
+    id: str
+    reason: str
+
+
+@dataclass(slots=True)
+class Dead:
+    """Settle: the item is given up and kept among the dead, with a new body when one is given."""
+
+    id: str
+    reason: str
+    body: bytes | None = None
+    topic: str = ""
+    refs: tuple[str, ...] = ()
+    route: str | None = None
+
+
+Settlement = Done | Next | Held | Dead
+
+
+def check_settlement(settlement: Settlement) -> None:
+    """Raise `Rejected` unless the store can hold what is to become of the item."""
+    if isinstance(settlement, Next):
+        check_due(settlement.due_ms, settlement.id)
+    if isinstance(settlement, Next | Dead) and settlement.body is not None:
+        Item(settlement.id, None, settlement.body, settlement.topic, settlement.refs, settlement.route).check()
+
+
+@dataclass(slots=True)
+class Settled:
+    """Outcomes in the order of the settlements, and what comes next in the shard.
+
+    DONE, STALE, CANCELLED, or OTHER_VERSION: its record was replaced meanwhile; it is still claimed.
+    """
+
+    outcomes: list[Outcome]
+    now_us: int
+    due_head_ms: int | None
+    fly_head_ms: int | None
+
+
+@dataclass(slots=True)
+class Stored:
+    """Outcomes of a `schedule` in the order of its items: STORED, HELD or DUPLICATE."""
+
+    outcomes: list[Outcome]
+    now_us: int
+
+    @property
+    def accepted(self) -> int:
+        return len(self.outcomes) - self.outcomes.count(Outcome.DUPLICATE)
+
+
+@dataclass(slots=True)
+class Found:
+    """An item as it lies in the store. `score_ms` is its due, lease deadline or time of death, by `state`."""
+
+    id: str
+    state: State
+    score_ms: int
+    version: int
+    topic: str
+    body: bytes
+    reason: str = ""
+    refs: tuple[str, ...] = ()
+    route: str | None = None
+    shard: int = 0
+
+    def item(self) -> Item:
+        """The same as something to store elsewhere."""
+        due_ms = self.score_ms if self.state == "due" else None
+        return Item(self.id, due_ms, self.body, self.topic, self.refs, self.route)
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A shard's wake-up marker: its id, and the due of the earlier head that arrived; None: it does not say."""
+
+    id: bytes
+    due_ms: int | None
+
+
+@dataclass(slots=True)
+class Window:
+    """What a shard will release next: ids with their dues, without bodies."""
+
+    shard: int
+    now_us: int
+    epoch: int
+    due_head_ms: int | None
+    fly_head_ms: int | None
+    mark: bytes
+    dues: list[tuple[str, int]]
+
+
+@dataclass(slots=True)
+class Swept:
+    """What a sweep of one shard found."""
+
+    shard: int
+    now_us: int
+    epoch: int
+    due_head_ms: int | None
+    fly_head_ms: int | None
+    recovered: int
+
+
+@dataclass(slots=True)
+class Ownership:
+    """Whether a shard is the asker's, in which epoch and until when; `new` when it was not before.
+
+    `claims` is the number of the shard's last claim.
+    """
+
+    mine: bool
+    epoch: int
+    owner: str
+    until_ms: int
+    now_us: int
+    new: bool
+    claims: int
+
+
+@dataclass(slots=True)
+class Resolved:
+    """What became of the open claims of a shard whose dispatcher has ended."""
+
+    completed: int
+    released: int
+    held: int
+    more: bool
+    now_us: int
+    due_head_ms: int | None
+    fly_head_ms: int | None
+
+
+@dataclass(slots=True)
+class Counts:
+    """Counters of a shard or a namespace.
+
+    `now` is how many items are in each (state, topic), `ever` how many (event, topic) there were: accepted,
+    completed, cancelled, lapsed, died, requeued, deleted, trimmed. `sizes` are the true cardinalities, so that
+    anyone can check that the counters never drift.
+    """
+
+    now_us: int
+    now: dict[tuple[str, str], int]
+    ever: dict[tuple[str, str], int]
+    sizes: dict[str, int]
+    due_head_ms: int | None
+    fly_head_ms: int | None
+    epoch: int
+    jumps: int
+    last_jump_ms: int
+    paused: dict[str, int]
+    unreadable: int = 0
+    frozen: str | None = None
+
+    def total(self, state: str) -> int:
+        return sum(n for (kind, _), n in self.now.items() if kind == state)
+
+    def happened(self, event: str) -> int:
+        return sum(n for (kind, _), n in self.ever.items() if kind == event)
+
+    @property
+    def topics(self) -> list[str]:
+        return sorted({topic for _, topic in self.now} | {topic for _, topic in self.ever} | set(self.paused))
+
+
+@dataclass(slots=True)
+class Page:
+    """One page of a listing; give `cursor` back for the next one, None = that was the last."""
+
+    found: list[Found]
+    cursor: str | None = None

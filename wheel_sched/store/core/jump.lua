@@ -1,0 +1,12 @@
+#!lua flags=allow-oom
+-- A dispatcher saw the server's clock step against its own monotonic one: record it and raise the epoch, once.
+-- ARGV[3] -> epoch it was seen in   ARGV[4] -> step (ms, signed)
+-- Answers {now (us), epoch}.
+local s = begin(KEYS, ARGV)
+if s.err then return s end
+if tonumber(ARGV[3]) == s.epoch then
+  s.epoch = redis.call('HINCRBY', KEYS[META], 'epoch', 1)
+  redis.call('HINCRBY', KEYS[META], 'jumps', 1)
+  redis.call('HSET', KEYS[META], 'last_jump', ARGV[4])
+end
+return {s.us, s.epoch}

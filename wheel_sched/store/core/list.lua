@@ -1,0 +1,42 @@
+#!lua flags=no-writes
+-- One page of ids of a state, in order of score. Writes nothing.
+-- ARGV[3] -> state: due, fly, held or dead   ARGV[4] -> least score   ARGV[5] -> greatest score
+-- ARGV[6] -> id of the last page's end ("" = from the start)   ARGV[7] -> its score   ARGV[8] -> limit
+-- ARGV[9] -> "" = of every topic, or =<topic>: a call then looks at MAX_BATCH ids at most, and at few large records
+-- Answers {now (us), "1" = there may be more, last id looked at ("" = none), its score (text), id, score (text), ...}.
+local BYTES, PART = 262144, 100        -- records that a call reads: a part at a time, up to so many bytes
+local s = begin(KEYS, ARGV, READING)
+if s.err then return s end
+local state, limit, wanted = ARGV[3], tonumber(ARGV[8]), nil
+if ARGV[9] ~= '' then wanted = string.sub(ARGV[9], 2) end
+if wanted and redis.call('HEXISTS', KEYS[META], 'n:' .. state .. ':' .. wanted) == 0 then return {s.us, '', '', '0'} end
+local key = ({due = KEYS[DUE], fly = KEYS[FLY], held = KEYS[HELD], dead = KEYS[DEAD]})[state]
+local asked = wanted and MAX_BATCH or math.min(limit, MAX_BATCH)
+local found = page_behind(key, ARGV[4], ARGV[5], ARGV[6], ARGV[7], asked)
+local n = #found / 2
+local more, looked, chosen = n == asked and n > 0, 0, {}
+local function choose(i)
+  local k = #chosen
+  chosen[k + 1], chosen[k + 2] = found[2 * i - 1], found[2 * i]
+end
+if wanted then
+  local hash, bytes = KEYS[state == 'dead' and DEADBODY or BODY], 0
+  while looked < n and bytes < BYTES and #chosen < 2 * limit do
+    local ids, first = {}, looked
+    for i = first + 1, math.min(first + PART, n) do ids[#ids + 1] = found[2 * i - 1] end
+    for i, rec in ipairs(redis.call('HMGET', hash, unpack(ids))) do
+      looked = first + i
+      if rec then
+        bytes = bytes + #rec
+        if topic_of(state, rec) == wanted then choose(looked) end
+      end
+      if #chosen == 2 * limit then break end
+    end
+  end
+  more = more or looked < n
+else
+  looked = n
+  for i = 1, n do choose(i) end
+end
+return {s.us, more and '1' or '', looked > 0 and found[2 * looked - 1] or '', looked > 0 and found[2 * looked] or '0',
+        unpack(chosen)}

@@ -1,0 +1,193 @@
+"""Listing: pages of a state over all shards, in order of score: the operation on one shard, and the plan over all.
+
+A cursor is JSON: per shard the last id looked at and its score. What is there from the first page to the last is listed
+once, whatever comes and goes meanwhile. A page costs one call to each shard and one for the items found.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Protocol
+
+from wheel_sched.errors import Rejected
+from wheel_sched.store.core.call import Argument, Call, Operation, Plan
+from wheel_sched.store.core.get import Get
+from wheel_sched.store.core.items import MAX_BATCH, Found, Page, State
+from wheel_sched.store.core.record import decode_text, encode_text
+from wheel_sched.store.core.shard import MemoryShard
+
+
+class IdPage(NamedTuple):
+    """A page of (id, score): `last` is the last one looked at, None of none; `more` is False when that was all."""
+
+    found: list[tuple[str, int]]
+    last: tuple[str, int] | None
+    more: bool
+
+
+@dataclass(slots=True)
+class ListIds(Operation[IdPage]):
+    """One page of ids of a state in order of score, behind `last`; of one topic if asked.
+
+    A page of one topic looks at a bounded number of items, so it may be short or empty and have more behind it.
+    """
+
+    script = "list"
+    reads = True
+    writes = False
+    state: State
+    least_ms: int
+    greatest_ms: int
+    last: tuple[str, int] | None
+    limit: int
+    topic: str | None = None
+    token: str = ""
+
+    def argv(self) -> list[Argument]:
+        last_id, last_score = self.last or ("", 0)
+        place: list[Argument] = [self.state, self.least_ms, self.greatest_ms, encode_text(last_id), last_score]
+        return [*place, self.limit, b"" if self.topic is None else b"=" + encode_text(self.topic)]
+
+    def parse(self, reply: Any, shard: int) -> IdPage:
+        _, more, last_id, last_score, *rest = reply
+        found = [(decode_text(rest[at]), int(float(rest[at + 1]))) for at in range(0, len(rest), 2)]
+        last = (decode_text(last_id), int(float(last_score))) if last_id else None
+        return IdPage(found, last, more == b"1")
+
+    def in_memory(self, shard: MemoryShard) -> IdPage:
+        if self.topic is None:
+            page = page_of(shard, self, self.limit)
+            more = bool(page) and len(page) == min(self.limit, MAX_BATCH)
+            return IdPage(page, page[-1] if page else None, more)
+        if (self.state, self.topic) not in shard.now:
+            return IdPage([], None, False)
+        page = page_of(shard, self, MAX_BATCH)
+        found: list[tuple[str, int]] = []
+        looked = 0
+        while looked < len(page) and len(found) < self.limit:
+            item_id, _ = page[looked]
+            if shard.items[encode_text(item_id)].topic == self.topic:
+                found.append(page[looked])
+            looked += 1
+        more = looked < len(page) or len(page) == MAX_BATCH
+        return IdPage(found, page[looked - 1] if looked else None, more)
+
+
+class IdsWanted(Protocol):
+    """What a page of a state is asked for by."""
+
+    state: State
+    least_ms: int
+    greatest_ms: int
+    last: tuple[str, int] | None
+
+
+def page_of(shard: MemoryShard, call: IdsWanted, limit: int) -> list[tuple[str, int]]:
+    place = shard.places[call.state]
+    limit = min(limit, MAX_BATCH)
+    if call.last is None or not call.last[0]:
+        page = place.between(call.least_ms, call.greatest_ms, limit)
+    else:
+        last_id, last_ms = call.last
+        page = place.behind(last_ms, encode_text(last_id), call.greatest_ms, limit)
+    return [(shard.items[key].id, score_ms) for score_ms, key in page]
+
+
+_PAGES = 40  # how many pages of 500 a filtered listing reads before it hands back a cursor
+
+Behind = dict[str, tuple[str, int]]
+
+
+def list_items(shards: int, wanted: ListIds, cursor: str | None, matches: Callable[[Found], bool] | None) -> Plan[Page]:
+    """One page in order of score over all shards; a filtered page may be short and still have a cursor.
+
+    Args:
+        shards: of the namespace.
+        wanted: what to list; its `last` is replaced by that of the cursor.
+        cursor: of the page before, None for the first.
+        matches: asked about each item. Defaults to all.
+
+    Raises:
+        Rejected: the limit is below 1, or the cursor is none of this namespace.
+    """
+    limit, topic = wanted.limit, wanted.topic
+    if limit < 1:
+        raise Rejected(f"expected limit to be at least 1, got: {limit!r}; nothing was changed")
+    behind = read_cursor(cursor, shards)
+    found: list[Found] = []
+    for _ in range(_PAGES):
+        page, behind = yield from _page(range(shards), replace(wanted, limit=min(limit, MAX_BATCH)), behind)
+        for index, item in enumerate(page):
+            if (topic is None or item.topic == topic) and (matches is None or matches(item)):
+                found.append(item)
+                if len(found) == limit:
+                    rest = page[index + 1 :]
+                    if rest:
+                        behind = _rewind(page[: index + 1], read_cursor(cursor, shards))
+                    return Page(found, json.dumps(behind) if rest or behind is not None else None)
+        if behind is None:
+            return Page(found)
+        cursor = json.dumps(behind)
+    return Page(found, json.dumps(behind))
+
+
+def _page(shards: range, wanted: ListIds, behind: Behind | None) -> Plan[tuple[list[Found], Behind | None]]:
+    behind = behind or {}
+    calls: list[Call[Any]] = [Call(shard, replace(wanted, last=behind.get(str(shard)))) for shard in shards]
+    replies: list[IdPage] = yield calls
+    heads = [
+        (score, encode_text(item_id), item_id, shard) for shard in shards for item_id, score in replies[shard].found
+    ]
+    heads.sort()
+    # a shard that has more behind what it looked at may have nothing before that: the page ends there
+    ends = [(r.last[1], encode_text(r.last[0])) for r in replies if r.more and r.last is not None]
+    end = min(ends, default=None)
+    chosen = [head for head in heads if end is None or head[:2] <= end][: wanted.limit]
+    places: dict[int, list[str]] = {}
+    for _, _, item_id, shard in chosen:
+        places.setdefault(shard, []).append(item_id)
+    answers = (yield [Call(shard, Get(ids)) for shard, ids in places.items()]) if places else []
+    bodies: dict[str, Found] = {
+        item.id: item for part in answers for item in part if item is not None and item.state == wanted.state
+    }
+    going_on = dict(behind)
+    for score, _, item_id, shard in chosen:
+        going_on[str(shard)] = (item_id, score)
+    for shard, reply in enumerate(replies):
+        if reply.last is not None and len(places.get(shard, ())) == len(reply.found):
+            going_on[str(shard)] = reply.last
+    page = []
+    for score, _, item_id, shard in chosen:
+        item = bodies.get(item_id)
+        if item is not None:
+            item.score_ms, item.shard = score, shard
+            page.append(item)
+    more = len(chosen) < len(heads) or any(reply.more for reply in replies)
+    return page, going_on if more else None
+
+
+def _rewind(taken: Iterable[Found], before: Behind | None) -> Behind:
+    """The cursor behind the items taken from a page that was not used up."""
+    behind = dict(before or {})
+    for item in taken:
+        behind[str(item.shard)] = (item.id, item.score_ms)
+    return behind
+
+
+def read_cursor(cursor: str | None, shards: int) -> Behind | None:
+    """A cursor as it was handed out.
+
+    Raises:
+        Rejected: it was not handed out by this namespace.
+    """
+    if cursor is None:
+        return None
+    try:
+        places = {str(int(shard)): (str(item_id), int(score)) for shard, (item_id, score) in json.loads(cursor).items()}
+        if any(not 0 <= int(shard) < shards for shard in places):
+            raise ValueError(cursor)
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise Rejected(f"expected a cursor from an earlier page, got: {cursor[:80]!r}; nothing was changed") from error
+    return places

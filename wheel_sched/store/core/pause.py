@@ -1,0 +1,61 @@
+"""Pause and resume a topic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from wheel_sched.store.core.call import Argument, Operation
+from wheel_sched.store.core.items import MAX_BATCH
+from wheel_sched.store.core.record import encode_text
+from wheel_sched.store.core.shard import MemoryShard, plain
+
+
+@dataclass(slots=True)
+class Pause(Operation[tuple[int, int]]):
+    """One page of pausing or resuming a topic; answers (moved, where to go on or -1)."""
+
+    script = "pause"
+    writes = True
+    verb: str
+    topic: str
+    start: int = 0
+    spread_ms: int = 0
+    total: int = 0
+    token: str = ""
+
+    def argv(self) -> list[Argument]:
+        return [self.verb, encode_text(self.topic), self.start, self.spread_ms, self.total]
+
+    def parse(self, reply: Any, shard: int) -> tuple[int, int]:
+        return reply[0], reply[1]
+
+    def in_memory(self, shard: MemoryShard) -> tuple[int, int]:
+        """One page of pausing or resuming: (moved, where to go on or -1)."""
+        topic = plain(self.topic)
+        if self.verb == "resume":
+            return _resume(shard, self, topic)
+        shard.paused.setdefault(topic, shard.now_ms)
+        found = shard.due.by_rank(self.start, MAX_BATCH)
+        moved = 0
+        for due_ms, key in found:
+            item = shard.items[key]
+            if item.topic == topic:
+                shard.due.discard(key)
+                shard.moves(topic, "due", shard.put_held(item, due_ms, b"paused"))
+                moved += 1
+        return moved, self.start + len(found) - moved if found else -1
+
+
+def _resume(shard: MemoryShard, call: Pause, topic: str) -> tuple[int, int]:
+    shard.paused.pop(topic, None)
+    index = shard.held_index.get((b"paused", topic))
+    found = index.by_rank(0, MAX_BATCH) if index else []
+    total = max(call.total, 1)
+    for rank, (due_ms, key) in enumerate(found, call.start):
+        overdue = due_ms <= shard.now_ms and call.spread_ms > 0
+        spread_to_ms = shard.now_ms + call.spread_ms * min(rank, total) // total
+        item = shard.items[key]
+        shard.drop_held(item)
+        shard.moves(topic, "held", shard.put_due(item, spread_to_ms if overdue else due_ms))
+    return len(found), call.start + len(found) if found else -1

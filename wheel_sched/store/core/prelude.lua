@@ -1,0 +1,593 @@
+-- Shared by every script of the delay store; loaded once per library, or in front of each script under EVALSHA.
+--
+-- Every script gets the same KEYS, all with one hash tag {ns:shard}:
+--   KEYS[1]  meta   HASH    clock, last (ms), epoch, seq, claims, frozen, owner, owned (until, ms),
+--                           paused (number of topics), turn (see overdue_of_others), p:<topic>,
+--                           n:<state>:<topic> (how many are there now), t:<event>:<topic> (how many ever)
+--   KEYS[2]  due    ZSET    id -> due (ms)
+--   KEYS[3]  fly    ZSET    id -> lease deadline (ms)
+--   KEYS[4]  body   HASH    id -> record, of waiting, held and in-flight ids
+--   KEYS[5]  claim  HASH    id -> [!]<claim number>:<due>:<r|->:<topic>; "!" = cancelled while in flight, r = has refs
+--   KEYS[6]  held   ZSET    id -> due (ms), 0 = none
+--   KEYS[7]  why    HASH    id -> <reason>\n<topic>, of held ids
+--   KEYS[8]  dead   ZSET    id -> time of death (ms)
+--   KEYS[9]  deadbody HASH  id -> <length of reason>:<reason><record>
+--   KEYS[10] mark   STREAM  of one entry {d: due}: "an earlier head arrived"
+--   KEYS[11] lapsed HASH    id -> how often its lease ran out
+-- and, with the same hash tag: op:<token> (the first answer of a call, for repeats), ref:<ref> (SET of ids) and
+-- held:<reason code>:<topic> (ZSET id -> due). The rooms beside the core keep further keys with the same hash tag; the
+-- `prelude.lua` or the scripts of a room name them.
+-- ARGV[1] -> [<now (ms)>]@<shards>: now only in a test-clock namespace; the caller's number of shards, 0 = any
+-- ARGV[2] -> token of the call, "" = not repeatable
+--
+-- record = 1:<version>:<length of topic>:<of route>:<of refs>:<topic><route><refs, one per line><body>
+
+local META, DUE, FLY, BODY, CLAIM, HELD, WHY = 1, 2, 3, 4, 5, 6, 7
+local DEAD, DEADBODY, MARK, LAPSED = 8, 9, 10, 11
+
+local MAX_BATCH = 500        -- a larger batch gains little and blocks the server more than 1.3 ms
+local CLAMP_MS = 5000        -- a backward step up to this is taken for jitter and clamped
+local REPLY_TTL_MS = 60000   -- how long the first answer of a call is kept for its repeats
+
+-- Longer than any server packs: a set or hash that starts with it is a table from the start. Packed ones are searched
+-- from end to end, which for a batch of 125 costs more than all the rest of a claim.
+-- It is longer than any id can be (512 bytes), or the id that is the same would be taken out with it.
+local PAD = '~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~'
+PAD = PAD .. PAD .. PAD .. PAD .. PAD .. PAD .. PAD .. PAD
+
+local function ms(n) return string.format('%d', n) end
+
+-- Hooks: a room adds a function to a list when it is loaded, and the core calls every function of the list.
+local on_given_up = {}       -- (s, id, refs): an item that has refs died or was cancelled
+local on_free = {}           -- (s, id, topic): an item was cancelled or deleted, so its id may be used again
+local on_restored = {}       -- (s, id, score, reason): a held item was put back as it was before
+local on_sweep = {}          -- (s): house-keeping
+local room_keys = {}         -- names of the keys that rooms keep for a shard; they go when the shard goes
+local reshard_keys = {}      -- those of them that are wrong for another number of shards
+
+local function call_all(hooks, ...)
+  for i = 1, #hooks do hooks[i](...) end
+end
+
+-- The state of one call: time, epoch and what is to be written at its end. `mode` is READING for what changes nothing
+-- and works while frozen, LATER when the call ends with `write` or `finish`, which then put down the time as well. `...`
+-- are more fields of meta, found in `meta` from 7 up: a command costs more than what it fetches.
+local READING, LATER = 'reading', 'later'
+local function begin(KEYS, ARGV, mode, ...)
+  local m = redis.call('HMGET', KEYS[META], 'clock', 'last', 'epoch', 'paused', 'frozen', 'shards', ...)
+  local reading = mode == READING
+  if not m[1] then return {err = 'WSABSENT the namespace does not exist'} end
+  if m[5] and not reading then return {err = 'WSFROZEN the namespace is frozen: ' .. m[5]} end
+  local given = ''
+  if ARGV[1] ~= '@' .. m[6] then       -- mostly it is
+    local shards
+    given, shards = string.match(ARGV[1], '^(%d*)@(%d+)$')
+    if not given then return {err = 'WSCLOCK now must be whole milliseconds'} end
+    if shards ~= '0' and shards ~= m[6] and not reading then
+      return {err = 'WSSHARDS the namespace has ' .. m[6] .. ' shards, this process works with ' .. shards}
+    end
+  end
+  local us
+  if m[1] == 'test' then
+    if given == '' then return {err = 'WSCLOCK this namespace runs on test time and needs now'} end
+    us = tonumber(given) * 1000
+  else
+    if given ~= '' then return {err = 'WSCLOCK this namespace runs on server time and refuses now'} end
+    local t = redis.call('TIME')
+    us = tonumber(t[1]) * 1000000 + tonumber(t[2])
+  end
+  local s = {K = KEYS, epoch = tonumber(m[3]), paused = tonumber(m[4] or '0'), tally = {}, due = {}, held = {},
+             base = string.sub(KEYS[META], 1, -5), token = ARGV[2], meta = m, sets = {},
+             now = math.floor(us / 1000), us = us}
+  local last = tonumber(m[2] or '0')
+  if s.now < last then
+    if last - s.now <= CLAMP_MS then
+      s.now = last
+      s.us = last * 1000
+    elseif not reading then
+      s.epoch = redis.call('HINCRBY', KEYS[META], 'epoch', 1)
+      redis.call('HINCRBY', KEYS[META], 'jumps', 1)
+      redis.call('HSET', KEYS[META], 'last_jump', ms(s.now - last), 'last', ms(s.now))
+    end
+  elseif s.now > last and not reading then
+    if mode == LATER then
+      s.sets = {'last', ms(s.now)}
+    else
+      redis.call('HSET', KEYS[META], 'last', ms(s.now))
+    end
+  end
+  return s
+end
+
+local function add(s, field, by) s.tally[field] = (s.tally[field] or 0) + by end
+
+-- `by` ids (1 unless told) change place, nil = outside; the counters follow.
+local function moves(s, topic, from, to, by)
+  if from then add(s, 'n:' .. from .. ':' .. topic, -(by or 1)) end
+  if to then add(s, 'n:' .. to .. ':' .. topic, by or 1) end
+end
+
+local function event(s, name, topic, by) add(s, 't:' .. name .. ':' .. topic, by or 1) end
+
+local function parse(rec)
+  local version, tl, kl, rl, at = string.match(rec, '^1:(%d+):(%d+):(%d+):(%d+):()')
+  if not version then return nil end
+  tl, kl, rl = tonumber(tl), tonumber(kl), tonumber(rl)
+  local topic = string.sub(rec, at, at + tl - 1)
+  local refs = rl > 0 and string.sub(rec, at + tl + kl, at + tl + kl + rl - 1) or nil
+  return topic, refs, version, at + tl + kl + rl
+end
+
+-- Topic of a record's tail, the lengths of topic, route and refs, and where the topic starts.
+local NO_TAIL = '0:0:0:'
+local function head_of(tail)
+  local tl, kl, rl, at = string.match(tail, '^(%d+):(%d+):(%d+):()')
+  return string.sub(tail, at, at + tl - 1), tonumber(tl), tonumber(kl), tonumber(rl), at
+end
+
+-- Topic, refs and where the body starts. Records of one batch start alike, so most are only compared.
+local function glance(s, rec)
+  local known = s.known
+  if known and string.sub(rec, 1, #known) == known then return s.known_topic, nil, #known + 1 end
+  local topic, refs, _, at = parse(rec)
+  if topic and not refs then s.known, s.known_topic = string.sub(rec, 1, at - 1), topic end
+  return topic, refs, at
+end
+
+-- The topic of a record as it lies in a state's hash, nil of one that cannot be read.
+local function topic_of(state, rec)
+  if state == 'dead' then
+    local length, at = string.match(rec, '^(%d+):()')
+    rec = length and string.sub(rec, at + tonumber(length)) or ''
+  end
+  local tl, at = string.match(rec, '^1:%d+:(%d+):%d+:%d+:()')
+  return tl and string.sub(rec, at, at + tonumber(tl) - 1)
+end
+
+local function refs_of(s, refs, id, command)
+  for ref in string.gmatch(refs, '[^\n]+') do redis.call(command, s.base .. 'ref:' .. ref, id) end
+end
+
+local function unref(s, id, rec)
+  local _, refs = parse(rec)
+  if refs then refs_of(s, refs, id, 'SREM') end
+end
+
+local function reason_code(reason) return string.match(reason, '^[%w_%-]+') or 'other' end
+
+local function put_held(s, id, due, topic, reason)
+  local key = s.base .. 'held:' .. reason_code(reason) .. ':' .. topic
+  if #s.held == 0 then s.whys, s.index = {}, {} end
+  table.insert(s.held, due) table.insert(s.held, id)
+  table.insert(s.whys, id) table.insert(s.whys, reason .. '\n' .. topic)
+  s.index[key] = s.index[key] or {}
+  table.insert(s.index[key], due) table.insert(s.index[key], id)
+end
+
+local function is_paused(s, topic)
+  if s.paused == 0 then return false end
+  s.blocked = s.blocked or {}
+  if s.blocked[topic] == nil then
+    s.blocked[topic] = redis.call('HEXISTS', s.K[META], 'p:' .. topic) == 1
+  end
+  return s.blocked[topic]
+end
+
+-- Where an id waits: among the due, or held when its topic is paused. Answers the state's name.
+local function put_waiting(s, id, due, topic)
+  if is_paused(s, topic) then
+    put_held(s, id, due, topic, 'paused')
+    return 'held'
+  end
+  local list = s.due
+  local k = #list
+  list[k + 1], list[k + 2] = due, id
+  if not s.least or due < s.least then s.least = due end
+  return 'due'
+end
+
+local function drop_held(s, id)
+  local why = redis.call('HGET', s.K[WHY], id)
+  if not why then return nil end
+  local reason, topic = string.match(why, '^(.-)\n(.*)$')
+  redis.call('ZREM', s.base .. 'held:' .. reason_code(reason) .. ':' .. topic, id)
+  redis.call('ZREM', s.K[HELD], id)
+  redis.call('HDEL', s.K[WHY], id)
+  return reason
+end
+
+-- An item leaves because somebody cancelled it.
+local function cancelled(s, id, rec)
+  local _, refs = parse(rec)
+  if refs then
+    refs_of(s, refs, id, 'SREM')
+    call_all(on_given_up, s, id, refs)
+  end
+end
+
+local function put_dead(s, id, rec, topic, reason)
+  redis.call('ZADD', s.K[DEAD], s.now, id)
+  redis.call('HSET', s.K[DEADBODY], id, #reason .. ':' .. reason .. rec)
+  event(s, 'died', topic)
+  local _, refs = parse(rec)
+  if refs then call_all(on_given_up, s, id, refs) end
+end
+
+-- The oldest dead letters above `cap` go, at most MAX_BATCH a call; cap 0 = unlimited.
+local function trim_dead(s, ids)
+  if #ids == 0 then return end
+  local recs = redis.call('HMGET', s.K[DEADBODY], unpack(ids))
+  for i, id in ipairs(ids) do
+    local value = recs[i] or ''
+    local len, at = string.match(value, '^(%d+):()')
+    local rec = len and string.sub(value, at + tonumber(len)) or ''
+    local topic, refs = parse(rec)
+    topic = topic or ''
+    if refs then refs_of(s, refs, id, 'SREM') end
+    moves(s, topic, 'dead', nil)
+    event(s, 'trimmed', topic)
+  end
+  redis.call('ZREM', s.K[DEAD], unpack(ids))
+  redis.call('HDEL', s.K[DEADBODY], unpack(ids))
+end
+
+local function trim_dead_above(s, cap)
+  if cap <= 0 then return end
+  local over = redis.call('ZCARD', s.K[DEAD]) - cap
+  if over > 0 then trim_dead(s, redis.call('ZRANGE', s.K[DEAD], 0, math.min(over, MAX_BATCH) - 1)) end
+end
+
+-- A score as the ms it stands for. Ours are whole and from 0 up; one that somebody else has written must not pass for
+-- "there is none" (-1), nor break what is made of it.
+local LAST_MS = 9007199254740991
+local function ms_of(score)
+  if string.find(score, '^%d+$') then return score end
+  return ms(math.min(math.max(math.ceil(tonumber(score) or 0), 0), LAST_MS))
+end
+
+local function first_score(key)
+  local head = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
+  return head[2] and tonumber(ms_of(head[2])) or -1
+end
+
+-- A field of meta that is written with all others.
+local function set(s, field, value)
+  local k = #s.sets
+  s.sets[k + 1], s.sets[k + 2] = field, value
+end
+
+-- Writes what the call gathered; raises the marker when an earlier head arrived. Answers the head of due if it knows it.
+local function write(s)
+  local head
+  if #s.due > 0 then
+    head = first_score(s.K[DUE])
+    redis.call('ZADD', s.K[DUE], unpack(s.due))
+    if head < 0 or s.least < head then
+      head = s.least
+      redis.call('XADD', s.K[MARK], 'MAXLEN', 1, '*', 'd', ms(head))
+    end
+  end
+  if #s.held > 0 then
+    redis.call('ZADD', s.K[HELD], unpack(s.held))
+    redis.call('HSET', s.K[WHY], unpack(s.whys))
+    for key, pairs_ in pairs(s.index) do redis.call('ZADD', key, unpack(pairs_)) end
+  end
+  local counts = s.counts              -- what some counters were when the call began, where it asked
+  for field, by in pairs(s.tally) do
+    local before = counts and counts[field]
+    if by ~= 0 and before and before + by > 0 then
+      set(s, field, ms(before + by))
+    elseif by ~= 0 and redis.call('HINCRBY', s.K[META], field, by) == 0 then
+      redis.call('HDEL', s.K[META], field)
+    end
+  end
+  if #s.sets > 0 then redis.call('HSET', s.K[META], unpack(s.sets)) end
+  return head
+end
+
+-- `write`, and the heads of due and fly.
+local function finish(s)
+  return write(s) or first_score(s.K[DUE]), first_score(s.K[FLY])
+end
+
+local function recall(s) return s.token ~= '' and redis.call('GET', s.base .. 'op:' .. s.token) end
+
+local function record_answer(s, text)
+  if s.token ~= '' then redis.call('SET', s.base .. 'op:' .. s.token, text, 'PX', REPLY_TTL_MS) end
+end
+
+-- Leases that ran out: back to waiting, or to the dead after `cap` lapses (0 = never), or gone when cancelled.
+local function recover(s, limit, cap)
+  local ids = redis.call('ZRANGEBYSCORE', s.K[FLY], '-inf', s.now, 'LIMIT', 0, limit)
+  if #ids == 0 then return 0 end
+  local claims = redis.call('HMGET', s.K[CLAIM], unpack(ids))
+  for i, id in ipairs(ids) do
+    local cut, due, topic = string.match(claims[i] or '', '^(!?)%d+:(%d+):[r-]:(.*)$')
+    if cut == '!' then
+      local rec = redis.call('HGET', s.K[BODY], id)
+      if rec then cancelled(s, id, rec) end
+      redis.call('HDEL', s.K[BODY], id)
+      redis.call('HDEL', s.K[LAPSED], id)
+      call_all(on_free, s, id, topic)
+      moves(s, topic, 'fly', nil)
+      event(s, 'cancelled', topic)
+    elseif due then
+      local lapses = redis.call('HINCRBY', s.K[LAPSED], id, 1)
+      event(s, 'lapsed', topic)
+      if cap > 0 and lapses >= cap then
+        put_dead(s, id, redis.call('HGET', s.K[BODY], id) or '', topic,
+                 'poison: its lease ran out ' .. lapses .. ' times')
+        redis.call('HDEL', s.K[BODY], id)
+        redis.call('HDEL', s.K[LAPSED], id)
+        moves(s, topic, 'fly', 'dead')
+      else
+        moves(s, topic, 'fly', put_waiting(s, id, tonumber(due), topic))
+      end
+    end
+  end
+  redis.call('ZREM', s.K[FLY], unpack(ids))
+  redis.call('HDEL', s.K[CLAIM], unpack(ids))
+  return #ids
+end
+
+local function behind(a, b)            -- by bytes: Lua's own < goes by the server's locale
+  for i = 1, math.min(#a, #b) do
+    local x, y = string.byte(a, i), string.byte(b, i)
+    if x ~= y then return x > y end
+  end
+  return #a > #b
+end
+
+-- The rank of the first id that sorts behind `last`, which has or had this score. When it has left, its place is found by
+-- halves: a million may have one score.
+local function rank_behind(key, last, score)
+  local rank = redis.call('ZRANK', key, last)
+  if rank and tonumber(redis.call('ZSCORE', key, last)) == tonumber(score) then return rank + 1 end
+  local low = redis.call('ZCOUNT', key, '-inf', '(' .. score)
+  local high = redis.call('ZCOUNT', key, '-inf', score)
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    if behind(redis.call('ZRANGE', key, middle, middle)[1], last) then high = middle else low = middle + 1 end
+  end
+  return low
+end
+
+-- Topics take turns while more is overdue than two calls take: up to half of a full batch is left for topics that the batch
+-- has nothing of, be they behind a million of another one. Each call looks at the NEWEST ids that are overdue, where a
+-- topic that goes on as usual is found at once, and at TURN_LOOK ids from where the call before it stopped (field `turn` of
+-- meta), where any other is found in time. One that came to the end goes on with what has become due since, or from the
+-- front again when it had to leave something of a topic behind.
+local TURN_LOOK, NEWEST, TURN_BYTES, TURN_PART, TURN_LEAST = 150, 50, 65536, 50, 8
+
+-- Shares `places` out among topics one by one until each has what it wants or nothing is left. `wants`: topic -> number.
+local function shares_of(order, wants, places)
+  local shares, left = {}, places
+  for _, topic in ipairs(order) do shares[topic] = 0 end
+  while left > 0 do
+    local before = left
+    for _, topic in ipairs(order) do
+      if left > 0 and shares[topic] < wants[topic] then
+        shares[topic] = shares[topic] + 1
+        left = left - 1
+      end
+    end
+    if left == before then break end
+  end
+  return shares
+end
+
+-- What is overdue of topics that the first `n` ids (`bodies` are their records) have nothing of, at most n / 2: ids, scores
+-- and records, in order.
+local function overdue_of_others(s, bodies, n, until_ms)
+  local due, ids, scores, recs = s.K[DUE], {}, {}, {}
+  local overdue = redis.call('ZCOUNT', due, '-inf', until_ms)
+  if overdue <= 2 * n then return ids, scores, recs end
+  local present = {}
+  for _, rec in ipairs(bodies) do
+    local topic = rec and glance(s, rec)
+    if topic then present[topic] = true end
+  end
+  local others = redis.call('ZCARD', due)
+  for topic in pairs(present) do
+    local field = 'n:due:' .. topic
+    others = others - tonumber(redis.call('HGET', s.K[META], field) or '0') - (s.tally[field] or 0)
+  end
+  if others <= 0 then return ids, scores, recs end
+  local left, score, last = string.match(redis.call('HGET', s.K[META], 'turn') or '', '^([01]):([^:]+):(.*)$')
+  local rank = n
+  if left then rank = math.max(n, rank_behind(due, last, score)) end
+  if rank >= overdue then
+    if left ~= '1' then return ids, scores, recs end
+    left, rank = '0', n
+  end
+  local stop = math.min(rank + TURN_LOOK, overdue)
+  local found = redis.call('ZRANGE', due, rank, stop - 1, 'WITHSCORES')
+  local within = #found / 2            -- so many of the look that goes on, the rest are the newest
+  if stop < overdue then
+    for _, value in ipairs(redis.call('ZRANGE', due, math.max(stop, overdue - NEWEST), overdue - 1, 'WITHSCORES')) do
+      found[#found + 1] = value
+    end
+  end
+  local topics, bodies, order, wants = {}, {}, {}, {}
+  local function look(from, to)
+    local bytes = 0
+    while from < to and bytes < TURN_BYTES do
+      local part, first = {}, from
+      for i = first + 1, math.min(first + TURN_PART, to) do part[#part + 1] = found[2 * i - 1] end
+      for i, rec in ipairs(redis.call('HMGET', s.K[BODY], unpack(part))) do
+        from = first + i
+        local topic, _, at
+        if rec then topic, _, at = glance(s, rec) end
+        if topic then bytes = bytes + #rec - at + 1 end
+        if topic and not present[topic] and not is_paused(s, topic) then
+          topics[from], bodies[from] = topic, rec
+          if not wants[topic] then
+            order[#order + 1], wants[topic] = topic, 0
+          end
+          wants[topic] = wants[topic] + 1
+        end
+      end
+    end
+    return from
+  end
+  local looked = look(0, within)
+  look(within, #found / 2)
+  local shares = shares_of(order, wants, math.floor(n / 2))
+  for i = 1, #found / 2 do
+    local topic = topics[i]
+    if topic and shares[topic] > 0 then
+      shares[topic] = shares[topic] - 1
+      local k = #ids + 1
+      ids[k], scores[k], recs[k] = found[2 * i - 1], found[2 * i], bodies[i]
+    elseif topic and i <= looked then
+      left = '1'
+    end
+  end
+  set(s, 'turn', (left or '0') .. ':' .. found[2 * looked] .. ':' .. found[2 * looked - 1])
+  return ids, scores, recs
+end
+
+-- Takes up to `n` ids due at `until_ms` or before out of `due`: lists of ids, dues (text), records, topics, refs and
+-- body starts. Ids of paused topics move to held on the way, ids without a readable record to the dead.
+local function take(s, n, until_ms)
+  local ids, dues, recs, topics, refs, starts = {}, {}, {}, {}, {}, {}
+  local found = redis.call('ZRANGEBYSCORE', s.K[DUE], '-inf', until_ms, 'WITHSCORES', 'LIMIT', 0, n)
+  if #found == 0 then return ids, dues, recs, topics, refs, starts end
+  local all, scores = {}, {}
+  for i = 1, #found, 2 do all[(i + 1) / 2], scores[(i + 1) / 2] = found[i], found[i + 1] end
+  local bodies = redis.call('HMGET', s.K[BODY], unpack(all))
+  local first = #all                   -- so many from the front, the others from further back
+  if n >= TURN_LEAST and first == n then
+    local others, their_scores, their_recs = overdue_of_others(s, bodies, n, until_ms)
+    first = n - #others
+    for i, id in ipairs(others) do
+      all[first + i], scores[first + i], bodies[first + i] = id, their_scores[i], their_recs[i]
+    end
+    if #others > 0 then redis.call('ZREM', s.K[DUE], unpack(others)) end
+  end
+  local k, score, due = 0, nil, nil
+  for i, id in ipairs(all) do
+    local rec = bodies[i]
+    if scores[i] ~= score then
+      score = scores[i]
+      due = ms_of(score)
+    end
+    local topic, ref, at
+    if rec then topic, ref, at = glance(s, rec) end
+    if not topic then
+      put_dead(s, id, rec or '', '', 'quarantine: the record is missing or cannot be read')
+      redis.call('HDEL', s.K[BODY], id)
+      add(s, 'n:dead:', 1)
+      add(s, 'unreadable', 1)
+    elseif s.paused > 0 and is_paused(s, topic) then
+      put_held(s, id, tonumber(due), topic, 'paused')
+      moves(s, topic, 'due', 'held')
+    else
+      k = k + 1
+      ids[k], dues[k], recs[k], topics[k], refs[k], starts[k] = id, due, rec, topic, ref or false, at
+    end
+  end
+  -- by rank: these are the head of the set, so no member is looked up
+  if first > 0 then redis.call('ZREMRANGEBYRANK', s.K[DUE], 0, first - 1) end
+  return ids, dues, recs, topics, refs, starts
+end
+
+-- Up to `limit` ids with their scores, in order, behind the id `last` ("" = from the start) that had `last_score`. By
+-- rank: to skip equals by an offset, the server would walk over each of them.
+local function page_behind(key, least, greatest, last, last_score, limit)
+  limit = math.min(limit, MAX_BATCH)
+  if limit < 1 then return {} end
+  if last == '' then
+    return redis.call('ZRANGEBYSCORE', key, least, greatest, 'WITHSCORES', 'LIMIT', 0, limit)
+  end
+  local from = rank_behind(key, last, last_score)
+  local found = redis.call('ZRANGE', key, from, from + limit - 1, 'WITHSCORES')
+  local n, most = #found, tonumber(greatest)
+  while n > 0 and tonumber(found[n]) > most do
+    found[n], found[n - 1] = nil, nil
+    n = n - 2
+  end
+  return found
+end
+
+-- How many there are of each, in no order: counters are moved once per topic, not once per id.
+local function tally_of(list)
+  local counts = {}
+  for _, name in ipairs(list) do counts[name] = (counts[name] or 0) + 1 end
+  return counts
+end
+
+-- Begins a call that stores new items; `tail` is the tail of the first one, false or nil when there is none. The counters
+-- of its topic, which mostly is the topic of all, are read and written with the rest of meta. Answers the state, the
+-- names of these counters, and what `head_of` says of the tail's lengths.
+local function begin_storing(KEYS, ARGV, tail)
+  local topic, topic_length, route_length, refs_length, head_at = head_of(tail or NO_TAIL)
+  local waiting, accepted = 'n:due:' .. topic, 't:accepted:' .. topic
+  local s = begin(KEYS, ARGV, LATER, 'seq', waiting, accepted)
+  s.waiting, s.accepted = waiting, accepted
+  return s, waiting, accepted, topic_length, route_length, refs_length, head_at
+end
+
+-- The ids of `n` triples from ARGV[first] on: for each its record or false, its place among the dead or false, and the id.
+local function existing(s, ARGV, first, n)
+  if n == 0 then return {}, {}, {} end
+  local ids = {}
+  for i = 1, n do ids[i] = ARGV[first + 3 * i - 3] end
+  -- to ask for a few is as quick as to ask whether there are any
+  local any = n < 8 or redis.call('ZCARD', s.K[DEAD]) > 0
+  return redis.call('HMGET', s.K[BODY], unpack(ids)), any and redis.call('ZMSCORE', s.K[DEAD], unpack(ids)) or {}, ids
+end
+
+-- Stores `n` triples (id, due, tail) from ARGV[first] on, but for those that are in `have` or `dead` (see `existing`).
+-- Answers a code per item, and what the records of this call start with.
+local function store_new(s, ARGV, first, n, have, dead)
+  local seq = ms(tonumber(s.meta[7] or '0') + 1)
+  local prefix = '1:' .. seq .. ':'
+  s.counts = {[s.waiting] = tonumber(s.meta[8] or '0'), [s.accepted] = tonumber(s.meta[9] or '0')}
+  local codes, bodies, seen, topics = {}, {}, {}, {}
+  local fresh, known = 0, nil
+  local topic, refs                      -- a batch mostly holds one topic: parse only when the start differs
+  local at = first
+  for i = 1, n do
+    local id, due, tail = ARGV[at], ARGV[at + 1], ARGV[at + 2]
+    at = at + 3
+    if have[i] or dead[i] or seen[id] then
+      codes[i] = 'd'
+    else
+      seen[id] = true
+      if not known or string.sub(tail, 1, #known) ~= known then
+        local tl, kl, rl, head_at
+        topic, tl, kl, rl, head_at = head_of(tail)
+        refs = rl > 0 and string.sub(tail, head_at + tl + kl, head_at + tl + kl + rl - 1) or nil
+        -- only heads without route and refs are alike from item to item
+        known = (rl == 0 and kl == 0) and string.sub(tail, 1, head_at + tl - 1) or nil
+      end
+      bodies[2 * fresh + 1], bodies[2 * fresh + 2] = id, prefix .. tail
+      fresh = fresh + 1
+      topics[fresh] = topic
+      if due == '' then
+        put_held(s, id, 0, topic, 'parked')
+        codes[i] = 'h'
+      else
+        codes[i] = put_waiting(s, id, tonumber(due), topic) == 'due' and 's' or 'h'
+      end
+      if codes[i] == 'h' then moves(s, topic, 'due', 'held') end
+      if refs then refs_of(s, refs, id, 'SADD') end
+    end
+  end
+  for name, count in pairs(tally_of(topics)) do
+    moves(s, name, nil, 'due', count)
+    event(s, 'accepted', name, count)
+  end
+  set(s, 'seq', seq)
+  if fresh > 0 then redis.call('HSET', s.K[BODY], unpack(bodies)) end
+  return codes, prefix
+end
+
+-- Writes what a call that stores has gathered; answers its reply.
+local function finish_storing(s, codes)
+  local text = table.concat(codes)
+  write(s)
+  record_answer(s, text)
+  return {text, s.us}
+end

@@ -1,0 +1,77 @@
+"""The record: how an item lies in the store, one versioned, length-prefixed envelope.
+
+    1:<version>:<length of topic>:<of route>:<of refs>:<topic><route><refs, one per line><body>
+
+The version is the shard's sequence number of the write; the server puts it in front of the *tail*, which the client
+makes. Plain decimal lengths, because Lua everywhere (also in test doubles) can read them without `struct`.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+from wheel_sched.errors import StoreError
+
+
+class Record(NamedTuple):
+    """A record taken apart."""
+
+    version: int
+    topic: str
+    route: str | None
+    refs: tuple[str, ...]
+    body: bytes
+
+
+def encode_text(text: str) -> bytes:
+    """Ids, topics and refs are UTF-8; surrogate escapes let any bytes through unharmed."""
+    return text.encode("utf-8", "surrogateescape")
+
+
+def decode_text(raw: bytes) -> str:
+    return raw.decode("utf-8", "surrogateescape")
+
+
+@lru_cache(maxsize=1024)
+def _plain_head(topic: str) -> bytes:
+    raw = encode_text(topic)
+    return b"%d:0:0:%s" % (len(raw), raw)
+
+
+@lru_cache(maxsize=1024)
+def _topic(raw: bytes) -> str:
+    return decode_text(raw)
+
+
+def make_tail(topic: str, route: str | None, refs: tuple[str, ...], body: bytes) -> bytes:
+    """All of a record behind its version."""
+    if not refs and route is None:
+        return _plain_head(topic) + body
+    raw_topic, raw_route = encode_text(topic), encode_text(route or "")
+    raw_refs = encode_text("\n".join(refs))
+    head = b"%d:%d:%d:" % (len(raw_topic), len(raw_route), len(raw_refs))
+    return b"".join((head, raw_topic, raw_route, raw_refs, body))
+
+
+def read_record(raw: bytes) -> Record:
+    """Take a record apart.
+
+    Raises:
+        StoreError: it is not a record of this schema; it was left where it is.
+    """
+    try:
+        mark, version, topic_len, route_len, refs_len, rest = raw.split(b":", 5)
+        if mark != b"1":
+            raise ValueError(mark)
+        end = int(topic_len)
+        topic = _topic(rest[:end])
+        if route_len == b"0" and refs_len == b"0":
+            return Record(int(version), topic, None, (), rest[end:])
+        route_end = end + int(route_len)
+        refs_end = route_end + int(refs_len)
+        route = decode_text(rest[end:route_end]) or None
+        refs = tuple(decode_text(rest[route_end:refs_end]).split("\n")) if refs_end > route_end else ()
+        return Record(int(version), topic, route, refs, rest[refs_end:])
+    except ValueError as error:
+        raise StoreError(f"unreadable record ({len(raw)} bytes, starts {raw[:24]!r}); it was left as it is") from error

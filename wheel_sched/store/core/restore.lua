@@ -1,0 +1,39 @@
+-- Puts items back exactly as they were, for restore and reshard; an id that exists is left alone.
+-- Works in a frozen namespace: it is what freezes it.
+-- ARGV[3..] -> quintuples: id, state (one in flight is due when its lease would have ended), score (ms), record, reason
+-- Answers how many were put.
+local s = begin(KEYS, ARGV, READING)
+if s.err then return s end
+local put, greatest = 0, tonumber(redis.call('HGET', KEYS[META], 'seq') or '0')
+local seq = greatest
+for at = 3, #ARGV, 5 do
+  local id, state, score, rec, reason = ARGV[at], ARGV[at + 1], tonumber(ARGV[at + 2]), ARGV[at + 3], ARGV[at + 4]
+  if redis.call('HEXISTS', KEYS[BODY], id) == 0 and redis.call('HEXISTS', KEYS[DEADBODY], id) == 0 then
+    local topic, refs, version = parse(rec)
+    topic = topic or ''
+    greatest = math.max(greatest, tonumber(version or '0'))
+    if state == 'fly' then state = 'due' end
+    if state == 'dead' then
+      redis.call('ZADD', KEYS[DEAD], score, id)
+      redis.call('HSET', KEYS[DEADBODY], id, #reason .. ':' .. reason .. rec)
+      event(s, 'died', topic)
+    else
+      redis.call('HSET', KEYS[BODY], id, rec)
+      if state == 'held' then
+        put_held(s, id, score, topic, reason)
+        call_all(on_restored, s, id, score, reason)
+      else
+        table.insert(s.due, score) table.insert(s.due, id)
+        if not s.least or score < s.least then s.least = score end
+      end
+    end
+    if refs then refs_of(s, refs, id, 'SADD') end
+    moves(s, topic, nil, state)
+    event(s, 'accepted', topic)
+    put = put + 1
+  end
+end
+-- so that no version is ever given to a second record
+if greatest > seq then redis.call('HSET', KEYS[META], 'seq', ms(greatest)) end
+write(s)
+return put

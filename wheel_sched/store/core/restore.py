@@ -1,0 +1,61 @@
+"""Put items back exactly as they were."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from wheel_sched.store.core.call import Argument, Operation, bounded_reason
+from wheel_sched.store.core.items import Found
+from wheel_sched.store.core.record import encode_text, make_tail
+from wheel_sched.store.core.shard import MemoryItem, MemoryShard, plain
+
+
+@dataclass(slots=True)
+class Restore(Operation[int]):
+    """Put items back exactly as they were; what exists is left alone. Answers how many were put."""
+
+    script = "restore"
+    writes = True
+    while_frozen = True
+    found: Sequence[Found]
+    token: str = ""
+
+    def argv(self) -> list[Argument]:
+        args: list[Argument] = []
+        for item in self.found:
+            tail = make_tail(item.topic, item.route, item.refs, item.body)
+            record = b"1:%d:%s" % (item.version, tail)
+            args += [encode_text(item.id), item.state, item.score_ms, record, bounded_reason(item.reason)]
+        return args
+
+    def parse(self, reply: Any, shard: int) -> int:
+        return int(reply)
+
+    def in_memory(self, shard: MemoryShard) -> int:
+        put = 0
+        for found in self.found:
+            key = encode_text(found.id)
+            if key in shard.items:
+                continue
+            route = plain(found.route) if found.route else None
+            refs = tuple(map(plain, found.refs))
+            item = MemoryItem(key, plain(found.id), found.version, plain(found.topic), route, refs, found.body)
+            shard.items[key] = item
+            shard.seq = max(shard.seq, found.version)
+            shard.add_refs(item)
+            if found.state == "dead":
+                item.state, item.reason = "dead", bounded_reason(found.reason)
+                shard.dead.add(key, found.score_ms)
+                shard.event("died", item.topic)
+            elif found.state == "held":
+                shard.put_held(item, found.score_ms, bounded_reason(found.reason))
+                for hook in shard.on_restored:
+                    hook(item, found.score_ms)
+            else:  # one in flight is due when its lease would have ended
+                shard.put_due(item, found.score_ms)
+            shard.moves(item.topic, None, item.state)
+            shard.event("accepted", item.topic)
+            put += 1
+        return put

@@ -1,0 +1,21 @@
+#!lua flags=no-writes
+-- One page of a state with its records, in order of score: what readers of everything take. Writes nothing.
+-- ARGV[3] -> state: due, fly, held or dead   ARGV[4] -> least score   ARGV[5] -> greatest score
+-- ARGV[6] -> id of the last page's end ("" = from the start)   ARGV[7] -> its score   ARGV[8] -> limit
+-- ARGV[9] -> "1" = with records and reasons, "0" = ids and scores alone
+-- Answers {now (us), ids, scores (text), records, reasons}, the last two empty without records. A record of a dead id
+-- has <length of reason>:<reason> in front; the reason of an id in flight is its claim, of a held one as in `why`.
+local s = begin(KEYS, ARGV, READING)
+if s.err then return s end
+local key = ({due = KEYS[DUE], fly = KEYS[FLY], held = KEYS[HELD], dead = KEYS[DEAD]})[ARGV[3]]
+local found = page_behind(key, ARGV[4], ARGV[5], ARGV[6], ARGV[7], tonumber(ARGV[8]))
+local ids, scores, records, reasons = {}, {}, {}, {}
+for i = 1, #found, 2 do
+  ids[(i + 1) / 2], scores[(i + 1) / 2] = found[i], found[i + 1]
+end
+if ARGV[9] == '1' and #ids > 0 then
+  records = redis.call('HMGET', KEYS[ARGV[3] == 'dead' and DEADBODY or BODY], unpack(ids))
+  if ARGV[3] == 'fly' then reasons = redis.call('HMGET', KEYS[CLAIM], unpack(ids)) end
+  if ARGV[3] == 'held' then reasons = redis.call('HMGET', KEYS[WHY], unpack(ids)) end
+end
+return {s.us, ids, scores, records, reasons}

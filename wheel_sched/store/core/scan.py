@@ -1,0 +1,131 @@
+"""Read a whole state with its records, for readers of everything."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from wheel_sched.errors import StoreError
+from wheel_sched.store.core.call import Argument, Operation
+from wheel_sched.store.core.get import reason_of
+from wheel_sched.store.core.items import State
+from wheel_sched.store.core.listing import page_of
+from wheel_sched.store.core.record import Record, decode_text, encode_text, read_record
+from wheel_sched.store.core.shard import MemoryShard
+
+
+class Scanned(NamedTuple):
+    """An item as a scan sees it: `record` is None when it was not asked for, is missing or cannot be read."""
+
+    id: str
+    score_ms: int
+    record: Record | None
+    reason: str
+
+
+@dataclass(slots=True)
+class Scan(Operation[Any]):
+    """One page of a state with its records, in order of score, behind `last`: for readers of everything."""
+
+    script = "scan"
+    reads = True
+    writes = False
+    state: State
+    least_ms: int
+    greatest_ms: int
+    last: tuple[str, int] | None
+    limit: int
+    records: bool = True
+    token: str = ""
+
+    def argv(self) -> list[Argument]:
+        last_id, last_score = self.last or ("", 0)
+        place: list[Argument] = [self.state, self.least_ms, self.greatest_ms, encode_text(last_id), last_score]
+        return [*place, self.limit, int(self.records)]
+
+    def parse(self, reply: Any, shard: int) -> list[Scanned]:
+        _, ids, scores, records, reasons = reply
+        if not self.records:
+            return [Scanned(decode_text(i), int(float(score)), None, "") for i, score in zip(ids, scores, strict=True)]
+        reasons = reasons or [b""] * len(ids)
+        return [
+            Scanned(decode_text(raw_id), int(float(score)), *self._record(record, reason))
+            for raw_id, score, record, reason in zip(ids, scores, records, reasons, strict=True)
+        ]
+
+    def _record(self, raw: bytes | None, raw_reason: bytes | None) -> tuple[Record | None, str]:
+        if raw is None:
+            return None, "no record"
+        reason = raw_reason or b""
+        if self.state == "dead":
+            length, _, rest = raw.partition(b":")
+            end = int(length) if length.isdigit() else 0
+            reason, raw = rest[:end], rest[end:]
+        elif self.state == "held":
+            reason = reason.partition(b"\n")[0]
+        try:
+            return read_record(raw), reason.decode("utf-8", "replace")
+        except StoreError:
+            return None, reason.decode("utf-8", "replace") or "unreadable record"
+
+    def in_memory(self, shard: MemoryShard) -> list[Scanned]:
+        page = page_of(shard, self, self.limit)
+        if not self.records:
+            return [Scanned(item_id, score_ms, None, "") for item_id, score_ms in page]
+        scanned = []
+        for item_id, score_ms in page:
+            item = shard.items[encode_text(item_id)]
+            record = Record(item.version, item.topic, item.route, item.refs, item.body)
+            scanned.append(Scanned(item_id, score_ms, record, reason_of(item)))
+        return scanned
+
+
+class BulkPage(NamedTuple):
+    """A page as the server packed it, see bulk.lua; the last three are empty when records were not asked for."""
+
+    more: bool
+    ids: bytes
+    id_lengths: bytes
+    scores: bytes
+    records: bytes
+    record_lengths: bytes
+    reasons: list[bytes | None]
+
+    def end(self) -> tuple[str, int] | None:
+        """Id and score of the last row, None of an empty page."""
+        if not self.id_lengths:
+            return None
+        length = int(self.id_lengths.rpartition(b" ")[2])
+        return decode_text(self.ids[len(self.ids) - length :]), int(float(self.scores.rpartition(b" ")[2]))
+
+
+@dataclass(slots=True)
+class Bulk(Scan):
+    """A `Scan` that leaves the page packed, for readers of millions. For stores on a server."""
+
+    script = "bulk"
+
+    def parse(self, reply: Any, shard: int) -> Any:
+        _, more, *packed = reply
+        return BulkPage(more == b"1", *packed)
+
+
+@dataclass(slots=True)
+class Cuts(Operation[tuple[int, list[int]]]):
+    """How many ids of a state lie between two scores, and the scores that cut them into parts of about `size`."""
+
+    script = "cuts"
+    reads = True
+    writes = False
+    state: State
+    least_ms: int
+    greatest_ms: int
+    size: int
+    most: int
+    token: str = ""
+
+    def argv(self) -> list[Argument]:
+        return [self.state, self.least_ms, self.greatest_ms, self.size, self.most]
+
+    def parse(self, reply: Any, shard: int) -> tuple[int, list[int]]:
+        return reply[1], [int(float(score)) for score in reply[2:]]

@@ -1,0 +1,31 @@
+-- Stores new items; an id that exists anywhere in the shard is left alone.
+-- ARGV[3..] -> triples: id, due (ms, "" = parked), tail of the record (all behind its version)
+-- Answers {codes, now (us)}; a code per item: s stored, h stored and held, d duplicate.
+-- Most calls bring one item, and most of their time goes into the commands themselves: the fewer commands the better.
+local n = (#ARGV - 2) / 3
+local s, waiting, accepted, topic_length, route_length, refs_length, head_at = begin_storing(KEYS, ARGV, ARGV[5])
+if s.err then return s end
+if n == 1 and ARGV[2] == '' and s.paused == 0 and string.find(ARGV[4], '^%d+$') then
+  -- one item that waits, without a token: the same as below, without the lists
+  local id, due, tail = ARGV[3], ARGV[4], ARGV[5]
+  if redis.call('HEXISTS', KEYS[BODY], id) == 1 or redis.call('ZSCORE', KEYS[DEAD], id) then return {'d', s.us} end
+  local head = first_score(KEYS[DUE])
+  if refs_length > 0 then
+    local refs_at = head_at + topic_length + route_length
+    refs_of(s, string.sub(tail, refs_at, refs_at + refs_length - 1), id, 'SADD')
+  end
+  local seq = ms(tonumber(s.meta[7] or '0') + 1)
+  redis.call('HSET', KEYS[BODY], id, '1:' .. seq .. ':' .. tail)
+  redis.call('ZADD', KEYS[DUE], due, id)
+  if head < 0 or tonumber(due) < head then redis.call('XADD', KEYS[MARK], 'MAXLEN', 1, '*', 'd', due) end
+  redis.call('HSET', KEYS[META], 'last', ms(s.now), 'seq', seq, waiting, ms(tonumber(s.meta[8] or '0') + 1),
+             accepted, ms(tonumber(s.meta[9] or '0') + 1))
+  return {'s', s.us}
+end
+local said = recall(s)
+if said then
+  write(s)
+  return {said, s.us}
+end
+if n > MAX_BATCH then return {err = 'WSBATCH at most ' .. MAX_BATCH .. ' items a call'} end
+return finish_storing(s, (store_new(s, ARGV, 3, n, existing(s, ARGV, 3, n))))

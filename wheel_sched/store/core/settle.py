@@ -1,0 +1,154 @@
+"""End items of a claim, or lengthen their leases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from wheel_sched.store.core.call import Argument, Operation, bounded_reason, head_of, new_token, outcomes_of
+from wheel_sched.store.core.claim import check_lease
+from wheel_sched.store.core.items import MAX_BATCH, Dead, Done, Held, Next, Outcome, Settled, Settlement
+from wheel_sched.store.core.record import encode_text, make_tail
+from wheel_sched.store.core.shard import MemoryItem, MemoryShard, check_batch
+
+
+@dataclass(slots=True)
+class Settle(Operation[Settled]):
+    """End items of a claim: done, next, held or dead. What is not under this claim any more is STALE.
+
+    What names a version and finds another is OTHER_VERSION, and stays claimed.
+    """
+
+    script = "settle"
+    writes = True
+    claim: int
+    settlements: Sequence[Settlement]
+    dead_cap: int = 0
+    token: str = field(default_factory=new_token)
+
+    def order(self) -> tuple[list[int], list[int]]:
+        """Indices of the settlements in the order the script works: the plain `Done` first."""
+        rest = [i for i, s in enumerate(self.settlements) if type(s) is not Done or s.version is not None]
+        if not rest:
+            return list(range(len(self.settlements))), rest
+        return [i for i, s in enumerate(self.settlements) if type(s) is Done and s.version is None], rest
+
+    def argv(self) -> list[Argument]:
+        done, rest = self.order()
+        args: list[Argument] = [self.claim, self.dead_cap, len(done)]
+        args += [encode_text(self.settlements[i].id) for i in done]
+        for i in rest:
+            args.extend(self._quadruple(self.settlements[i]))
+        return args
+
+    @staticmethod
+    def _quadruple(settlement: Settlement) -> tuple[Argument, ...]:
+        raw_id = encode_text(settlement.id)
+        match settlement:
+            case Done(version=version):
+                return raw_id, f"o{version}", "", b""
+            case Next(due_ms=due_ms, version=version):
+                verb = "n" if version is None else f"n{version}"
+                return raw_id, verb, "" if due_ms is None else due_ms, _tail_of(settlement)
+            case Held(reason=reason):
+                return raw_id, "h", bounded_reason(reason), b""
+            case Dead(reason=reason):
+                return raw_id, "d", bounded_reason(reason), _tail_of(settlement)
+        raise TypeError(f"expected Done, Next, Held or Dead, got: {settlement!r}")
+
+    def parse(self, reply: Any, shard: int) -> Settled:
+        done, rest = self.order()
+        outcomes = outcomes_of(reply[0])
+        if rest:
+            ordered = dict(zip(done + rest, outcomes, strict=True))
+            outcomes = [ordered[i] for i in range(len(self.settlements))]
+        return Settled(outcomes, reply[1], head_of(reply[2]), head_of(reply[3]))
+
+    def in_memory(self, shard: MemoryShard) -> Settled:
+        said = shard.recall(self.token)
+        if said is not None:
+            return Settled(list(said), shard.now_us, *shard.heads())
+        check_batch(len(self.settlements))
+        outcomes = [Outcome.STALE] * len(self.settlements)
+        versions = shard.sequence()
+        done, rest = self.order()
+        for i in done + rest:
+            settlement = self.settlements[i]
+            item = shard.items.get(encode_text(settlement.id))
+            if item is None or item.state != "fly" or item.claim != self.claim:
+                continue
+            wanted = settlement.version if isinstance(settlement, Done | Next) else None
+            if wanted is not None and wanted != item.version and not item.cancelled:
+                outcomes[i] = Outcome.OTHER_VERSION
+                continue
+            shard.fly.discard(item.key)
+            item.lapses = 0
+            outcomes[i] = Outcome.DONE
+            if isinstance(settlement, Done):
+                shard.remove(item, "fly", "completed")
+            elif item.cancelled and not isinstance(settlement, Dead):
+                outcomes[i] = Outcome.CANCELLED
+                shard.remove(item, "fly", "cancelled")
+            else:
+                _place(shard, item, settlement, versions)
+        shard.trim_dead_above(self.dead_cap, MAX_BATCH)
+        shard.record_answer(self.token, tuple(outcomes))
+        return Settled(outcomes, shard.now_us, *shard.heads())
+
+
+def _tail_of(settlement: Next | Dead) -> bytes:
+    if settlement.body is None:
+        return b""
+    return make_tail(settlement.topic, settlement.route, settlement.refs, settlement.body)
+
+
+def _place(shard: MemoryShard, item: MemoryItem, settlement: Settlement, versions: Iterator[int]) -> None:
+    shard.moves(item.topic, "fly", None)
+    if isinstance(settlement, Next | Dead) and settlement.body is not None:
+        shard.rewrite(item, next(versions), settlement.topic, settlement.route, settlement.refs, settlement.body)
+    match settlement:
+        case Dead(reason=reason):
+            state = shard.put_dead(item, bounded_reason(reason))
+        case Held(reason=reason):
+            state = shard.put_held(item, 0, bounded_reason(reason))
+        case Next(due_ms=None):
+            state = shard.put_held(item, 0, b"parked")
+        case Next(due_ms=int() as due_ms):
+            state = shard.put_waiting(item, due_ms)
+        case _:
+            raise TypeError(f"expected Done, Next, Held or Dead, got: {settlement!r}")
+    shard.moves(item.topic, None, state)
+
+
+@dataclass(slots=True)
+class Extend(Operation[Settled]):
+    """Move the lease deadlines of a claim's items; idempotent, so it needs no token."""
+
+    script = "extend"
+    writes = False
+    claim: int
+    ids: Sequence[str]
+    lease_ms: int
+    token: str = ""
+
+    def __post_init__(self) -> None:
+        check_lease(self.lease_ms)
+
+    def argv(self) -> list[Argument]:
+        return [self.claim, self.lease_ms, *map(encode_text, self.ids)]
+
+    def parse(self, reply: Any, shard: int) -> Settled:
+        return Settled(outcomes_of(reply[0]), reply[1], head_of(reply[2]), head_of(reply[3]))
+
+    def in_memory(self, shard: MemoryShard) -> Settled:
+        check_batch(len(self.ids))
+        outcomes = []
+        for item_id in self.ids:
+            item = shard.items.get(encode_text(item_id))
+            if item is None or item.state != "fly" or item.claim != self.claim:
+                outcomes.append(Outcome.STALE)
+                continue
+            shard.fly.add(item.key, shard.now_ms + self.lease_ms)
+            outcomes.append(Outcome.CANCELLED if item.cancelled else Outcome.DONE)
+        return Settled(outcomes, shard.now_us, *shard.heads())

@@ -1,0 +1,373 @@
+"""MemoryShard: one shard of a store in memory, and the steps of its operations: the twin of `prelude.lua`.
+
+Every item is one `MemoryItem` in `items`, and its id is in exactly one of `due`, `fly`, `held` and `dead`.
+Counters move in the same call, so they never drift. Keys are the bytes of an id, because order and identity are
+those of bytes, as in Redis. No lock and no clock of its own: `MemoryBackend` has one lock for all shards.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from wheel_sched.errors import NamespaceMismatch, Rejected
+from wheel_sched.store.core.items import MAX_BATCH, Item, Mark, Outcome, State
+from wheel_sched.store.core.record import decode_text, encode_text
+from wheel_sched.store.core.sorted_set import SortedSet
+from wheel_sched.store.core.turns import Turns
+
+CLAMP_MS = 5_000  # a backward step up to this is taken for jitter and clamped
+ANSWER_TTL_US = 60_000_000  # how long the first answer of a call is kept for its repeats
+ANSWERS_AT_MOST = 100_000  # no reply gets lost in one process, so a flood of calls need not keep a minute of answers
+
+R = TypeVar("R")
+
+_CODE = re.compile(rb"[A-Za-z0-9_-]+")
+
+
+def plain(text: str) -> str:
+    """The text as it would come back from its bytes (surrogate escapes may spell valid UTF-8)."""
+    return text if text.isascii() else decode_text(encode_text(text))
+
+
+def check_batch(count: int) -> None:
+    """Refuse the batches that a script refuses.
+
+    Raises:
+        Rejected: the batch is too large.
+    """
+    if not 0 <= count <= MAX_BATCH:
+        raise Rejected(f"at most {MAX_BATCH} items a call, got: {count}; nothing was changed")
+
+
+def reason_code(reason: bytes) -> bytes:
+    """What a reason is indexed by: its first word."""
+    found = _CODE.match(reason)
+    return found[0] if found else b"other"
+
+
+@dataclass(slots=True, eq=False)
+class MemoryItem:
+    """An item as it lies in the shard; of `claim` on the fields have a meaning in one state only."""
+
+    key: bytes
+    id: str
+    version: int
+    topic: str
+    route: str | None
+    refs: tuple[str, ...]
+    body: bytes
+    state: State = "due"
+    lapses: int = 0
+    claim: int = 0
+    claimed_due_ms: int = 0
+    cancelled: bool = False
+    reason: bytes = b""
+
+
+class RoomState(Protocol):
+    """What a room keeps in each shard of a store in memory. It adds its hooks when it is made."""
+
+    def __init__(self, shard: MemoryShard) -> None: ...
+
+
+class MemoryShard:
+    """State and steps of one shard. `now_ms` and `now_us` are those of the call under way.
+
+    Args:
+        number: of the shard.
+        clock: "server" or "test", see GUARANTEES on virtual time.
+        wall_us: the process's wall clock in microseconds; the store's time when `clock` is "server".
+    """
+
+    def __init__(self, number: int, clock: str, wall_us: Callable[[], int]) -> None:
+        self.number = number
+        self.clock = clock
+        # hooks: a room adds a function to a list, and the core calls every function of the list
+        self.on_given_up: list[Callable[[MemoryItem], None]] = []  # an item died or was cancelled
+        self.on_free: list[Callable[[MemoryItem], None]] = []  # an item was cancelled or deleted: its id is free
+        self.on_restored: list[Callable[[MemoryItem, int], None]] = []  # a held item was put back, with its score
+        self.on_sweep: list[Callable[[], None]] = []
+        self._rooms: dict[type, Any] = {}
+        self.items: dict[bytes, MemoryItem] = {}
+        self.due, self.fly, self.held, self.dead = SortedSet(), SortedSet(), SortedSet(), SortedSet()
+        self.places: dict[State, SortedSet] = {
+            "due": self.due,
+            "fly": self.fly,
+            "held": self.held,
+            "dead": self.dead,
+        }
+        self.held_index: dict[tuple[bytes, str], SortedSet] = {}
+        self.refs: dict[str, dict[bytes, None]] = {}
+        self.paused: dict[str, int] = {}
+        self.now: dict[tuple[str, str], int] = {}
+        self.ever: dict[tuple[str, str], int] = {}
+        self.epoch, self.jumps, self.last_jump_ms = 1, 0, 0
+        self.seq = self.claims = 0
+        self.frozen: str | None = None
+        self.mark = Mark(b"0-0", -1)
+        self.now_ms = self.now_us = 0
+        self.turns = Turns(self.due, self.items, self.now, self.paused)
+        self._wall_us = wall_us
+        self._last_ms = 0
+        self._marks = 0
+        self._earlier_ms: int | None = None  # the due that came before the head in this call
+        self._answers: dict[str, Any] = {}
+        self._expiries: deque[tuple[int, str]] = deque()
+
+    def add_room(self, kind: type[RoomState]) -> None:
+        """Give a room its state in this shard."""
+        self._rooms[kind] = kind(self)
+
+    def room(self, kind: type[R]) -> R:
+        """The state of a room in this shard."""
+        state: R = self._rooms[kind]
+        return state
+
+    # A call begins and ends.
+
+    def begin(self, now_ms: int | None, *, reading: bool) -> None:
+        """Set the call's time: monotonic up to steps of `CLAMP_MS`; a greater step back raises the epoch.
+
+        Raises:
+            NamespaceMismatch: frozen, or the wrong kind of clock; nothing was changed.
+        """
+        if self.frozen is not None and not reading:
+            raise NamespaceMismatch(f"the namespace is frozen: {self.frozen}: nothing was changed")
+        if self.clock == "test":
+            if now_ms is None:
+                raise NamespaceMismatch("this namespace runs on test time and needs now: nothing was changed")
+            now_us = now_ms * 1000
+        else:
+            if now_ms is not None:
+                raise NamespaceMismatch("this namespace runs on server time and refuses now: nothing was changed")
+            now_us = self._wall_us()
+        now, last = now_us // 1000, self._last_ms
+        if now < last:
+            if last - now <= CLAMP_MS:
+                now, now_us = last, last * 1000
+            elif not reading:
+                self.jumped(now - last)
+                self._last_ms = now
+        elif not reading:
+            self._last_ms = now
+        self.now_ms, self.now_us = now, now_us
+        self._earlier_ms = None
+
+    def jumped(self, step_ms: int) -> None:
+        self.epoch += 1
+        self.jumps += 1
+        self.last_jump_ms = step_ms
+
+    def forget_earlier(self) -> None:
+        """What came so far needs no marker: the caller of this very call is told the heads."""
+        self._earlier_ms = None
+
+    def end(self) -> bool:
+        """Raise the marker when an earlier head arrived; whether it did."""
+        if self._earlier_ms is None:
+            return False
+        self._marks += 1
+        self.mark = Mark(b"%d-0" % self._marks, self._earlier_ms)
+        return True
+
+    def heads(self) -> tuple[int | None, int | None]:
+        due, fly = self.due.first_score(), self.fly.first_score()
+        return None if due < 0 else due, None if fly < 0 else fly
+
+    def recall(self, token: str) -> Any:
+        """The first answer under this token, None when there is none (any more)."""
+        wall_us = self._wall_us()
+        while self._expiries and (self._expiries[0][0] <= wall_us or len(self._expiries) > ANSWERS_AT_MOST):
+            del self._answers[self._expiries.popleft()[1]]
+        return self._answers.get(token)
+
+    def record_answer(self, token: str, answer: Any) -> None:
+        if token:
+            self._answers[token] = answer
+            self._expiries.append((self._wall_us() + ANSWER_TTL_US, token))
+
+    # Counters, refs, records.
+
+    def moves(self, topic: str, source: State | None, target: State | None) -> None:
+        """One id changes place (None = outside); the counters follow."""
+        if source == target:
+            return
+        if source is not None:
+            left = self.now[source, topic] - 1
+            if left:
+                self.now[source, topic] = left
+            else:
+                del self.now[source, topic]
+        if target is not None:
+            self.now[target, topic] = self.now.get((target, topic), 0) + 1
+
+    def event(self, name: str, topic: str) -> None:
+        self.ever[name, topic] = self.ever.get((name, topic), 0) + 1
+
+    def add_refs(self, item: MemoryItem) -> None:
+        for ref in item.refs:
+            self.refs.setdefault(ref, {})[item.key] = None
+
+    def drop_refs(self, item: MemoryItem) -> None:
+        for ref in item.refs:
+            ids = self.refs.get(ref)
+            if ids is not None:
+                ids.pop(item.key, None)
+                if not ids:
+                    del self.refs[ref]
+
+    def sequence(self) -> Iterator[int]:
+        """One version for all records that a call writes; it is drawn at the first."""
+        self.seq += 1
+        seq = self.seq
+        while True:
+            yield seq
+
+    def rewrite(
+        self, item: MemoryItem, version: int, topic: str, route: str | None, refs: tuple[str, ...], body: bytes
+    ) -> None:
+        """Give an item a new record; the caller moves the counters."""
+        self.drop_refs(item)
+        item.version, item.topic, item.body = version, plain(topic), body
+        item.route = plain(route) if route else None
+        item.refs = tuple(map(plain, refs))
+        self.add_refs(item)
+
+    # Places.
+
+    def put_held(self, item: MemoryItem, due_ms: int, reason: bytes) -> State:
+        item.state, item.reason = "held", reason
+        self.held.add(item.key, due_ms)
+        place = (reason_code(reason), item.topic)
+        index = self.held_index.get(place)
+        if index is None:
+            index = self.held_index[place] = SortedSet()
+        index.add(item.key, due_ms)
+        return "held"
+
+    def drop_held(self, item: MemoryItem) -> bytes:
+        """Take an item out of `held`; why it was there."""
+        place = (reason_code(item.reason), item.topic)
+        index = self.held_index[place]
+        index.discard(item.key)
+        if not index:
+            del self.held_index[place]
+        self.held.discard(item.key)
+        return item.reason
+
+    def put_waiting(self, item: MemoryItem, due_ms: int) -> State:
+        """Among the due, or held when the topic is paused; the state's name."""
+        if self.paused and item.topic in self.paused:
+            return self.put_held(item, due_ms, b"paused")
+        return self.put_due(item, due_ms)
+
+    def put_due(self, item: MemoryItem, due_ms: int) -> State:
+        item.state = "due"
+        head_ms = self.due.first_score()
+        if due_ms < head_ms or head_ms < 0:
+            self._earlier_ms = due_ms
+        self.due.add(item.key, due_ms)
+        return "due"
+
+    def put_dead(self, item: MemoryItem, reason: bytes) -> State:
+        item.state, item.reason, item.lapses = "dead", reason, 0
+        self.dead.add(item.key, self.now_ms)
+        self.event("died", item.topic)
+        self.give_up(item)
+        return "dead"
+
+    def remove(self, item: MemoryItem, source: State, happened: str) -> None:
+        """An item leaves for good; the caller has taken it out of its place."""
+        del self.items[item.key]
+        self.drop_refs(item)
+        self.moves(item.topic, source, None)
+        self.event(happened, item.topic)
+        if happened in ("cancelled", "deleted"):
+            for hook in self.on_free:
+                hook(item)
+        if happened == "cancelled":
+            self.give_up(item)
+
+    def give_up(self, item: MemoryItem) -> None:
+        """An item died or was cancelled."""
+        for hook in self.on_given_up:
+            hook(item)
+
+    # Storing and recovering.
+
+    def new_item(self, given: Item) -> MemoryItem:
+        """An item under the version of this call, with its refs; the caller gives it a place and counts it."""
+        key, route = encode_text(given.id), plain(given.route) if given.route else None
+        refs = tuple(map(plain, given.refs)) if given.refs else ()
+        item = MemoryItem(key, plain(given.id), self.seq, plain(given.topic), route, refs, given.body)
+        self.items[key] = item
+        if refs:
+            self.add_refs(item)
+        return item
+
+    def store_new(self, items: Sequence[Item], is_known: Callable[[bytes, Item], bool] | None = None) -> list[Outcome]:
+        """Store items whose ids are absent and not known: the twin of `store_new` in `prelude.lua`."""
+        self.seq += 1
+        outcomes = []
+        for given in items:
+            key = encode_text(given.id)
+            if key in self.items or (is_known is not None and is_known(key, given)):
+                outcomes.append(Outcome.DUPLICATE)
+                continue
+            item = self.new_item(given)
+            due_ms = given.due_ms
+            state = self.put_held(item, 0, b"parked") if due_ms is None else self.put_waiting(item, due_ms)
+            self.moves(item.topic, None, state)
+            self.event("accepted", item.topic)
+            outcomes.append(Outcome.STORED if state == "due" else Outcome.HELD)
+        return outcomes
+
+    def trim_dead(self, keys: list[bytes]) -> None:
+        for key in keys:
+            self.dead.discard(key)
+            self.remove(self.items[key], "dead", "trimmed")
+
+    def trim_dead_above(self, cap: int, batch: int) -> None:
+        """The oldest dead letters above `cap` go, at most `batch` of them; cap 0 = unlimited."""
+        over = len(self.dead) - cap
+        if cap > 0 and over > 0:
+            self.trim_dead([key for _, key in self.dead.by_rank(0, min(over, batch))])
+
+    def recover(self, limit: int, cap: int) -> int:
+        """Leases that ran out: back to waiting, to the dead after `cap` lapses (0 = never), gone when cancelled."""
+        expired = self.fly.up_to(self.now_ms, limit)
+        for _, key in expired:
+            item = self.items[key]
+            self.fly.discard(key)
+            if item.cancelled:
+                self.remove(item, "fly", "cancelled")
+                continue
+            item.lapses += 1
+            self.event("lapsed", item.topic)
+            if 0 < cap <= item.lapses:
+                state = self.put_dead(item, b"poison: its lease ran out %d times" % item.lapses)
+            else:
+                state = self.put_waiting(item, item.claimed_due_ms)
+            self.moves(item.topic, "fly", state)
+        return len(expired)
+
+    def take(self, limit: int, until_ms: int) -> list[tuple[int, MemoryItem]]:
+        """Up to `limit` items due at `until_ms` or before, out of `due`; those of paused topics move to held."""
+        found = self.due.up_to(until_ms, limit)
+        others = self.turns.overdue_of_others(found, limit, until_ms) if len(found) == limit else []
+        found = found[: len(found) - len(others)]
+        self.due.pop_first(len(found))
+        for _, key in others:
+            self.due.discard(key)
+        taken = []
+        for due_ms, key in found + others:
+            item = self.items[key]
+            if self.paused and item.topic in self.paused:
+                self.moves(item.topic, "due", self.put_held(item, due_ms, b"paused"))
+            else:
+                taken.append((due_ms, item))
+        return taken

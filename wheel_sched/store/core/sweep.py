@@ -1,0 +1,60 @@
+"""House-keeping: expired leases, dead letters above the caps, steps of the clock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from wheel_sched.store.core.call import Argument, Operation, head_of
+from wheel_sched.store.core.items import MAX_BATCH, Swept
+from wheel_sched.store.core.shard import MemoryShard
+
+
+@dataclass(slots=True)
+class Sweep(Operation[Swept]):
+    """House-keeping in bounded steps: expired leases, dead letters above the caps, old attempt records."""
+
+    script = "sweep"
+    writes = False
+    dead_cap: int = 0
+    dead_age_ms: int = 0
+    lapse_cap: int = 0
+    token: str = ""
+
+    def argv(self) -> list[Argument]:
+        return [self.dead_cap, self.dead_age_ms, self.lapse_cap]
+
+    def parse(self, reply: Any, shard: int) -> Swept:
+        now_us, epoch, due_head, fly_head, recovered = reply
+        return Swept(shard, now_us, epoch, head_of(due_head), head_of(fly_head), recovered)
+
+    def in_memory(self, shard: MemoryShard) -> Swept:
+        recovered = shard.recover(MAX_BATCH, self.lapse_cap)
+        shard.trim_dead_above(self.dead_cap, MAX_BATCH)
+        if self.dead_age_ms > 0:
+            shard.trim_dead([key for _, key in shard.dead.up_to(shard.now_ms - self.dead_age_ms, MAX_BATCH)])
+        for hook in shard.on_sweep:
+            hook()
+        return Swept(shard.number, shard.now_us, shard.epoch, *shard.heads(), recovered)
+
+
+@dataclass(slots=True)
+class ReportJump(Operation[int]):
+    """Record a clock step that a dispatcher saw and raise the epoch once for all dispatchers."""
+
+    script = "jump"
+    writes = False
+    epoch: int
+    step_ms: int
+    token: str = ""
+
+    def argv(self) -> list[Argument]:
+        return [self.epoch, self.step_ms]
+
+    def parse(self, reply: Any, shard: int) -> int:
+        return int(reply[1])
+
+    def in_memory(self, shard: MemoryShard) -> int:
+        if self.epoch == shard.epoch:
+            shard.jumped(self.step_ms)
+        return shard.epoch

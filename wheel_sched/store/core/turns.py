@@ -1,0 +1,109 @@
+"""Topics take turns in a burst: the twin of `overdue_of_others` in `lua/prelude.lua`, which says how."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Container, Mapping
+from typing import NamedTuple, Protocol
+
+from wheel_sched.store.core.sorted_set import Entry, SortedSet
+
+LOOK, NEWEST = 150, 50  # how many items a claim looks at: from where the last one stopped, and of the newest
+LOOK_BYTES, PART = 65_536, 50  # it reads them a part at a time, up to so many bytes of bodies
+LEAST = 8  # a smaller claim goes by due time alone
+
+
+class TopicAndBody(Protocol):
+    """What is asked of an item."""
+
+    topic: str
+    body: bytes
+
+
+class Turn(NamedTuple):
+    """Where the last look ended, and whether it left something of another topic behind."""
+
+    left: bool
+    score_ms: int
+    key: bytes
+
+
+class Turns:
+    """The turns of one shard.
+
+    Args:
+        due: what waits.
+        items: by key, of all states.
+        counts: how many there are, by state and topic.
+        paused: topics.
+    """
+
+    def __init__(
+        self,
+        due: SortedSet,
+        items: Mapping[bytes, TopicAndBody],
+        counts: Mapping[tuple[str, str], int],
+        paused: Container[str],
+    ) -> None:
+        self._due, self._items, self._counts, self._paused = due, items, counts, paused
+        self._turn: Turn | None = None
+
+    def overdue_of_others(self, found: list[Entry], limit: int, until_ms: int) -> list[Entry]:
+        """What is overdue of topics that `found`, the first `limit` entries, has nothing of; at most half a batch."""
+        due, items = self._due, self._items
+        overdue = due.rank_behind(until_ms + 1, b"")
+        if limit < LEAST or overdue <= 2 * limit:
+            return []
+        present = {items[key].topic for _, key in found}
+        if len(due) <= sum(self._counts.get(("due", topic), 0) for topic in present):
+            return []
+        left, rank = False, limit
+        if self._turn is not None:
+            left = self._turn.left
+            rank = max(limit, due.rank_behind(self._turn.score_ms, self._turn.key))
+        if rank >= overdue:
+            if not left:
+                return []
+            left, rank = False, limit
+        stop = min(rank + LOOK, overdue)
+        looked = self._within_bytes(due.by_rank(rank, stop - rank))
+        first = max(stop, overdue - NEWEST)
+        newest = self._within_bytes(due.by_rank(first, overdue - first)) if first < overdue else []
+        others = [
+            entry
+            for entry in looked + newest
+            if (topic := items[entry[1]].topic) not in present and topic not in self._paused
+        ]
+        wants = Counter(items[key].topic for _, key in others)
+        shares = shares_of(wants, limit // 2)
+        chosen = []
+        for entry in others:
+            topic = items[entry[1]].topic
+            if shares[topic]:
+                shares[topic] -= 1
+                chosen.append(entry)
+            elif entry <= looked[-1]:
+                left = True
+        self._turn = Turn(left, *looked[-1])
+        return chosen
+
+    def _within_bytes(self, page: list[Entry]) -> list[Entry]:
+        looked = total = 0
+        while looked < len(page) and total < LOOK_BYTES:
+            part = page[looked : looked + PART]
+            total += sum(len(self._items[key].body) for _, key in part)
+            looked += len(part)
+        return page[:looked]
+
+
+def shares_of(wants: Mapping[str, int], places: int) -> dict[str, int]:
+    """Places shared out among topics one by one, until each has what it wants or none is left."""
+    shares = dict.fromkeys(wants, 0)
+    while places:
+        hungry = [topic for topic in wants if shares[topic] < wants[topic]][:places]
+        if not hungry:
+            break
+        for topic in hungry:
+            shares[topic] += 1
+        places -= len(hungry)
+    return shares

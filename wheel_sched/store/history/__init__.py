@@ -1,0 +1,1 @@
+"""History: a bounded record of what happened, for people and reports."""

@@ -1,0 +1,11 @@
+#!lua flags=no-writes
+-- One page of the shard's log, oldest first. Writes nothing.
+-- ARGV[3] -> place of the last page's end ("" = from the start)   ARGV[4] -> limit
+-- Answers {now (us), places, entries}.
+local s = begin(KEYS, ARGV, READING)
+if s.err then return s end
+local start = ARGV[3] == '' and '-' or '(' .. ARGV[3]
+local found = redis.call('XRANGE', s.base .. 'log', start, '+', 'COUNT', math.min(tonumber(ARGV[4]), 2 * MAX_BATCH))
+local places, entries = {}, {}
+for i, entry in ipairs(found) do places[i], entries[i] = entry[1], entry[2][2] end
+return {s.us, places, entries}

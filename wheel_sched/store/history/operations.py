@@ -1,0 +1,83 @@
+"""The shard's log: a bounded stream of what happened, which nothing in the store depends on.
+
+What an entry says is up to who writes it; `retry_topic.history` keeps attempts there.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, NamedTuple
+
+from wheel_sched.store.core.call import Argument, Operation
+from wheel_sched.store.core.items import MAX_BATCH
+from wheel_sched.store.core.record import decode_text
+from wheel_sched.store.core.shard import MemoryShard
+
+
+class Logged(NamedTuple):
+    """A page of a log: the place to go on behind ("" = nothing was there), and the entries, oldest first."""
+
+    last: str
+    entries: list[bytes]
+
+
+class HistoryInMemory:
+    """The history of one shard."""
+
+    def __init__(self, shard: MemoryShard) -> None:
+        self.entries: deque[tuple[int, bytes]] = deque()  # (number, entry)
+
+
+@dataclass(slots=True)
+class Log(Operation[int]):
+    """Append entries and keep about `keep` of them; answers how many were appended."""
+
+    script = "log"
+    writes = True
+    entries: Sequence[bytes]
+    keep: int
+    token: str = ""
+
+    def argv(self) -> list[Argument]:
+        return [self.keep, *self.entries]
+
+    def parse(self, reply: Any, shard: int) -> int:
+        return int(reply)
+
+    def in_memory(self, shard: MemoryShard) -> int:
+        history = shard.room(HistoryInMemory).entries
+        number = history[-1][0] if history else 0
+        history.extend((number + place, entry) for place, entry in enumerate(self.entries, 1))
+        while len(history) > self.keep:
+            history.popleft()
+        return len(self.entries)
+
+
+@dataclass(slots=True)
+class ReadLog(Operation[Logged]):
+    """One page of the log, behind `last`."""
+
+    script = "logged"
+    reads = True
+    writes = False
+    last: str = ""
+    limit: int = 1_000
+    token: str = ""
+
+    def argv(self) -> list[Argument]:
+        return [self.last, self.limit]
+
+    def parse(self, reply: Any, shard: int) -> Logged:
+        _, places, entries = reply
+        return Logged(decode_text(places[-1]) if places else "", list(entries))
+
+    def in_memory(self, shard: MemoryShard) -> Logged:
+        history = shard.room(HistoryInMemory).entries
+        after = int(self.last) if self.last else 0
+        page = list(
+            islice(((number, entry) for number, entry in history if number > after), min(self.limit, 2 * MAX_BATCH))
+        )
+        return Logged(str(page[-1][0]) if page else "", [entry for _, entry in page])

@@ -1,0 +1,83 @@
+-- Stores a batch of a source's log: its items, its dead letters, its attempt counts and its position, all or nothing.
+-- ARGV[3] -> source   ARGV[4] -> expected position ("" = none yet)   ARGV[5] -> next position
+-- ARGV[6] -> number of items   ARGV[7] -> of dead letters   ARGV[8] -> of counts to raise
+-- ARGV[9..] -> items:         id, due (ms, "" = parked), tail of the record (all behind its version)
+--              dead letters:  id, reason, tail
+--              counts:        key, attempts, expiry (ms) that the count is raised to
+--              and, up to the end, pairs: key, attempts that the count must have
+-- Nothing is stored when:
+--   the position is another than expected                               WSPOSITION <position>
+--   a count to raise is as high already, or says that it has ended,
+--   or a count to compare has another number                            WSCOUNT <key> has <attempts>
+--   an id exists in the shard, or is twice in the batch                 WSTAKEN <id>
+-- Answers {codes, now (us)}; a code per item, then one per dead letter: s stored, h stored and held.
+local source, expected, n, buried = ARGV[3], ARGV[4], tonumber(ARGV[6]), tonumber(ARGV[7])
+local all, raises = n + buried, tonumber(ARGV[8])
+local first_count = 9 + 3 * all
+local first_compared = first_count + 3 * raises
+local compares = (#ARGV + 1 - first_compared) / 2
+local s = begin_storing(KEYS, ARGV, n > 0 and ARGV[11])
+if s.err then return s end
+local said = recall(s)
+if said then
+  write(s)
+  return {said, s.us}
+end
+if all > MAX_BATCH then return {err = 'WSBATCH at most ' .. MAX_BATCH .. ' items a call'} end
+local position = redis.call('HGET', s.base .. 'in', source) or ''
+if position ~= expected then return {err = 'WSPOSITION ' .. position} end
+if raises + compares > 2 * MAX_BATCH then
+  return {err = 'WSBATCH at most ' .. 2 * MAX_BATCH .. ' attempt counts a call'}
+end
+
+local keys = {}
+for i = 1, raises do keys[i] = ARGV[first_count + 3 * i - 3] end
+for i = 1, compares do keys[raises + i] = ARGV[first_compared + 2 * i - 2] end
+local scores = #keys > 0 and redis.call('ZMSCORE', counts_key(s), unpack(keys)) or {}
+for i = 1, compares do
+  local score, wanted = scores[raises + i], ARGV[first_compared + 2 * i - 1]
+  if score or wanted ~= '0' then     -- mostly there is no count, and none is wanted
+    local known = attempts_in(s, score)
+    if known ~= tonumber(wanted) then return {err = 'WSCOUNT ' .. keys[raises + i] .. ' has ' .. known} end
+  end
+end
+local raised, places = {}, {}
+for i = 1, raises do
+  local key, at = keys[i], first_count + 3 * i - 3
+  local attempts, known, expiry_before = tonumber(ARGV[at + 1]), 0, 0
+  if scores[i] then known, expiry_before = attempts_in(s, scores[i]) end
+  if known >= attempts or known == ENDED then return {err = 'WSCOUNT ' .. key .. ' has ' .. known} end
+  attempts = bounded_attempts(attempts)
+  local place = places[key]
+  if place then                      -- a key that comes twice is raised to the greatest
+    attempts, expiry_before = math.max(attempts, raised[place] % 1000), math.floor(raised[place] / 1000)
+  else
+    place = #raised + 1
+    places[key], raised[place + 1] = place, key
+  end
+  raised[place] = count_score(attempts, tonumber(ARGV[at + 2]), expiry_before)
+end
+
+local have, dead, ids = existing(s, ARGV, 9, all)
+local own = {}
+for i = 1, all do
+  if have[i] or dead[i] or own[ids[i]] then return {err = 'WSTAKEN ' .. ids[i]} end
+  own[ids[i]] = true
+end
+
+local codes, prefix = store_new(s, ARGV, 9, n, have, dead)
+for i = n + 1, all do
+  local tail = ARGV[3 * i + 8]
+  local topic, tl, kl, rl, at = head_of(tail)
+  put_dead(s, ids[i], prefix .. tail, topic, ARGV[3 * i + 7])
+  moves(s, topic, nil, 'dead')
+  event(s, 'accepted', topic)
+  if rl > 0 then refs_of(s, string.sub(tail, at + tl + kl, at + tl + kl + rl - 1), ids[i], 'SADD') end
+  codes[i] = 's'
+end
+redis.call('HSET', s.base .. 'in', source, ARGV[5])
+if #raised > 0 then
+  redis.call('ZADD', counts_key(s), unpack(raised))
+  forget_old_counts(s, math.min(#raised, MAX_BATCH))
+end
+return finish_storing(s, codes)

@@ -1,0 +1,1 @@
+"""Maintenance: back up, restore, reshard and repair a namespace."""

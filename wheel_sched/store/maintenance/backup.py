@@ -1,0 +1,235 @@
+"""Backup of a namespace as JSON Lines: a header, one line per item and attempt record, a footer; see `restoring`.
+
+Invariants: a backup appears under its name only when it is whole; its footer has the counts and the SHA-256 of all
+lines before it; what is in flight is written as due at its original due.
+
+A backup may be taken while services run. An item that changes place meanwhile can dodge one pass over the store, so
+passes are repeated until one finds nothing new; `exact` says whether everything stood still. Cost: one read of every
+item a pass, and memory for the ids. Blocking; one thread.
+"""
+
+from __future__ import annotations
+
+import base64
+import errno
+import hashlib
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from wheel_sched.store.attempt_counts.operations import AttemptCount, ListCounts
+from wheel_sched.store.core.call import Call
+from wheel_sched.store.core.items import MAX_BATCH, STATES, Counts, Found, State
+from wheel_sched.store.delay_store import DelayStore
+from wheel_sched.store.maintenance.whole_file import whole_file
+
+FORMAT = 1
+_FOOTER_BYTES = 4_096
+MAX_PASSES = 5  # an item that dodges five passes over the whole store moves faster than it can be read
+_CLAIM = re.compile(r"(!?)\d+:(\d+):[r-]:")
+
+Progress = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class BackupFile:
+    """What a backup file says of itself, or what was just written.
+
+    Args:
+        namespace: where it was taken.
+        shards: how many the namespace had.
+        taken_ms: when, by the store's clock.
+        paused: topics that were paused.
+        items: how many items it holds.
+        tries: how many attempt records.
+        exact: whether nothing moved while it was taken.
+        by_state: items by state.
+    """
+
+    namespace: str
+    shards: int
+    taken_ms: int
+    paused: tuple[str, ...] = ()
+    items: int = 0
+    tries: int = 0
+    exact: bool = True
+    by_state: dict[str, int] = field(default_factory=dict)
+
+
+def write_backup(
+    store: DelayStore,
+    path: str | os.PathLike[str],
+    *,
+    namespace: str,
+    replace: bool = False,
+    progress: Progress | None = None,
+) -> BackupFile:
+    """Write the whole namespace to `path`, readable by its owner alone; it appears there when all is written.
+
+    Args:
+        store: the namespace, open.
+        path: of the file.
+        namespace: its name, for whoever reads the file.
+        replace: whether a file that is there may be replaced; a backup with items is not by an empty one. Defaults to
+            False.
+        progress: called with how many items were written so far.
+
+    Raises:
+        FileExistsError: there is a file that is not to be replaced; it stays as it is.
+        StoreError, OSError: nothing stands under `path` that did not before.
+    """
+    target = Path(path)
+    with whole_file(target, replace=replace) as part:
+        with part.open("wb") as file:
+            written = _Writer(store, file, progress or (lambda _: None)).write(namespace)
+            file.flush()
+            os.fsync(file.fileno())
+        if replace and not written.items and _items_in(target):
+            text = "it holds a backup with items, and the namespace is empty; remove it yourself, if that is meant"
+            raise FileExistsError(errno.EEXIST, f"{text}; nothing was replaced", str(target))
+    return written
+
+
+def _items_in(path: Path) -> int:
+    """How many items the backup there says it holds; 0 for what is none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - _FOOTER_BYTES))
+            footer = json.loads(file.read().rstrip(b"\n").rpartition(b"\n")[2])
+        return int(footer["items"])
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return 0
+
+
+class _Writer:
+    """One backup being written."""
+
+    def __init__(self, store: DelayStore, file: BinaryIO, progress: Progress) -> None:
+        self._store = store
+        self._file = file
+        self._digest = hashlib.sha256()
+        self._progress = progress
+        self._seen: set[str] = set()
+        self._by_state: Counter[str] = Counter()
+
+    def write(self, namespace: str) -> BackupFile:
+        counts = self._store.counts()
+        taken_ms, paused = counts.now_us // 1000, sorted(counts.paused)
+        self._line(
+            {
+                "kind": "wheel-sched-backup",
+                "format": FORMAT,
+                "namespace": namespace,
+                "shards": self._store.shards,
+                "taken_ms": taken_ms,
+                "paused": paused,
+            }
+        )
+        self._pass()
+        exact = _stood_still(counts, self._store.counts())
+        for _ in range(0 if exact else MAX_PASSES - 1):
+            if not self._pass():
+                break
+        tries, by_state = self._tries(), dict(self._by_state)
+        footer = {"kind": "footer", "items": len(self._seen), "tries": tries, "exact": exact, "by_state": by_state}
+        self._file.write(_json({**footer, "sha256": self._digest.hexdigest()}))
+        items, shards = len(self._seen), self._store.shards
+        return BackupFile(namespace, shards, taken_ms, tuple(paused), items, tries, exact, by_state)
+
+    def _pass(self) -> int:
+        """Write every item not written yet; how many there were."""
+        before = len(self._seen)
+        for state in STATES:
+            for found in all_items(self._store, state):
+                if found.id in self._seen:
+                    continue
+                line = _item_line(found)
+                if line is not None:
+                    self._seen.add(found.id)
+                    self._by_state[line["state"]] += 1
+                    self._line(line)
+                    if len(self._seen) % MAX_BATCH == 0:
+                        self._progress(len(self._seen))
+        self._progress(len(self._seen))
+        return len(self._seen) - before
+
+    def _tries(self) -> int:
+        count = 0
+        for shard in range(self._store.shards):
+            for record in all_tries(self._store, shard):
+                line = {"kind": "tries", "key": record.key, "attempts": record.attempts, "expiry_ms": record.expiry_ms}
+                self._line(line)
+                count += 1
+        return count
+
+    def _line(self, value: dict[str, Any]) -> None:
+        raw = _json(value)
+        self._digest.update(raw)
+        self._file.write(raw)
+
+
+def _stood_still(before: Counts, after: Counts) -> bool:
+    return (before.now, before.ever, before.sizes) == (after.now, after.ever, after.sizes)
+
+
+def all_items(store: DelayStore, state: State) -> Iterator[Found]:
+    """All items of a state, page by page."""
+    cursor = None
+    while True:
+        page = store.list_items(state, cursor=cursor, limit=MAX_BATCH)
+        yield from page.found
+        cursor = page.cursor
+        if cursor is None:
+            return
+
+
+def all_tries(store: DelayStore, shard: int) -> Iterator[AttemptCount]:
+    """All attempt records of a shard, page by page."""
+    start = 0
+    while True:
+        (page,) = store.execute([Call(shard, ListCounts(start))])
+        if isinstance(page, Exception):
+            raise page
+        yield from page
+        if len(page) < MAX_BATCH:
+            return
+        start += len(page)
+
+
+def claimed_due_ms(found: Found) -> int | None:
+    """When an item in flight was due; None when it was cancelled meanwhile and will not come back."""
+    claim = _CLAIM.match(found.reason)
+    if claim is None:
+        return found.score_ms
+    return None if claim[1] else int(claim[2])
+
+
+def _item_line(found: Found) -> dict[str, Any] | None:
+    state, score_ms, reason = found.state, found.score_ms, found.reason
+    if state == "fly":
+        due_ms = claimed_due_ms(found)
+        if due_ms is None:
+            return None
+        state, score_ms, reason = "due", due_ms, ""
+    return {
+        "kind": "item",
+        "id": found.id,
+        "state": state,
+        "score_ms": score_ms,
+        "version": found.version,
+        "topic": found.topic,
+        "body": base64.b64encode(found.body).decode(),
+        "reason": reason,
+        "refs": list(found.refs),
+        "route": found.route,
+    }
+
+
+def _json(value: dict[str, Any]) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode() + b"\n"

@@ -1,0 +1,69 @@
+#!lua flags=allow-oom
+-- Maintenance of a whole shard: while it is frozen, every script that writes refuses, but for restore, freeze and move.
+-- All verbs may be repeated.
+-- ARGV[3] -> verb, ARGV[4..] -> its arguments:
+--   look                       changes nothing
+--   knock                      raises the marker with a due that no wheel acts on: whoever waits for it answers
+--   freeze <reason>            refused while ids are in flight, or when it is frozen for another reason
+--   adopt <from> <count> <paused topic, since (ms)>... <event:topic, by>...
+--                              takes over a shard's paused topics and, once for each <from>, its history
+--   thaw <shards>              ends it: the shard count is <shards> from now on, and every claimer looks anew
+--   drop                       deletes a frozen shard that holds nothing any more
+-- Answers {open claims, reason it is frozen for ("" = it is not), shards}.
+local s = begin(KEYS, ARGV, READING)
+if s.err then return s end
+local verb = ARGV[3]
+local claims = redis.call('ZCARD', KEYS[FLY])
+local frozen = redis.call('HGET', KEYS[META], 'frozen') or ''
+local function answer() return {claims, frozen, tonumber(redis.call('HGET', KEYS[META], 'shards'))} end
+if verb == 'look' then return answer() end
+if verb == 'knock' then
+  redis.call('XADD', KEYS[MARK], 'MAXLEN', 1, '*', 'd', '253402300799999')
+  return answer()
+end
+if verb == 'freeze' then
+  if frozen == '' and claims == 0 then
+    frozen = ARGV[4]
+    redis.call('HSET', KEYS[META], 'frozen', frozen)
+  end
+  return answer()
+end
+if frozen == '' and verb ~= 'thaw' then return {err = 'WSTHAWED the shard is not frozen'} end
+if verb == 'adopt' then
+  local count = tonumber(ARGV[5])
+  for i = 1, count do
+    if redis.call('HSETNX', KEYS[META], 'p:' .. ARGV[4 + 2 * i], ARGV[5 + 2 * i]) == 1 then
+      redis.call('HINCRBY', KEYS[META], 'paused', 1)
+    end
+  end
+  if ARGV[4] ~= '' and redis.call('HSETNX', KEYS[META], 'adopted:' .. ARGV[4], 1) == 1 then
+    for at = 6 + 2 * count, #ARGV, 2 do
+      add(s, 't:' .. ARGV[at], tonumber(ARGV[at + 1]))
+    end
+    write(s)
+  end
+elseif verb == 'thaw' then
+  if redis.call('HGET', KEYS[META], 'shards') ~= ARGV[4] then
+    for _, name in ipairs(reshard_keys) do redis.call('DEL', s.base .. name) end
+  end
+  redis.call('HSET', KEYS[META], 'shards', ARGV[4])
+  if frozen ~= '' then
+    for _, field in ipairs(redis.call('HKEYS', KEYS[META])) do
+      if string.sub(field, 1, 8) == 'adopted:' then redis.call('HDEL', KEYS[META], field) end
+    end
+    redis.call('HDEL', KEYS[META], 'frozen')
+    redis.call('HINCRBY', KEYS[META], 'epoch', 1)
+    frozen = ''
+    local head = first_score(KEYS[DUE])
+    if head >= 0 then redis.call('XADD', KEYS[MARK], 'MAXLEN', 1, '*', 'd', ms(head)) end
+  end
+elseif verb == 'drop' then
+  if redis.call('EXISTS', KEYS[BODY], KEYS[DEADBODY]) > 0 then
+    return {err = 'WSFILLED the shard still holds items'}
+  end
+  local shards = tonumber(redis.call('HGET', KEYS[META], 'shards'))
+  redis.call('DEL', unpack(KEYS))
+  for _, name in ipairs(room_keys) do redis.call('DEL', s.base .. name) end
+  return {0, '', shards}
+end
+return answer()

@@ -1,0 +1,40 @@
+#!lua flags=allow-oom
+-- Removes from a frozen shard the ids that another shard has now, as if this shard had never accepted them. It may be
+-- repeated.
+-- ARGV[3..] -> ids
+-- Answers how many ids were removed.
+local s = begin(KEYS, ARGV, READING)
+if s.err then return s end
+if redis.call('HEXISTS', KEYS[META], 'frozen') == 0 then return {err = 'WSTHAWED the shard is not frozen'} end
+local changed = 0
+if #ARGV - 2 > 2 * MAX_BATCH then return {err = 'WSBATCH at most ' .. MAX_BATCH .. ' items a call'} end
+for at = 3, #ARGV do
+  local id = ARGV[at]
+  local rec = redis.call('HGET', KEYS[BODY], id)
+  local state = 'dead'
+  if rec then
+    state = redis.call('ZREM', KEYS[DUE], id) == 1 and 'due' or 'held'
+    if state == 'held' then drop_held(s, id) end
+    redis.call('HDEL', KEYS[BODY], id)
+    redis.call('HDEL', KEYS[LAPSED], id)
+  else
+    local value = redis.call('HGET', KEYS[DEADBODY], id)
+    if value then
+      local length, behind = string.match(value, '^(%d+):()')
+      rec = string.sub(value, behind + tonumber(length))
+      redis.call('ZREM', KEYS[DEAD], id)
+      redis.call('HDEL', KEYS[DEADBODY], id)
+    end
+  end
+  if rec then
+    local topic, refs = parse(rec)
+    topic = topic or ''
+    if refs then refs_of(s, refs, id, 'SREM') end
+    moves(s, topic, state, nil)
+    add(s, 't:accepted:' .. topic, -1)
+    if state == 'dead' then add(s, 't:died:' .. topic, -1) end
+    changed = changed + 1
+  end
+end
+write(s)
+return changed

@@ -1,0 +1,56 @@
+"""Who listens to a namespace: dispatchers found by knocking, since none of them signs in anywhere.
+
+A dispatcher blocks on the markers of its shards with a connection of its own. Raising those markers ends exactly
+these reads, and no dispatcher acts on a due in the year 9999.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from wheel_sched.store.core.call import Call
+from wheel_sched.store.delay_store import Backend
+from wheel_sched.store.maintenance.operations import Freeze
+
+_KNOCK_S = 0.3  # a listener answers a knock within a millisecond; more is for a busy machine
+
+
+def listeners(backend: Backend, shards: int) -> int:
+    """How many dispatchers listen to the namespace: those whose blocked reads end when somebody knocks.
+
+    A listener has a connection of its own that blocks on the markers of its shards. 0 also where the server does not
+    let its connections be listed; the freeze then is the only fence.
+    """
+    before = _blocked(backend)
+    if not all(before.values()):
+        return len(before)  # the server does not say enough to tell whose they are: better one refusal too many
+    for answer in backend.execute([Call(shard, Freeze("knock")) for shard in range(shards)]):
+        if isinstance(answer, Exception):
+            raise answer
+    until = time.monotonic() + _KNOCK_S
+    woken: set[str] = set()
+    while time.monotonic() < until:
+        after = _blocked(backend)
+        woken |= {client for client, commands in before.items() if after.get(client) != commands}
+        if len(woken) == len(before):
+            break
+        time.sleep(0.02)  # another process answers the knock; there is nothing to wait on
+    return len(woken)
+
+
+def _blocked(backend: Backend) -> dict[str, str]:
+    """Connections that block on a stream, with how many commands each has sent."""
+    client: Any = getattr(backend, "client", None)
+    if client is None:
+        return {}
+    nodes = [node.redis_connection for node in client.get_primaries()] if backend.cluster else [client]
+    try:
+        rows = [row for node in nodes for row in node.client_list()]
+    except Exception:  # CLIENT LIST may be hidden from this user
+        return {}
+    return {
+        f"{row.get('addr')}#{row['id']}": str(row.get("tot-cmds", ""))
+        for row in rows
+        if row.get("cmd") == "xread" and "b" in row.get("flags", "")
+    }

@@ -1,0 +1,77 @@
+#!lua flags=allow-oom
+-- Mends damaged ids, each looked at again first; what is sound is left alone, and no record is removed.
+-- ARGV[3..] -> ids
+-- Answers a code per id: o mended, w sound or unknown, v a living and a dead record that differ (left to people).
+--   a record without a place         goes to held, reason "quarantine"; a dead one is dead again, from now
+--   a place without a record         leaves its place
+--   more than one place              the first counts: in flight, waiting, held; the others are left
+--   a dead copy of a living record   goes
+-- Counters follow where the topic is known; what is off by one before and cannot be told apart stays off.
+local s = begin(KEYS, ARGV)
+if s.err then return s end
+if #ARGV - 2 > MAX_BATCH then return {err = 'WSBATCH at most ' .. MAX_BATCH .. ' items a call'} end
+local codes = {}
+local NAMES = {[FLY] = 'fly', [DUE] = 'due', [HELD] = 'held'}
+
+local function leave(id, place, topic)
+  if place == HELD then
+    local why = redis.call('HGET', KEYS[WHY], id)
+    topic = topic or (why and string.match(why, '^.-\n(.*)$'))
+    if not drop_held(s, id) then redis.call('ZREM', KEYS[HELD], id) end
+  else
+    redis.call('ZREM', KEYS[place], id)
+  end
+  if topic then moves(s, topic, NAMES[place], nil) end
+end
+
+local function mend_living(id, rec)
+  local code, first = 'w', nil
+  local claim = redis.call('HGET', KEYS[CLAIM], id)
+  local topic = rec and (parse(rec) or '') or (claim and string.match(claim, '^!?%d+:%d+:[r-]:(.*)$'))
+  for _, place in ipairs({FLY, DUE, HELD}) do
+    if redis.call('ZSCORE', KEYS[place], id) then
+      if rec and not first then
+        first = place
+      else
+        leave(id, place, topic)
+        code = 'o'
+      end
+    end
+  end
+  if rec and not first then
+    put_held(s, id, 0, topic, 'quarantine: it had a record and no place')
+    moves(s, topic, nil, 'held')
+    code = 'o'
+  end
+  if claim and first ~= FLY then
+    redis.call('HDEL', KEYS[CLAIM], id)
+    code = 'o'
+  end
+  return code
+end
+
+local function mend_dead(id, rec, grave)
+  local buried = redis.call('ZSCORE', KEYS[DEAD], id)
+  if not grave then return buried and redis.call('ZREM', KEYS[DEAD], id) == 1 and 'o' or 'w' end
+  local length, at = string.match(grave, '^(%d+):()')
+  local dead_rec = length and string.sub(grave, at + tonumber(length)) or ''
+  if rec and rec ~= dead_rec then return 'v' end
+  if rec then
+    if buried then moves(s, parse(rec) or '', 'dead', nil) end
+    redis.call('ZREM', KEYS[DEAD], id)
+    redis.call('HDEL', KEYS[DEADBODY], id)
+    return 'o'
+  end
+  if buried then return 'w' end
+  redis.call('ZADD', KEYS[DEAD], s.now, id)
+  return 'o'
+end
+
+for i = 3, #ARGV do
+  local id = ARGV[i]
+  local rec, grave = redis.call('HGET', KEYS[BODY], id), redis.call('HGET', KEYS[DEADBODY], id)
+  local living, dead = mend_living(id, rec), mend_dead(id, rec, grave)
+  codes[#codes + 1] = dead == 'v' and 'v' or ((living == 'o' or dead == 'o') and 'o' or 'w')
+end
+write(s)
+return table.concat(codes)

@@ -1,0 +1,103 @@
+"""Operations of maintenance: freeze a shard, move what it holds, read its attempt records.
+
+They work in a frozen namespace, where every other write is refused, and each may be repeated. Nothing but `backup`
+and `reshard` uses them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from wheel_sched.errors import StoreError
+from wheel_sched.store.core.call import Argument, Operation, new_token, outcomes_of
+from wheel_sched.store.core.items import Outcome
+from wheel_sched.store.core.record import decode_text, encode_text
+from wheel_sched.store.core.shard import MemoryShard
+
+
+@dataclass(frozen=True, slots=True)
+class ShardState:
+    """What a maintenance call says of its shard; `frozen` is the reason, None when it is not."""
+
+    claims: int
+    frozen: str | None
+    shards: int
+
+
+@dataclass(slots=True)
+class Freeze(Operation[ShardState]):
+    """One verb of freeze.lua on a shard."""
+
+    script = "freeze"
+    writes = True
+    while_frozen = True
+    verb: str
+    arguments: Sequence[str | int] = ()
+    token: str = field(default_factory=new_token)  # every verb may be repeated; a token says so to the backends
+
+    def argv(self) -> list[Argument]:
+        return [self.verb, *(encode_text(a) if isinstance(a, str) else a for a in self.arguments)]
+
+    def parse(self, reply: Any, shard: int) -> ShardState:
+        claims, frozen, shards = reply
+        return ShardState(int(claims), decode_text(frozen) or None, int(shards or 0))
+
+    def in_memory(self, shard: MemoryShard) -> ShardState:
+        raise StoreError("a memory store has one life and one shard count: nothing was frozen or moved")
+
+
+@dataclass(slots=True)
+class Lift(Operation[int]):
+    """Remove ids from a frozen shard, as if it had never accepted them; how many were removed."""
+
+    script = "lift"
+    writes = True
+    while_frozen = True
+    ids: Sequence[str]
+    token: str = field(default_factory=new_token)  # it may be repeated; a token says so to the backends
+
+    def argv(self) -> list[Argument]:
+        return [*map(encode_text, self.ids)]
+
+    def parse(self, reply: Any, shard: int) -> int:
+        return int(reply)
+
+    def in_memory(self, shard: MemoryShard) -> int:
+        raise StoreError("a memory store has one life and one shard count: nothing was frozen or moved")
+
+
+@dataclass(slots=True)
+class Mend(Operation[list[Outcome]]):
+    """Bring damaged ids into one place each (see mend.lua); DONE, WRONG_STATE (sound) or OTHER_VERSION (left)."""
+
+    script = "mend"
+    writes = True
+    ids: Sequence[str]
+    token: str = ""
+
+    def argv(self) -> list[Argument]:
+        return [*map(encode_text, self.ids)]
+
+    def parse(self, reply: Any, shard: int) -> list[Outcome]:
+        return outcomes_of(reply)
+
+
+@dataclass(slots=True)
+class Inspect(Operation[tuple[str, list[str]]]):
+    """One step of a search for records without a place: (next cursor, "0" = that was all; their ids)."""
+
+    script = "inspect"
+    reads = True
+    writes = False
+    hash: str  # "body" or "deadbody"
+    cursor: str = "0"
+    count: int = 500
+    token: str = ""
+
+    def argv(self) -> list[Argument]:
+        return [self.hash, self.cursor, self.count]
+
+    def parse(self, reply: Any, shard: int) -> tuple[str, list[str]]:
+        return decode_text(reply[0]), [decode_text(raw) for raw in reply[1]]

@@ -1,0 +1,280 @@
+"""Reshard: give a namespace another number of shards, offline, so that a crash at any point loses nothing.
+
+    look    nothing is in flight and no dispatcher listens, or it refuses and changes nothing
+    freeze  shard 0 first: what it is frozen for is the plan, and `resume` reads it there
+    open    new shards, frozen as well
+    move    page by page: put into the new shard, then lift from the old; an id in both is lifted on the next run
+    close   shards beyond the new count give their history to shard 0 and go
+    thaw    shard 0 last; each shard's `shards` is written in the same step
+
+Every step may be repeated, so resuming runs them all again. While it is frozen, every write to the namespace is
+refused, also of a process that did not stop. A process that keeps running with the old count is refused by every
+script that writes. How often a lease ran out is not moved; those counts start anew.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from wheel_sched.errors import NamespaceMismatch, Rejected, StoreError
+from wheel_sched.store.attempt_counts.operations import AttemptCount, ListCounts, MoveCounts
+from wheel_sched.store.core.call import Call, Operation
+from wheel_sched.store.core.counts import Count
+from wheel_sched.store.core.get import Get
+from wheel_sched.store.core.items import MAX_BATCH, MAX_DUE_MS, Counts, Found, State
+from wheel_sched.store.core.listing import IdPage, ListIds
+from wheel_sched.store.core.open import Open
+from wheel_sched.store.core.plans import shard_of
+from wheel_sched.store.core.restore import Restore
+from wheel_sched.store.core.sweep import Sweep
+from wheel_sched.store.delay_store import Backend
+from wheel_sched.store.maintenance.listeners import listeners
+from wheel_sched.store.maintenance.operations import Freeze, Lift, ShardState
+from wheel_sched.store.ordering.operations import CountParked
+
+PAGE = 250  # items in one step; bodies of a page travel to here and back
+_PLACES: tuple[State, ...] = ("due", "held", "dead")
+_PLAN = re.compile(r"resharding (\d+) to (\d+)")
+
+Progress = Callable[[str, int], None]
+
+
+class ReshardRefused(StoreError):
+    """The namespace is in use or in another state than was thought; the message says what was changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resharded:
+    """What was done; `moved` counts items and attempt records of this run, not of one that was interrupted before."""
+
+    before: int
+    after: int
+    moved: int
+    tries: int
+
+
+def reshard(
+    backend: Backend, target: int | None, *, resume: bool = False, progress: Progress | None = None
+) -> Resharded:
+    """Reshard the namespace of `backend` to `target` shards.
+
+    Args:
+        backend: of the namespace; it need not be open as a store.
+        target: the new number of shards, 1 to 1024; None with `resume`.
+        resume: go on with a run that was interrupted. Defaults to False.
+        progress: called with (step, items moved so far).
+
+    Raises:
+        ReshardRefused: with what stands in the way, and what was changed.
+        NamespaceMismatch: there is no such namespace.
+    """
+    if target is not None and (type(target) is not int or not 1 <= target <= 1024):
+        raise Rejected(f"expected the number of shards to be from 1 to 1024, got: {target!r}; nothing was changed")
+    return _Run(backend, progress or (lambda step, moved: None)).run(target, resume)
+
+
+class _Run:
+    """One run of a reshard."""
+
+    def __init__(self, backend: Backend, progress: Progress) -> None:
+        self._backend = backend
+        self._progress = progress
+        self._moved = 0
+        self._tries = 0
+        self._before = self._after = 0
+        self._resuming = False
+
+    def run(self, target: int | None, resume: bool) -> Resharded:
+        first = self._state(0)
+        if first is None:
+            raise NamespaceMismatch("the namespace does not exist: nothing was changed")
+        if first.frozen is not None:
+            self._read_plan(first.frozen, target, resume)
+        else:
+            if resume or target is None:
+                raise ReshardRefused(
+                    f"there is nothing to resume: the namespace has {first.shards} shards and is not frozen"
+                )
+            self._before, self._after = first.shards, target
+            if target == first.shards:
+                return Resharded(target, target, 0, 0)
+            self._look()
+        self._freeze()
+        self._open()
+        present = [s for s in range(max(self._before, self._after)) if self._state(s) is not None]
+        self._share_pauses(present)
+        for shard in present:
+            self._move_items(shard)
+            self._move_tries(shard)
+        self._close([shard for shard in present if shard >= self._after])
+        self._thaw()
+        return Resharded(self._before, self._after, self._moved, self._tries)
+
+    # -- before anything changes
+
+    def _read_plan(self, frozen: str, target: int | None, resume: bool) -> None:
+        plan = _PLAN.fullmatch(frozen)
+        if plan is None:
+            raise ReshardRefused(f"the namespace is frozen for another reason ({frozen}): nothing was changed")
+        self._before, self._after = int(plan[1]), int(plan[2])
+        self._resuming = True
+        if not resume:
+            raise ReshardRefused(f"{frozen} was interrupted: nothing was changed now; go on with --resume")
+        if target not in (None, self._after):
+            raise ReshardRefused(f"{frozen} was interrupted; it can only be resumed to {self._after} shards")
+
+    def _look(self) -> None:
+        for shard in range(self._before):
+            swept = self._ask(shard, Sweep())
+            while swept.recovered:
+                swept = self._ask(shard, Sweep())
+        claims = sum(self._ask(shard, Freeze("look")).claims for shard in range(self._before))
+        if claims:
+            raise ReshardRefused(
+                f"{claims} items are in flight: nothing was changed; stop all dispatchers, wait until their leases "
+                "have ended, and try again"
+            )
+        closed = sum(self._ask(shard, CountParked(()))[0] for shard in range(self._before))
+        if closed:
+            raise ReshardRefused(
+                f"{closed} ordering keys are closed: nothing was changed; wait until their heads are through (see "
+                "`wheel-sched keys`) and try again"
+            )
+        count = listeners(self._backend, self._before)
+        if count:
+            raise ReshardRefused(
+                f"{count} dispatcher{'s are' if count > 1 else ' is'} running on this namespace: nothing was changed; "
+                "stop every process that uses it and try again"
+            )
+
+    # -- the steps, each repeatable
+
+    def _freeze(self) -> None:
+        plan = f"resharding {self._before} to {self._after}"
+        frozen: list[int] = []
+        for shard in range(self._before):
+            if shard >= self._after and self._resuming and self._state(shard) is None:
+                continue  # closed by the run that was interrupted
+            state = self._ask(shard, Freeze("freeze", [plan]))
+            if state.frozen != plan:
+                why = f"frozen for another reason ({state.frozen})" if state.frozen else "at work again"
+                raise ReshardRefused(f"shard {shard} is {why}: {self._take_back(frozen)}")
+            frozen.append(shard)
+            self._progress("freeze", self._moved)
+
+    def _take_back(self, frozen: Sequence[int]) -> str:
+        """Undo the freeze of a run that has done nothing else; what to tell the caller."""
+        if self._resuming:
+            return "no more was moved and the namespace stays frozen; stop every process that uses it and resume again"
+        for shard in reversed(frozen):
+            self._ask(shard, Freeze("thaw", [self._before]))
+        return "nothing was changed; stop every process that uses the namespace and try again"
+
+    def _open(self) -> None:
+        clock = self._ask(0, Open(self._before, "server"))[2]
+        plan = f"resharding {self._before} to {self._after}"
+        for shard in range(self._before, self._after):
+            self._ask(shard, Open(self._after, clock))
+            self._ask(shard, Freeze("freeze", [plan]))
+            self._progress("open", self._moved)
+
+    def _share_pauses(self, present: Sequence[int]) -> None:
+        paused: dict[str, int] = {}
+        for shard in present:
+            counts: Counts = self._ask(shard, Count())
+            paused.update(counts.paused)
+        if paused:
+            for shard in range(self._after):
+                self._ask(shard, Freeze("adopt", ["", len(paused), *_flat(paused)]))
+
+    def _move_items(self, source: int) -> None:
+        for state in _PLACES:
+            last: tuple[str, int] | None = None
+            while True:
+                page: IdPage = self._ask(source, ListIds(state, 0, MAX_DUE_MS, last, PAGE))
+                if not page.found:
+                    break
+                scores = dict(page.found)
+                ids = list(scores)
+                found = [item for item in self._ask(source, Get(ids)) if item is not None]
+                self._hand_over(source, found)
+                last = page.last
+                if not page.more:
+                    break
+
+    def _hand_over(self, source: int, found: Sequence[Found]) -> None:
+        leaving: dict[int, list[Found]] = {}
+        for item in found:
+            target = shard_of(item.route or item.id, self._after)
+            if target != source:
+                leaving.setdefault(target, []).append(item)
+        for target, items in leaving.items():
+            put = self._ask(target, Restore(items))
+            if put < len(items):
+                self._ensure_same(source, target, items)
+            self._progress("copied", self._moved)
+            self._moved += self._ask(source, Lift([item.id for item in items]))
+            self._progress("lifted", self._moved)
+
+    def _ensure_same(self, source: int, target: int, items: Sequence[Found]) -> None:
+        """What was there already must be what an interrupted run put there."""
+        there: list[Found | None] = self._ask(target, Get([item.id for item in items]))
+        for mine, other in zip(items, there, strict=True):
+            if other is None or (mine.body, mine.topic, mine.version) != (other.body, other.topic, other.version):
+                raise ReshardRefused(
+                    f"the id {mine.id!r} lies in shard {source} and, with other content, in shard {target}: both were "
+                    "left as they are and the namespace stays frozen; delete one of the two and go on with --resume"
+                )
+
+    def _move_tries(self, source: int) -> None:
+        start = 0
+        while True:
+            page: list[AttemptCount] = self._ask(source, ListCounts(start))
+            leaving: dict[int, list[AttemptCount]] = {}
+            for record in page:
+                target = shard_of(record.key, self._after)
+                if target != source:
+                    leaving.setdefault(target, []).append(record)
+            for target, records in leaving.items():
+                self._ask(target, MoveCounts("put", [part for r in records for part in (r.key, r.score)]))
+                self._ask(source, MoveCounts("remove", [record.key for record in records]))
+                self._tries += len(records)
+                self._progress("tries", self._moved)
+            if len(page) < MAX_BATCH:
+                return
+            start += len(page) - sum(map(len, leaving.values()))
+
+    def _close(self, beyond: Sequence[int]) -> None:
+        for shard in beyond:
+            counts: Counts = self._ask(shard, Count())
+            history = {f"{event}:{topic}": count for (event, topic), count in counts.ever.items()}
+            self._ask(0, Freeze("adopt", [str(shard), 0, *_flat(history)]))
+            self._progress("adopted", self._moved)
+            self._ask(shard, Freeze("drop"))
+            self._progress("dropped", self._moved)
+
+    def _thaw(self) -> None:
+        for shard in reversed(range(self._after)):
+            self._ask(shard, Freeze("thaw", [self._after]))
+            self._progress("thaw", self._moved)
+
+    def _state(self, shard: int) -> ShardState | None:
+        """A shard's state, None when there is no such shard."""
+        try:
+            state: ShardState = self._ask(shard, Freeze("look"))
+        except NamespaceMismatch:
+            return None
+        return state
+
+    def _ask(self, shard: int, operation: Operation[Any]) -> Any:
+        (answer,) = self._backend.execute([Call(shard, operation)])
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def _flat(pairs: dict[str, int]) -> list[str | int]:
+    return [part for pair in pairs.items() for part in pair]

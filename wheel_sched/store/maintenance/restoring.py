@@ -1,0 +1,164 @@
+"""Restoring a backup, after its footer has been checked: all of it or nothing.
+
+Invariants: a file whose footer does not fit is never restored; items come back exactly as `backup` wrote them; a
+restore that was interrupted can be resumed, because ids that are there are left alone. Counters of what happened
+before the backup start anew. Cost: two reads of the file, and steps of at most 500 items or 8 MiB. Blocking.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from wheel_sched.errors import StoreError
+from wheel_sched.store.core.items import MAX_BATCH, STATES, Found
+from wheel_sched.store.delay_store import DelayStore
+from wheel_sched.store.maintenance.backup import FORMAT, BackupFile, Progress
+
+_BATCH_BYTES = 8 * 1024 * 1024  # restored in one step: more would block the server
+
+
+class BadBackup(StoreError):
+    """The file is no backup, or not whole: nothing was restored."""
+
+
+class NamespaceNotEmpty(StoreError):
+    """Only an empty namespace takes a backup: nothing was restored."""
+
+
+def verify_backup(path: str | os.PathLike[str]) -> BackupFile:
+    """Read a backup through and check its footer.
+
+    Raises:
+        BadBackup: with what is wrong with it.
+    """
+    digest = hashlib.sha256()
+    kinds: Counter[str] = Counter()
+    header: dict[str, Any] | None = None
+    with Path(path).open("rb") as file:
+        for raw in file:
+            line = _parsed(raw, path)
+            kind = line.get("kind")
+            if header is None:
+                if kind != "wheel-sched-backup":
+                    raise BadBackup(f"{path} is not a backup of wheel-sched; nothing was restored")
+                if line.get("format") != FORMAT:
+                    raise BadBackup(
+                        f"{path} has format {line.get('format')!r}, this release reads {FORMAT}; nothing was restored"
+                    )
+                header = line
+            elif kind == "footer":
+                _check_footer(line, kinds, digest.hexdigest(), path)
+                if file.read(1):
+                    raise BadBackup(f"{path} goes on behind its footer; nothing was restored")
+                return _described(header, line)
+            digest.update(raw)
+            kinds[str(kind)] += 1
+    raise BadBackup(f"{path} ends without a footer: it was cut off; nothing was restored")
+
+
+def _parsed(raw: bytes, path: object) -> dict[str, Any]:
+    try:
+        line = json.loads(raw)
+    except ValueError as error:
+        raise BadBackup(f"{path} has a line that is no JSON ({error}); nothing was restored") from error
+    except RecursionError:
+        raise BadBackup(f"{path} has a line that is nested too deeply; nothing was restored") from None
+    if not isinstance(line, dict):
+        raise BadBackup(f"{path} is not a backup of wheel-sched; nothing was restored")
+    return line
+
+
+def _check_footer(footer: dict[str, Any], kinds: Counter[str], digest: str, path: object) -> None:
+    found = {"items": kinds["item"], "tries": kinds["tries"], "sha256": digest}
+    wrong = [name for name, value in found.items() if footer.get(name) != value]
+    if wrong:
+        raise BadBackup(f"{path} does not fit its footer ({', '.join(wrong)}): it was changed; nothing was restored")
+
+
+def _described(header: dict[str, Any], footer: dict[str, Any]) -> BackupFile:
+    return BackupFile(
+        header["namespace"],
+        header["shards"],
+        header["taken_ms"],
+        tuple(header["paused"]),
+        footer["items"],
+        footer["tries"],
+        footer["exact"],
+        footer["by_state"],
+    )
+
+
+def restore_backup(
+    store: DelayStore, path: str | os.PathLike[str], *, resume: bool = False, progress: Progress | None = None
+) -> int:
+    """Put a backup into an empty namespace, of any number of shards; how many items were put.
+
+    Args:
+        store: the namespace, open.
+        path: a file that `write_backup` wrote.
+        resume: go on with a restore that was interrupted: the namespace need not be empty, ids that are there are
+            left alone. Defaults to False.
+        progress: called with how many items were read so far.
+
+    Raises:
+        BadBackup: the file is not whole; nothing was restored.
+        NamespaceNotEmpty: nothing was restored.
+    """
+    described = verify_backup(path)
+    if not resume:
+        there = {state: store.counts().sizes[state] for state in STATES}
+        if any(there.values()):
+            text = ", ".join(f"{count} {state}" for state, count in there.items() if count)
+            raise NamespaceNotEmpty(
+                f"the namespace is not empty ({text}); nothing was restored; give another namespace, or go on with an "
+                "interrupted restore (--resume)"
+            )
+    for topic in described.paused:
+        store.pause(topic)
+    put = seen = 0
+    batch: list[Found] = []
+    size = 0
+    tries: list[tuple[str, int, int]] = []
+    with Path(path).open("rb") as file:
+        for raw in file:
+            line = json.loads(raw)
+            if line["kind"] == "item":
+                batch.append(_found(line))
+                size += len(batch[-1].body)
+                seen += 1
+            elif line["kind"] == "tries":
+                tries.append((line["key"], line["attempts"], line["expiry_ms"]))
+            if len(batch) == MAX_BATCH or size > _BATCH_BYTES:
+                put += store.restore(batch)
+                batch, size = [], 0
+                if progress is not None:
+                    progress(seen)
+            if len(tries) == MAX_BATCH:
+                store.remember(tries)
+                tries = []
+    put += store.restore(batch)
+    if tries:
+        store.remember(tries)
+    if progress is not None:
+        progress(seen)
+    return put
+
+
+def _found(line: dict[str, Any]) -> Found:
+    return Found(
+        line["id"],
+        line["state"],
+        line["score_ms"],
+        line["version"],
+        line["topic"],
+        base64.b64decode(line["body"]),
+        line["reason"],
+        tuple(line["refs"]),
+        line["route"],
+    )

@@ -1,0 +1,57 @@
+"""A file that appears under its name when all of it is written, readable by its owner alone."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+
+@contextlib.contextmanager
+def whole_file(target: Path, *, replace: bool) -> Iterator[Path]:
+    """Give a path to write to; what stands there when the block ends well gets the name.
+
+    Args:
+        target: the name.
+        replace: whether a file that is there may be replaced.
+
+    Raises:
+        FileExistsError: there is a file that is not to be replaced; it stays as it is.
+        OSError: nothing stands under `target` that did not before.
+    """
+    if not target.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "there is no such folder; nothing was written", str(target.parent))
+    if target.exists() and not replace:
+        raise _exists(target)
+    part = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        yield part
+        if replace:
+            part.replace(target)
+        else:
+            _put(part, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            part.unlink()
+        raise
+
+
+def _exists(target: Path) -> FileExistsError:
+    return FileExistsError(errno.EEXIST, "there is such a file; nothing was written, it stays as it is", str(target))
+
+
+def _put(part: Path, target: Path) -> None:
+    """Give the file its name, unless another file has got it meanwhile."""
+    try:
+        os.link(part, target)
+    except FileExistsError:
+        raise _exists(target) from None
+    except OSError:  # a file system without links
+        if target.exists():
+            raise _exists(target) from None
+        part.replace(target)
+    else:
+        part.unlink()

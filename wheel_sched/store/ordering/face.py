@@ -1,0 +1,164 @@
+"""KeyGates: ordering keys of a namespace: a failed key is closed, its later messages stand in line behind its head.
+
+    closed by a failure ──► head waits for its next attempt ──► succeeds or is given up ──► the next in line is due
+                            later messages of the key are parked                            none: the key is open
+
+A *scope* is one ordered source of one group (a partition of a topic); it decides the shard, so that the gates of its
+keys, their heads and those parked behind them move in one script. Whoever reads a scope owns it under a lease; a
+reader that has lost it can neither close nor park.
+
+A *stem* names a message: the ids of its items are `<stem>.<attempt>`. Items of ordered messages carry the ref
+`ref_of(gate)` and the scope as their route: when such an item dies or is cancelled in the store and is its key's head,
+the same script lets the next one follow.
+
+Every call may be repeated after an error. Blocking; any thread.
+"""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64encode
+from collections.abc import Callable, Iterator, Sequence
+from hashlib import blake2b
+from typing import Any, TypeVar
+
+from wheel_sched.store.core.call import Call, Operation
+from wheel_sched.store.core.delay_store import CoreStore, values_of
+from wheel_sched.store.core.items import MAX_BATCH, Item, Outcome
+from wheel_sched.store.core.plans import shard_of
+from wheel_sched.store.ordering.operations import (
+    CloseKeys,
+    CountParked,
+    ListKeys,
+    LookAtHeads,
+    OwnScope,
+    ParkItems,
+    PassHeads,
+)
+from wheel_sched.store.ordering.values import ClosedKey, Owner, ScopeOwnership
+
+Row = TypeVar("Row", bound=Sequence[Any])
+T = TypeVar("T")
+
+
+def scope_of(group: str, topic: str, partition: int = 0) -> str:
+    """The scope of one ordered source of a group: 12 url-safe characters."""
+    return _digest(9, group.encode(), topic.encode(errors="surrogateescape"), b"%d" % partition)
+
+
+def gate_of(scope: str, key: bytes) -> str:
+    """The gate of a key in a scope: `<scope>.<16 url-safe characters>`."""
+    return f"{scope}.{_digest(12, key)}"
+
+
+def ref_of(gate: str) -> str:
+    """The ref that items of an ordered message carry."""
+    return f"gate:{gate}"
+
+
+def route_of(gate: str) -> str:
+    """The route of items of an ordered message: the scope, so that they lie beside their gate."""
+    return gate.partition(".")[0]
+
+
+def _digest(size: int, *parts: bytes) -> str:
+    digest = blake2b(digest_size=size)
+    for part in parts:
+        digest.update(len(part).to_bytes(4, "big") + part)
+    return urlsafe_b64encode(digest.digest()).decode()
+
+
+class KeyGates:
+    """The ordering keys of a store.
+
+    Args:
+        store: an open delay store.
+    """
+
+    def __init__(self, store: CoreStore) -> None:
+        self._store = store
+
+    def own(self, scope: str, holder: str, lease_ms: int) -> ScopeOwnership:
+        """Take or renew a scope for `lease_ms`; epoch 0: another holds it for so long still."""
+        return self._one(scope, OwnScope(scope, holder, lease_ms))
+
+    def leave(self, scope: str, holder: str) -> None:
+        """Give a scope up, so that another can take it at once."""
+        self._one(scope, OwnScope(scope, holder, 0))
+
+    def close(self, owner: Owner, rows: Sequence[tuple[str, str, bool, str]]) -> list[Outcome]:
+        """Close gates: (gate, stem, placed, label for people); see `CloseKeys`."""
+        return self._paged(owner.scope, rows, lambda part: CloseKeys(owner, part))
+
+    def park(self, owner: Owner, cap: int, rows: Sequence[tuple[str, str, bool, Item]]) -> list[Outcome]:
+        """Put items in line: (gate, stem, placed, item); see `ParkItems`.
+
+        Raises:
+            Rejected: an item is malformed; none was parked.
+        """
+        for *_, item in rows:
+            item.check()
+        return self._paged(owner.scope, rows, lambda part: ParkItems(owner, cap, part))
+
+    def look(self, rows: Sequence[tuple[str, str]]) -> list[Outcome]:
+        """What each (gate, stem) is; see `LookAtHeads`."""
+        return self._by_scope(rows, LookAtHeads)
+
+    def succeeded(self, rows: Sequence[tuple[str, str]]) -> list[Outcome]:
+        """The heads (gate, stem) were handled: the next ones are due; see `PassHeads`."""
+        return self._by_scope(rows, lambda part: PassHeads("s", part))
+
+    def given_up(self, rows: Sequence[tuple[str, str]]) -> list[Outcome]:
+        """The heads (gate, stem) are dead: the next ones are due."""
+        return self._by_scope(rows, lambda part: PassHeads("d", part))
+
+    def pass_by_hand(self, gates: Sequence[str]) -> list[Outcome]:
+        """Whatever the heads of these gates are, let the next ones follow; ABSENT: the key is not closed."""
+        return self._by_scope([(gate, "") for gate in gates], lambda part: PassHeads("*", part))
+
+    def closed(self, scope: str | None = None) -> Iterator[ClosedKey]:
+        """The closed keys of a scope, or of all, in no order; one changed meanwhile may come twice."""
+        for shard in range(self._store.shards) if scope is None else [shard_of(scope, self._store.shards)]:
+            cursor = "0"
+            while True:
+                cursor, keys = self._on(shard, ListKeys(scope or "", cursor))
+                yield from keys
+                if cursor == "0":
+                    break
+
+    def counts(self, topics: Sequence[str]) -> tuple[int, dict[str, int]]:
+        """How many keys are closed, and how many messages of each topic stand in line."""
+        total, parked = 0, dict.fromkeys(topics, 0)
+        for shard in range(self._store.shards):
+            closed, found = self._on(shard, CountParked(topics))
+            total += closed
+            for topic, count in found.items():
+                parked[topic] += count
+        return total, parked
+
+    def _on(self, shard: int, operation: Operation[T]) -> T:
+        value: T = values_of(self._store.execute([Call(shard, operation)]))[0]
+        return value
+
+    def _one(self, scope: str, operation: Operation[T]) -> T:
+        return self._on(shard_of(scope, self._store.shards), operation)
+
+    def _paged(
+        self, scope: str, rows: Sequence[Row], make: Callable[[Sequence[Row]], Operation[list[Outcome]]]
+    ) -> list[Outcome]:
+        outcomes: list[Outcome] = []
+        for at in range(0, len(rows), MAX_BATCH):
+            outcomes += self._one(scope, make(rows[at : at + MAX_BATCH]))
+        return outcomes
+
+    def _by_scope(
+        self, rows: Sequence[tuple[str, str]], make: Callable[[Sequence[tuple[str, str]]], Operation[list[Outcome]]]
+    ) -> list[Outcome]:
+        outcomes = [Outcome.ABSENT] * len(rows)
+        scopes: dict[str, list[int]] = {}
+        for place, (gate, _) in enumerate(rows):
+            scopes.setdefault(route_of(gate), []).append(place)
+        for scope, places in scopes.items():
+            answers = self._paged(scope, [rows[place] for place in places], make)
+            for place, outcome in zip(places, answers, strict=True):
+                outcomes[place] = outcome
+        return outcomes

@@ -1,0 +1,204 @@
+"""Ordering keys in memory: the state behind `gate.lua` and `prelude.lua`, and the verbs of `gate.lua`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from wheel_sched.store.core.call import bounded_reason
+from wheel_sched.store.core.items import Item, Outcome
+from wheel_sched.store.core.record import encode_text
+from wheel_sched.store.core.shard import MemoryItem, MemoryShard
+from wheel_sched.store.ordering.values import UNKNOWN_HEAD, ClosedKey, Owner, ScopeOwnership
+
+_ENDED_FOR_MS = 86_400_000  # as in prelude.lua
+_PARKED = b"ordered: key "
+
+
+@dataclass(slots=True)
+class Gate:
+    """A closed key; `line` maps ids to when they were parked, in order."""
+
+    since_ms: int
+    label: str
+    head: str
+    released: bool
+    line: dict[bytes, int] = field(default_factory=dict)
+
+
+class OrderingInMemory:
+    """The closed keys of a shard, their owners, and what has succeeded or was given up lately."""
+
+    def __init__(self, shard: MemoryShard) -> None:
+        self._shard = shard
+        self.closed: dict[str, Gate] = {}
+        self.owners: dict[str, tuple[int, int, str]] = {}  # scope -> (epoch, until in ms, holder)
+        self.done: dict[str, int] = {}  # stem -> until in ms
+        self.gave_up: dict[str, int] = {}
+        shard.on_given_up.append(self.give_way)
+        shard.on_restored.append(self.rebuild)
+
+    def is_head(self, gate: str, item_id: str) -> bool:
+        found = self.closed.get(gate)
+        return found is not None and item_id.startswith(f"{found.head}.")
+
+    def first_in_line(self, gate: str) -> bytes | None:
+        found = self.closed.get(gate)
+        return None if found is None else next(iter(found.line), None)
+
+    def leave_line(self, gate: str, key: bytes) -> None:
+        if gate in self.closed:
+            self.closed[gate].line.pop(key, None)
+
+    def promote(self, gate: str, head: str, now_ms: int) -> None:
+        found = self.closed[gate]
+        found.head, found.since_ms, found.released = head, now_ms, True
+
+    def open(self, gate: str) -> None:
+        self.closed.pop(gate, None)
+
+    def rebuild(self, item: MemoryItem, score_ms: int) -> None:
+        """A parked item that was put back is parked again, behind a head that nobody knows any more."""
+        if not item.reason.startswith(_PARKED):
+            return
+        gate = item.reason.removeprefix(_PARKED).decode()
+        found = self.closed.setdefault(gate, Gate(self._shard.now_ms, "", UNKNOWN_HEAD, released=True))
+        found.line[item.key] = score_ms
+        found.line = dict(sorted(found.line.items(), key=lambda pair: (pair[1], pair[0])))
+
+    def end(self, ended: dict[str, int], stem: str, now_ms: int) -> None:
+        """A message is through, or given up: for a day its stem is known."""
+        for old in [old for old, until_ms in ended.items() if until_ms <= now_ms]:
+            del ended[old]
+        ended[stem] = now_ms + _ENDED_FOR_MS
+
+    def give_way(self, item: MemoryItem) -> None:
+        """An item is given up: when it is the head of its ordering key, the next one follows."""
+        for ref in item.refs:
+            if ref.startswith("gate:"):
+                gate = ref.removeprefix("gate:")
+                self.end(self.gave_up, item.id.rpartition(".")[0] or item.id, self._shard.now_ms)
+                self.leave_line(gate, item.key)
+                if self.is_head(gate, item.id):
+                    self.next_of_key(gate)
+                return
+
+    def next_of_key(self, gate: str) -> None:
+        """The next parked id of a key becomes its head, due at once; without one the key opens."""
+        shard, reason = self._shard, _PARKED + gate.encode()
+        while (key := self.first_in_line(gate)) is not None:
+            self.leave_line(gate, key)
+            item = shard.items.get(key)
+            if item is not None and item.state == "held" and item.reason == reason:
+                shard.drop_held(item)
+                shard.moves(item.topic, "held", shard.put_waiting(item, shard.now_ms))
+                self.promote(gate, item.id.rpartition(".")[0] or item.id, shard.now_ms)
+                return
+        self.open(gate)
+
+    def stale(self, owner: Owner) -> bool:
+        epoch, _, holder = self.owners.get(owner.scope, (0, 0, ""))
+        return (epoch, holder) != (owner.epoch, owner.holder)
+
+
+def closed_keys(shard: MemoryShard, scope: str) -> list[ClosedKey]:
+    return [
+        ClosedKey(name, gate.since_ms, gate.label, gate.head, gate.released, len(gate.line))
+        for name, gate in shard.room(OrderingInMemory).closed.items()
+        if name.startswith(scope)
+    ]
+
+
+def count_parked(shard: MemoryShard, topics: Sequence[str]) -> tuple[int, dict[str, int]]:
+    return len(shard.room(OrderingInMemory).closed), {
+        topic: len(shard.held_index.get((b"ordered", topic), ())) for topic in topics
+    }
+
+
+def own_scope(shard: MemoryShard, scope: str, holder: str, lease_ms: int) -> ScopeOwnership:
+    epoch, until_ms, there = shard.room(OrderingInMemory).owners.get(scope, (0, 0, ""))
+    if lease_ms == 0:
+        if there == holder:
+            shard.room(OrderingInMemory).owners[scope] = epoch, 0, ""
+        return ScopeOwnership(epoch, 0)
+    lapsed = until_ms <= shard.now_ms
+    if not lapsed and there != holder:
+        return ScopeOwnership(0, until_ms - shard.now_ms)
+    epoch += lapsed or there != holder
+    shard.room(OrderingInMemory).owners[scope] = epoch, shard.now_ms + lease_ms, holder
+    return ScopeOwnership(epoch, lease_ms)
+
+
+def close_keys(shard: MemoryShard, owner: Owner, rows: Sequence[tuple[str, str, bool, str]]) -> list[Outcome]:
+    if shard.room(OrderingInMemory).stale(owner):
+        return [Outcome.STALE] * len(rows)
+    outcomes = []
+    for name, stem, placed, label in rows:
+        found = shard.room(OrderingInMemory).closed.get(name)
+        if (found is None or found.head != stem) and _ended(shard, stem, placed):
+            outcomes.append(Outcome.DUPLICATE)
+            continue
+        if found is None:
+            found = shard.room(OrderingInMemory).closed[name] = Gate(shard.now_ms, label, stem, released=False)
+        elif found.head == UNKNOWN_HEAD:
+            found.since_ms, found.label, found.head, found.released = shard.now_ms, label, stem, False
+        outcomes.append(Outcome.DONE if found.head == stem else Outcome.WRONG_STATE)
+    return outcomes
+
+
+def _succeeded(shard: MemoryShard, stem: str) -> bool:
+    return shard.room(OrderingInMemory).done.get(stem, 0) > shard.now_ms
+
+
+def _ended(shard: MemoryShard, stem: str, placed: bool) -> bool:
+    return _succeeded(shard, stem) or (placed and shard.room(OrderingInMemory).gave_up.get(stem, 0) > shard.now_ms)
+
+
+def look_at(shard: MemoryShard, name: str, stem: str) -> Outcome:
+    found = shard.room(OrderingInMemory).closed.get(name)
+    if found is not None and found.head in (stem, UNKNOWN_HEAD):
+        return Outcome.DONE
+    return Outcome.DUPLICATE if _succeeded(shard, stem) else Outcome.ABSENT
+
+
+def pass_head(shard: MemoryShard, how: str, name: str, stem: str) -> Outcome:
+    found = shard.room(OrderingInMemory).closed.get(name)
+    if found is None or not (found.head in (stem, UNKNOWN_HEAD) or how == "*"):
+        return Outcome.ABSENT
+    if how != "*":
+        shard.room(OrderingInMemory).end(
+            shard.room(OrderingInMemory).done if how == "s" else shard.room(OrderingInMemory).gave_up,
+            stem,
+            shard.now_ms,
+        )
+    shard.room(OrderingInMemory).next_of_key(name)
+    return Outcome.DONE
+
+
+def park_items(
+    shard: MemoryShard, owner: Owner, cap: int, rows: Sequence[tuple[str, str, bool, Item]]
+) -> list[Outcome]:
+    if shard.room(OrderingInMemory).stale(owner):
+        return [Outcome.STALE] * len(rows)
+    shard.seq += 1
+    return [_parked(shard, *row, cap) for row in rows]
+
+
+def _parked(shard: MemoryShard, name: str, stem: str, placed: bool, given: Item, cap: int) -> Outcome:
+    found = shard.room(OrderingInMemory).closed.get(name)
+    key = encode_text(given.id)
+    if found is not None and found.head == stem:
+        return Outcome.DUPLICATE if found.released else Outcome.DONE
+    if _ended(shard, stem, placed) or key in shard.items:
+        return Outcome.DUPLICATE
+    if found is None:
+        return Outcome.ABSENT
+    if len(found.line) >= cap:
+        return Outcome.WRONG_STATE
+    last_ms = found.line[next(reversed(found.line))] if found.line else -1
+    score_ms = max(shard.now_ms, last_ms + 1)
+    item = shard.new_item(given)
+    shard.moves(item.topic, None, shard.put_held(item, score_ms, bounded_reason(f"ordered: key {name}")))
+    shard.event("accepted", item.topic)
+    found.line[key] = score_ms
+    return Outcome.HELD

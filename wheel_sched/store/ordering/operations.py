@@ -1,0 +1,198 @@
+"""Operations on ordering keys: who reads, which keys are closed, who stands in line; the verbs of gate.lua.
+
+All rows of one call lie in one shard, which the gate's scope decides (see `face.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from wheel_sched.store.core.call import Argument, Operation, outcomes_of
+from wheel_sched.store.core.items import Item, Outcome
+from wheel_sched.store.core.record import decode_text, encode_text, make_tail
+from wheel_sched.store.core.shard import MemoryShard
+from wheel_sched.store.ordering.memory import (
+    close_keys,
+    closed_keys,
+    count_parked,
+    look_at,
+    own_scope,
+    park_items,
+    pass_head,
+)
+from wheel_sched.store.ordering.values import ClosedKey, Owner, ScopeOwnership
+
+
+@dataclass(slots=True)
+class OwnScope(Operation[ScopeOwnership]):
+    """Take or renew a scope, or give it up with a lease of 0."""
+
+    script = "gate"
+    writes = False
+    scope: str
+    holder: str
+    lease_ms: int
+    token: str = ""
+
+    def argv(self) -> list[Argument]:
+        if self.lease_ms == 0:
+            return ["leave", self.scope, self.holder]
+        return ["own", self.scope, self.holder, self.lease_ms]
+
+    def parse(self, reply: Any, shard: int) -> ScopeOwnership:
+        return ScopeOwnership(int(reply[0]), int(reply[1]))
+
+    def in_memory(self, shard: MemoryShard) -> ScopeOwnership:
+        return own_scope(shard, self.scope, self.holder, self.lease_ms)
+
+
+@dataclass(slots=True)
+class CloseKeys(Operation[list[Outcome]]):
+    """Close keys with their heads: (gate, stem, placed, label).
+
+    `placed`: the stem is made of the place the message was read at, so that no other message has it.
+
+    DONE; WRONG_STATE: another head is there; DUPLICATE: it has succeeded before, or, being placed, was given up, and
+    closes nothing; STALE: not the owner.
+    """
+
+    script = "gate"
+    writes = True
+    owner: Owner
+    rows: Sequence[tuple[str, str, bool, str]]
+    token: str = ""
+
+    def argv(self) -> list[Argument]:
+        owner = self.owner
+        args: list[Argument] = ["close", owner.scope, owner.holder, owner.epoch]
+        for gate, stem, placed, label in self.rows:
+            args += [gate, encode_text(stem), int(placed), encode_text(label)]
+        return args
+
+    def parse(self, reply: Any, shard: int) -> list[Outcome]:
+        return outcomes_of(reply)
+
+    def in_memory(self, shard: MemoryShard) -> list[Outcome]:
+        return close_keys(shard, self.owner, self.rows)
+
+
+@dataclass(slots=True)
+class ParkItems(Operation[list[Outcome]]):
+    """Put items in line behind their closed keys: (gate, stem, placed, item); `placed` as in `CloseKeys`.
+
+    HELD: parked; ABSENT: the key is open; DONE: it is the head that closed the key; DUPLICATE: it was parked or has
+    succeeded before, or, being placed, was given up; WRONG_STATE: `cap` stand in line already; STALE: not the owner.
+    """
+
+    script = "gate"
+    writes = True
+    owner: Owner
+    cap: int
+    rows: Sequence[tuple[str, str, bool, Item]]
+    token: str = ""
+
+    def argv(self) -> list[Argument]:
+        owner = self.owner
+        args: list[Argument] = ["park", owner.scope, owner.holder, owner.epoch, self.cap]
+        for gate, stem, placed, item in self.rows:
+            tail = make_tail(item.topic, item.route, item.refs, item.body)
+            args += [gate, encode_text(stem), int(placed), encode_text(item.id), tail]
+        return args
+
+    def parse(self, reply: Any, shard: int) -> list[Outcome]:
+        return outcomes_of(reply)
+
+    def in_memory(self, shard: MemoryShard) -> list[Outcome]:
+        return park_items(shard, self.owner, self.cap, self.rows)
+
+
+@dataclass(slots=True)
+class LookAtHeads(Operation[list[Outcome]]):
+    """What (gate, stem) is: DONE the head, DUPLICATE it has succeeded before, ABSENT outside the order."""
+
+    script = "gate"
+    writes = False
+    rows: Sequence[tuple[str, str]]
+    token: str = ""
+
+    def argv(self) -> list[Argument]:
+        return ["look", *(encode_text(part) for row in self.rows for part in row)]
+
+    def parse(self, reply: Any, shard: int) -> list[Outcome]:
+        return outcomes_of(reply)
+
+    def in_memory(self, shard: MemoryShard) -> list[Outcome]:
+        return [look_at(shard, *row) for row in self.rows]
+
+
+@dataclass(slots=True)
+class PassHeads(Operation[list[Outcome]]):
+    """The heads (gate, stem) are through: the next ones are due. `how`: "s" succeeded, "d" given up, "*" by hand.
+
+    DONE, or ABSENT: it was not the head.
+    """
+
+    script = "gate"
+    writes = True
+    how: str
+    rows: Sequence[tuple[str, str]]
+    token: str = ""
+
+    def argv(self) -> list[Argument]:
+        return ["pass", self.how, *(encode_text(part) for row in self.rows for part in row)]
+
+    def parse(self, reply: Any, shard: int) -> list[Outcome]:
+        return outcomes_of(reply)
+
+    def in_memory(self, shard: MemoryShard) -> list[Outcome]:
+        return [pass_head(shard, self.how, *row) for row in self.rows]
+
+
+@dataclass(slots=True)
+class ListKeys(Operation[tuple[str, list[ClosedKey]]]):
+    """One page of closed keys of a scope ("" = of all), in no order: (next cursor, "0" = that was all; keys)."""
+
+    script = "gate"
+    writes = False
+    scope: str = ""
+    cursor: str = "0"
+    count: int = 500
+    token: str = ""
+
+    def argv(self) -> list[Argument]:
+        return ["list", self.scope, self.cursor, self.count]
+
+    def parse(self, reply: Any, shard: int) -> tuple[str, list[ClosedKey]]:
+        keys = [closed_key(decode_text(reply[at]), reply[at + 1], reply[at + 2]) for at in range(1, len(reply), 3)]
+        return decode_text(reply[0]), keys
+
+    def in_memory(self, shard: MemoryShard) -> tuple[str, list[ClosedKey]]:
+        return "0", closed_keys(shard, self.scope)
+
+
+def closed_key(gate: str, value: bytes, parked: int) -> ClosedKey:
+    """A gate's value taken apart."""
+    kind, since, length, rest = value.split(b":", 3)
+    stop = int(length)
+    return ClosedKey(gate, int(since), decode_text(rest[:stop]), decode_text(rest[stop:]), kind == b"r", int(parked))
+
+
+@dataclass(slots=True)
+class CountParked(Operation[tuple[int, dict[str, int]]]):
+    """How many keys are closed, and how many items of each topic stand in line."""
+
+    script = "gate"
+    writes = False
+    topics: Sequence[str]
+    token: str = ""
+
+    def argv(self) -> list[Argument]:
+        return ["count", *(encode_text(topic) for topic in self.topics)]
+
+    def parse(self, reply: Any, shard: int) -> tuple[int, dict[str, int]]:
+        return int(reply[0]), {topic: int(count) for topic, count in zip(self.topics, reply[1:], strict=True)}
+
+    def in_memory(self, shard: MemoryShard) -> tuple[int, dict[str, int]]:
+        return count_parked(shard, self.topics)

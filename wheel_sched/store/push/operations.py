@@ -1,0 +1,49 @@
+"""Claim what is due and have the server push it, in one step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from wheel_sched.errors import StoreError
+from wheel_sched.store.core.call import Argument, Operation, head_of, new_token
+from wheel_sched.store.core.claim import check_lease, claimed_items
+from wheel_sched.store.core.items import Pushed, Refused
+from wheel_sched.store.core.shard import MemoryShard
+
+
+@dataclass(slots=True)
+class PushDue(Operation[Pushed]):
+    """Claim what is due and push it to streams or lists of the same server, in one step."""
+
+    script = "publish"
+    writes = False  # the push and the removal are lost together, if at all
+    limit: int
+    lease_ms: int
+    prefix: str = ""
+    create: bool = False
+    maxlen: int = 0
+    epoch: int | None = None
+    lapse_cap: int = 0
+    token: str = field(default_factory=new_token)
+
+    def __post_init__(self) -> None:
+        check_lease(self.lease_ms)
+
+    def argv(self) -> list[Argument]:
+        epoch = "" if self.epoch is None else self.epoch
+        return [self.limit, self.lease_ms, epoch, self.lapse_cap, self.prefix, int(self.create), self.maxlen]
+
+    def parse(self, reply: Any, shard: int) -> Pushed:
+        number, now_us, epoch, due_head, fly_head, refusals = reply[:6]
+        stop = 6 + 4 * refusals
+        items = claimed_items(reply, 6, stop, 4)
+        reasons = [reply[at].decode("utf-8", "replace") for at in range(9, stop, 4)]
+        refused = [Refused(item, reason) for item, reason in zip(items, reasons, strict=True)]
+        heads = head_of(due_head), head_of(fly_head)
+        return Pushed(
+            shard, number, now_us, epoch, *heads, dues_ms=[int(due) for due in reply[stop].split()], refused=refused
+        )
+
+    def in_memory(self, shard: MemoryShard) -> Pushed:
+        raise StoreError("one-script hand-over needs streams or lists on the same server: nothing was claimed")

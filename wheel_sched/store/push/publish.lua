@@ -1,0 +1,128 @@
+#!lua flags=allow-oom
+-- Claims due items and pushes them to streams or lists of the same server in one step: exactly once.
+-- Their bodies must be in push form: <S|L>1[<length>,<length>,...]<target><piece><piece>...
+--   S: XADD target field value field value ...      L: LPUSH target piece
+-- What cannot be pushed (no push form, unknown stream, target of a wrong type) stays claimed and is reported.
+-- ARGV[3] -> n   ARGV[4] -> lease of the refused (ms)   ARGV[5] -> epoch ("" = any)
+-- ARGV[6] -> lapses until an item is poison (0 = never)   ARGV[7] -> prefix of the targets
+-- ARGV[8] -> "1" = streams that do not exist are created   ARGV[9] -> approximate MAXLEN of the streams (0 = none)
+-- Answers {claim number (0 = none refused), now (us), epoch, head of due, head of fly, number of refused,
+--          (id, due, record, reason) of each refused, dues of the pushed as one text}.
+local s = begin(KEYS, ARGV, LATER)
+if s.err then return s end
+local n = tonumber(ARGV[3])
+if not (n >= 0 and n <= MAX_BATCH) then return {err = 'WSBATCH at most ' .. MAX_BATCH .. ' items a call'} end
+local said = recall(s)
+if said then
+  -- the pushed ones are out, the refused ones come back when their lease ends
+  local due_head, fly_head = finish(s)
+  return {0, s.us, s.epoch, due_head, fly_head, 0, said}
+end
+if ARGV[5] ~= '' and tonumber(ARGV[5]) < s.epoch then
+  return {err = 'WSEPOCH the epoch is ' .. ms(s.epoch) .. ', the call came with ' .. ARGV[5]}
+end
+recover(s, MAX_BATCH, tonumber(ARGV[6]))
+if #s.due > 0 then
+  redis.call('ZADD', KEYS[DUE], unpack(s.due))
+  s.due, s.least = {}, nil
+end
+local ids, dues, recs, topics, refs, starts = take(s, n, s.now)
+local prefix, create, maxlen = ARGV[7], ARGV[8] == '1', ARGV[9]
+local types, own = {}, {}
+for _, key in ipairs(KEYS) do own[key] = true end
+local function refusal(kind, target)
+  -- names of targets come from outside; what a store keeps its own data under is none, nor what stands beside topics
+  if string.find(target, '^{[^{}]*:%d+}:', #prefix + 1) or own[target] then
+    return 'unknown topic: ' .. target .. ' is a key of a delay store'
+  end
+  if string.find(target, 'wheel-sched:', #prefix + 1, true) then
+    return 'unknown topic: ' .. target .. ' is a name of our own keys (wheel-sched:)'
+  end
+  local found = types[target]
+  if not found then
+    -- pcall: a target this user may not touch, or of another slot, must not stop the script with ids taken out
+    local answer = redis.pcall('TYPE', target)
+    found = answer.ok or tostring(answer.err)
+    types[target] = found
+  end
+  if kind == 'S' then
+    if found == 'stream' or (found == 'none' and create) then return nil end
+    if found == 'none' then return 'unknown topic: there is no stream ' .. target end
+    return 'the target ' .. target .. ' is no stream: ' .. found
+  end
+  if found == 'list' or found == 'none' then return nil end
+  return 'the target ' .. target .. ' is no list: ' .. found
+end
+local function push(kind, target, pieces)
+  local answer
+  if kind == 'L' then
+    answer = redis.pcall('LPUSH', target, unpack(pieces))
+  elseif maxlen ~= '0' then
+    answer = redis.pcall('XADD', target, 'MAXLEN', '~', maxlen, '*', unpack(pieces))
+  else
+    answer = redis.pcall('XADD', target, '*', unpack(pieces))
+  end
+  if type(answer) == 'table' and answer.err then return 'the target ' .. target .. ' refused: ' .. tostring(answer.err) end
+  types[target] = kind == 'S' and 'stream' or 'list'
+end
+-- The pieces of a body in push form, the target first; nil when it is none.
+local function pieces_of(rec, at, kind)
+  local stop = string.find(rec, ']', at, true)
+  local list = stop and string.sub(rec, at + 2, stop)
+  if not list or not string.find(list, '^%[[%d,]*%d%]$') then return nil end
+  local read, lengths = pcall(cjson.decode, list)
+  if not read or #lengths > 3000 or #lengths < 2 or (kind == 'S' and #lengths % 2 == 0) then return nil end
+  local pieces, from = {}, stop + 1
+  for i, length in ipairs(lengths) do
+    pieces[i] = string.sub(rec, from, from + length - 1)
+    from = from + length
+  end
+  return from == #rec + 1 and pieces or nil
+end
+local pushed, gone, refused, done = {}, {}, {}, {}
+for i, id in ipairs(ids) do
+  local rec, at = recs[i], starts[i]
+  local kind, target, why = string.match(rec, '^([SL])1%[', at), nil, nil
+  local pieces = kind and pieces_of(rec, at, kind)
+  if not pieces then kind = nil end
+  if kind then
+    target = prefix .. table.remove(pieces, 1)
+    why = refusal(kind, target) or push(kind, target, pieces)
+  else
+    why = 'quarantine: the body is not in push form'
+  end
+  if why then
+    local k = #refused
+    refused[k + 1], refused[k + 2], refused[k + 3], refused[k + 4] = i, id, rec, why
+  else
+    local k = #pushed + 1
+    pushed[k], gone[k], done[k] = dues[i], id, topics[i]
+    if refs[i] then refs_of(s, refs[i], id, 'SREM') end
+  end
+end
+for topic, count in pairs(tally_of(done)) do
+  moves(s, topic, 'due', nil, count)
+  event(s, 'completed', topic, count)
+end
+local number = 0
+local reply = {0, s.us, s.epoch, 0, 0, #refused / 4}
+if #refused > 0 then
+  number = redis.call('HINCRBY', KEYS[META], 'claims', 1)
+  for k = 1, #refused, 4 do
+    local i, id = refused[k], refused[k + 1]
+    redis.call('ZADD', KEYS[FLY], s.now + tonumber(ARGV[4]), id)
+    redis.call('HSET', KEYS[CLAIM], id, number .. ':' .. dues[i] .. ':' .. (refs[i] and 'r' or '-') .. ':' .. topics[i])
+    moves(s, topics[i], 'due', 'fly')
+    local at = #reply
+    reply[at + 1], reply[at + 2], reply[at + 3], reply[at + 4] = id, dues[i], refused[k + 2], refused[k + 3]
+  end
+end
+if #gone > 0 then
+  redis.call('HDEL', KEYS[BODY], unpack(gone))
+  if redis.call('EXISTS', KEYS[LAPSED]) == 1 then redis.call('HDEL', KEYS[LAPSED], unpack(gone)) end
+end
+reply[#reply + 1] = table.concat(pushed, ' ')
+if #ids > 0 then record_answer(s, table.concat(pushed, ' ')) end
+reply[1] = number
+reply[4], reply[5] = finish(s)
+return reply

@@ -1,0 +1,1 @@
+"""Rate limits of topics and circuits of destinations, one for all dispatchers."""

@@ -1,0 +1,51 @@
+"""FlowControl: what may be released now of a topic and of its destinations, kept in the store for all dispatchers.
+
+A topic's state lies in one shard, whatever the number of shards, so a cap is one for the whole namespace. Each call is
+one round trip, and can be repeated: an `admit` whose reply was lost has at worst given slots away that nobody takes.
+Blocking; any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from wheel_sched.store.core.call import Call, Operation
+from wheel_sched.store.core.delay_store import CoreStore, values_of
+from wheel_sched.store.core.plans import shard_of
+from wheel_sched.store.rate_limits.operations import Admit, CountSpread, LookAtFlows, Report
+from wheel_sched.store.rate_limits.values import Admitted, Flow, Limits
+
+T = TypeVar("T")
+
+
+class FlowControl:
+    """Rates and circuits of a store.
+
+    Args:
+        store: an open delay store.
+    """
+
+    def __init__(self, store: CoreStore) -> None:
+        self._store = store
+
+    def admit(self, topic: str, limits: Limits, wanted: Sequence[tuple[str, int]]) -> list[Admitted]:
+        """What of (destination, count) may be released now, and when the rest is to ask again."""
+        return self._on(topic, Admit(topic, limits, wanted))
+
+    def report(self, topic: str, rows: Sequence[tuple[str, int, int, int]]) -> None:
+        """What became of attempts: (destination, first attempts, succeeded, failed)."""
+        self._on(topic, Report(topic, rows))
+
+    def spread(self, topic: str, count: int) -> int:
+        """So many more dues of a topic were spread by its policy; how many in all."""
+        return self._on(topic, CountSpread(topic, count))
+
+    def flows(self) -> list[Flow]:
+        """The flows and circuits used in the last hour."""
+        answers = self._store.execute([Call(shard, LookAtFlows()) for shard in range(self._store.shards)])
+        return [flow for found in values_of(answers) for flow in found]
+
+    def _on(self, topic: str, operation: Operation[T]) -> T:
+        value: T = values_of(self._store.execute([Call(shard_of(topic, self._store.shards), operation)]))[0]
+        return value

@@ -1,0 +1,46 @@
+"""The rooms of the store: the core, and one room for each capability beside it. This table is the only list of them.
+
+A room is a folder of this package. It holds the scripts (`*.lua`), the operations that call them with their twins in
+memory (`operations.py`), the class that users call (`face.py`), and in `prelude.lua` what its scripts share. The core
+names no room: a room adds its functions to the hooks of the core, in Lua in its `prelude.lua`, in memory in the class
+of its state.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from wheel_sched.store.attempt_counts.operations import AttemptCountsInMemory
+from wheel_sched.store.core.shard import RoomState
+from wheel_sched.store.history.operations import HistoryInMemory
+from wheel_sched.store.known_ids.operations import KnownIdsInMemory
+from wheel_sched.store.log_intake.operations import LogIntakeInMemory
+from wheel_sched.store.ordering.memory import OrderingInMemory
+from wheel_sched.store.rate_limits.memory import RateLimitsInMemory
+from wheel_sched.store.shard_ownership.operations import OwnershipInMemory
+from wheel_sched.store.writer_fence.operations import WriterFencesInMemory
+
+
+class Room(NamedTuple):
+    """A folder of the store; `in_memory` is what the room keeps in each shard of a store in memory.
+
+    The preludes are loaded in the order of the table, so a room can use what an earlier one has defined.
+    """
+
+    folder: str
+    in_memory: type[RoomState] | None = None
+
+
+ROOMS = (
+    Room("core"),
+    Room("known_ids", KnownIdsInMemory),
+    Room("attempt_counts", AttemptCountsInMemory),
+    Room("log_intake", LogIntakeInMemory),
+    Room("writer_fence", WriterFencesInMemory),
+    Room("ordering", OrderingInMemory),
+    Room("rate_limits", RateLimitsInMemory),
+    Room("shard_ownership", OwnershipInMemory),
+    Room("history", HistoryInMemory),
+    Room("push"),
+    Room("maintenance"),
+)

@@ -1,0 +1,1 @@
+"""Shard ownership: one dispatcher at a time owns a shard, and the broker knows what went out."""

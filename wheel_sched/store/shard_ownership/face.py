@@ -1,0 +1,31 @@
+"""ShardOwnership: one dispatcher at a time owns a shard, where a broker and not the store decides what went out."""
+
+from __future__ import annotations
+
+from wheel_sched.store.core.delay_store import CoreStore
+from wheel_sched.store.core.items import Ownership, Resolved
+from wheel_sched.store.shard_ownership.operations import Own, Resolve
+
+
+class ShardOwnership:
+    """The ownership of the shards of a store. Any thread; errors are `DelayStore`'s.
+
+    Args:
+        store: an open delay store.
+    """
+
+    def __init__(self, store: CoreStore) -> None:
+        self._store = store
+
+    def acquire(self, shard: int, owner: str, lease_ms: int) -> Ownership:
+        """Own a shard for `lease_ms` from now, or extend that; a new owner raises the epoch. 0 gives the shard up."""
+        return self._store.run(self._store.plans.one(shard, Own(owner, lease_ms)))
+
+    def resolve(
+        self, shard: int, epoch: int, committed: int | None, *, spared: int | None = None, lapse_cap: int = 0
+    ) -> Resolved:
+        """End open claims by the number that their broker knows (None: nobody knows, so they are held as in doubt).
+
+        Claims up to `committed` went out, those above did not. The claim `spared` is left alone.
+        """
+        return self._store.run(self._store.plans.one(shard, Resolve(epoch, committed, spared, lapse_cap)))

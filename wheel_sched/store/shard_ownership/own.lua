@@ -1,0 +1,24 @@
+#!lua flags=allow-oom
+-- Owns the shard for a while: one dispatcher at a time, where it is not the store that decides what went out.
+-- A new owner raises the epoch, so that its predecessor claims nothing any more.
+-- ARGV[3] -> owner   ARGV[4] -> for how long from now (ms), 0 = give it up
+-- Answers {1 = mine, epoch, owner, until (ms), now (us), 1 = new, number of the last claim}.
+local s = begin(KEYS, ARGV, LATER, 'owner', 'owned', 'claims')
+if s.err then return s end
+local mine, lease = ARGV[3], tonumber(ARGV[4])
+local owner, owned, claims = s.meta[7] or '', tonumber(s.meta[8] or '0'), tonumber(s.meta[9] or '0')
+local new = owner ~= mine
+if new and (lease == 0 or (owner ~= '' and owned > s.now)) then
+  write(s)
+  return {0, s.epoch, owner, owned, s.us, 0, claims}
+end
+if lease == 0 then
+  write(s)
+  redis.call('HDEL', KEYS[META], 'owner', 'owned')
+  return {0, s.epoch, '', 0, s.us, 0, claims}
+end
+if new then s.epoch = redis.call('HINCRBY', KEYS[META], 'epoch', 1) end
+set(s, 'owner', mine)
+set(s, 'owned', ms(s.now + lease))
+write(s)
+return {1, s.epoch, mine, s.now + lease, s.us, new and 1 or 0, claims}

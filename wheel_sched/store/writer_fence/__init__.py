@@ -1,0 +1,1 @@
+"""Writer fences: what a writer stores in an epoch is stored once."""

@@ -1,0 +1,43 @@
+"""WriterFences: what a writer stores in one of its epochs is stored once, however often the epoch is repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from wheel_sched.store.core.call import Plan
+from wheel_sched.store.core.delay_store import CoreStore
+from wheel_sched.store.core.items import Fence, Item, Stored
+from wheel_sched.store.core.plans import Plans
+from wheel_sched.store.writer_fence.operations import CloseEpoch, ScheduleFenced
+
+
+def schedule_fenced(plans: Plans, items: Sequence[Item], fence: Fence, token: str | None) -> Plan[Stored]:
+    fence.check()
+    return plans.store_all(items, token, lambda part, part_token: ScheduleFenced(part, fence, part_token))
+
+
+def close_epoch(plans: Plans, fence: Fence) -> Plan[None]:
+    fence.check()
+    yield plans.everywhere(lambda: CloseEpoch(fence))
+
+
+class WriterFences:
+    """The writer fences of a store. Any thread; errors are `DelayStore`'s.
+
+    Args:
+        store: an open delay store.
+    """
+
+    def __init__(self, store: CoreStore) -> None:
+        self._store = store
+
+    def schedule(self, items: Sequence[Item], fence: Fence, *, token: str | None = None) -> Stored:
+        """`DelayStore.schedule`; ids that the epoch has brought before are DUPLICATE, also after their items left.
+
+        A closed epoch stores nothing.
+        """
+        return self._store.run(schedule_fenced(self._store.plans, items, fence, token))
+
+    def close_epoch(self, fence: Fence) -> None:
+        """Refuse everything for an epoch of a writer and for the epochs before it; its memory of ids is freed."""
+        self._store.run(close_epoch(self._store.plans, fence))

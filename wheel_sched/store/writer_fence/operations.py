@@ -1,0 +1,74 @@
+"""Writer fences: what a writer stores in an epoch is stored once, and a closed epoch stores nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from wheel_sched.store.core.call import Argument, Operation, new_token
+from wheel_sched.store.core.items import Fence, Item, Stored
+from wheel_sched.store.core.record import encode_text
+from wheel_sched.store.core.schedule import answer_stored, stored_before, stored_of, triples_of
+from wheel_sched.store.core.shard import MemoryShard, check_batch
+
+
+class WriterFencesInMemory:
+    """The writers of one shard."""
+
+    def __init__(self, shard: MemoryShard) -> None:
+        self.closed: dict[str, int] = {}  # writer -> last closed epoch
+        self.brought: dict[tuple[str, int], set[bytes]] = {}  # ids that a writer has brought in an open epoch
+
+
+@dataclass(slots=True)
+class ScheduleFenced(Operation[Stored]):
+    """Store new items for an epoch of a writer; what the epoch has brought before is DUPLICATE, also after it left."""
+
+    script = "schedule_fenced"
+    writes = True
+    items: Sequence[Item]
+    fence: Fence
+    token: str = field(default_factory=new_token)
+
+    def argv(self) -> list[Argument]:
+        return [self.fence.epoch, encode_text(self.fence.writer), *triples_of(self.items)]
+
+    def parse(self, reply: Any, shard: int) -> Stored:
+        return stored_of(reply)
+
+    def in_memory(self, shard: MemoryShard) -> Stored:
+        before = stored_before(shard, self.token)
+        if before is not None:
+            return before
+        check_batch(len(self.items))
+        room, fence = shard.room(WriterFencesInMemory), self.fence
+        if fence.epoch <= room.closed.get(fence.writer, -1):
+            return answer_stored(shard, self.token, shard.store_new(self.items, lambda *_: True))
+        brought = room.brought.setdefault((fence.writer, fence.epoch), set())
+        outcomes = shard.store_new(self.items, lambda key, _: key in brought)
+        brought.update(encode_text(item.id) for item in self.items)
+        return answer_stored(shard, self.token, outcomes)
+
+
+@dataclass(slots=True)
+class CloseEpoch(Operation[int]):
+    """Refuse everything for an epoch of a writer and for the epochs before it; answers the last closed epoch."""
+
+    script = "close_epoch"
+    writes = True
+    fence: Fence
+    token: str = ""
+
+    def argv(self) -> list[Argument]:
+        return [self.fence.epoch, encode_text(self.fence.writer)]
+
+    def parse(self, reply: Any, shard: int) -> int:
+        return int(reply)
+
+    def in_memory(self, shard: MemoryShard) -> int:
+        room, fence = shard.room(WriterFencesInMemory), self.fence
+        last = max(fence.epoch, room.closed.get(fence.writer, -1))
+        room.closed[fence.writer] = last
+        room.brought.pop((fence.writer, fence.epoch), None)
+        return last

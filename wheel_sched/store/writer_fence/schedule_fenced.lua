@@ -1,0 +1,30 @@
+-- Stores new items for an epoch of a writer. The ids that a writer brings in an epoch are remembered until the epoch is
+-- closed (see close_epoch.lua), also after their items have left: a repeat stores none of them. A closed epoch stores
+-- nothing.
+--   fences                   HASH  writer -> last closed epoch
+--   seen:<epoch>:<writer>    SET   ids that the writer has brought in an epoch that is open
+-- ARGV[3] -> epoch   ARGV[4] -> writer
+-- ARGV[5..] -> triples: id, due (ms, "" = parked), tail of the record (all behind its version)
+-- Answers {codes, now (us)}; a code per item: s stored, h stored and held, d duplicate.
+local SEEN_TTL_S = 604800    -- how long the ids of an epoch that nobody closes are remembered: a week
+local n = (#ARGV - 4) / 3
+local s = begin_storing(KEYS, ARGV, ARGV[7])
+if s.err then return s end
+local said = recall(s)
+if said then
+  write(s)
+  return {said, s.us}
+end
+if n > MAX_BATCH then return {err = 'WSBATCH at most ' .. MAX_BATCH .. ' items a call'} end
+local last = redis.call('HGET', s.base .. 'fences', ARGV[4])
+local closed = last and tonumber(ARGV[3]) <= tonumber(last)
+local seen_key = s.base .. 'seen:' .. ARGV[3] .. ':' .. ARGV[4]
+local have, dead, ids = existing(s, ARGV, 5, n)
+local brought = n > 0 and not closed and redis.call('SMISMEMBER', seen_key, unpack(ids)) or {}
+for i = 1, n do have[i] = have[i] or closed or brought[i] == 1 end
+local codes = store_new(s, ARGV, 5, n, have, dead)
+if n > 0 and not closed then
+  redis.call('SADD', seen_key, unpack(ids))
+  redis.call('EXPIRE', seen_key, SEEN_TTL_S)
+end
+return finish_storing(s, codes)
