@@ -24,11 +24,12 @@ from retry_topic.brokers.protocol import (
     OriginalsBroker,
     create_topics,
 )
-from retry_topic.cases import Taken
 from retry_topic.consumer.config import secrets_problems
 from retry_topic.flow import FlowPublisher, is_limited
 from retry_topic.home import Home
-from retry_topic.intake import Intake
+from retry_topic.intake.from_log import IntakeFromLog
+from retry_topic.intake.from_queue import IntakeFromQueue
+from retry_topic.intake.records import Taken
 from retry_topic.lingering import LingeringPublisher
 from retry_topic.names import NAMED_AFTER_GROUP, GroupTopics, check_group, intake_group_of
 from retry_topic.originals import OriginalsPublisher
@@ -36,7 +37,6 @@ from retry_topic.origins import origins_problems
 from retry_topic.owning import ClaimPublisher, OwnedStore, Shards, in_transactions
 from retry_topic.policy import PolicySet, RetryPolicy
 from retry_topic.publisher import BrokerPublisher
-from retry_topic.slices import SliceIntake
 from wheel_sched.dispatcher import Dispatcher, DispatcherConfig, DispatcherStats, Publisher
 from wheel_sched.errors import BrokerError, BrokerUnavailable, ConfigError, StoreError, WheelSchedError
 from wheel_sched.escaping import logger_of
@@ -148,8 +148,8 @@ class RetryService:
         self._topics = self.config.group_topics.of(group)
         policy_set = PolicySet(policies) if isinstance(policies, RetryPolicy) else policies or PolicySet()
         log_broker = home.broker if isinstance(home.broker, LogBroker) else None
-        make = Intake if log_broker is None else SliceIntake
-        self.intake = make(
+        make: type[IntakeFromQueue | IntakeFromLog] = IntakeFromQueue if log_broker is None else IntakeFromLog
+        self.intake: IntakeFromQueue | IntakeFromLog = make(
             home,
             group,
             policy_set,
@@ -285,7 +285,7 @@ class RetryService:
         while not self._stopping.is_set():
             consumer: BrokerConsumer | LogReader | None = None
             try:
-                if self._log_broker is not None and isinstance(self.intake, SliceIntake):
+                if self._log_broker is not None and isinstance(self.intake, IntakeFromLog):
                     consumer = reader = self._log_reader(self._log_broker)
                     self._away = False
                     self._read_log(reader, self.intake)
@@ -296,8 +296,8 @@ class RetryService:
                 while not self._stopping.is_set():
                     deliveries = consumer.poll(self.config.batch, _POLL_MS)
                     self._polled(since_s, anything=bool(deliveries))
-                    if deliveries:
-                        self._take(consumer, deliveries)
+                    if deliveries and isinstance(self.intake, IntakeFromQueue):
+                        self._take(self.intake, consumer, deliveries)
             except Exception as error:  # what was read and not settled comes again; nothing is lost by waiting
                 self._away = True
                 if not isinstance(error, WheelSchedError):
@@ -324,7 +324,7 @@ class RetryService:
             idle_ms=self.config.idle_ms,
         )
 
-    def _read_log(self, reader: LogReader, intake: SliceIntake) -> None:
+    def _read_log(self, reader: LogReader, intake: IntakeFromLog) -> None:
         """Take slices in until the service stops or the reader fails."""
 
         def insist(call: Callable[[], T]) -> T:
@@ -346,21 +346,23 @@ class RetryService:
             finally:
                 intake.finish(insist)
 
-    def _take(self, consumer: BrokerConsumer, deliveries: list[Delivery], *, again: bool = False) -> None:
+    def _take(
+        self, intake: IntakeFromQueue, consumer: BrokerConsumer, deliveries: list[Delivery], *, again: bool = False
+    ) -> None:
         """Take a batch in; a record that no batch survives is left for later, and the others are taken without it."""
 
         def insist(call: Callable[[], T]) -> T:
             return self._insist(consumer, deliveries, call)
 
         try:
-            cases = self.intake.store(deliveries, again=again, insist=insist)
-            insist(lambda: self.intake.settle(consumer, cases))
+            entries = intake.store(deliveries, again=again, until_available=insist)
+            insist(lambda: intake.settle(consumer, entries))
         except _Stopped:
             pass  # unsettled, so it comes again
         except Exception as error:
             if len(deliveries) > 1:
                 for delivery in deliveries:
-                    self._take(consumer, [delivery], again=True)
+                    self._take(intake, consumer, [delivery], again=True)
                 return
             logger.exception("service.record_left", extra={"error": repr(error)})
 

@@ -20,11 +20,11 @@ from retry_topic.brokers.kafka import KafkaBroker
 from retry_topic.brokers.kafka.records import from_record
 from retry_topic.headers import RetryState, write
 from retry_topic.home import Home
+from retry_topic.intake.from_log import IntakeFromLog
 from retry_topic.message import Message
 from retry_topic.names import redelivery_topic_of, retry_topic_of
 from retry_topic.policy import PolicySet, RetryPolicy
 from retry_topic.service import RetryService
-from retry_topic.slices import SliceIntake
 from retry_topic.wire import encode_body
 from wheel_sched.store import DelayStore, Item, open_store
 from wheel_sched.testing.kafka import VERSION, temporary_kafka
@@ -90,7 +90,7 @@ def intake(where: Site, count: int) -> float:
     group = f"g{uuid4().hex[:8]}"
     with where.home() as home:
         failed(home, group, count)
-        taking = SliceIntake(home, group, PolicySet(RetryPolicy()), rng=random.Random(1))
+        taking = IntakeFromLog(home, group, PolicySet(RetryPolicy()), rng=random.Random(1))
         broker: Any = home.broker
         reader = broker.log_reader(retry_topic_of(group), f"{group}.intake", home.store.positions)
         try:

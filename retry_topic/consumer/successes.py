@@ -15,8 +15,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from retry_topic.cases import tries_of
 from retry_topic.headers import RetryState, content_id
+from retry_topic.intake.records import attempts_key
 from retry_topic.message import Message
 from wheel_sched.escaping import logger_of
 from wheel_sched.store import ENDED, DelayStore
@@ -39,7 +39,7 @@ def success_of(group: str, message: Message, state: RetryState) -> str | None:
         return None
     if state.id == content_id(group, message.value, message.key):
         return None
-    return tries_of(replace(state, consumer_group=group), message)
+    return attempts_key(replace(state, consumer_group=group), message)
 
 
 class Successes:

@@ -1,405 +1,315 @@
-"""The intake from a log: a slice of a partition, what becomes of its records and its new position in one step.
+"""The intake from a log (Kafka): a batch of a partition, what becomes of its records and its position, in one step.
 
-    Kafka: group.retry ─► slice ─► {items, dead letters, counts, position} in one script ─► delay store
+    group.retry ─► log batch ─► {items, dead letters, counts, position} in one script ─► delay store
 
-Whoever comes late with a slice (a member that has lost its partition, a call repeated after a crash) finds the position
-moved on and stores nothing; a store that has fallen back after a failover has the slices since read to it again. So
+A member that comes late with a batch (it has lost its partition, or repeats a call after a crash) finds another
+position in the store and stores nothing. A store that fell back after a failover gets the batches since then again. So
 each record of a retry topic is taken in exactly once, also when its message has long gone out.
 
-Headers are mostly right about how often a message failed, and ids are mostly free. So nobody asks the store beforehand:
-the step compares with its attempt records, raises these, and refuses the whole slice where one of them knows more or an
-id is taken. Then it is asked, and the slice is decided anew, or what has another message's id gets one of its own.
-Nothing of a slice is ever stored behind its position.
+Headers are mostly right about attempt counts, and ids are mostly free. So nobody asks the store beforehand. The script
+compares the counts, raises them, and refuses the whole batch when a count is greater or an id is taken. Then the store
+is asked, and the batch is planned again. Nothing of a batch is ever stored behind its position.
 
-Messages of ordering keys lie beside their gates. Where that is another shard than the slice's they are stored there
-first, with a position of the same source in that shard: of a slice that is read again after a crash in between, what
-lies before that position is there already.
+Messages of ordering keys lie in the shard of their key. Where that is another shard than the batch's, they are stored
+there first, with a position of the same source in that shard. When a batch is read again after a crash in between,
+the records before that position are there already.
 
-Most records are made ready by their herds (`herds`); one that is not, and all of a slice that was refused, go the long
-way through `Intake`.
-
-The next slice is read while the store works on the last (`offer`, `finish`), and is sent when that one is through: so
-one slice is underway at most, and none is sent that follows one the store has refused.
+One batch ahead: the next batch is read and planned while the store works on the last (`offer`, `finish`), and is sent
+when that one is stored. So at most one batch is on its way, and none is sent behind a batch that the store refused.
 """
 
 from __future__ import annotations
 
 import time
-import uuid
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-from retry_topic.brokers.protocol import Delivery, LogReader, Slice
-from retry_topic.cases import Case, Taken, count_on, counted, is_copy, is_same, replays_of
-from retry_topic.headers import MAX_COUNT, homeward
-from retry_topic.herds import Herds, Ready
-from retry_topic.intake import MAX_BODY_BYTES, Insist, Intake, as_grave
-from retry_topic.message import Message
+from retry_topic.brokers.protocol import LogReader, Slice
+from retry_topic.headers import homeward
+from retry_topic.home import Home
+from retry_topic.intake.plan import Entry, Plan, Work, make_way, records_of
+from retry_topic.intake.records import Decided, IntakeRecord, Known, Taken
+from retry_topic.intake.templates import Prepared
+from retry_topic.intake.transport import Transport, UntilAvailable, logger
+from retry_topic.policy import PolicySet
 from wheel_sched.errors import BrokerUnavailable, StaleCount, StalePosition, TakenId
-from wheel_sched.escaping import logger_of
-from wheel_sched.store import ENDED, Item, Outcome, Position, Stored, Tries
-from wheel_sched.store.key_gates import route_of
-from wheel_sched.store.operations import new_token
-from wheel_sched.store.plans import shard_of
+from wheel_sched.store import Outcome, Position, Stored
+from wheel_sched.store.core.call import new_token
+from wheel_sched.store.core.plans import shard_of
+from wheel_sched.store.log_intake.face import LogIntake
+from wheel_sched.store.ordering.face import route_of
 
-logger = logger_of("retry_topic.intake")
-
-_ASK_NS = 1_000_000_000  # how long the store's time is counted on from what it said
+_ASK_NS = 1_000_000_000  # for so long the store's last time is continued by this process's clock
 
 
 @dataclass(slots=True)
-class _Work:
-    """A slice on its way: what was read, what is to be stored of it, and where the store's answer comes from.
+class _Batch:
+    """A log batch on its way: what was read, its plan, and where the store's answer comes from.
 
-    `read` lies in the shard of `position`; `elsewhere` is what was stored in others before.
+    `elsewhere` is what was stored in other shards before.
     """
 
     reader: LogReader
     part: Slice
     position: Position
     now_ms: int
-    read: list[Case | Ready] = field(default_factory=list)
-    elsewhere: list[Case] = field(default_factory=list)
-    fresh: list[Case | Ready] = field(default_factory=list)
-    items: list[Item] = field(default_factory=list)
-    graves: list[tuple[Item, str]] = field(default_factory=list)
-    tries: list[Tries] = field(default_factory=list)
-    told: set[str] = field(default_factory=set)  # members of the dead that the dead topic has
+    plan: Plan
+    elsewhere: list[Decided] = field(default_factory=list)
+    announced: set[str] = field(default_factory=set)  # ids of dead letters that the dead topic has
     token: str = ""
     answer: Callable[[], Stored] | None = None
 
-    def cases(self) -> list[Case]:
-        """What was read, all as the long way has it."""
-        cases = [one.case() if isinstance(one, Ready) else one for one in self.read]
-        self.read = [*cases]
-        return cases
 
+class IntakeFromLog(Transport):
+    """Takes log batches in. One thread.
 
-class SliceIntake(Intake):
-    """Takes slices in. One thread.
-
-    `insist` does a call until store and broker are there; what it raises leaves the slice underway unanswered: the
-    store's position tells its fate, and a reader made anew goes on from there.
+    `until_available` makes a call until store and broker are available. What it raises leaves the batch on its way
+    without an answer: the store's position tells what became of it, and a new reader goes on from there.
     """
 
-    _underway: _Work | None = None
-    _herds: Herds | None = None
+    from_log = True
+    _underway: _Batch | None = None
     _asked_ns: int | None = None
     _said_ms = 0
 
+    def __init__(self, home: Home, group: str, policies: PolicySet, **settings: Any) -> None:
+        super().__init__(home, group, policies, **settings)
+        self._intake = LogIntake(home.store)
+        self._positions: dict[
+            tuple[str, int], int | None
+        ] = {}  # of sources in shards that are not theirs, as last read
+
     @property
     def busy(self) -> bool:
-        """Whether a slice is underway: `finish` it before waiting for another."""
+        """Whether a batch is on its way: `finish` it before waiting for another."""
         return self._underway is not None
 
-    def take_slice(self, reader: LogReader, part: Slice, insist: Insist) -> list[Taken]:
-        """Store a slice, or read it again from where the store says.
+    def take(self, reader: LogReader, part: Slice, until_available: UntilAvailable) -> list[Taken]:
+        """Store a batch, or have it read again from where the store is.
 
         Args:
-            reader: whose slice it is.
-            part: the slice.
-            insist: does a call until store and broker are there.
+            reader: that read the batch.
+            part: the batch.
+            until_available: makes a call until store and broker are available.
         """
-        return [*self.offer(reader, part, insist), *self.finish(insist)]
+        return [*self.offer(reader, part, until_available), *self.finish(until_available)]
 
-    def offer(self, reader: LogReader, part: Slice, insist: Insist) -> list[Taken]:
-        """Send a slice off, once the one before it is through; what became of that one.
+    def offer(self, reader: LogReader, part: Slice, until_available: UntilAvailable) -> list[Taken]:
+        """Send a batch off when the one before it is stored; what became of the one before.
 
-        A slice of the same source behind one that the store refused is dropped: the reader comes to it again.
+        A batch is dropped when the store refused the one before it of the same source: the reader reads it again.
         """
-        position = Position(part.source, part.expected, part.next)
-        work = _Work(reader, part, position, self._now_ms(insist))
-        self._read(work, insist)
-        before, rewound = self._end(insist)
+        now_ms = self._now_ms(until_available)
+        made = self._plan(part.deliveries, Known(), now_ms, self._route(part))
+        batch = _Batch(reader, part, Position(part.source, part.expected, part.next), now_ms, made)
+        before, rewound = self._end(until_available)
         if rewound != part.source:
-            if self._home.store.shards > 1:
-                self._store_elsewhere(work, insist)
-            self._plan(work, insist, counted=False)
-            work.answer = self._home.store.begin_accept(
-                position, work.items, work.graves, tries=work.tries, token=work.token
+            if self._store.shards > 1 and self._store_elsewhere(batch, until_available):
+                made = self._plan(batch.plan.entries, Known(), now_ms, self._route(part))
+            self._adopt(batch, made, Known(), until_available)
+            batch.answer = self._intake.begin_accept(
+                *(batch.position, batch.plan.items, batch.plan.dead_letters),
+                counts=batch.plan.counts,
+                token=batch.token,
             )
-            self._underway = work
+            self._underway = batch
         return before
 
-    def finish(self, insist: Insist) -> list[Taken]:
-        """Wait for the slice underway; what became of it, nothing when there is none."""
-        return self._end(insist)[0]
+    def finish(self, until_available: UntilAvailable) -> list[Taken]:
+        """Wait for the batch on its way; what became of it, nothing when there is none."""
+        return self._end(until_available)[0]
 
-    def _end(self, insist: Insist) -> tuple[list[Taken], str | None]:
-        """What became of the slice underway, and its source when that is read again from elsewhere."""
-        work, self._underway = self._underway, None
-        if work is None:
-            return [], None
-        part = work.part
-        stored = self._stored(work, insist)
-        if isinstance(stored, StalePosition):
-            self._rewind(work.reader, part.source, stored.position, part.expected, insist)
-            return [], part.source
-        work.reader.done(part)
-        self._note(work, insist)
-        return self._tell([*work.elsewhere, *work.read]), None
+    def look_back(self, reader: LogReader, until_available: UntilAvailable) -> None:
+        """The store's server may be another one, which knows less: records that it does not know of are read again.
 
-    def _note(self, work: _Work, insist: Insist) -> None:
-        """What is stored is counted, for people."""
-        if self._history:
-            rows = self._rows([one.case() if isinstance(one, Ready) else one for one in work.fresh], work.now_ms)
-            insist(lambda: self._home.store.log(rows, keep=self._history))
-        self._count_spread(work.fresh)
-
-    def _read(self, work: _Work, insist: Insist) -> None:
-        """Decide what is to become of each record, by its headers."""
-        herds = self._herds
-        if herds is None or herds.policies is not self.policies:
-            longest = self._reference_above or MAX_BODY_BYTES
-            herds = self._herds = Herds(self.policies, self._rng, longest)
-        told_alike = not self._spring and not self._secrets  # then headers have what no herd knows of
-        for delivery in work.part.deliveries:  # each through all of it: what is at hand is quick to reach
-            ready = herds.ready(delivery, work.now_ms) if told_alike else None
-            if ready is not None:
-                work.read.append(ready)
-                continue
-            case = self._decided(delivery, work.now_ms, insist)
-            work.read.append(case)
-            if told_alike and case.gate is None:
-                herds.learn(case)
-
-    def _decided(self, delivery: Delivery, now_ms: int, insist: Insist) -> Case:
-        """A record as its headers have it."""
-        case = self._case(delivery, again=False)
-        self._decide(case, now_ms, insist)
-        return case
-
-    def look_back(self, reader: LogReader, insist: Insist) -> None:
-        """The store's server may be another one, which knows less: what it does not know of is read to it again.
-
-        The next slice would find that out as well; but what has fallen out of the store does not wait for it. The one
-        underway is waited for, so that what the reader expects is what the store has said.
+        The next batch would find that out as well, but records that the store has lost do not wait for it. The batch
+        on its way is waited for, so that the reader expects what the store has said.
         """
-        self._end(insist)
+        self._end(until_available)
         expected = reader.expected()
-        known = insist(lambda: self._home.store.positions(list(expected)))
+        known = until_available(lambda: self._intake.positions(list(expected)))
         for (source, here), there in zip(expected.items(), known, strict=True):
             if there != here:
-                self._rewind(reader, source, there, here, insist)
+                self._rewind(reader, source, there, here, until_available)
 
     def _rewind(
-        self, reader: LogReader, source: str, position: int | None, expected: int | None, insist: Insist
+        self,
+        reader: LogReader,
+        source: str,
+        position: int | None,
+        expected: int | None,
+        until_available: UntilAvailable,
     ) -> None:
         logger.warning("intake.rewound: %s is taken in up to %s, not %s", source, position, expected)
-        insist(lambda: reader.rewind(source, position))
+        until_available(lambda: reader.rewind(source, position))
 
-    def _store_elsewhere(self, work: _Work, insist: Insist) -> None:
-        """Store messages of ordering keys whose gates lie in other shards than the slice; it is left with the rest."""
-        shards = self._home.store.shards
-        here = shard_of(work.part.source, shards)
-        away: dict[int, list[Case]] = {}
-        rest: list[Case | Ready] = []
-        for one in work.read:
-            if isinstance(one, Case) and one.gate and (shard := shard_of(route_of(one.gate), shards)) != here:
-                away.setdefault(shard, []).append(one)
-            else:
-                rest.append(one)
-        for shard, cases in away.items():
-            work.elsewhere += self._store_in(shard, work, cases, insist)
-        work.read = rest
+    def _end(self, until_available: UntilAvailable) -> tuple[list[Taken], str | None]:
+        """What became of the batch on its way, and its source when that is read again from elsewhere."""
+        batch, self._underway = self._underway, None
+        if batch is None:
+            return [], None
+        part = batch.part
+        stored = self._stored(batch, until_available)
+        if isinstance(stored, StalePosition):
+            self._rewind(batch.reader, part.source, stored.position, part.expected, until_available)
+            return [], part.source
+        batch.reader.done(part)
+        self._note(batch, until_available)
+        return self._report([*batch.elsewhere, *batch.plan.decided]), None
 
-    def _store_in(self, shard: int, work: _Work, cases: list[Case], insist: Insist) -> list[Case]:
-        """Store messages of a slice in a shard where only keys with an order bring it, up to the slice's end."""
-        part, place = work.part, (work.part.source, shard)
-        while True:
-            known = self._known.get(place)
-            if known is not None and known > (part.expected or 0):  # it was read before, and not stored to its end
-                for case in cases:
-                    if case.offset < known:
-                        case.is_there_already()
-            left = [case for case in cases if not case.duplicate]
-            if not left:
-                return cases
-            position = Position(part.source, known, part.next, route_of(left[0].gate or ""))
-            ahead = _Work(work.reader, part, position, work.now_ms, [*left])
-            self._plan(ahead, insist, counted=False)
-            stored = self._stored(ahead, insist)
-            if isinstance(stored, Stored):
-                self._known[place] = part.next
-                self._note(ahead, insist)
-                return cases
-            if known is not None and (stored.position or 0) < known:
-                logger.warning(
-                    "intake.shard_fell_back: shard %d knows of %s up to %s, not %s: what it had stored since is lost",
-                    *(shard, part.source, stored.position, known),
-                )
-            self._known[place] = stored.position
-            # what was decided by counts that another member raised with these very records is nothing to go by
-            cases = [self._decided(case.delivery, work.now_ms, insist) for case in cases]
+    def _note(self, batch: _Batch, until_available: UntilAvailable) -> None:
+        """Count what is stored, for people."""
+        if self._history:
+            rows = self._rows(batch.plan.fresh, batch.now_ms)
+            until_available(lambda: self._log.append(rows, keep=self._history))
+        self._count_spread(batch.plan.fresh)
 
-    @cached_property
-    def _known(self) -> dict[tuple[str, int], int | None]:
-        """Positions of sources in shards that are not theirs, as last heard of."""
-        return {}
+    # -- planning
 
-    def _stored(self, work: _Work, insist: Insist) -> Stored | StalePosition:
-        """The store's word on a slice; one that it refused is put to it anew."""
+    def _route(self, part: Slice) -> str | None:
+        """The items of a batch lie in one shard with its position."""
+        return part.source if self._home.by_source else None
+
+    def _adopt(self, batch: _Batch, made: Plan, known: Known, until_available: UntilAvailable) -> None:
+        """Give a batch its plan: answer the questions, and send the dead letters to the dead topic."""
+        route = self._route(batch.part)
+        batch.plan, batch.now_ms = self._finish(made, known, batch.now_ms, until_available, route)
+        self._announce(batch, until_available)
+
+    def _plan_again(self, batch: _Batch, work: Iterable[Work], known: Known, until_available: UntilAvailable) -> None:
+        made = self._plan(work, known, batch.now_ms, self._route(batch.part))
+        self._adopt(batch, made, known, until_available)
+
+    def _announce(self, batch: _Batch, until_available: UntilAvailable) -> None:
+        """Send dead letters to the dead topic before they are stored: a crash sends them twice, never not at all."""
+        news = [one for one in batch.plan.dead if one.member not in batch.announced]
+        if news:
+            until_available(lambda: self._send_dead(news))
+            batch.announced.update(one.member for one in news)
+        batch.token = new_token()
+
+    def _make_way(self, batch: _Batch, until_available: UntilAvailable) -> list[Work]:
+        """The entries of a batch with a taken id: known failures are left out, another message gets another id."""
+        entries = [one.decided() if isinstance(one, Prepared) else one for one in batch.plan.decided]
+        fresh = [one for one in entries if not one.duplicate]
+        members = [one.member for one in fresh]
+        route = (batch.position.route or batch.part.source) if self._home.by_source else None
+        stored = until_available(lambda: self._store.get(members, route=route))
+        renamed = []
+        for one, found in zip(fresh, stored, strict=True):
+            if found is not None and make_way(one, found, self._rules):
+                renamed.append(one)
+        self._open_renamed(renamed, until_available)
+        return [*entries]
+
+    # -- storing
+
+    def _stored(self, batch: _Batch, until_available: UntilAvailable) -> Stored | StalePosition:
+        """The store's word on a batch; a refused batch is planned again and sent again."""
 
         def accept() -> Stored | StalePosition | StaleCount | TakenId:
-            answer, work.answer = work.answer, None  # once; after that the slice is sent again, under its token
+            made, answer, batch.answer = batch.plan, batch.answer, None  # once; then it is sent again, under its token
             try:
                 if answer is not None:
                     return answer()
-                return self._home.store.accept(
-                    work.position, work.items, work.graves, tries=work.tries, token=work.token
+                return self._intake.accept(
+                    batch.position, made.items, made.dead_letters, counts=made.counts, token=batch.token
                 )
             except (StaleCount, TakenId) as refusal:
                 return refusal
             except StalePosition as stale:
                 # a repeat after a lost reply, later than the store remembers its token
-                mine = stale.position == work.part.next
-                return Stored([Outcome.STORED] * len(work.items), 0) if mine else stale
+                mine = stale.position == batch.part.next
+                return Stored([Outcome.STORED] * len(made.items), 0) if mine else stale
 
-        while not isinstance(stored := insist(accept), Stored | StalePosition):
+        while not isinstance(stored := until_available(accept), Stored | StalePosition):
             if isinstance(stored, StaleCount):
-                self._decide_anew(work, work.cases(), insist)
+                self._plan_again(batch, records_of(batch.plan.entries), Known(ask=True), until_available)
             else:
-                self._make_way(work, insist)
-            self._plan(work, insist, counted=True)
+                self._plan_again(batch, self._make_way(batch, until_available), Known(), until_available)
         return stored
 
-    def _plan(self, work: _Work, insist: Insist, *, counted: bool) -> None:
-        """What is to be stored of a slice that is decided, by counts of the store or of headers; its dead are told."""
-        # nobody is told of a death by headers alone, and what nobody signed has its number from the store
-        asked = [one for one in work.read if isinstance(one, Case) and (one.dead is not None or one.state.unsigned)]
-        if asked and not counted:
-            self._decide_anew(work, asked, insist)
-        fresh = self._distinct(work)
-        dead = [one for one in fresh if isinstance(one, Case) and one.dead is not None]
-        news = [case for case in dead if case.member not in work.told]
-        if news:
-            insist(lambda: self._tell_dead(news))  # before they are stored: a crash tells it twice, never not at all
-            work.told.update(case.member for case in news)
-        work.token, work.fresh = new_token(), fresh
-        if self._home.by_source:  # a slice lies in one shard with its position
-            for one in fresh:
-                if one.item is not None and one.gate is None:
-                    one.item.route = work.part.source
-        work.items = [one.item for one in fresh if one.dead is None and one.item is not None]
-        work.graves = [as_grave(case, work.now_ms) for case in dead]
-        work.tries = [record for one in fresh for record in one.tries()]
-
-    def _decide_anew(self, work: _Work, cases: Sequence[Case], insist: Insist) -> None:
-        """Decide by the store's counts."""
-        self._count_alone(cases, insist)
-        work.now_ms = insist(self._home.store.now_ms)
-        for case in cases:
-            if not case.duplicate:
-                self._decide(case, work.now_ms, insist)
-
-    def _make_way(self, work: _Work, insist: Insist) -> None:
-        """Leave out what is there already; what has another message's id gets one of its own."""
-        cases = [case for case in work.cases() if not case.duplicate]
-        members = [case.member for case in cases]
-        route = (work.position.route or work.part.source) if self._home.by_source else None
-        stored = insist(lambda: self._home.store.get(members, route=route))
-        for case, found in zip(cases, stored, strict=True):
-            if found is None:
-                continue
-            told = case.dead is not None and found.state == "dead" and not found.body
-            if told or (case.is_in(found) and not case.state.unsigned):  # unsigned ones are many
-                case.is_there_already()
+    def _store_elsewhere(self, batch: _Batch, until_available: UntilAvailable) -> bool:
+        """Store messages of ordering keys that lie in other shards than the batch, and leave them out of the batch."""
+        shards = self._store.shards
+        here = shard_of(batch.part.source, shards)
+        away: dict[int, list[IntakeRecord | Decided]] = {}
+        rest: list[IntakeRecord | Entry] = []
+        for one in batch.plan.entries:
+            if not isinstance(one, Prepared) and one.gate and (shard := shard_of(route_of(one.gate), shards)) != here:
+                away.setdefault(shard, []).append(one)
             else:
-                self._give_another_id(case)
+                rest.append(one)
+        for shard, entries in away.items():
+            batch.elsewhere += self._store_in(shard, batch, entries, until_available)
+        batch.plan.entries[:] = rest
+        return bool(away)
 
-    def _now_ms(self, insist: Insist) -> int:
-        """The store's time or a little later; it is asked once a second."""
-        store, ns = self._home.store, time.monotonic_ns()
+    def _store_in(
+        self, shard: int, batch: _Batch, entries: Sequence[IntakeRecord | Decided], until_available: UntilAvailable
+    ) -> list[Decided]:
+        """Store messages of a batch in a shard that has only its ordered messages, up to the batch's end."""
+        part, place = batch.part, (batch.part.source, shard)
+        work: list[IntakeRecord | Decided] = [*entries]
+        while True:
+            known = self._positions.get(place)
+            if known is not None and known > (part.expected or 0):  # a batch read again, and not stored to its end
+                work = [_known_before(one, known) for one in work]
+            left = [one for one in work if not one.duplicate]
+            if not left:
+                return [one for one in work if isinstance(one, Decided)]
+            position = Position(part.source, known, part.next, route_of(left[0].gate or ""))
+            ahead = _Batch(batch.reader, part, position, batch.now_ms, batch.plan)
+            self._plan_again(ahead, work, Known(), until_available)
+            stored = self._stored(ahead, until_available)
+            if isinstance(stored, Stored):
+                self._positions[place] = part.next
+                self._note(ahead, until_available)
+                return [one for one in ahead.plan.decided if isinstance(one, Decided)]
+            if known is not None and (stored.position or 0) < known:
+                logger.warning(
+                    "intake.shard_fell_back: shard %d knows of %s up to %s, not %s: what it had stored since is lost",
+                    *(shard, part.source, stored.position, known),
+                )
+            self._positions[place] = stored.position
+            # another member may have raised the counts with these very records: plan them again as they were read
+            work = [self._rules.read(one.delivery) for one in entries]
+
+    def _now_ms(self, until_available: UntilAvailable) -> int:
+        """The store's time or a little later; the store is asked once a second."""
+        store, ns = self._store, time.monotonic_ns()
         if not store.ticks or self._asked_ns is None or ns - self._asked_ns > _ASK_NS:
-            self._asked_ns, self._said_ms = ns, insist(store.now_ms)
+            self._asked_ns, self._said_ms = ns, until_available(store.now_ms)
             return self._said_ms
-        return self._said_ms - (self._asked_ns - ns) // 1_000_000  # up to whole ms: nothing is due early by it
+        return self._said_ms - (self._asked_ns - ns) // 1_000_000  # rounded up to whole ms: nothing is due early
 
-    def _count_alone(self, cases: Sequence[Case], insist: Insist) -> None:
-        """As `_count`; whether a record was taken in before, its position says."""
-        store = self._home.store
-        # mostly the headers are right about the replays, so that both are asked for at once
-        told = [case.state for case in cases]
-        asked = [replays_of(case.state) for case in cases] + [case.tries_key for case in cases]
-        known = insist(lambda: store.remember([(key, 0, 0) for key in asked]))
-        counts = dict(zip(asked, known, strict=True))
-        for case in cases:
-            case.state = counted(case.state, counts[replays_of(case.state)])
-            case.head = case.state.stem  # as its ordering key knows it
-        others = list({case.tries_key for case in cases} - counts.keys())
-        if others:
-            known = insist(lambda: store.remember([(key, 0, 0) for key in others]))
-            counts.update(zip(others, known, strict=True))
-        behind: list[Case] = []
-        copies: list[Case] = []
-        shared: dict[str, int] = {}
-        for case, state in zip(cases, told, strict=True):
-            count = counts[case.tries_key]
-            if case.state.unsigned and count != ENDED:
-                count_on(case, count, shared)
-            elif is_copy(state, case.state.replays, count):
-                case.through = count == ENDED
-                copies.append(case)
-                case.is_there_already()
-            elif count >= case.state.attempt:
-                case.state = replace(case.state, attempt=count)
-                behind.append(case)
-        self._let_go(copies, insist)
-        members = [case.member for case in behind]
-        stored = insist(lambda: store.get(members, anywhere=True))
-        for case, found in zip(behind, stored, strict=True):
-            if case.is_in(found):
-                case.is_there_already()
-            else:
-                case.state = replace(case.state, attempt=min(case.state.attempt + 1, MAX_COUNT))
-
-    def _distinct(self, work: _Work) -> list[Case | Ready]:
-        """One of several records of one failure; another message under its id gets an id of its own."""
-        fresh = [one for one in work.read if not one.duplicate]
-        if len({one.member for one in fresh}) == len(fresh):
-            return fresh  # as usual
-        seen: dict[str, Message] = {}
-        kept: list[Case | Ready] = []
-        for case in work.cases():
-            if case.duplicate:
-                continue
-            member = case.member
-            if member in seen:
-                if is_same(seen[member], case.delivery.message):
-                    case.is_there_already()
-                    continue
-                while member in seen:
-                    self._give_another_id(case)
-                    member = case.member
-            seen[member] = case.delivery.message
-            kept.append(case)
-        return kept
-
-    def _give_another_id(self, case: Case) -> None:
-        """The one of its place, or, where that is taken as well (who knows how they are made can do so), any."""
-        if not self._renamed(case):
-            case.state = replace(case.state, id=uuid.uuid4().hex, published_ms=None)
-            self._write(case)
-
-    def _tell_dead(self, dead: Sequence[Case]) -> None:
-        """Put them into the group's dead topic.
+    def _send_dead(self, dead: Sequence[Decided]) -> None:
+        """Publish dead letters to the group's dead topic.
 
         Raises:
             BrokerUnavailable: some may be there; repeat it.
         """
-        topic = self._dead_topic
-        messages = [homeward(case.message.to(topic)) for case in dead if case.message is not None]
-        failures = self._home.broker.publish(messages)
+        topic, broker = self._dead_topic, self._home.broker
+        messages = [homeward(one.message.to(topic)) for one in dead if one.message is not None]
         again = []
-        for case, failure in zip(dead, failures, strict=False):
+        for one, failure in zip(dead, broker.publish(messages), strict=False):
             if failure is not None and failure.transient:
-                raise BrokerUnavailable(f"{failure.reason}: dead letters were not told; repeat it")
+                raise BrokerUnavailable(f"{failure.reason}: dead letters did not reach the dead topic; repeat it")
             if failure is not None:
                 logger.warning("intake.dead_topic: %s", failure.reason)
-                again.append(case.delivery.message.to(topic))  # as it came, it fits
+                again.append(one.delivery.message.to(topic))  # as it came, it fits
         if again:
-            self._home.broker.create_topic(topic)
-            for failure in self._home.broker.publish(again):
+            broker.create_topic(topic)
+            for failure in broker.publish(again):
                 if failure is not None:
                     logger.error("intake.dead_topic_refused: %s; the store has the letter", failure.reason)
+
+
+def _known_before(one: IntakeRecord | Decided, position: int) -> IntakeRecord | Decided:
+    """A record that a shard has taken in before this position is known."""
+    decided = one if isinstance(one, Decided) else Decided(one, one.state, one.state.stem)
+    if decided.offset >= position:
+        return one
+    decided.is_known()
+    return decided

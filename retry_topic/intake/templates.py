@@ -1,15 +1,16 @@
-"""Herds: messages fail in herds, and what the records of one have in common is worked out once.
+"""The decision cache of the intake: records with the same headers are decided and written alike.
 
-A herd are records whose headers have the same names in the same order, and the same values where these decide what
-becomes of a record: topics, attempt, error, status and the like. The rest is a record's own: its id, times, offset, the
-error's text, whatever else it carries. So of a herd is known which rule of the policy applies, and what its records
-look like in the store, with gaps for what is their own.
+Messages fail many at a time, for one reason. A `Template` describes records whose headers have the same names in the
+same order, and the same values where these decide: topics, attempt, error, status and the like. The other values are
+the record's own: its id, times, offset, the error's text, foreign headers. The template knows which rule of the policy
+applies, and has the body of the stored item with gaps for the record's own values.
 
-Invariant: what a herd makes of a record is what `Intake` makes of it step by step, byte for byte. Where that cannot be
-said at a glance (anything odd, dead, ordered, by reference or too large) it makes nothing, and the record goes the long
-way. A herd is made of the third such record that went the long way, and only when it would have made the same of it.
+Invariant: what a template makes of a record is what `plan` makes of it step by step, byte for byte. The cache answers
+None for every record that it does not understand at a glance: odd headers, dead, ordered, by reference, too large. The
+plan then decides that record itself. A template is made of the third such record, and only when it would have made the
+same item of it.
 
-Cost: about a third of the long way's. One thread.
+Cost: about a third of the plan's own. One thread.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from operator import itemgetter
 from typing import Any, ClassVar
 
 from retry_topic.brokers.protocol import Delivery
-from retry_topic.cases import Case, Taken, tries_of
 from retry_topic.fields import KEY, VALUE, field_of
 from retry_topic.headers import AMPLE, content_print, read
 from retry_topic.headers.names import FIELDS, LAST_MS, Field
-from retry_topic.intake import DAY_MS, MAX_BODY_BYTES, RESTATED
+from retry_topic.intake.records import Decided, IntakeRecord, Taken, attempts_key
+from retry_topic.intake.rules import DAY_MS, MAX_BODY_BYTES, REWRITTEN
 from retry_topic.message import Message, Source
 from retry_topic.policy import Failure, Match, PolicySet, Retry, RetryPolicy, decide_by, failure_from
 from retry_topic.wire import decode_body
@@ -34,7 +35,7 @@ from wheel_sched.duration import LONGEST_MS
 from wheel_sched.errors import Rejected
 from wheel_sched.store import Item, Tries
 
-_MOST = 4_096  # herds that are remembered, and layouts
+_MOST = 4_096  # templates that are remembered, and lists of header names
 _MOST_HEADERS = 64  # a few dozen are usual
 _MOST_TEXT = FIELDS["error_message"].max_bytes
 _UNUSUAL = frozenset({"ordering", "signature", "retry_after_ms", "published_ms"})
@@ -45,13 +46,51 @@ Pick = Callable[[Sequence[Any]], tuple[Any, ...]]
 
 
 @dataclass(slots=True)
-class Ready:
-    """A failed message that a herd has made ready to be stored; `case` is the same as the long way has it.
+class Template:
+    """What the records of one kind have in common.
 
-    Of its record it keeps what that can be made of again, in few objects: thousands are on their way at a time.
+    Args:
+        group: whose retry topic it is.
+        retry_topic: where the records were read.
+        names: of their headers.
+        topic: where the messages first failed.
+        attempt: number of the delivery that failed.
+        replays: of the messages.
+        policy: that decides.
+        match: its rule that applies.
+        failure: theirs, but for the times.
+        form: the body, with gaps for the lengths of a record's own values, and then for these values.
+        room: bytes that a record's own headers may have.
+        suffix: of ids in the store.
+        key_suffix: of the keys of attempt counts.
     """
 
-    herd: _Herd
+    group: str
+    retry_topic: str
+    names: tuple[str, ...]
+    topic: str
+    attempt: int
+    replays: int
+    policy: RetryPolicy
+    match: Match | None
+    failure: Failure
+    form: bytes
+    room: int
+    suffix: str
+    key_suffix: str
+
+    def body(self, pieces: tuple[bytes, ...]) -> bytes:
+        return self.form % (*map(len, pieces), *pieces)
+
+
+@dataclass(slots=True)
+class Prepared:
+    """A record that a template has decided; it is never dead, ordered or known. `decided` is the same in full.
+
+    It keeps few objects: thousands of records are on their way at a time.
+    """
+
+    template: Template
     id: str
     value: bytes
     key: bytes | None
@@ -67,73 +106,43 @@ class Ready:
 
     @property
     def member(self) -> str:
+        """The id of this attempt in the delay store."""
         return self.item.id
 
-    def tries(self) -> tuple[Tries, Tries]:
-        """See `Case.tries`."""
-        herd = self.herd
-        return (
-            (self.id + herd.tries_suffix + content_print(self.value, self.key), herd.attempt, self.keep_until_ms),
-            (self.id + "!", herd.replays, None),
-        )
+    def counts(self) -> tuple[Tries, Tries]:
+        """See `Decided.counts`."""
+        template = self.template
+        key = self.id + template.key_suffix + content_print(self.value, self.key)
+        return (key, template.attempt, self.keep_until_ms), (self.id + "!", template.replays, None)
 
     def taken(self) -> Taken:
-        herd, item = self.herd, self.item
-        return Taken(item.id, herd.topic, herd.attempt, item.due_ms, None, self.decision)
+        template, item = self.template, self.item
+        return Taken(item.id, template.topic, template.attempt, item.due_ms, None, self.decision)
 
-    def case(self) -> Case:
-        herd = self.herd
-        headers = tuple(zip(herd.names, self.values, strict=True))
-        message = Message(herd.retry_topic, self.value, self.key, headers, self.source)
+    @property
+    def record(self) -> IntakeRecord:
+        """The record as it was read."""
+        template = self.template
+        headers = tuple(zip(template.names, self.values, strict=True))
+        message = Message(template.retry_topic, self.value, self.key, headers, self.source)
         state = read(headers)
-        case = Case(Delivery(message, None), state, state, herd.topic, repeated=False)
-        case.due_ms, case.decision, case.item = self.item.due_ms, self.decision, self.item
-        case.keep_until_ms = self.keep_until_ms
-        return case
+        return IntakeRecord(Delivery(message, None), state, state, template.topic, template.group, repeated=False)
+
+    def decided(self) -> Decided:
+        """The same as the plan decides it itself."""
+        record = self.record
+        one = Decided(record, record.state, record.state.stem)
+        one.due_ms, one.decision, one.item = self.item.due_ms, self.decision, self.item
+        one.now_ms, one.keep_until_ms = self.decision.why.now_ms, self.keep_until_ms
+        return one
 
 
-@dataclass(slots=True)
-class _Herd:
-    """What the records of one herd have in common.
-
-    Args:
-        retry_topic: where they were read.
-        names: of their headers.
-        topic: where they first failed.
-        attempt: that failed.
-        replays: of the message.
-        policy: that decides.
-        match: its rule in force.
-        failure: theirs, but for the times.
-        form: the body, with gaps for the lengths of what is a record's own, and then for that itself.
-        room: bytes that a record's own headers may have.
-        suffix: of ids in the store.
-        tries_suffix: of the attempt records' keys.
-    """
-
-    retry_topic: str
-    names: tuple[str, ...]
-    topic: str
-    attempt: int
-    replays: int
-    policy: RetryPolicy
-    match: Match | None
-    failure: Failure
-    form: bytes
-    room: int
-    suffix: str
-    tries_suffix: str
-
-    def body(self, pieces: tuple[bytes, ...]) -> bytes:
-        return self.form % (*map(len, pieces), *pieces)
-
-
-class _Layout:
-    """What names of headers, in their order, tell: which values make the herd, and which are a record's own."""
+class _Names:
+    """What the names of headers, in their order, say: which values choose a template, and which do not."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
         self.names = names
-        self.herds: dict[tuple[str, bool, tuple[bytes, ...]], _Herd] = {}
+        self.templates: dict[tuple[str, bool, tuple[bytes, ...]], Template] = {}
         fields = [_NAME_OF.get(name) for name in names]
         ours = [field for field in fields if field is not None]
         self.usual = (
@@ -144,7 +153,7 @@ class _Layout:
         )
         if not self.usual:
             return
-        # an error's text says nothing that a fingerprint does not
+        # where there is a fingerprint, the error's text decides nothing
         text = "error_message" if "error_fingerprint" in ours else None
         own = [at for at, name in enumerate(fields) if name is not None and not FIELDS[name].shared]
         texts = [at for at, name in enumerate(fields) if name is not None and name == text]
@@ -156,20 +165,20 @@ class _Layout:
         self._checked = _picking(own)
         patterns = [_pattern(FIELDS[_NAME_OF[names[at]]]) for at in own]
         self._fits = re.compile(rb"\0".join(patterns)).fullmatch  # none of these has a NUL in it
-        self.kept = [at for at, name in enumerate(names) if name not in RESTATED]
+        self.kept = [at for at, name in enumerate(names) if name not in REWRITTEN]
         gaps = [at for at in self.kept if fields[at] is None or at in own or at in texts]
         self.is_gap = [at in gaps for at in self.kept]
         self.gaps = _picking(gaps)
 
     def odd(self, values: Sequence[bytes]) -> bool:
-        """Whether anything about what is a record's own is not as usual."""
+        """Whether one of a record's own values is not as usual."""
         if self.text_at is not None and len(values[self.text_at]) > _MOST_TEXT:
             return True
         return self._fits(b"\0".join(self._checked(values))) is None
 
 
 def _picking(places: Sequence[int]) -> Pick:
-    """What gives the values of these places."""
+    """A function that gives the values of these places."""
     if len(places) > 1:
         return itemgetter(*places)
     if places:
@@ -179,81 +188,91 @@ def _picking(places: Sequence[int]) -> Pick:
 
 
 def _pattern(field: Field) -> bytes:
-    """What a value of a field looks like when nothing about it is odd."""
+    """What a value of a field looks like when nothing is odd about it."""
     if field.kind == "integer":
         return b"[0-9]{1,%d}" % (len(str(field.high)) - 1)  # so it is within its bounds
     return b"[ -~]{1,%d}" % field.max_bytes
 
 
-class Herds:
-    """The herds that an intake knows.
+class Templates:
+    """The templates that an intake knows.
 
     Args:
         policies: who decides.
         rng: randomness of the delays.
-        longest: bytes of a payload that is stored; of longer ones nothing is made.
+        longest: bytes of a payload that the store holds; records with longer ones are not prepared.
     """
 
     def __init__(self, policies: PolicySet, rng: random.Random, longest: int = MAX_BODY_BYTES) -> None:
-        self.policies = policies
+        self._policies = policies
         self._rng = rng
         self._longest = longest
-        self._layouts: dict[tuple[str, ...], _Layout] = {}
+        self._names: dict[tuple[str, ...], _Names] = {}
         self._seen: set[Any] = set()  # names and values that came once
 
-    def ready(self, delivery: Delivery, now_ms: int) -> Ready | None:
-        """What is to be stored of a record; None: it goes the long way."""
+    def __len__(self) -> int:
+        return sum(len(names.templates) for names in self._names.values())
+
+    @property
+    def seen(self) -> int:
+        """How many kinds of records are remembered that came once."""
+        return len(self._seen)
+
+    def prepare(self, delivery: Delivery, now_ms: int) -> Prepared | None:
+        """What is to be stored of a record; None: the plan decides it."""
         message = delivery.message
         if not message.headers:
             return None
         names, values = zip(*message.headers, strict=True)
-        layout = self._layouts.get(names)
-        if layout is None or not layout.usual:
+        known = self._names.get(names)
+        if known is None or not known.usual:
             return None
-        herd = layout.herds.get((message.topic, message.key is None, layout.shared(values)))
-        if herd is None or layout.odd(values):
+        template = known.templates.get((message.topic, message.key is None, known.shared(values)))
+        if template is None or known.odd(values):
             return None
-        gaps = layout.gaps(values)
-        if sum(map(len, gaps)) > herd.room or len(message.value) > self._longest:
+        gaps = known.gaps(values)
+        if sum(map(len, gaps)) > template.room or len(message.value) > self._longest:
             return None
-        failure = herd.failure
-        failure.first_failed_ms = now_ms if layout.first_at is None else int(values[layout.first_at])
-        if layout.delay_at is not None:
-            failure.previous_delay_ms = int(values[layout.delay_at])
-        decision = decide_by(herd.match, herd.policy, failure, now_ms, self._rng)
+        failure = template.failure
+        failure.first_failed_ms = now_ms if known.first_at is None else int(values[known.first_at])
+        if known.delay_at is not None:
+            failure.previous_delay_ms = int(values[known.delay_at])
+        decision = decide_by(template.match, template.policy, failure, now_ms, self._rng)
         if not isinstance(decision, Retry) or decision.delay_ms > LONGEST_MS or decision.due_ms > LAST_MS:
             return None
-        body = herd.body(_pieces(message, gaps, decision))
+        body = template.body(_pieces(message, gaps, decision))
         if len(body) > MAX_BODY_BYTES:
             return None
-        name = values[layout.id_at].decode("ascii")
-        item = Item(name + herd.suffix, decision.due_ms, body, herd.topic)
+        name = values[known.id_at].decode("ascii")
+        item = Item(name + template.suffix, decision.due_ms, body, template.topic)
         keep_until_ms = decision.due_ms + (decision.why.max_age_ms or 7 * DAY_MS)
-        return Ready(herd, name, message.value, message.key, values, message.source, item, decision, keep_until_ms)
+        return Prepared(
+            template, name, message.value, message.key, values, message.source, item, decision, keep_until_ms
+        )
 
-    def learn(self, case: Case) -> None:
-        """Make a herd of a record that went the long way, if others like it are to be expected."""
-        message = case.delivery.message
-        if case.dead is not None or not message.headers:
+    def learn(self, one: Decided) -> None:
+        """Make a template of a record that the plan has decided, if more like it are to be expected."""
+        message = one.delivery.message
+        if one.dead is not None or one.gate is not None or one.duplicate or not message.headers:
             return
         names, values = zip(*message.headers, strict=True)
-        layout = self._layouts.get(names)
-        if layout is None:
+        known = self._names.get(names)
+        if known is None:
             if self._is_new(names):
                 return
-            if len(self._layouts) >= _MOST:
-                self._layouts.clear()
-            layout = self._layouts[names] = _Layout(names)
-        if not layout.usual:
+            if len(self._names) >= _MOST:
+                self._names.clear()
+            known = self._names[names] = _Names(names)
+        if not known.usual:
             return
-        key = message.topic, message.key is None, layout.shared(values)
-        if self._is_new((names, key)) or key in layout.herds or layout.odd(values):
+        key = message.topic, message.key is None, known.shared(values)
+        if self._is_new((names, key)) or key in known.templates or known.odd(values):
             return
-        herd = _herd(case, layout, values, self.policies)
-        if herd is not None:
-            if len(layout.herds) >= _MOST:
-                layout.herds.clear()
-            layout.herds[key] = herd
+        template = _template(one, known, values, self._policies)
+        if template is not None:
+            if len(known.templates) >= _MOST:
+                known.templates.clear()
+            known.templates[key] = template
 
     def _is_new(self, what: Any) -> bool:
         if what in self._seen:
@@ -265,49 +284,53 @@ class Herds:
 
 
 def _pieces(message: Message, gaps: tuple[bytes, ...], decision: Retry) -> tuple[bytes, ...]:
-    """What is a record's own, in the order of the form's gaps."""
+    """A record's own values, in the order of the form's gaps."""
     times = b"%d" % decision.due_ms, b"%d" % decision.delay_ms
     if message.key is None:
         return (message.value, *gaps, *times)
     return (message.value, message.key, *gaps, *times)
 
 
-def _herd(case: Case, layout: _Layout, values: Sequence[bytes], policies: PolicySet) -> _Herd | None:
-    """The herd of a record; None when it would have made something else of it."""
-    state, decision, item, message = case.state, case.decision, case.item, case.delivery.message
-    if item is None or not isinstance(decision, Retry) or state.attempt < 1 or state.oddities:
+def _template(one: Decided, known: _Names, values: Sequence[bytes], policies: PolicySet) -> Template | None:
+    """The template of a record; None when it would have made another item of it."""
+    record, state, decision, item = one.record, one.state, one.decision, one.item
+    message = record.delivery.message
+    if item is None or not isinstance(decision, Retry) or record.given.attempt < 1 or state.oddities:
         return None
     try:
         stored = decode_body(item.body)
     except Rejected:
         return None
-    if stored.reference is not None or len(stored.headers) < len(layout.kept):
+    if stored.reference is not None or len(stored.headers) < len(known.kept):
         return None
-    kept = [values[at] for at, gap in zip(layout.kept, layout.is_gap, strict=True) if not gap]
-    herd = _Herd(
+    kept = [values[at] for at, gap in zip(known.kept, known.is_gap, strict=True) if not gap]
+    template = Template(
+        record.group,
         message.topic,
-        layout.names,
-        case.topic,
+        known.names,
+        record.topic,
         state.attempt,
         state.replays,
-        policies.for_topic(case.topic),
+        policies.for_topic(record.topic),
         decision.why.match,
         failure_from(state, now_ms=decision.why.now_ms),
-        _form(stored, layout.is_gap),
+        _form(stored, known.is_gap),
         AMPLE - sum(map(len, kept)),
-        f"{state.stem}.{state.attempt}".removeprefix(f"{state.id}"),
-        tries_of(state, message).removeprefix(f"{state.id}").removesuffix(content_print(message.value, message.key)),
+        one.member.removeprefix(f"{state.id}"),
+        attempts_key(state, message)
+        .removeprefix(f"{state.id}")
+        .removesuffix(content_print(message.value, message.key)),
     )
-    pieces = _pieces(message, layout.gaps(values), decision)
+    pieces = _pieces(message, known.gaps(values), decision)
     try:
-        same = herd.body(pieces) == item.body and item.topic == case.topic and len(case.topic) == len(item.topic)
+        same = template.body(pieces) == item.body and item.topic == record.topic
     except TypeError:  # it has other gaps
         same = False
-    return herd if same else None
+    return template if same else None
 
 
 def _form(stored: Message, is_gap: Sequence[bool]) -> bytes:
-    """The body of a message as a format; the first headers have gaps where it says so."""
+    """The body of a message as a format; the first headers have gaps where `is_gap` says so."""
     lengths, parts = [], []
 
     def put(part: bytes | None) -> None:

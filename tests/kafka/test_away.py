@@ -13,7 +13,7 @@ import pytest
 
 from retry_topic import Home, RetryPolicy, RetryService, ServiceConfig, connect
 from retry_topic.brokers.kafka import KafkaBroker
-from retry_topic.cases import Taken
+from retry_topic.intake.records import Taken
 from retry_topic.message import Message
 from retry_topic.names import redelivery_topic_of, retry_topic_of
 from retry_topic.policy import Fixed

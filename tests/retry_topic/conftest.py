@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from retry_topic import Consumer, ConsumerConfig, DeadLetterInfo, DeadLetters, Home, Message, RetryPolicy, connect
-from retry_topic.cases import Taken
 from retry_topic.headers import RetryState, read
+from retry_topic.intake.records import Taken
 from retry_topic.message import Headers
 from retry_topic.policy import Fixed, PolicySet, Rule
 from retry_topic.service import RetryService, ServiceConfig

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from retry_topic.brokers.kafka.records import from_parts, from_record
 from retry_topic.home import Home
+from retry_topic.intake.from_log import IntakeFromLog
 from retry_topic.message import Message, Source
 from retry_topic.names import NAMED_AFTER_GROUP, GroupTopics, intake_group_of, source_of
 from retry_topic.policy import load_policies
-from retry_topic.slices import SliceIntake
 from retry_topic.spark.kafka.options import Settings, broker_of, check_topics
 from retry_topic.spark.kafka.patience import insist
 from retry_topic.spark.kafka.reading import Range, records
@@ -44,7 +44,7 @@ class Taker:
         settings: librdkafka's, of the cluster that has the group's dead topic.
         group: whose retry topic it is.
         policies: who decides, as TOML.
-        redelivery, spring, secrets, history, reference_above, topics, origins: see `Intake`.
+        redelivery, spring, secrets, history, reference_above, topics, origins: see `Transport`.
     """
 
     place: Place
@@ -66,7 +66,7 @@ class Taker:
         broker = broker_of(self.settings)
         done = []
         with self.place.opened() as store:
-            intake = SliceIntake(
+            intake = IntakeFromLog(
                 Home(store, broker),
                 self.group,
                 load_policies(self.policies),
@@ -88,7 +88,7 @@ class Taker:
         self,
         store: DelayStore,
         broker: KafkaBroker,
-        intake: SliceIntake,
+        intake: IntakeFromLog,
         topic: str,
         partition: int,
         rows: Iterator[Message],
@@ -105,7 +105,7 @@ class Taker:
         log = RowLog(source, rows, position, between)
         counts = {"waiting": 0, "dead": 0, "repeated": 0}
         while (part := log.poll(_SLICE)) is not None:
-            for taken in intake.take_slice(log, part, insist):
+            for taken in intake.take(log, part, insist):
                 counts["repeated" if taken.duplicate else "waiting" if taken.dead is None else "dead"] += 1
         if log.records:
             tell(broker, self.group, topic, partition, log.position)

@@ -14,7 +14,7 @@ from retry_topic.brokers.memory import MemoryBroker
 from retry_topic.brokers.protocol import Delivery, PublishFailure
 from retry_topic.headers import RetryState, write
 from retry_topic.home import Home
-from retry_topic.intake import Intake
+from retry_topic.intake.from_queue import IntakeFromQueue
 from retry_topic.message import Reference, Source, digest_of
 from retry_topic.originals import MOST_BYTES, OriginalsPublisher
 from retry_topic.policy import Fixed, PolicySet, RetryPolicy
@@ -143,7 +143,7 @@ def test_the_intake_leaves_large_payloads_where_they_are() -> None:
     with open_store("memory:") as store:
         home = Home(store, MemoryBroker(create_topics=True))
         policies = PolicySet(RetryPolicy(delay=Fixed(base_ms=60_000)))
-        intake = Intake(home, "g", policies, reference_above=999, rng=random.Random(1))
+        intake = IntakeFromQueue(home, "g", policies, reference_above=999, rng=random.Random(1))
         values = {"a": LARGE, "b": LARGE[:999]}
         deliveries = [
             Delivery(

@@ -11,13 +11,13 @@ import pytest
 
 from retry_topic.brokers.memory import MemoryBroker
 from retry_topic.brokers.protocol import Delivery, Slice
-from retry_topic.cases import Taken, tries_of
 from retry_topic.headers import RetryState, write
 from retry_topic.home import Home
+from retry_topic.intake.from_log import IntakeFromLog
+from retry_topic.intake.records import Taken, attempts_key
 from retry_topic.message import Message, Source
 from retry_topic.names import dead_topic_of
 from retry_topic.policy import PolicySet, RetryPolicy
-from retry_topic.slices import SliceIntake
 from wheel_sched.errors import StoreUnavailable
 from wheel_sched.store import DelayStore, open_store
 from wheel_sched.testing.faulty_proxy import FaultyProxy
@@ -100,11 +100,11 @@ def once(call: Callable[[], T]) -> T:
     return call()
 
 
-def intake(home: Home, **policy: Any) -> SliceIntake:
-    return SliceIntake(home, "g", PolicySet(RetryPolicy(max_attempts=None, **policy)), rng=random.Random(1))
+def intake(home: Home, **policy: Any) -> IntakeFromLog:
+    return IntakeFromLog(home, "g", PolicySet(RetryPolicy(max_attempts=None, **policy)), rng=random.Random(1))
 
 
-def drain(taking: SliceIntake, log: Log, limit: int = 2, insist: Any = once) -> list[Taken]:
+def drain(taking: IntakeFromLog, log: Log, limit: int = 2, insist: Any = once) -> list[Taken]:
     """As the service does it: the next slice is read while one is underway."""
     taken = []
     while (part := log.poll(limit)) is not None or taking.busy:
@@ -202,7 +202,7 @@ def test_no_header_lowers_a_count_that_came_with_the_slice_before(home: Home) ->
     taken = drain(taking, log)
     assert [one.id for one in taken] == ["a.5", "b.2", "a.6", "c.1"]
     assert "attempt 6 of unlimited" in taken[2].why
-    keys = [tries_of(RetryState(id=name), Message("g.retry", b"v", b"k")) for name in "ab"]
+    keys = [attempts_key(RetryState(id=name), Message("g.retry", b"v", b"k")) for name in "ab"]
     assert home.store.remember([(key, 0, 0) for key in keys]) == [6, 2]
 
 

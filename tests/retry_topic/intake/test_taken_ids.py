@@ -13,10 +13,10 @@ from retry_topic.brokers.memory import MemoryBroker
 from retry_topic.brokers.protocol import Delivery, Slice
 from retry_topic.headers import RetryState, retry_id, write
 from retry_topic.home import Home
+from retry_topic.intake.from_log import IntakeFromLog
 from retry_topic.message import Message, Source
 from retry_topic.names import dead_topic_of
 from retry_topic.policy import Fixed, PolicySet, RetryPolicy
-from retry_topic.slices import SliceIntake
 from retry_topic.wire import decode_body, encode_body
 from wheel_sched.store import DelayStore, Item, open_store
 from wheel_sched.testing.servers import TemporaryServer
@@ -115,9 +115,9 @@ def failed(name: str | None, attempt: int = 1, **more: Any) -> RetryState:
     return RetryState(id=name, attempt=attempt, original_topic="orders", error_class="E", error_message="no", **more)
 
 
-def intake(home: Home) -> SliceIntake:
+def intake(home: Home) -> IntakeFromLog:
     policy = RetryPolicy(delay=Fixed(base_ms=3_600_000), max_attempts=None)
-    return SliceIntake(home, "g", PolicySet(policy), rng=random.Random(1))
+    return IntakeFromLog(home, "g", PolicySet(policy), rng=random.Random(1))
 
 
 def drain(home: Home, log: Log, limit: int = 3) -> None:

@@ -1,0 +1,13 @@
+"""The intake: what becomes of each failed message of a group, and its way from the retry topic into the delay store.
+
+| module | what it does |
+|---|---|
+| `plan` | decides; a pure function of records, what the store knows, the time and the rules |
+| `records` | the values: a record as it was read, a record as it was decided, and what is reported of it |
+| `rules` | what decides beside the record: group, policies, secrets; how a record is read and written |
+| `templates` | the decision cache of `plan`: records with the same headers are decided and written alike |
+| `from_queue` | carries plans out for a queue (Redis Streams, memory): stores, then acknowledges |
+| `from_log` | carries plans out for a log (Kafka): stores a log batch together with its position |
+| `transport` | what both share: answers the plan's questions, reports what was done |
+| `decision_log` | one line of the log for each decision |
+"""
