@@ -43,8 +43,8 @@ test-pythons: venv-test ## tests/wheel on every Python 3.11, 3.12 and 3.13 there
 kafka-test: venv-test ## the retry service over a real Kafka broker: needs Java 17 and Maven, fetches 46 jars once
 	@printf '==> Kafka\n'
 	@java -version >/dev/null 2>&1 || { printf 'error: Kafka needs Java 17: apt-get install openjdk-17-jre-headless; nothing was run\n' >&2; exit 1; }
-	@$(PY) -c 'from wheel_sched.testing.kafka import kafka_classpath; kafka_classpath()' # once, before the brokers start
-	@$(PY) -m pytest -m kafka tests/kafka -n $(WORKERS) $(ARGS)
+	@$(PY) -c 'from tests.servers.kafka import kafka_classpath; kafka_classpath()' # once, before the brokers start
+	@$(PY) -m pytest -m kafka tests/kafka tests/packaging/test_house.py -n $(WORKERS) $(ARGS)
 
 test-celery: venv-test ## Celery 5.5 and 5.6, the releases before the one that all other tests run on
 	@.ci/celery-versions

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from benchmarks.processor import Processor
+from tests.servers.valkey import temporary_server
 from wheel_sched.store import DelayStore, open_store
 from wheel_sched.store.redis.backend import client_for
-from wheel_sched.testing.servers import temporary_server
 
 if TYPE_CHECKING:
     import redis

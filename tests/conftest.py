@@ -24,8 +24,8 @@ from redis.cluster import ClusterNode, RedisCluster
 from redis.retry import Retry
 
 if TYPE_CHECKING:
-    from wheel_sched.testing.kafka import TemporaryKafka
-    from wheel_sched.testing.servers import TemporaryServer
+    from tests.servers.kafka import TemporaryKafka
+    from tests.servers.valkey import TemporaryServer
 
 # No deadline: the machine is shared, and a slow example is no wrong example.
 settings.register_profile("dev", max_examples=40, deadline=None)
@@ -91,7 +91,7 @@ def told_of_kafka(missing: Sequence[str], ended: Counter[tuple[str, str]]) -> st
 @pytest.fixture(scope="session")
 def real_server() -> Iterator[TemporaryServer]:
     """One server for the session (for each worker under xdist). Don't kill it: `temporary_server` is for that."""
-    from wheel_sched.testing.servers import temporary_server
+    from tests.servers.valkey import temporary_server
 
     with temporary_server() as server:
         yield server
@@ -100,7 +100,7 @@ def real_server() -> Iterator[TemporaryServer]:
 @pytest.fixture(scope="session")
 def kafka() -> Iterator[TemporaryKafka]:
     """One real broker for the session; tests use topics and groups of their own, and do not kill it."""
-    from wheel_sched.testing.kafka import temporary_kafka
+    from tests.servers.kafka import temporary_kafka
 
     with temporary_kafka() as kafka:
         yield kafka
@@ -139,7 +139,7 @@ def fake_redis() -> Iterator[redis.Redis]:
 @pytest.fixture(scope="session")
 def cluster_nodes() -> Iterator[list[TemporaryServer]]:
     """A Cluster of two primaries with half of the slots each."""
-    from wheel_sched.testing.topologies import temporary_cluster
+    from tests.servers.topologies import temporary_cluster
 
     with temporary_cluster() as nodes:
         yield nodes
@@ -156,7 +156,7 @@ def cluster(cluster_nodes: list[TemporaryServer]) -> Iterator[RedisCluster]:
 @pytest.fixture
 def primary() -> Iterator[TemporaryServer]:
     """A server with a TCP port."""
-    from wheel_sched.testing.servers import temporary_server
+    from tests.servers.valkey import temporary_server
 
     with temporary_server(tcp=True) as server:
         yield server
@@ -165,7 +165,7 @@ def primary() -> Iterator[TemporaryServer]:
 @pytest.fixture
 def sentinel_port(tmp_path: Path, primary: TemporaryServer) -> Iterator[int]:
     """The port of a Sentinel that watches `primary` as "main"."""
-    from wheel_sched.testing.topologies import temporary_sentinel
+    from tests.servers.topologies import temporary_sentinel
 
     with temporary_sentinel(primary, tmp_path) as port:
         yield port

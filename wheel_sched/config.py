@@ -1,11 +1,14 @@
-"""Settings of the command line: flag, then environment, then `wheel-sched.toml`, then default, and where each is from.
+"""Settings of the command line, from four places: flag, environment, `wheel-sched.toml`, default, in this order.
 
     store = "redis://localhost:6379/0"       # wheel-sched.toml
     WHEEL_SCHED_NAMESPACE=orders             # environment
-    wheel-sched --shards 4 ls                # flag
+    wheel-sched --shards 4 stats             # flag
 
-Invariant: all that is wrong is told at once, with its place; nothing is guessed from a wrong value. Pure but for
-reading the file. Any thread.
+A frozen dataclass declares settings: each field that `setting` makes is one. `Settings` holds those of the core. A
+package that extends the command line declares its own in a subclass of `Settings`, so one object holds both.
+
+Loading reports all mistakes at once, each with its place, and never uses a wrong value. It reads the file and the
+environment and changes nothing. Any thread may load.
 """
 
 from __future__ import annotations
@@ -13,81 +16,118 @@ from __future__ import annotations
 import os
 import re
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 from wheel_sched.errors import ConfigError
 from wheel_sched.redacting import redacted_text
 
 FILE_NAME = "wheel-sched.toml"
 ENV_PREFIX = "WHEEL_SCHED_"
-_OTHERS = frozenset({"CONFIG", "PURE", "SERVER"})  # the file, the wheel's core, the embedded server's program
-# an integration's own, and what Kubernetes tells each pod about a service of the name wheel-sched
-_NOT_OURS = re.compile(r"APS_\w+|SERVICE_(HOST|PORT)(_\w+)?|PORT(_[0-9]+_\w+)?")
+# other variables with this prefix: the settings file, the wheel's core, the program of the embedded server
+_OTHER_VARIABLES = frozenset({"CONFIG", "PURE", "SERVER"})
+# Kubernetes sets these in every pod when a service is called wheel-sched
+_KUBERNETES = re.compile(r"SERVICE_(HOST|PORT)(_\w+)?|PORT(_[0-9]+_\w+)?")
+_SPEC = "setting"
+
+
+@dataclass(frozen=True, slots=True)
+class SettingSpec:
+    """How a setting is checked and shown.
+
+    Args:
+        kind: "text", "number" (a whole number from 1 to 1024) or "switch" (true or false). Defaults to "text".
+        choices: the texts that are allowed. Defaults to (): any.
+        file: the ending of values that name a file. A relative one in the settings file starts from that file's folder.
+            Defaults to None: no value names a file; "" means that every value does.
+        may_be_empty: whether "" is allowed. Defaults to False.
+        flag_help: help of the global flag `--name`. Defaults to "": there is no such flag.
+        metavar: placeholder of the value in that help. Defaults to "".
+    """
+
+    kind: Literal["text", "number", "switch"] = "text"
+    choices: tuple[str, ...] = ()
+    file: str | None = None
+    may_be_empty: bool = False
+    flag_help: str = ""
+    metavar: str = ""
+
+
+def setting(default: Any, spec: SettingSpec, *, shown: bool = True) -> Any:
+    """Declare a setting as a field of a dataclass.
+
+    Args:
+        default: the value when no place has one.
+        spec: how it is checked and shown.
+        shown: whether the dataclass's repr holds the value. Defaults to True.
+    """
+    return field(default=default, repr=shown, metadata={_SPEC: spec})
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What every command needs to know.
+    """The settings of the core: which store a command works on.
 
     Args:
         store: redis://, rediss://, unix:// or embedded:FOLDER. Defaults to "embedded:.wheel-sched".
         namespace: prefix of all keys. Defaults to "wheel".
-        shards: of a namespace to be created; of an existing one it must agree. Defaults to None: as it was created, 1
-            for a new one.
+        shards: shard count of a new namespace; of an existing one it must agree. Defaults to None: 1 for a new
+            namespace, any for an existing one.
         durability: memory, everysec, fsync or replicated. Defaults to "everysec".
         replicas: how many replicas confirm under "replicated". Defaults to 1.
-        prefix: put before each topic's name to make its stream's key. Defaults to "".
-        policies: TOML file of retry policies. Defaults to None: the default policy for every topic.
-        kafka: host:port,... of the Kafka cluster whose topics are used, or a file of client properties (`*.properties`)
-            that names `bootstrap.servers`. Defaults to None: topics are streams on the store's server.
-        group_protocol: of Kafka's consumer groups, classic or consumer (KIP-848). Defaults to None: what the client
-            properties say, else classic.
-        transactions: whether Kafka's transactions are used; False for clusters without: then what is due goes out at
-            least once, with the headers `retry-id` and `retry-attempt`. Defaults to True.
-        secrets: file of the secrets that headers are signed with, one a line, the first one signs. Defaults to None:
-            headers are not signed.
-        retry_topic: where a group's consumers put what failed, for commands that are about one group. Defaults to None:
-            the topic named after it.
-        redelivery_topic: where due retries come back for that group alone. Defaults to None, likewise.
-        dead_topic: where its messages go that are given up. Defaults to None, likewise.
     """
 
-    store: str = field(default="embedded:.wheel-sched", repr=False)  # it may hold a password
-    namespace: str = "wheel"
-    shards: int | None = None
-    durability: str = "everysec"
-    replicas: int = 1
-    prefix: str = ""
-    policies: str | None = None
-    kafka: str | None = None
-    group_protocol: str | None = None
-    transactions: bool = True
-    secrets: str | None = None
-    retry_topic: str | None = None
-    redelivery_topic: str | None = None
-    dead_topic: str | None = None
+    store: str = setting(  # it may hold a password
+        "embedded:.wheel-sched",
+        SettingSpec(flag_help="redis://, rediss://, unix:// or embedded:FOLDER.", metavar="URL"),
+        shown=False,
+    )
+    namespace: str = setting("wheel", SettingSpec(flag_help="Prefix of all keys (default: wheel).", metavar="NAME"))
+    shards: int | None = setting(
+        None, SettingSpec(kind="number", flag_help="Shard count of a new namespace (default: 1).", metavar="N")
+    )
+    durability: str = setting(
+        "everysec",
+        SettingSpec(
+            choices=("memory", "everysec", "fsync", "replicated"),
+            flag_help="memory, everysec, fsync or replicated.",
+            metavar="LEVEL",
+        ),
+    )
+    replicas: int = setting(1, SettingSpec(kind="number"))
 
 
-NAMES = tuple(spec.name for spec in fields(Settings))
-_NUMBERS = frozenset({"shards", "replicas"})
-_SWITCHES = frozenset({"transactions"})
-_FILES = frozenset({"policies", "secrets"})
-_CHOICES = {
-    "durability": ("memory", "everysec", "fsync", "replicated"),
-    "group_protocol": ("classic", "consumer"),
-}
+S = TypeVar("S", bound=Settings)
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Settings, and for each name where its value is from: "flag", "env NAME", "file PATH" or "default"."""
+    """Values that were loaded, and where each is from.
 
-    settings: Settings
+    Args:
+        values: every declared setting.
+        origins: for each setting "flag", "env NAME", "file PATH" or "default".
+    """
+
+    values: Mapping[str, Any]
     origins: Mapping[str, str]
+
+    @property
+    def settings(self) -> Settings:
+        """The settings of the core."""
+        return self.read(Settings)
+
+    def read(self, kind: type[S]) -> S:
+        """The settings as an object of `kind`, which must have been among the kinds that were loaded."""
+        return kind(**{name: self.values[name] for name in specs((kind,))})
+
+
+def specs(kinds: Sequence[type[Settings]]) -> dict[str, SettingSpec]:
+    """The settings that the dataclasses declare, by name, in order of declaration."""
+    return {part.name: part.metadata[_SPEC] for kind in kinds for part in fields(kind)}
 
 
 def load_settings(
@@ -95,47 +135,67 @@ def load_settings(
     *,
     env: Mapping[str, str] | None = None,
     file: str | os.PathLike[str] | None = None,
+    kinds: Sequence[type[Settings]] = (Settings,),
+    other_variables: Collection[str] = (),
+    refuse_unknown: bool = True,
 ) -> Loaded:
-    """Settings from all four places.
+    """Load settings from all four places.
 
     Args:
-        flags: values given on the command line; None values count as not given. Defaults to none.
-        env: the environment. Defaults to the process's.
+        flags: values of the command line; a None value counts as not given. Defaults to none.
+        env: the environment. Defaults to that of the process.
         file: the settings file; it must exist. Defaults to WHEEL_SCHED_CONFIG, else ./wheel-sched.toml if it exists.
+        kinds: the dataclasses that declare settings. Defaults to the core's.
+        other_variables: names of variables, without their prefix, that other code reads. Defaults to none.
+        refuse_unknown: whether an unknown name is a mistake. Defaults to True.
 
     Raises:
-        ConfigError: with everything that is wrong, each with its place.
+        ConfigError: with every mistake and its place.
     """
     env = os.environ if env is None else env
+    declared = specs(kinds)
     problems: list[str] = []
-    values: dict[str, Any] = {}
-    origins = dict.fromkeys(NAMES, "default")
+    unknown: list[str] = []
+    values: dict[str, Any] = {part.name: part.default for kind in kinds for part in fields(kind)}
+    origins = dict.fromkeys(declared, "default")
     path = _file_path(file, env)
     for name, value in (_read(path, problems) if path is not None else {}).items():
-        values[name] = _checked(name, value, f"file {path}", problems)
-        origins[name] = f"file {path}"
-    for name in NAMES:
+        spec = declared.get(name)
+        if spec is None:
+            unknown.append(f"file {path}: {_unknown_name(name, declared)}")
+            continue
+        origins[name] = place = f"file {path}"
+        values[name] = _checked(name, spec, _from_file(spec, value, path), place, problems)
+    for name, spec in declared.items():
         variable = ENV_PREFIX + name.upper()
         if variable in env:
-            values[name] = _checked(name, _from_text(name, env[variable]), f"env {variable}", problems)
-            origins[name] = f"env {variable}"
-    problems += _unknown_variables(env)
+            origins[name] = place = f"env {variable}"
+            values[name] = _checked(name, spec, _from_text(spec, env[variable]), place, problems)
+    unknown += _unknown_variables(env, declared, {*_OTHER_VARIABLES, *other_variables})
     for name, value in (flags or {}).items():
         if value is not None:
-            values[name] = _checked(name, value, f"flag --{name.replace('_', '-')}", problems)
             origins[name] = "flag"
+            values[name] = _checked(name, declared[name], value, f"flag --{name.replace('_', '-')}", problems)
+    if refuse_unknown:
+        problems += unknown
     if problems:
         raise ConfigError(problems)
-    return Loaded(Settings(**values), origins)
+    return Loaded(values, origins)
 
 
-def _unknown_variables(env: Mapping[str, str]) -> list[str]:
-    """What is wrong with names of the environment; values are not quoted, they may be secrets."""
-    known = [ENV_PREFIX + name.upper() for name in NAMES]
+def _unknown_name(name: str, declared: Collection[str]) -> str:
+    close = get_close_matches(name, declared, 1)
+    hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(declared)}"
+    return f"unknown setting {name!r}; {hint}"
+
+
+def _unknown_variables(env: Mapping[str, str], declared: Collection[str], others: Collection[str]) -> list[str]:
+    """Mistakes in names of the environment. Values are not quoted, because they may be secrets."""
+    known = [ENV_PREFIX + name.upper() for name in declared]
     problems = []
     for variable in env:
         rest = variable.removeprefix(ENV_PREFIX)
-        if rest == variable or variable in known or rest in _OTHERS or _NOT_OURS.fullmatch(rest):
+        if rest == variable or variable in known or rest in others or _KUBERNETES.fullmatch(rest):
             continue
         close = get_close_matches(variable.upper(), known, 1, 0.85)
         hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
@@ -152,52 +212,43 @@ def _file_path(file: str | os.PathLike[str] | None, env: Mapping[str, str]) -> P
 
 
 def _read(path: Path, problems: list[str]) -> dict[str, Any]:
-    import tomllib  # only where there is a file: every command pays for what is imported above
+    import tomllib  # only where there is a file: every command pays for the imports at the top
 
     try:
-        data = tomllib.loads(path.read_text("utf-8"))
+        return tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
         problems.append(f"expected {path} to be a readable file, got: {error.strerror or error}")
-        return {}
-    except ValueError as error:  # also of bytes that are no UTF-8
+    except ValueError as error:  # also when the bytes are not UTF-8
         problems.append(f"expected {path} to be TOML, got: {error}")
-        return {}
     except RecursionError:
         problems.append(f"expected {path} to be settings, got: TOML that is nested too deeply")
-        return {}
-    known = {}
-    for name, value in data.items():
-        if name in NAMES:
-            known[name] = str(path.parent / value) if _is_path(name, value) else value
-        else:
-            close = get_close_matches(name, NAMES, 1)
-            hint = f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(NAMES)}"
-            problems.append(f"file {path}: unknown setting {name!r}{hint}")
-    return known
+    return {}
 
 
-def _is_path(name: str, value: object) -> bool:
-    """Whether a setting of a file names another file, from where the first one is."""
-    return isinstance(value, str) and (name in _FILES or (name == "kafka" and value.endswith(".properties")))
+def _from_file(spec: SettingSpec, value: Any, path: Path | None) -> Any:
+    """The value of a settings file. A relative path starts from the folder of that file."""
+    if path is not None and isinstance(value, str) and spec.file is not None and value.endswith(spec.file):
+        return str(path.parent / value)
+    return value
 
 
-def _from_text(name: str, text: str) -> Any:
-    if name in _SWITCHES:
+def _from_text(spec: SettingSpec, text: str) -> Any:
+    if spec.kind == "switch":
         return {"true": True, "false": False}.get(text.lower(), text)
-    return int(text) if name in _NUMBERS and re.fullmatch(r"[0-9]{1,9}", text) else text
+    return int(text) if spec.kind == "number" and re.fullmatch(r"[0-9]{1,9}", text) else text
 
 
-def _checked(name: str, value: Any, place: str, problems: list[str]) -> Any:
-    if name in _NUMBERS:
+def _checked(name: str, spec: SettingSpec, value: Any, place: str, problems: list[str]) -> Any:
+    if spec.kind == "number":
         if type(value) is not int or not 1 <= value <= 1024:
             problems.append(f"{place}: expected {name} to be a whole number from 1 to 1024, got: {_shown(value)}")
-    elif name in _SWITCHES:
+    elif spec.kind == "switch":
         if type(value) is not bool:
             problems.append(f"{place}: expected {name} to be true or false, got: {_shown(value)}")
-    elif not isinstance(value, str) or (not value and name != "prefix"):
+    elif not isinstance(value, str) or (not value and not spec.may_be_empty):
         problems.append(f"{place}: expected {name} to be a text, got: {_shown(value)}")
-    elif name in _CHOICES and value not in _CHOICES[name]:
-        *others, last = _CHOICES[name]
+    elif spec.choices and value not in spec.choices:
+        *others, last = spec.choices
         problems.append(f"{place}: expected {name} to be {', '.join(others)} or {last}, got: {_shown(value)}")
     return value
 

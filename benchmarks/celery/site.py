@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from benchmarks.celery.app import READY, RUNS, make_app
+from tests.servers.valkey import TemporaryServer, temporary_server
 from wheel_sched.store.items import Item
 from wheel_sched.store.push_form import decode_push
 from wheel_sched.store.redis.backend import client_for
-from wheel_sched.testing.servers import TemporaryServer, temporary_server
 
 Kind = Literal["stock", "ours"]
 KINDS: tuple[Kind, ...] = ("stock", "ours")

@@ -26,8 +26,8 @@ from retry_topic.names import redelivery_topic_of, retry_topic_of
 from retry_topic.policy import PolicySet, RetryPolicy
 from retry_topic.service import RetryService
 from retry_topic.wire import encode_body
+from tests.servers.kafka import VERSION, temporary_kafka
 from wheel_sched.store import DelayStore, Item, open_store
-from wheel_sched.testing.kafka import VERSION, temporary_kafka
 
 T = TypeVar("T")
 

@@ -14,8 +14,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from benchmarks.rounds import spread
-from wheel_sched.aio import AsyncTimer
-from wheel_sched.timer import SystemTimer
+from wheel_sched.timers import AsyncTimer, SystemTimer
 
 _LEAD_MS = 300  # for scheduling them all
 

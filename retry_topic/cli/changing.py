@@ -1,4 +1,4 @@
-"""`wheel-sched retry | reschedule | delete`: change messages by id or by filter.
+"""`wheel-sched run-now | reschedule | delete`: change messages by id or by filter.
 
 More than one message is changed only after a question, or with --yes. Every change is made in steps of at most 500; a
 run that is interrupted has changed some of them and none half.
@@ -24,6 +24,7 @@ from retry_topic.cli.choosing import (
 from retry_topic.cli.filters import Filter
 from retry_topic.cli.opening import opened_home, secrets_of
 from retry_topic.cli.replaying import check_secrets
+from retry_topic.cli.settings import settings_of
 from retry_topic.dead_letters import DeadLetters, Selection
 from retry_topic.home import Home
 from wheel_sched.cli.instants import DURATION, INSTANT
@@ -65,7 +66,7 @@ class Pace:
         return self.rate
 
 
-@click.command()
+@click.command(name="run-now")
 @choosing_options
 @rate_option
 @spread_option
@@ -73,7 +74,7 @@ class Pace:
 @yes_option
 @json_option
 @pass_session
-def retry(
+def run_now(
     session: Session,
     ids: tuple[str, ...],
     chosen: Filter,
@@ -88,29 +89,29 @@ def retry(
 
     \b
     Examples:
-      wheel-sched retry 3f2a9c.2
-      wheel-sched retry --topic orders --error '*Timeout*' --rate 50 --yes
-      wheel-sched retry --state held --spread 5m --dry-run
+      wheel-sched run-now 3f2a9c.2
+      wheel-sched run-now --topic orders --error '*Timeout*' --rate 50 --yes
+      wheel-sched run-now --state held --spread 5m --dry-run
 
     A filter means what is due or held; dead letters take part with --dead, or by id. What is parked behind a
     failed message of its key is let out by id alone, and out of its order.
     """
     pace = Pace(rate, spread_ms)
-    with opened_home(session.settings) as home:
+    with opened_home(settings_of(session)) as home:
         meant = choose(home, ids, _in_order(chosen), everything, _LIVING)
         tell_elsewhere(home, meant, _in_order(chosen), _LIVING)
-        secrets = secrets_of(session.settings)
+        secrets = secrets_of(settings_of(session))
         check_secrets((entry.letter.state for entry in meant.samples if entry.found.state == "dead"), secrets)
         counts = home.store.counts()
         now_ms = counts.now_us // 1000
         if dry_run:
-            tell_dry_run("try", meant, now_ms, as_json)
+            tell_dry_run("make {} due now", meant, now_ms, as_json)
             return 0
-        agree("Try now", meant, yes)
+        agree("Make {} due now", meant, yes)
         outcomes = _reschedule(home, meant.living(), now_ms, pace)
         outcomes += _replay(home, [member.id for member in meant.dead()], pace, secrets)
         paused = sum(member.topic in counts.paused for member in meant.living())
-    code = tell_outcomes("will be tried", outcomes, as_json)
+    code = tell_outcomes("due now", outcomes, as_json)
     if paused:
         note(f"{amount(paused, 'message')} stay held, because their topic is paused; `wheel-sched resume TOPIC`")
     return code
@@ -150,14 +151,14 @@ def reschedule(
         raise click.UsageError("Give --in or --at, not both.")
     if "dead" in chosen.states:
         raise click.UsageError("Dead letters have no due; `wheel-sched replay` sends them through again.")
-    with opened_home(session.settings) as home:
+    with opened_home(settings_of(session)) as home:
         meant = choose(home, ids, _in_order(chosen), everything, _LIVING)
         tell_elsewhere(home, meant, _in_order(chosen), _LIVING, "see `wheel-sched replay`")
         now_ms = home.store.windows(0, 0)[0].now_us // 1000
         if dry_run:
-            tell_dry_run("reschedule", meant, now_ms, as_json)
+            tell_dry_run("reschedule {}", meant, now_ms, as_json)
             return 0
-        agree("Reschedule", meant, yes)
+        agree("Reschedule {}", meant, yes)
         start_ms = now_ms + delay_ms if delay_ms is not None else at_ms or 0
         outcomes = _reschedule(home, meant.members, start_ms, Pace(None, spread_ms))
     return tell_outcomes("rescheduled", outcomes, as_json, due_ms=start_ms)
@@ -188,11 +189,11 @@ def delete(
 
     A filter means what is due or held; dead letters take part with --dead, or by id.
     """
-    with opened_home(session.settings) as home:
+    with opened_home(settings_of(session)) as home:
         meant = choose(home, ids, chosen, everything, _LIVING)
         tell_elsewhere(home, meant, chosen, _LIVING)
         if dry_run:
-            tell_dry_run("delete", meant, home.store.windows(0, 0)[0].now_us // 1000, as_json)
+            tell_dry_run("delete {}", meant, home.store.windows(0, 0)[0].now_us // 1000, as_json)
             return 0
         if len(meant):
             confirm(f"Delete {amount(len(meant), 'message')} for good?", yes)

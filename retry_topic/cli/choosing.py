@@ -102,7 +102,7 @@ def agree(action: str, meant: Chosen, yes: bool) -> None:
         UsageError, CommandFailed: see `confirm`.
     """
     if len(meant) > 1:
-        confirm(f"{action} {amount(len(meant), 'message')}?", yes)
+        confirm(f"{action.format(amount(len(meant), 'message'))}?", yes)
 
 
 def tell_dry_run(action: str, chosen: Chosen, now_ms: int, as_json: bool) -> None:
@@ -110,7 +110,7 @@ def tell_dry_run(action: str, chosen: Chosen, now_ms: int, as_json: bool) -> Non
     if as_json:
         emit({"dry_run": True, "count": len(chosen), "samples": [as_dict(entry) for entry in chosen.samples]})
         return
-    say(f"would {action} {amount(len(chosen), 'message')}")
+    say(f"would {action.format(amount(len(chosen), 'message'))}")
     for entry in chosen.samples:
         at = f"  {relative(entry.at_ms, now_ms)}" if entry.at_ms is not None else ""
         say(f"  {entry.id}  {entry.found.state}{at}  {entry.letter.topic}  {one_line(entry.error, 60)}".rstrip())

@@ -113,8 +113,8 @@ class Filter:
         wide = replace(self, limit=_COUNTED, parked=None)
         places: tuple[tuple[State, str, str, str], ...] = (
             ("dead", "dead letter does", "dead letters do", dead),
-            ("due", "that waits does", "that wait do", "see `wheel-sched retry`"),
-            ("held", "that is held does", "that are held do", "see `wheel-sched retry`"),
+            ("due", "that waits does", "that wait do", "see `wheel-sched run-now`"),
+            ("held", "that is held does", "that are held do", "see `wheel-sched run-now`"),
             ("fly", "in flight does", "in flight do", "it is being tried right now"),
         )
         for state, one, several, advice in places:

@@ -1,6 +1,6 @@
 """Which stored message an id means, for every command that takes ids.
 
-An id is one of three: what `ls` shows, which is one attempt; the same without its attempt; or what handlers and logs
+An id is one of three: what `list` shows, which is one attempt; the same without its attempt; or what handlers and logs
 know the message by (its header `retry-id`). Under the last one the store finds nothing by itself where it was given
 when the message was published, as every group that reads the topic has it: then the store's items are looked through,
 up to 100,000 of them, a thousand at a time. Nothing is changed.
@@ -69,10 +69,10 @@ def find_messages(home: Home, ids: Sequence[str], unchanged: str = "") -> list[E
 
 
 def _absent(ids: Sequence[str], unchanged: str, every: bool) -> str:
-    where = "" if every else f"among the {_LOOKED_THROUGH:,} that were looked through; give the id that `ls` shows"
+    where = "" if every else f"among the {_LOOKED_THROUGH:,} that were looked through; give the id that `list` shows"
     why = "it was delivered or deleted, never stored here, or its failure still waits for a retry service"
     said = f"there is no message {', '.join(ids[:5])} {where}".rstrip()
-    told = "; ".join(filter(None, [unchanged, why, "see `wheel-sched ls` and `wheel-sched stats`"]))
+    told = "; ".join(filter(None, [unchanged, why, "see `wheel-sched list` and `wheel-sched stats`"]))
     return f"{said}: {told}"
 
 

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from retry_topic.cli.settings import settings_of
 from retry_topic.names import GroupTopics
 from wheel_sched.cli.options import Session
 
@@ -23,7 +24,7 @@ def topics_options(command: F) -> F:
         session = click.get_current_context().find_object(Session)
         assert session is not None  # noqa: S101  # the root command makes it
         flags = {kind: kwargs.pop(f"{kind}_topic") for kind in _KINDS}
-        named = {kind: flag or getattr(session.settings, f"{kind}_topic") for kind, flag in flags.items()}
+        named = {kind: flag or getattr(settings_of(session), f"{kind}_topic") for kind, flag in flags.items()}
         groups = kwargs.get("groups") or ()
         if any(named.values()) and len({*groups}) > 1:
             raise click.UsageError(

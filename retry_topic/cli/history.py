@@ -6,6 +6,7 @@ from dataclasses import asdict
 
 import click
 
+from retry_topic.cli.settings import settings_of
 from wheel_sched.cli.opening import opened
 from wheel_sched.cli.options import Session, json_option, pass_session
 from wheel_sched.cli.output import amount, emit, instant, note, say
@@ -37,7 +38,7 @@ def export(session: Session, file: str, force: bool, as_json: bool) -> None:
     from retry_topic.history import export as run
 
     there = may_replace(file, force)
-    with opened(session.settings) as store:
+    with opened(settings_of(session)) as store:
         done = run(store, file, replace=there)
     if as_json:
         emit({"file": file, **asdict(done)})

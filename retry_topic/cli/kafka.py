@@ -13,6 +13,7 @@ import click
 from retry_topic.cli.group_topics import topics_options
 from retry_topic.cli.opening import kafka_broker, secrets_of
 from retry_topic.cli.replaying import Reborn, TopicReplay, max_replays_option, tell_guarded
+from retry_topic.cli.settings import settings_of
 from retry_topic.message import Message
 from retry_topic.names import GroupTopics, intake_group_of
 from wheel_sched.cli.failing import FAILED, OK, CommandFailed
@@ -39,7 +40,7 @@ def kafka() -> None:
 
 @contextlib.contextmanager
 def _opened(session: Session, **more: Any) -> Iterator[KafkaBroker]:
-    broker = kafka_broker(session.settings, **more)
+    broker = kafka_broker(settings_of(session), **more)
     try:
         yield broker
     finally:
@@ -122,10 +123,10 @@ def init(
         from retry_topic.brokers.kafka.sender import claims_topic
 
         owned = _owned(topics, groups)
-        claims = claims_topic(session.settings.namespace)
+        claims = claims_topic(settings_of(session).namespace)
         names = [*(topic for own in owned.values() for topic in own.values()), claims]
         there = {topic: broker.topology.partitions(topic) for topic in names}
-        shards = _shards(session.settings)
+        shards = _shards(settings_of(session))
         if not dry_run:
             for own in owned.values():
                 broker.create_group_topics(own)
@@ -226,7 +227,7 @@ def replay(
       wheel-sched --kafka broker:9092 kafka replay orders --dry-run
       wheel-sched --kafka broker:9092 kafka replay orders --to orders.repaired --yes
     """
-    secrets = secrets_of(session.settings)
+    secrets = secrets_of(settings_of(session))
     with _opened(session) as broker:
         from confluent_kafka import TopicPartition
 
@@ -245,7 +246,7 @@ def replay(
             return OK
         if waiting:
             confirm(f"Replay up to {amount(min(waiting, limit), 'dead letter')} to {to}?", yes)
-        with opened(session.settings) as store:
+        with opened(settings_of(session)) as store:
             done = TopicReplay(Reborn(group, own, to, broker.topic_id(dead), secrets), store, max_replays)
             consumer = broker.consumer([dead], reader)
             left, idle_until_s = min(waiting, limit), time.monotonic() + 6 * _IDLE_S
@@ -300,7 +301,7 @@ def doctor(session: Session, groups: tuple[str, ...], lease_ms: int, topics: Gro
     with _opened(session) as broker:
         from retry_topic.cli.kafka_checks import Asked, findings
 
-        asked = Asked(_owned(topics, groups), session.settings, _shards(session.settings), lease_ms)
+        asked = Asked(_owned(topics, groups), settings_of(session), _shards(settings_of(session)), lease_ms)
         found = list(findings(broker, asked))
     if as_json:
         emit({"healthy": all(one.level != "problem" for one in found), "findings": [asdict(one) for one in found]})

@@ -145,8 +145,8 @@ def in_doubt(settings: Settings) -> Finding:
         return problem(
             "in doubt",
             f"{found} messages are held: nobody knows whether they went out",
-            "look for their retry-id in the redelivery topic, then `wheel-sched retry --state held --error 'in-doubt*'`"
-            " or `wheel-sched delete`",
+            "look for their retry-id in the redelivery topic; then `wheel-sched delete` what is there, and "
+            "`wheel-sched run-now --state held --error 'in-doubt*'` for the rest",
         )
     return ok("in doubt", "none")
 
@@ -156,8 +156,8 @@ def timeouts(broker: KafkaBroker, lease_ms: int) -> Finding:
     order = f"{broker.transaction_timeout_ms} > {lease_ms} > {broker.delivery_timeout_ms} ms"
     if broker.transaction_timeout_ms > lease_ms > broker.delivery_timeout_ms:
         return ok("time-outs", f"transaction > lease > delivery: {order}")
-    mend = "set transaction.timeout.ms and delivery.timeout.ms of the client, or lease_ms of the dispatchers"
-    return problem("time-outs", f"expected transaction > lease > delivery, got: {order}", mend)
+    fix = "set transaction.timeout.ms and delivery.timeout.ms of the client, or lease_ms of the dispatchers"
+    return problem("time-outs", f"expected transaction > lease > delivery, got: {order}", fix)
 
 
 def retention(settings: Mapping[str, str]) -> Finding:
@@ -181,8 +181,8 @@ def longest_transaction(settings: Mapping[str, str], ours_ms: int) -> Finding:
 def creation(settings: Mapping[str, str]) -> Finding:
     """Whether topics come about by being named."""
     if settings.get("auto.create.topics.enable") == "true":
-        mend = "set it to false on the brokers"
-        return warn("creation", "auto.create.topics.enable=true: a mistyped topic of another client is a new one", mend)
+        fix = "set it to false on the brokers"
+        return warn("creation", "auto.create.topics.enable=true: a mistyped topic of another client is a new one", fix)
     return ok("creation", "topics are created on purpose only")
 
 

@@ -1,4 +1,4 @@
-"""`wheel-sched keys`: ordering keys that wait for a failed message, and how to open one whose head was lost."""
+"""`wheel-sched keys list | release`: ordering keys that wait for a failed message, and how to release one by hand."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from retry_topic.cli.opening import opened_home
+from retry_topic.cli.settings import settings_of
 from retry_topic.home import Home
 from wheel_sched.cli.failing import CommandFailed
 from wheel_sched.cli.options import Session, confirm, json_option, pass_session, yes_option
@@ -18,36 +19,36 @@ from wheel_sched.store.operations.ordering import ClosedKey
 _SHOWN = 100
 
 
-@click.command()
-@click.option("--open", "gates", multiple=True, metavar="GATE", help="Let the next message of this key follow now.")
-@click.option("--limit", type=click.IntRange(min=1), default=_SHOWN, show_default=True, help="At most so many.")
-@yes_option
+@click.group(name="keys", help="List and release ordering keys that wait for a failed message.")
+def keys() -> None:
+    """Group of the commands about ordering keys."""
+
+
+@keys.command(name="list")
+@click.option("--limit", type=click.IntRange(min=1), default=_SHOWN, show_default=True, help="Show at most N keys.")
 @json_option
 @pass_session
-def keys(session: Session, gates: tuple[str, ...], limit: int, yes: bool, as_json: bool) -> int:
-    """Ordering keys that wait for a failed message, the longest first.
+def list_keys(session: Session, limit: int, as_json: bool) -> None:
+    """List the ordering keys that wait for a failed message. The key that waits longest comes first.
+
+    A key whose head is "out" waits for the answer of a consumer.
 
     \b
     Examples:
-      wheel-sched keys
-      wheel-sched keys --open 0hZkP3xYaQ1_.7fK2mWq9sT4vB8nC --yes
-
-    A key whose head is "out" waits for a consumer to answer for it. Open a key by hand only when its head was lost
-    outside the store, with a topic that was deleted: what follows is handled although the head never was.
+      wheel-sched keys list
+      wheel-sched keys list --json | jq -r .lock
     """
-    with opened_home(session.settings) as home:
-        if gates:
-            return _open(home, gates, yes, as_json)
+    with opened_home(settings_of(session)) as home:
         found = sorted(KeyGates(home.store).closed(), key=lambda key: (key.since_ms, key.gate))
-        rows = [_told(home, key) for key in found[:limit]]
+        rows = [_as_dict(home, key) for key in found[:limit]]
         now_ms = home.store.now_ms()
     if as_json:
         for row in rows:
             emit(row)
-        return 0
+        return
     if not rows:
-        note("no key is closed")
-        return 0
+        note("no key is locked")
+        return
     lines = [
         (
             relative(row["since_ms"], now_ms),
@@ -55,22 +56,21 @@ def keys(session: Session, gates: tuple[str, ...], limit: int, yes: bool, as_jso
             f"{row['parked']:,}",
             row["head"],
             row["head_state"],
-            row["gate"],
+            row["lock"],
         )
         for row in rows
     ]
-    table(("closed", "key", "parked", "head", "head is", "gate"), lines, right=(2,))
+    table(("locked", "key", "parked", "head", "head is", "lock"), lines, right=(2,))
     if len(found) > limit:
         note(f"the first {limit} of {len(found):,} are shown; --limit N shows more")
-    return 0
 
 
-def _told(home: Home, key: ClosedKey) -> dict[str, Any]:
-    """A closed key as plain data, with where its head is."""
+def _as_dict(home: Home, key: ClosedKey) -> dict[str, Any]:
+    """A locked key as plain data, with the state of its head."""
     ids = [item_id for item_id in home.store.find(ref_of(key.gate)) if item_id.startswith(f"{key.head}.")]
     items = [item for item in home.store.get(ids, anywhere=True) if item is not None and item.state != "dead"]
     return {
-        "gate": key.gate,
+        "lock": key.gate,
         "key": key.label,
         "since_ms": key.since_ms,
         "head": items[0].id if items else key.head,
@@ -79,11 +79,25 @@ def _told(home: Home, key: ClosedKey) -> dict[str, Any]:
     }
 
 
-def _open(home: Home, gates: tuple[str, ...], yes: bool, as_json: bool) -> int:
-    confirm(f"Let the next messages of {amount(len(gates), 'key')} follow although their heads are not through?", yes)
-    outcomes = KeyGates(home.store).pass_by_hand(gates)
-    opened = outcomes.count(Outcome.DONE)
-    if not opened:
-        raise CommandFailed("no such key is closed: nothing was changed; see `wheel-sched keys`")
-    emit({"done": opened}) if as_json else say(f"{amount(opened, 'key')} went on")
-    return 0 if opened == len(gates) else 1
+@keys.command()
+@click.argument("locks", nargs=-1, metavar="LOCK...", required=True)
+@yes_option
+@json_option
+@pass_session
+def release(session: Session, locks: tuple[str, ...], yes: bool, as_json: bool) -> int:
+    """Let the next message of a key follow, although the head was never handled. LOCK is what `keys list` shows.
+
+    Release a key only when its head is lost: when its topic was deleted outside the store, for example.
+
+    \b
+    Examples:
+      wheel-sched keys release 0hZkP3xYaQ1_.7fK2mWq9sT4vB8nC --yes
+    """
+    with opened_home(settings_of(session)) as home:
+        confirm(f"Release {amount(len(locks), 'key')}, although the heads were not handled?", yes)
+        outcomes = KeyGates(home.store).pass_by_hand(locks)
+    released = outcomes.count(Outcome.DONE)
+    if not released:
+        raise CommandFailed("no such key is locked: nothing was changed; see `wheel-sched keys list`")
+    emit({"done": released}) if as_json else say(f"{amount(released, 'key')} released")
+    return 0 if released == len(locks) else 1

@@ -1,4 +1,4 @@
-"""`wheel-sched ls`: messages in order of due, or dead letters in groups of one error."""
+"""`wheel-sched list`: messages in order of due, or dead letters in groups of one error."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import click
 
 from retry_topic.cli.filters import Entry, Filter, filter_options
 from retry_topic.cli.opening import opened_home
-from retry_topic.cli.untaken import told
+from retry_topic.cli.settings import settings_of
+from retry_topic.cli.untaken import untaken_lines
 from retry_topic.dead_letters import DeadLetterInfo, DeadLetters
 from retry_topic.home import Home
 from wheel_sched.cli.options import Session, json_option, pass_session
@@ -21,24 +22,24 @@ _PREVIEW = 80  # characters of a payload
 _SHOWN = 50  # lines of a listing unless --limit says otherwise
 
 
-@click.command()
+@click.command(name="list")
 @filter_options
 @click.option("--parked", is_flag=True, help="What stands in line behind a failed message of its key.")
 @click.option("--group", is_flag=True, help="Dead letters by error: count, first, last, a sample.")
 @click.option("--payload", is_flag=True, help="The payloads too: whole with --json, else their beginnings.")
 @json_option
 @pass_session
-def ls(session: Session, chosen: Filter, parked: bool, group: bool, payload: bool, as_json: bool) -> None:
+def list_messages(session: Session, chosen: Filter, parked: bool, group: bool, payload: bool, as_json: bool) -> None:
     """List messages: what waits, in order of due.
 
     \b
     Examples:
-      wheel-sched ls
-      wheel-sched ls --topic orders --until +10m         due in the next ten minutes
-      wheel-sched ls --dead --group                      what failed, by kind of error
-      wheel-sched ls --parked --key customer-7           what waits for its turn
-      wheel-sched ls --dead --error '*Timeout*' --since 2h --json
-      wheel-sched ls --dead --json --payload > dead.jsonl
+      wheel-sched list
+      wheel-sched list --topic orders --until +10m         due in the next ten minutes
+      wheel-sched list --dead --group                      what failed, by kind of error
+      wheel-sched list --parked --key customer-7           what waits for its turn
+      wheel-sched list --dead --error '*Timeout*' --since 2h --json
+      wheel-sched list --dead --json --payload > dead.jsonl
 
     INSTANT is `2h` (ago), `+5m` (from now), `now` or RFC 3339. Without --limit 50 lines are shown.
     """
@@ -52,13 +53,13 @@ def ls(session: Session, chosen: Filter, parked: bool, group: bool, payload: boo
         if group or chosen.states not in ((), ("held",)):
             raise click.UsageError("--parked is about what is held; leave --state, --dead and --group away.")
         chosen = replace(chosen, states=("held",), parked=True)
-    with opened_home(session.settings) as home:
+    with opened_home(settings_of(session)) as home:
         now_ms = home.store.windows(0, 0)[0].now_us // 1000
         if group:
             _groups(home, chosen, now_ms, as_json)
         else:
             _entries(home, chosen, now_ms, payload, as_json)
-        for line in () if as_json else told(home.broker, session.settings.retry_topic):
+        for line in () if as_json else untaken_lines(home.broker, settings_of(session).retry_topic):
             note(line)
 
 

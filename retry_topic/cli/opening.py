@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from retry_topic.brokers.protocol import Broker
+from retry_topic.cli.settings import RetrySettings
 from retry_topic.consumer.config import secrets_problems
 from retry_topic.home import Home
 from retry_topic.policy import PolicySet, load_policies
 from wheel_sched.cli.opening import server_url, shards_of
-from wheel_sched.config import Settings
 from wheel_sched.errors import ConfigError
 from wheel_sched.store import DelayStore, open_store
 
@@ -23,7 +23,7 @@ KEEP = 10_000  # records of a topic that stay after every group has settled them
 
 
 @contextlib.contextmanager
-def opened_home(settings: Settings, *, create: bool = False) -> Iterator[Home]:
+def opened_home(settings: RetrySettings, *, create: bool = False) -> Iterator[Home]:
     """The home, closed at the end of the block; only with `create` is a namespace or a data folder made."""
     with contextlib.ExitStack() as stack:
         broker: Broker | None = None
@@ -41,7 +41,7 @@ def opened_home(settings: Settings, *, create: bool = False) -> Iterator[Home]:
             yield home
 
 
-def _streams(settings: Settings, store: DelayStore) -> Broker:
+def _streams(settings: RetrySettings, store: DelayStore) -> Broker:
     from retry_topic.brokers.redis_streams import RedisStreamsBroker  # explaining a policy needs no client
 
     client: Any = getattr(store.backend, "client")  # noqa: B009  # of the kind of backend that a URL gives
@@ -50,7 +50,7 @@ def _streams(settings: Settings, store: DelayStore) -> Broker:
     )
 
 
-def kafka_broker(settings: Settings, **more: Any) -> KafkaBroker:
+def kafka_broker(settings: RetrySettings, **more: Any) -> KafkaBroker:
     """The cluster that the settings name; nothing is connected to yet.
 
     Raises:
@@ -105,7 +105,7 @@ def kafka_settings(servers: str) -> dict[str, str]:
     return found
 
 
-def secrets_of(settings: Settings) -> tuple[bytes, ...]:
+def secrets_of(settings: RetrySettings) -> tuple[bytes, ...]:
     """The secrets of the file that the settings name, the signing one first; none without a file.
 
     Raises:
@@ -126,7 +126,7 @@ def secrets_of(settings: Settings) -> tuple[bytes, ...]:
     return secrets
 
 
-def policies_of(settings: Settings, file: str | None = None) -> PolicySet:
+def policies_of(settings: RetrySettings, file: str | None = None) -> PolicySet:
     """The policies of a file ("default" = the built-in one), else those of the settings.
 
     Raises:

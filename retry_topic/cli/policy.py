@@ -8,6 +8,7 @@ import time
 import click
 
 from retry_topic.cli.opening import opened_home, policies_of
+from retry_topic.cli.settings import settings_of
 from retry_topic.policy import Dead, Failure, RetryPolicy, decide, explain, format_duration, plot, simulate
 from retry_topic.policy.dumping import dump_policies
 from retry_topic.policy.flow import describe
@@ -29,7 +30,7 @@ def policy() -> None:
 
 
 def _chosen(session: Session, file: str, topic: str | None) -> RetryPolicy:
-    policies = policies_of(session.settings, None if file == "default" and session.settings.policies else file)
+    policies = policies_of(settings_of(session), None if file == "default" and settings_of(session).policies else file)
     return policies.default if topic is None else policies.for_topic(topic)
 
 
@@ -134,7 +135,7 @@ def explain_policy(
         from retry_topic.cli.finding import find_messages
         from retry_topic.cli.show import why_due
 
-        with opened_home(session.settings) as home:
+        with opened_home(settings_of(session)) as home:
             (entry,) = find_messages(home, [message_id])
             flows = FlowControl(home.store).flows()
         why = why_due(entry, flows=flows)

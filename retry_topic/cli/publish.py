@@ -11,6 +11,7 @@ from typing import BinaryIO
 import click
 
 from retry_topic.cli.opening import opened_home
+from retry_topic.cli.settings import settings_of
 from retry_topic.home import Home
 from retry_topic.message import Headers
 from wheel_sched.cli.failing import CommandFailed, drop_output
@@ -75,10 +76,10 @@ def publish(
         raise click.UsageError("Give --delay or --at, not both.")
     if lines is not None and message_id is not None:
         raise click.UsageError("--id names one message; leave it away with --lines.")
-    folder = embedded_folder(session.settings)
+    folder = embedded_folder(settings_of(session))
     if folder is not None and not create and not folder.is_dir():
         raise CommandFailed(f"there is no topic {topic!r}, nor a data folder {folder}; nothing was published; {_MAKE}")
-    with opened_home(session.settings, create=True) as home:
+    with opened_home(settings_of(session), create=True) as home:
         _ensure_topic(home, topic, create)
         later = bool(delay_ms) or (at_ms is not None and at_ms > home.store.now_ms())
         count = 0

@@ -12,6 +12,7 @@ from retry_topic.cli.finding import find_messages
 from retry_topic.cli.listing import as_dict
 from retry_topic.cli.opening import opened_home, secrets_of
 from retry_topic.cli.replaying import check_secrets, max_replays_option, tell_guarded
+from retry_topic.cli.settings import settings_of
 from retry_topic.dead_letters import DeadLetters, Replayed, Selection
 from retry_topic.home import Home
 from wheel_sched.cli.failing import CommandFailed
@@ -54,16 +55,16 @@ def replay(
     """
     pace = Pace(rate, spread_ms)
     if chosen.states not in ((), ("dead",)):
-        raise click.UsageError("Only dead letters can be replayed; for others see `wheel-sched retry`.")
+        raise click.UsageError("Only dead letters can be replayed; for others see `wheel-sched run-now`.")
     narrow = chosen.narrow
     if ids and (narrow or everything):
         raise click.UsageError("Give ids, or a filter, not both.")
     if not ids and not narrow and not everything:
         raise click.UsageError("Which dead letters? Give ids, a filter (--topic, --error, ...) or --all.")
-    with opened_home(session.settings) as home:
+    with opened_home(settings_of(session)) as home:
         if target is not None and target not in home.broker.topics():
             raise CommandFailed(f"there is no topic {target!r}: nothing was replayed; see `wheel-sched topics`")
-        secrets = secrets_of(session.settings)
+        secrets = secrets_of(settings_of(session))
         letters = DeadLetters(home, secrets=secrets)
         if ids:
             ids = tuple(entry.id for entry in find_messages(home, ids, "nothing was replayed"))
@@ -75,7 +76,7 @@ def replay(
             named = ", ".join(others[:5]) + (f" and {len(others) - 5:,} more" if len(others) > 5 else "")
             raise CommandFailed(
                 f"{named} {'is no dead letter' if len(others) == 1 else 'are no dead letters'}: nothing was replayed; "
-                "see `wheel-sched ls --dead`"
+                "see `wheel-sched list --dead`"
             )
         if not ids and not plan.matched and (words := replace(chosen, states=()).elsewhere(home, ("dead",))):
             note(words)

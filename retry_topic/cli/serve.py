@@ -20,6 +20,7 @@ import click
 
 from retry_topic.cli.group_topics import topics_options
 from retry_topic.cli.opening import kafka_broker, opened_home, policies_of, secrets_of
+from retry_topic.cli.settings import settings_of
 from retry_topic.home import Home
 from retry_topic.names import GroupTopics
 from retry_topic.service import RetryService, ServiceConfig
@@ -160,7 +161,7 @@ def serve(
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
     for handler in logging.getLogger().handlers:
         handler.addFilter(ONE_LINE)  # of libraries, too
-    settings = session.settings
+    settings = settings_of(session)
     policy_set = policies_of(settings, policies)
     address = None if http is None else parse_address(http)
     config = ServiceConfig(

@@ -13,6 +13,7 @@ from retry_topic.cli.filters import Entry
 from retry_topic.cli.finding import find_messages
 from retry_topic.cli.listing import as_dict
 from retry_topic.cli.opening import opened_home
+from retry_topic.cli.settings import settings_of
 from retry_topic.flow import flow_of
 from retry_topic.headers import HEADER_NAMES
 from retry_topic.policy import format_duration
@@ -30,10 +31,10 @@ _PREVIEW = 300  # characters of the payload
 @json_option
 @pass_session
 def show(session: Session, message_id: str, raw: bool, as_json: bool) -> None:
-    """The whole story of one message: state, due and why, attempts, error, headers, payload.
+    """Show the whole story of one message: state, due time and why, attempts, error, headers, payload.
 
-    ID as `ls` shows it; without its last part (the attempt), or as the log of a consumer has it, the latest attempt is
-    shown.
+    ID is what `list` shows. The latest attempt is shown when ID lacks its last part, the attempt, or is the id in a
+    consumer's log.
 
     \b
     Examples:
@@ -41,7 +42,7 @@ def show(session: Session, message_id: str, raw: bool, as_json: bool) -> None:
       wheel-sched show 3f2a9c --json | jq .headers
       wheel-sched show 3f2a9c.2 --value > payload.json
     """
-    with opened_home(session.settings) as home:
+    with opened_home(settings_of(session)) as home:
         (entry,) = find_messages(home, [message_id])
         counts = home.store.counts()
         flows = FlowControl(home.store).flows()
@@ -65,7 +66,7 @@ def why_due(entry: Entry, paused: bool = False, flows: Sequence[Flow] = ()) -> s
     """In words: why it is where it is, and due when it is due."""
     found, state = entry.found, entry.letter.state
     if entry.parked:
-        return f"parked at {instant(found.score_ms)} behind a failed message of its key; see `wheel-sched keys`"
+        return f"parked at {instant(found.score_ms)} behind a failed message of its key; see `wheel-sched keys list`"
     if found.state == "dead":
         return f"given up: {found.reason or 'no reason is on record'}"
     if found.state == "held":

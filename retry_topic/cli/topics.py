@@ -7,6 +7,7 @@ from difflib import get_close_matches
 import click
 
 from retry_topic.cli.opening import opened_home
+from retry_topic.cli.settings import settings_of
 from retry_topic.home import Home
 from wheel_sched.cli.failing import CommandFailed
 from wheel_sched.cli.instants import DURATION
@@ -28,7 +29,7 @@ def topics(session: Session, as_json: bool) -> None:
       wheel-sched topics
       wheel-sched topics --json | jq 'select(.dead > 0)'
     """
-    with opened_home(session.settings) as home:
+    with opened_home(settings_of(session)) as home:
         records = home.broker.topics()
         counts = home.store.counts()
     now_ms = counts.now_us // 1000
@@ -92,7 +93,7 @@ def pause(session: Session, topic: str, force: bool, as_json: bool) -> None:
     Examples:
       wheel-sched pause orders
     """
-    with opened_home(session.settings) as home:
+    with opened_home(settings_of(session)) as home:
         if not force:
             known_topic(home, topic)
         moved = home.store.pause(topic)
@@ -117,7 +118,7 @@ def resume(session: Session, topic: str, spread_ms: int, force: bool, as_json: b
     Examples:
       wheel-sched resume orders --spread 5m
     """
-    with opened_home(session.settings) as home:
+    with opened_home(settings_of(session)) as home:
         if not force:
             known_topic(home, topic)
         was_paused = topic in home.store.counts().paused

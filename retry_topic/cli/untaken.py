@@ -1,8 +1,9 @@
-"""Failed messages that no retry service takes in: they lie in a retry topic, where neither store nor policy knows them.
+"""Failed messages that no retry service reads: they lie in a retry topic, unknown to the store and to any policy.
 
-Read for `stats`, `ls` and `doctor` of topics that are streams. Kafka's are not looked at here, which is said: there
-`wheel-sched kafka lag` tells how far each group's intake is. A topic is a retry topic by its name, or by what its
-oldest record says. A few small commands a topic; nothing is changed.
+`stats`, `list` and `doctor` report them for topics that are streams. On Kafka nothing is looked at here, and the
+commands say so: there `wheel-sched kafka lag` shows how far the intake of each group is. A topic is a retry topic when
+its name ends so, or when its oldest record was written by a consumer for a service. The cost is a few small commands
+per topic; nothing is changed.
 """
 
 from __future__ import annotations
@@ -12,28 +13,26 @@ from dataclasses import dataclass
 from typing import Any
 
 from retry_topic.brokers.protocol import Backlog, BacklogBroker, Broker
-from retry_topic.brokers.redis_streams import RedisStreamsBroker
 from retry_topic.headers import RetryState, read
-from wheel_sched.cli.forgotten import NOT_LOOKED_AT
 from wheel_sched.cli.output import span
-from wheel_sched.config import Settings
 from wheel_sched.errors import BrokerError
 
+NOT_ON_KAFKA = "not looked at on Kafka: `wheel-sched kafka lag GROUP` shows how far the intake is"
 _SUFFIX = ".retry"
-_NO_RETRIES = (".redelivery", ".dead")  # what topics of groups end with that hold none
+_NO_RETRIES = (".redelivery", ".dead")  # endings of a group's other topics, which hold no retries
 _SILENT_MS = 10_000  # a service asks for records once a second
 
 
 @dataclass(frozen=True, slots=True)
-class Untaken:
-    """Retries of a group that wait in its retry topic, with no service that asks for them.
+class UntakenRetries:
+    """Retries that wait in a group's retry topic, which no service reads.
 
     Args:
-        group: whose they are; "" when neither topic nor record says.
-        topic: where they wait.
-        waiting: how many.
-        oldest_ms: since when the first one does, epoch ms, where that is known.
-        silent_ms: how long no service has asked; None: none is there.
+        group: the group; "" when neither the topic nor its oldest record names it.
+        topic: the retry topic.
+        waiting: how many retries wait.
+        oldest_ms: when the oldest one was written, epoch ms; None when that is unknown.
+        silent_ms: how long no service has read the topic; None when none ever did.
     """
 
     group: str
@@ -44,13 +43,13 @@ class Untaken:
 
     @property
     def command(self) -> str:
-        """What takes them in."""
+        """The command that starts their service."""
         named = f" --retry-topic {self.topic}" if self._is_named else ""
         return f"wheel-sched serve {self.group or 'GROUP'}{named}"
 
     @property
-    def mend(self) -> str:
-        """What is to be done. The other topics of a group are not known here, and its service needs them all."""
+    def fix(self) -> str:
+        """What a user does about it. The service needs the names of all the group's topics; only one is known here."""
         others = ", and with the --redelivery-topic and --dead-topic that its consumers have" if self._is_named else ""
         return f"start `{self.command}`{others}"
 
@@ -59,7 +58,7 @@ class Untaken:
         return self.topic != f"{self.group}{_SUFFIX}"
 
     def what(self, now_ms: int) -> str:
-        """In words, without the mend."""
+        """In words, without what to do."""
         since = "" if self.oldest_ms is None else f" {span(max(0, now_ms - self.oldest_ms))}"
         first = "" if not since else f", since{since}" if self.waiting == 1 else f", the oldest since{since}"
         verb, them = ("waits", "it") if self.waiting == 1 else ("wait", "them")
@@ -68,34 +67,23 @@ class Untaken:
         return f"{retries} {verb} in {self.topic}{first}, and nobody takes {them} in{seen}"
 
     def line(self, now_ms: int) -> str:
-        """In words, with the command that mends it."""
-        return f"{self.what(now_ms)}: {self.mend}"
+        """In words, with what to do."""
+        return f"{self.what(now_ms)}: {self.fix}"
 
     def as_dict(self) -> dict[str, Any]:
-        """As plain JSON-able data."""
+        """As plain data for JSON."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 
-def untaken_at(client: Any, settings: Settings) -> list[Untaken] | None:
-    """`untaken` of the topics on a store's server; None: topics are Kafka's, and were not looked at."""
-    if settings.kafka is not None:
-        return None
-    broker = RedisStreamsBroker(client, prefix=settings.prefix)
-    try:
-        return untaken(broker, settings.retry_topic)
-    finally:
-        broker.close()
-
-
-def untaken(broker: Broker, named: str | None = None) -> list[Untaken]:
-    """What waits in retry topics with no service that asks for it.
+def untaken_retries(broker: Broker, named: str | None = None) -> list[UntakenRetries]:
+    """Find the retry topics that hold messages and that no service reads.
 
     Args:
-        broker: where the topics are; one that cannot say what waits has none.
-        named: a retry topic that is not named after its group. Defaults to none.
+        broker: the broker of the topics. One that cannot tell what waits gives an empty list.
+        named: a retry topic that is not named after its group. Defaults to None.
 
     Raises:
-        BrokerError: the broker refused or could not answer.
+        BrokerError: the broker refused or did not answer.
     """
     if not isinstance(broker, BacklogBroker):
         return []
@@ -103,7 +91,7 @@ def untaken(broker: Broker, named: str | None = None) -> list[Untaken]:
     for topic, records in sorted(broker.topics().items()):
         if topic.endswith(_SUFFIX) and topic not in (_SUFFIX, named):
             group = topic.removesuffix(_SUFFIX)
-        elif topic == named or (records and not topic.endswith(_NO_RETRIES)):  # without any it may be no stream at all
+        elif topic == named or (records and not topic.endswith(_NO_RETRIES)):  # an empty one may not even be a stream
             state = _first_of(broker.backlog(topic, ""))
             if topic != named and not _is_untaken(state):
                 continue
@@ -113,31 +101,31 @@ def untaken(broker: Broker, named: str | None = None) -> list[Untaken]:
         there = broker.backlog(topic, group)
         if there.waiting and (there.silent_ms is None or there.silent_ms > _SILENT_MS):
             oldest_ms = there.oldest.source.timestamp_ms if there.oldest is not None and there.oldest.source else None
-            found.append(Untaken(group, topic, there.waiting, oldest_ms, there.silent_ms))
+            found.append(UntakenRetries(group, topic, there.waiting, oldest_ms, there.silent_ms))
     return found
 
 
 def _first_of(there: Backlog) -> RetryState:
-    """What the first record of a topic says."""
+    """The retry state of a topic's oldest record."""
     return RetryState() if there.oldest is None else read(there.oldest.headers)
 
 
 def _is_untaken(state: RetryState) -> bool:
-    """Whether a record is one that a consumer handed to its group's service.
+    """Whether a consumer wrote the record for its group's service.
 
-    It has failed, and says when its handler was called, or nothing of a policy yet. What a service sends on, to be
-    tried again or as a dead letter, has no such start and has a policy.
+    Such a record has failed, and it holds the start of its attempt or no policy yet. A record that a service wrote, as
+    a retry or as a dead letter, holds a policy and no start.
     """
     handed_on = state.started_ms is not None or state.policy is None
     return state.dialect == "own" and state.attempt > 0 and state.consumer_group is not None and handed_on
 
 
-def told(broker: Broker, named: str | None = None) -> list[str]:
+def untaken_lines(broker: Broker, named: str | None = None) -> list[str]:
     """The same in words, for listings."""
     if not isinstance(broker, BacklogBroker):
-        return [f"retry topics are {NOT_LOOKED_AT}"]
+        return [f"retry topics are {NOT_ON_KAFKA}"]
     now_ms = time.time_ns() // 1_000_000
     try:
-        return [one.line(now_ms) for one in untaken(broker, named)]
-    except BrokerError as error:  # a right that is missing keeps nothing else from being shown
+        return [one.line(now_ms) for one in untaken_retries(broker, named)]
+    except BrokerError as error:  # without the right to look, the rest is still shown
         return [f"retry topics could not be looked at: {error}"]

@@ -31,7 +31,7 @@ from retry_topic.message import Message, digest_of
 from wheel_sched.errors import Rejected
 
 _MIN_SECRET_BYTES = 16  # 128 bits; a shorter secret can be searched for
-_SCHEME = b"wheel-sched retry v2"
+_SCHEME = b"wheel-sched run-now v2"
 _SIGNED = tuple(
     (name, FIELDS[name])
     for name in (

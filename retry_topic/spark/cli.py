@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import click
 
 from retry_topic.cli.opening import policies_of
+from retry_topic.cli.settings import settings_of
 from retry_topic.spark.dlq_cli import dlq
 from retry_topic.spark.intake_cli import intake
 from retry_topic.spark.opening import attempts, master_option, running, with_store
@@ -75,7 +76,7 @@ def backtest(
     from retry_topic.policy.dumping import dump_policies
     from retry_topic.spark.jobs import backtest as run
 
-    today = policies_of(session.settings, policies)
+    today = policies_of(settings_of(session), policies)
     with attempts(session, master, history) as rows_of:
         found = run(rows_of, today, groups=groups, seed=seed)
     if out is not None and not dry_run:

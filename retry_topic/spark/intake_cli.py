@@ -8,6 +8,7 @@ import click
 
 from retry_topic.cli.group_topics import topics_options
 from retry_topic.cli.opening import policies_of
+from retry_topic.cli.settings import settings_of
 from retry_topic.names import GroupTopics
 from retry_topic.spark.opening import cluster_of, master_option, with_store
 from wheel_sched.cli.instants import DURATION
@@ -70,7 +71,7 @@ def intake(
     from retry_topic.spark.jobs import intake as run
 
     cluster = cluster_of(session)
-    policy_set = policies_of(session.settings, policies)
+    policy_set = policies_of(settings_of(session), policies)
     with with_store(session, master) as bench:
         done = run(
             bench.spark,

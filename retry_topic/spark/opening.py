@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from retry_topic.cli.settings import settings_of
 from wheel_sched.cli.opening import server_url
 from wheel_sched.cli.options import Session
 from wheel_sched.cli.output import note
@@ -36,9 +37,10 @@ def cluster_of(session: Session) -> dict[str, str]:
     """
     from retry_topic.cli.opening import kafka_settings
 
-    if session.settings.kafka is None:
+    servers = settings_of(session).kafka
+    if servers is None:
         raise ConfigError("which cluster? Give --kafka HOST:PORT, WHEEL_SCHED_KAFKA or kafka = in wheel-sched.toml")
-    return kafka_settings(session.settings.kafka)
+    return kafka_settings(servers)
 
 
 @contextlib.contextmanager

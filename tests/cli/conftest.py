@@ -1,113 +1,25 @@
-"""A home on a real server, the command line in this process, and the command line as a process of its own."""
+"""A store on a real server and the core's command line. No test of this folder needs an extension."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from retry_topic import Home, Message, connect
-from retry_topic.headers import RetryState, write
-from retry_topic.wire import encode_body
-from wheel_sched.config import NAMES
-from wheel_sched.store import Item
-
-if TYPE_CHECKING:
-    from click.testing import Result
-
-WHEEL_SCHED = str(Path(sys.executable).with_name("wheel-sched"))
-
-
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class Cli:
-    """The command line in this process, against one store, in a folder of its own."""
-
-    url: str
-
-    def __call__(self, *args: str, code: int | None = 0, stdin: str | bytes | None = None) -> Result:
-        from click.testing import CliRunner
-
-        from wheel_sched.cli.program import cli
-
-        result = CliRunner().invoke(cli, ["--store", self.url, *args], input=stdin)
-        if result.exception is not None and not isinstance(result.exception, SystemExit):
-            raise result.exception
-        if code is not None:
-            assert result.exit_code == code, result.output
-        return result
-
-    def json(self, *args: str, code: int | None = 0) -> dict[str, Any]:
-        """The one object that a command wrote."""
-        (value,) = self.objects(*args, code=code)
-        return value
-
-    def objects(self, *args: str, code: int | None = 0) -> list[dict[str, Any]]:
-        """The objects that a command wrote, one a line."""
-        return [json.loads(line) for line in self(*args, "--json", code=code).stdout.splitlines()]
+from tests.cli.running import Cli, isolate
+from wheel_sched.store import DelayStore, Item, open_store
 
 
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test sees the tree's settings, or leaves a data folder behind."""
-    monkeypatch.chdir(tmp_path)
-    for name in ("config", *NAMES):
-        monkeypatch.delenv(f"WHEEL_SCHED_{name.upper()}", raising=False)
+    isolate(tmp_path, monkeypatch)
 
 
 @pytest.fixture
 def cli(redis_url: str) -> Cli:
     return Cli(redis_url)
-
-
-@pytest.fixture
-def home(redis_url: str) -> Iterator[Home]:
-    with connect(redis_url) as opened:
-        yield opened
-
-
-def failed(
-    attempt: int,
-    *,
-    topic: str = "orders",
-    error: str = "shop.PaymentTimeout",
-    message: str = "no answer",
-    fingerprint: str = "aaaaaaaaaaaa",
-    due_ms: int | None = None,
-    key: bytes | None = None,
-    value: bytes = b'{"id": 1}',
-    root: str = "root",
-) -> Message:
-    """A message as the intake stores it after a failure."""
-    state = RetryState(
-        id=root,
-        attempt=attempt,
-        max_attempts=8,
-        first_failed_ms=now_ms() - 60_000,
-        last_failed_ms=now_ms() - 1_000,
-        due_ms=due_ms,
-        delay_ms=2_700,
-        policy="default@1",
-        original_topic=topic,
-        original_partition=0,
-        original_offset="7-0",
-        consumer_group="billing",
-        error_class=error,
-        error_message=message,
-        error_fingerprint=fingerprint,
-    )
-    return Message("billing.redelivery", value, key, write((("trace", b"t-1"),), state))
 
 
 @pytest.fixture
@@ -117,60 +29,27 @@ def cli_at() -> type[Cli]:
 
 
 @pytest.fixture
-def wait_for(home: Home) -> Callable[..., None]:
-    """Let a failed message wait: (id, due_ms, what `failed` takes)."""
+def opened(redis_url: str) -> Iterator[DelayStore]:
+    """The store of `cli`."""
+    with open_store(redis_url) as store:
+        yield store
 
-    def wait(item_id: str, due_ms: int, **kwargs: Any) -> None:
-        message = failed(2, due_ms=due_ms, **kwargs)
-        home.store.schedule([Item(item_id, due_ms, encode_body(message), kwargs.get("topic", "orders"))])
+
+@pytest.fixture
+def wait_for(opened: DelayStore) -> Callable[[str, int], None]:
+    """Let an item wait: (id, due_ms)."""
+
+    def wait(item_id: str, due_ms: int) -> None:
+        opened.schedule([Item(item_id, due_ms, b"body", "orders")])
 
     return wait
 
 
 @pytest.fixture
-def bury(home: Home) -> Callable[..., None]:
-    """Make a dead letter: (id, what `failed` takes)."""
+def bury(opened: DelayStore) -> Callable[[str], None]:
+    """Make a dead letter: (id)."""
 
-    def put(item_id: str, died_ms: int | None = None, **kwargs: Any) -> None:
-        message = failed(8, root=item_id, **kwargs)
-        item = Item(item_id, died_ms or now_ms(), encode_body(message), kwargs.get("topic", "orders"))
-        home.store.bury([(item, f"max-attempts: {kwargs.get('error', 'shop.PaymentTimeout')}")])
+    def put(item_id: str) -> None:
+        opened.bury([(Item(item_id, time.time_ns() // 1_000_000, b"body", "orders"), "max-attempts: 8")])
 
     return put
-
-
-@dataclass(frozen=True, slots=True)
-class Program:
-    """`wheel-sched` as users run it, in a folder."""
-
-    folder: Path
-    program: str = WHEEL_SCHED
-
-    def __call__(
-        self, *args: str, stdin: bytes = b"", env: dict[str, str] | None = None
-    ) -> subprocess.CompletedProcess[bytes]:
-        full = {**os.environ, **(env or {})}
-        command = [self.program, *args]
-        return subprocess.run(command, cwd=self.folder, input=stdin, capture_output=True, timeout=50, env=full)
-
-
-@pytest.fixture
-def wheel_sched(tmp_path: Path) -> Program:
-    return Program(tmp_path)
-
-
-@pytest.fixture
-def started(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
-    """`wheel-sched` as a process that goes on; whatever still runs at the end is killed."""
-    running: list[subprocess.Popen[bytes]] = []
-
-    def start(*args: str) -> subprocess.Popen[bytes]:
-        pipe = subprocess.PIPE
-        process = subprocess.Popen([WHEEL_SCHED, *args], cwd=tmp_path, stdin=pipe, stdout=pipe, stderr=pipe)
-        running.append(process)
-        return process
-
-    yield start
-    for process in running:
-        process.kill()
-        process.communicate()

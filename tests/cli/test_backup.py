@@ -199,7 +199,7 @@ def test_a_backup_that_is_nested_too_deeply_is_refused_in_words(filled: DelaySto
     assert write_backup(filled, path, namespace="wheel", replace=True).items
 
 
-def test_the_command_replaces_a_file_when_told_to(cli: Any, home: Any, wait_for: Any) -> None:
+def test_the_command_replaces_a_file_when_told_to(cli: Any, opened: Any, wait_for: Any) -> None:
     """Where nobody can be asked it is refused, and says how."""
     wait_for("w", now_ms() + HOUR)
     assert cli.json("backup", "b.jsonl")["items"] == 1
@@ -207,26 +207,6 @@ def test_the_command_replaces_a_file_when_told_to(cli: Any, home: Any, wait_for:
     assert "b.jsonl exists: nothing was written" in refused.stderr
     assert "--force" in refused.stderr
     assert cli.json("backup", "b.jsonl", "--force")["items"] == 1
-
-
-def test_no_command_writes_over_a_file_unasked(cli: Any, home: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each that writes one asks as backup does; what was there stays. `-` is no name of a file."""
-    monkeypatch.setattr("retry_topic.spark.cli.find_spec", lambda _: True)  # it is refused before Spark is needed
-    Path("a.jsonl").write_text("kept")
-    for command in (
-        ("backup", "a.jsonl"),
-        ("history", "export", "a.jsonl"),
-        ("spark", "backtest", "no.jsonl", "--out", "a.jsonl"),
-        ("spark", "slo", "no.jsonl", "--target", "1s", "--html", "a.jsonl"),
-    ):
-        assert "a.jsonl exists: nothing was written" in cli(*command, code=1).stderr
-        assert Path("a.jsonl").read_text() == "kept"
-        dashed = ["-" if word == "a.jsonl" else word for word in command]
-        assert "- is no name of a file here: nothing was written" in cli(*dashed, code=1).stderr
-    assert not Path("-").exists()
-    cli("history", "export", "a.jsonl", "--force")
-    assert Path("a.jsonl").read_text() == ""
-    assert Path("a.jsonl").stat().st_mode & 0o777 == 0o600
 
 
 def test_what_moves_while_it_is_written_is_there_once_and_said_so(filled: DelayStore, tmp_path: Path) -> None:
@@ -247,20 +227,6 @@ def test_what_moves_while_it_is_written_is_there_once_and_said_so(filled: DelayS
     assert len(names) == len(set(names))
 
 
-def test_the_commands_carry_a_namespace_over(cli: Any, home: Any, wait_for: Any, bury: Any) -> None:
-    """backup, restore elsewhere, and the listing is the same; a second restore is refused in words."""
-    wait_for("w", now_ms() + HOUR)
-    bury("d")
-    assert cli.json("backup", "b.jsonl")["items"] == 2
-    restored = cli.json("--namespace", "other", "restore", "b.jsonl")
-    assert (restored["put"], restored["shards"]) == (2, 1)
-    assert cli.objects("ls") == cli.objects("--namespace", "other", "ls")
-    assert cli.objects("ls", "--dead") == cli.objects("--namespace", "other", "ls", "--dead")
-    assert "not empty" in cli("--namespace", "other", "restore", "b.jsonl", code=1).stderr
-    assert "2 were there" in cli("--namespace", "other", "restore", "b.jsonl", "--resume").stdout
-    assert cli.json("--namespace", "wide", "--shards", "3", "restore", "b.jsonl")["shards"] == 3
-
-
-def test_a_folder_that_is_not_there_is_said_in_words(cli: Any, home: Any) -> None:
+def test_a_folder_that_is_not_there_is_said_in_words(cli: Any, opened: Any) -> None:
     """No traceback, exit code 1."""
     assert "there is no such folder" in cli("backup", "nowhere/b.jsonl", code=1).stderr

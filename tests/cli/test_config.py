@@ -22,17 +22,17 @@ def test_without_anything_the_defaults_hold() -> None:
 def test_flag_beats_environment_beats_file_beats_default(tmp_path: Path) -> None:
     """Each place wins over the next, and the origin names the winner."""
     file = tmp_path / "s.toml"
-    file.write_text('namespace = "from-file"\nstore = "redis://file"\nprefix = "p:"\n')
+    file.write_text('namespace = "from-file"\nstore = "redis://file"\nreplicas = 3\n')
     env = {"WHEEL_SCHED_NAMESPACE": "from-env", "WHEEL_SCHED_STORE": "redis://env"}
     loaded = load_settings({"store": "redis://flag", "namespace": None}, env=env, file=file)
-    assert (loaded.settings.store, loaded.settings.namespace, loaded.settings.prefix) == (
+    assert (loaded.settings.store, loaded.settings.namespace, loaded.settings.replicas) == (
         "redis://flag",
         "from-env",
-        "p:",
+        3,
     )
     assert loaded.origins["store"] == "flag"
     assert loaded.origins["namespace"] == "env WHEEL_SCHED_NAMESPACE"
-    assert loaded.origins["prefix"] == f"file {file}"
+    assert loaded.origins["replicas"] == f"file {file}"
     assert loaded.origins["durability"] == "default"
 
 
@@ -69,14 +69,6 @@ def test_a_named_file_must_exist() -> None:
     """A mistyped --config is an error; only the file of the working folder is optional."""
     with pytest.raises(ConfigError, match="readable file"):
         load_settings({}, env={"WHEEL_SCHED_CONFIG": "nowhere.toml"})
-
-
-def test_policies_of_a_file_lie_beside_it(tmp_path: Path) -> None:
-    """A relative policies path means the settings file's folder, not the working folder."""
-    folder = tmp_path / "etc"
-    folder.mkdir()
-    (folder / "s.toml").write_text('policies = "retry.toml"\n')
-    assert load_settings({}, env={}, file=folder / "s.toml").settings.policies == str(folder / "retry.toml")
 
 
 @pytest.mark.parametrize(
@@ -124,7 +116,6 @@ def test_an_unknown_variable_is_a_mistake(variable: str, hint: str) -> None:
         "WHEEL_SCHED_PURE",
         "WHEEL_SCHED_SERVER",
         "WHEEL_SCHED_CONFIG",
-        "WHEEL_SCHED_APS_SECRET",
         "WHEEL_SCHED_SERVICE_HOST",
         "WHEEL_SCHED_SERVICE_PORT_HTTP",
         "WHEEL_SCHED_PORT_80_TCP_ADDR",

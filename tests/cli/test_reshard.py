@@ -304,30 +304,3 @@ def test_a_memory_store_says_that_it_cannot(tmp_path: Any) -> None:
     """One process, one life: nothing to reshard."""
     with pytest.raises(StoreError, match="memory store"):
         reshard(MemoryBackend(2), 3)
-
-
-def test_the_command_asks_moves_and_tells(cli: Any, home: Any, wait_for: Any) -> None:
-    """Without --yes nothing happens off a terminal; --resume of nothing fails in words."""
-    wait_for("w", now_ms() + HOUR)
-    assert "add --yes" in cli("reshard", "3", code=2).stderr
-    cli("reshard", code=2)
-    assert "3 shards" in cli("reshard", "3", "--yes").stdout
-    assert cli.json("stats")["shards"] == 3
-    assert [row["id"] for row in cli.objects("ls")] == ["w"]
-    assert "has 3 shards already" in cli("reshard", "3").stdout
-    assert "nothing to resume" in cli("reshard", "--resume", "--yes", code=1).stderr
-
-
-def test_a_frozen_namespace_tells_every_command_the_way_out(cli: Any, home: Any, backend: RedisBackend) -> None:
-    """Reading goes on; changing says how to end the maintenance."""
-    home.broker.create_topic("orders")
-
-    def stop(step: str, moved: int) -> None:
-        raise Interrupted
-
-    with pytest.raises(Interrupted):
-        reshard(backend, 2, progress=stop)
-    assert "resharding 1 to 2" in cli("stats").stdout
-    assert "reshard --resume" in cli("publish", "orders", "x", "--delay", "1h", code=1).stderr
-    cli("reshard", "--resume", "--yes")
-    cli("publish", "orders", "x", "--delay", "1h")

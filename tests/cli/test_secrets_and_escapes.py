@@ -7,65 +7,17 @@ import json
 import logging
 from pathlib import Path
 
-import click
 import pytest
-from click.testing import CliRunner
-from wheel_sched_celery.cli import WheelGroup
 
-from retry_topic.brokers.redis_streams import RedisStreamsBroker
+from tests.cli.addresses import TAILS, URLS
 from wheel_sched.cli.failing import guarded
 from wheel_sched.cli.output import _MARK, note, paint, say, table
-from wheel_sched.cli.program import cli
-from wheel_sched.config import Settings
-from wheel_sched.errors import ConfigError, StoreUnavailable, WheelSchedError
+from wheel_sched.errors import ConfigError, WheelSchedError
 from wheel_sched.escaping import escaped, logger_of, safe
 from wheel_sched.redacting import redacted, redacted_text
-from wheel_sched.store import open_store
 from wheel_sched.store.redis.asyncio_backend import async_client_for
 from wheel_sched.store.redis.backend import client_for
 
-URLS = [
-    "redis://app:hunter2@h:6379/0",
-    "redis://:hunter2@h",
-    "redis://app:hun/hunter2@h:6379/0",
-    "redis://app:a@hunter2@h:6379",
-    "redis://app:a?hunter2@h:6379",
-    "redis://app:a#hunter2@h:6379",
-    "redis://app:my hunter2@h:6379",
-    "rediss://app:hunter2@h:6379/0?ssl_cert_reqs=none",
-    "redis://h/0?password=hunter2",
-    "redis://h/0?db=1&password=hunter2",
-    "redis://h/0?username=hunter2",
-    "redis://h/0?p%61ssword=hunter2",
-    "redis://h/0?credential_provider=hunter2",
-    "unix:///run/redis.sock?password=hunter2",
-    "unix://app:hunter2@/run/redis.sock",
-    "redis:/app:hunter2@h",
-    "redis:app:hunter2@h",
-    "//app:hunter2@h",
-    "app:hunter2@h:6379",
-    "sentinel://:hunter2@s1:26379;sentinel://:hunter2@s2:26379",
-    "redis+cluster://app:hunter2@h1:6379,app:hunter2@h2:6379",
-    "postgresql://app:hunter2@db/jobs",
-]
-TAILS = [  # of a secret, or all of it, where a URL has another meaning for it
-    "redis://h:1/0?password=hun#ter2",
-    "redis://h:1/0?password=hun;ter2",
-    "redis://h:1/0?password=hun&ter2",
-    "redis://h:1/0?password=hun@ter2",
-    "redis://h/0?password=hun&ter2=1",
-    "redis://h/0?&password=a&hunter2",
-    "redis://h/0?hunter2",
-    "redis://h/0#hunter2",
-    "redis://h/0#hun@ter2",
-    "redis://h/hunter2",
-    "redis://h/0;password=hunter2",
-    "redis://h:hunter2/0",
-    "redis://u%3Ahunter2%40h",
-    "redis://h/0?max_connections=hunter2",
-    "rediss://h/0?ssl_keyfile=hunter2",
-    "redis://h/0?client_name=hunter2",
-]
 FOREIGN = [
     "a\nb",
     "\x1b[31mred",
@@ -138,52 +90,6 @@ def test_settings_in_a_text_are_shown_without_their_secrets(text: str) -> None:
     )
 
 
-@pytest.mark.parametrize("url", URLS)
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["config", "show"],
-        ["config", "show", "--json"],
-        ["ls"],
-        ["doctor"],
-        ["doctor", "--json"],
-        ["serve", "g"],
-        ["aps", "jobs"],
-    ],
-    ids=" ".join,
-)
-def test_no_command_shows_a_password(url: str, command: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """On either stream, in words or in JSON; nor does the traceback of whatever is raised."""
-
-    def no_server(*_: object, **__: object) -> None:
-        raise OSError(111, "Connection refused" if " " in url else f"Connection refused by {url}")
-
-    monkeypatch.setattr("socket.socket.connect", no_server)
-    monkeypatch.setattr("socket.getaddrinfo", no_server)
-    result = CliRunner().invoke(cli, ["--store", url, *command])
-    shown = result.stdout + result.stderr
-    if command[0] != "config":
-        assert result.exit_code != 0
-    assert "hunter2" not in shown
-    assert "Traceback" not in shown
-
-
-@pytest.mark.parametrize(
-    "url", [url for url in (*URLS, *TAILS) if url.startswith(("redis:", "rediss:", "//", "app:", "unix:"))]
-)
-def test_no_error_and_no_repr_quotes_a_password(url: str) -> None:
-    """Also not the errors that an error came from, which a traceback would show."""
-    assert "ter2" not in repr(Settings(store=url))
-    for opening in (open_store, RedisStreamsBroker):
-        try:
-            opening(url).close()  # type: ignore[operator]  # either takes a URL
-        except WheelSchedError as error:
-            chain: BaseException | None = error
-            while chain is not None:
-                assert "ter2" not in str(chain)
-                chain = chain.__cause__ or (None if chain.__suppress_context__ else chain.__context__)
-
-
 def test_the_error_of_an_address_still_shows_how_one_is_written() -> None:
     """What it quotes is hidden and the form is not, also where the whole text is looked through."""
     with pytest.raises(ConfigError) as raised:
@@ -191,39 +97,6 @@ def test_the_error_of_an_address_still_shows_how_one_is_written() -> None:
     shown = redacted_text(str(raised.value))
     assert "@HOST:PORT/DB, " in shown
     assert "got: 'redis://h/0?password=***'; in a password" in shown
-
-
-@pytest.mark.parametrize(
-    ("query", "says"),
-    [
-        ("passwd=hunter2", "'passwd' in .* did you mean 'password'"),
-        ("timeout=5", "got: 'timeout' in "),
-        ("retry=5", "got: 'retry' in "),
-        ("db=1&hunter2", "one without a value"),
-        ("password=hun&ter2=1", "one behind 'password'"),
-        ("ssl_cert_reqs=none", "parameters that redis:// has, got: 'ssl_cert_reqs'"),
-        ("max_connections=hunter2", "max_connections=[*]{3}"),
-    ],
-)
-def test_a_parameter_that_no_client_has_is_refused_at_once(query: str, says: str) -> None:
-    """By its name, when the store is opened and by every other way to it; it was a traceback at the first call."""
-    url = f"redis://127.0.0.1:1/0?{query}"
-    for opening in (open_store, RedisStreamsBroker, client_for, async_client_for):
-        with pytest.raises(ConfigError, match=says) as raised:
-            opening(url)  # type: ignore[operator]  # each takes a URL
-        assert "nothing was opened" in str(raised.value)
-        assert "ter2" not in str(raised.value)
-
-
-@pytest.mark.parametrize("command", [["ls"], ["serve", "g"], ["doctor"], ["aps", "jobs"]], ids=" ".join)
-def test_no_command_ends_in_a_traceback_for_a_mistyped_parameter(command: list[str]) -> None:
-    """It says which."""
-    result = CliRunner().invoke(cli, ["--store", "redis://127.0.0.1:1/0?passwd=hunter2", *command])
-    shown = result.stdout + result.stderr
-    assert result.exit_code == (1 if command == ["doctor"] else 2), shown
-    assert "'passwd'" in shown
-    assert "hunter2" not in shown
-    assert "Traceback" not in shown
 
 
 @pytest.mark.parametrize(
@@ -335,23 +208,3 @@ def test_json_is_exact_and_in_ascii(capsys: pytest.CaptureFixture[str]) -> None:
 def test_safe_does_both() -> None:
     """Redacted first: an escape must not hide a password from the look for it."""
     assert safe("redis://u:p\x1bw@h") == "redis://u:***@h"
-
-
-@pytest.mark.parametrize(
-    "error", [StoreUnavailable("a\nb \x1b[2J redis://u:pw@h"), click.UsageError("a\nb redis://u:pw@h")]
-)
-def test_the_commands_of_celery_show_errors_as_ours_do(error: Exception) -> None:
-    """They have a group of their own, whose errors go the same way."""
-
-    @click.command()
-    def fail() -> None:
-        raise error
-
-    group = WheelGroup(name="wheel", lazy={})
-    group.get_command = lambda *_: fail  # type: ignore[method-assign]  # a command that is in no module
-    group._lazy["fail"] = None  # type: ignore[assignment]
-    result = CliRunner().invoke(group, ["fail"])
-    assert result.exit_code != 0
-    assert "pw" not in result.stderr
-    assert "a\\nb" in result.stderr
-    assert "\x1b" not in result.stderr

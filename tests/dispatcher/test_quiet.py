@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import pytest
 import redis
 
+from tests.servers.valkey import temporary_server
 from wheel_sched.dispatcher import Batch, Dispatcher
 from wheel_sched.store.connect import open_store
 from wheel_sched.store.delay_store import DelayStore
 from wheel_sched.store.items import Claimed, Dead, Done, Item, Next
-from wheel_sched.testing.servers import temporary_server
 
 if TYPE_CHECKING:
     from conftest import FailingCalls, World

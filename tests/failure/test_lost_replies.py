@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.servers.faulty_proxy import FaultyProxy
 from wheel_sched.dispatcher import Batch, Dispatcher, DispatcherConfig, PushTarget
 from wheel_sched.store.connect import open_store
 from wheel_sched.store.delay_store import DelayStore
 from wheel_sched.store.items import Claimed, Dead, Done, Item
 from wheel_sched.store.redis.backend import RedisBackend, client_for
 from wheel_sched.store.redis.conversation import Dialect
-from wheel_sched.testing.faulty_proxy import FaultyProxy
 
 if TYPE_CHECKING:
     from conftest import Stage

@@ -27,13 +27,13 @@ from retry_topic import Home, Message, connect
 from retry_topic.brokers.kafka import KafkaBroker
 from retry_topic.names import dead_topic_of, intake_group_of, redelivery_topic_of, retry_topic_of, source_of
 from retry_topic.wire import decode_body
+from tests.servers.valkey import temporary_server
 from wheel_sched.errors import StoreError
 from wheel_sched.store import State
-from wheel_sched.testing.servers import temporary_server
 
 if TYPE_CHECKING:
-    from wheel_sched.testing.kafka import TemporaryKafka
-    from wheel_sched.testing.servers import TemporaryServer
+    from tests.servers.kafka import TemporaryKafka
+    from tests.servers.valkey import TemporaryServer
 
 PATIENCE_S = 180.0
 SCRIPTS = Path(__file__).parent / "processes"

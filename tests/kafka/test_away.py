@@ -18,15 +18,15 @@ from retry_topic.message import Message
 from retry_topic.names import redelivery_topic_of, retry_topic_of
 from retry_topic.policy import Fixed
 from retry_topic.wire import decode_body, encode_body
+from tests.servers.valkey import temporary_server
 from wheel_sched.dispatcher import DispatcherConfig
 from wheel_sched.store import MAX_BATCH, Item
-from wheel_sched.testing.servers import temporary_server
 
 if TYPE_CHECKING:
     from conftest import Until
 
-    from wheel_sched.testing.faulty_proxy import FaultyProxy
-    from wheel_sched.testing.kafka import TemporaryKafka
+    from tests.servers.faulty_proxy import FaultyProxy
+    from tests.servers.kafka import TemporaryKafka
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(420)]
 

@@ -31,7 +31,7 @@ from retry_topic.headers import verify
 if TYPE_CHECKING:
     from conftest import Until
 
-    from wheel_sched.testing.kafka import TemporaryKafka
+    from tests.servers.kafka import TemporaryKafka
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
 
@@ -146,7 +146,7 @@ def test_the_doctor_finds_missing_topics_partitions_and_rights(
     problems = {one["check"]: one for one in report["findings"] if one["level"] == "problem"}
     assert problems.keys() == {f"topics {name}", "claims", "rights"}
     assert problems[f"topics {name}"]["evidence"] == f"absent: {name}.redelivery, {name}.dead"
-    assert problems[f"topics {name}"]["mend"] == f"wheel-sched kafka init {name}"
+    assert problems[f"topics {name}"]["fix"] == f"wheel-sched kafka init {name}"
     assert problems["claims"]["evidence"] == f"{name}.claims has 1 partition for 2 shards"
     assert "authorization failed" in problems["rights"]["evidence"].lower()
     (report,), _ = run(str(file), name, "--no-transactions", "kafka", "doctor", f"{name}-b", code=1)

@@ -12,7 +12,7 @@ from retry_topic.brokers.kafka import KafkaBroker
 from retry_topic.brokers.protocol import Broker, BrokerConsumer
 
 if TYPE_CHECKING:
-    from wheel_sched.testing.kafka import TemporaryKafka
+    from tests.servers.kafka import TemporaryKafka
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
 

@@ -22,7 +22,7 @@ from retry_topic.message import Message
 from retry_topic.names import dead_topic_of, redelivery_topic_of
 
 if TYPE_CHECKING:
-    from wheel_sched.testing.kafka import TemporaryKafka
+    from tests.servers.kafka import TemporaryKafka
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
 

@@ -24,16 +24,16 @@ from retry_topic.brokers.kafka.sender import claims_topic
 from retry_topic.names import dead_topic_of, redelivery_topic_of, retry_topic_of
 from retry_topic.policy import Fixed
 from retry_topic.wire import decode_body
+from tests.servers.faulty_proxy import FaultyProxy
+from tests.servers.valkey import TemporaryServer, temporary_server
 from wheel_sched.dispatcher import DispatcherConfig
 from wheel_sched.errors import StoreError
 from wheel_sched.store import open_store
-from wheel_sched.testing.faulty_proxy import FaultyProxy
-from wheel_sched.testing.servers import TemporaryServer, temporary_server
 
 if TYPE_CHECKING:
     from conftest import Until
 
-    from wheel_sched.testing.kafka import TemporaryKafka
+    from tests.servers.kafka import TemporaryKafka
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(240)]
 

@@ -17,7 +17,7 @@ from retry_topic.policy import Fixed
 if TYPE_CHECKING:
     from conftest import Until
 
-    from wheel_sched.testing.kafka import TemporaryKafka
+    from tests.servers.kafka import TemporaryKafka
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(240)]
 

@@ -22,14 +22,14 @@ from retry_topic.brokers.kafka import KafkaBroker
 from retry_topic.headers import read
 from retry_topic.names import redelivery_topic_of, retry_topic_of
 from retry_topic.policy import Breaker, Budget, Fixed, Rate
+from tests.servers.valkey import temporary_server
 from wheel_sched.store import Outcome
 from wheel_sched.store.flow_control import FlowControl
-from wheel_sched.testing.servers import temporary_server
 
 if TYPE_CHECKING:
     from conftest import Until
 
-    from wheel_sched.testing.kafka import TemporaryKafka
+    from tests.servers.kafka import TemporaryKafka
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(240)]
 

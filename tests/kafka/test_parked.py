@@ -13,13 +13,13 @@ import pytest
 from retry_topic import Consumer, ConsumerConfig, Message, RetryPolicy, RetryService, connect
 from retry_topic.brokers.kafka import KafkaBroker
 from retry_topic.policy import Fixed
+from tests.servers.valkey import temporary_server
 from wheel_sched.store.key_gates import KeyGates
-from wheel_sched.testing.servers import temporary_server
 
 if TYPE_CHECKING:
     from conftest import Until
 
-    from wheel_sched.testing.kafka import TemporaryKafka
+    from tests.servers.kafka import TemporaryKafka
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(240)]
 
@@ -60,16 +60,16 @@ def test_ls_parked_shows_the_line_behind_a_failed_message(kafka: TemporaryKafka,
             # behind all of the full line, so whoever has handled it has looked at them
             assert not any(broker.publish([Message(f"{name}-orders", b"b3", b"b")]))
             until(lambda: b"b3" in seen, told)
-            assert [row["key"] for row in listed("ls", "--parked")] == ["a"] * 3
-            assert listed("ls", "--parked", "--key", "b") == []
-            (row,) = listed("keys")
+            assert [row["key"] for row in listed("list", "--parked")] == ["a"] * 3
+            assert listed("list", "--parked", "--key", "b") == []
+            (row,) = listed("keys", "list")
             assert (row["key"], row["parked"], row["head_state"]) == ("a", 3, "waiting")
             assert {value for value in seen if value.startswith(b"a")} == {b"a1"}
             failed = len(seen)
             well.set()
-            listed("retry", row["head"])
+            listed("run-now", row["head"])
             until(lambda: b"a8" in seen, told)
             follow = [value for value in seen[failed:] if value.startswith(b"a")]
             assert list(dict.fromkeys(follow)) == [b"a%d" % n for n in range(1, 9)]
             until(lambda: gates.counts([])[0] == 0, told)
-            assert listed("ls", "--parked") == listed("keys") == []
+            assert listed("list", "--parked") == listed("keys", "list") == []

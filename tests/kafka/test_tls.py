@@ -13,9 +13,9 @@ from retry_topic.brokers.conformance import receive, values
 from retry_topic.brokers.kafka import KafkaBroker
 from retry_topic.names import dead_topic_of
 from retry_topic.policy import Fixed
+from tests.servers.certificates import self_signed
+from tests.servers.kafka import temporary_kafka
 from wheel_sched.errors import BrokerError
-from wheel_sched.testing.certificates import self_signed
-from wheel_sched.testing.kafka import temporary_kafka
 
 if TYPE_CHECKING:
     from conftest import Until

@@ -213,7 +213,7 @@ def test_a_dispatcher_says_how_it_is() -> None:
         assert (dispatcher.ailing(), dispatcher.ready) == (["its thread has ended"], False)
 
 
-def test_closed_keys_and_flow_control_are_told_by_topic() -> None:
+def test_locked_keys_and_flow_control_are_told_by_topic() -> None:
     """Destinations are no labels: they are counted."""
     with open_store("memory:") as store:
         gates, scope = KeyGates(store), scope_of("g", "t")
@@ -228,7 +228,7 @@ def test_closed_keys_and_flow_control_are_told_by_topic() -> None:
         control.admit("g/t", limits, [("one", 2)])
         control.spread("g/t", 7)
         scrape = Scrape(MetricsCollector({}, store))
-    assert scrape("closed_keys") == 1
+    assert scrape("locked_keys") == 1
     assert scrape("parked_messages", topic="t") == 1
     assert scrape("flow_released_total", topic="g/t") == 1
     assert scrape("flow_spread_total", topic="g/t") == 7

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from wheel_sched.testing.servers import TemporaryServer, temporary_server
+from tests.servers.valkey import TemporaryServer, temporary_server
 
 if TYPE_CHECKING:
     from conftest import Installed
@@ -122,12 +122,12 @@ def test_celery_over_rabbitmq_does_without_the_redis_transport(with_extras: Make
 @pytest.mark.parametrize(
     ("command", "extra"),
     [
-        ("ls", "embedded"),
+        ("list", "embedded"),
         ("--store redis://localhost stats", "redis"),
         ("serve billing", "embedded"),
         ("publish orders x --create", "embedded"),
         ("--store redis://localhost backup file", "redis"),
-        ("--store redis://localhost ls", "redis"),
+        ("--store redis://localhost list", "redis"),
         ("demo --count 1", "demo"),
         ("aps jobs", "apscheduler"),
         ("spark capacity", "spark"),
@@ -144,12 +144,12 @@ def test_a_command_names_the_extra_it_needs(with_extras: Make, command: str, ext
 
 
 def test_doctor_names_the_extra_that_the_store_needs(with_extras: Make) -> None:
-    """It tells what it can see without, and the install line as the mend of the rest."""
+    """It tells what it can see without, and the install line as the fix of the rest."""
     made = with_extras("cli")
     done = made.run(made.bin / "wheel-sched", "doctor")
     assert "Traceback" not in done.stderr
     assert "ok       python" in done.stdout
-    assert 'mend: pip install "wheel-sched[embedded]"' in done.stdout
+    assert 'fix: pip install "wheel-sched[embedded]"' in done.stdout
     assert done.returncode == 1
 
 

@@ -14,12 +14,11 @@ from typing import Any
 
 import pytest
 
-from wheel_sched.aio import AsyncTimer
 from wheel_sched.purgatory import DelayedOperation, Purgatory, Reaper
 from wheel_sched.purgatory.aio import AsyncPurgatory
 from wheel_sched.testing import VirtualClock
 from wheel_sched.testing.virtual_loop import VirtualEventLoop
-from wheel_sched.timer import SystemTimer
+from wheel_sched.timers import AsyncTimer, SystemTimer
 from wheel_sched.wheel import TimingWheel
 
 PATIENCE_S = 30.0  # real seconds until a test gives up on other threads

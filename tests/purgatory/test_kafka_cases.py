@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from wheel_sched.purgatory import Completion, DelayedFutures, DelayedOperation, Purgatory
+from wheel_sched.purgatory import Completion, DelayedOperation, Purgatory
 
 
 def test_lock_in_try_complete_else_watch(world: Any) -> None:
@@ -88,45 +88,6 @@ def test_request_expiry(world: Any, probe: Any) -> None:
     stats = world.purgatory.stats
     assert (stats.satisfied, stats.delayed, stats.watched, stats.keys) == (1, 0, 0, 0)
     assert sum(stats.lateness_counts) == stats.expired >= 1
-
-
-def test_delayed_futures_that_are_done(new_threads: Any) -> None:
-    """testDelayedFuture: done futures complete the operation in the caller's thread, and no thread is made."""
-    threads: list[threading.Thread] = []
-    future: Future[int] = Future()
-    future.set_result(1)
-    with Purgatory[Any]() as purgatory:
-        operation = DelayedFutures([future], lambda _: threads.append(threading.current_thread()), timeout_ms=10_000)
-        assert operation.watch(purgatory)
-        assert (threads, new_threads()) == ([threading.current_thread()], [])
-
-
-def test_delayed_futures_that_become_done(world: Any) -> None:
-    """testDelayedFuture: the future that is done last completes the operation, in its thread."""
-    answers: list[Any] = []
-    futures: list[Future[int]] = [Future(), Future()]
-    operation = DelayedFutures(futures, answers.append, timeout_ms=10_000)
-    assert not operation.watch(world.purgatory)
-    futures[0].set_result(0)
-    assert not operation.is_completed
-    futures[1].set_exception(ValueError("failed, which is done"))
-    assert operation.completion is Completion.SATISFIED
-    assert (answers[0].done, answers[0].not_done) == (set(futures), set())
-    assert world.purgatory.watched() == 0
-
-
-def test_delayed_futures_that_come_too_late(world: Any) -> None:
-    """testDelayedFuture: at the timeout the callback gets those that are not done apart."""
-    answers: list[Any] = []
-    done, late = Future[int](), Future[int]()
-    done.set_result(1)
-    operation = DelayedFutures([done, late], answers.append, timeout_ms=20)
-    assert not operation.watch(world.purgatory)
-    world.advance(22)
-    assert operation.completion is Completion.EXPIRED
-    assert (answers[0].done, answers[0].not_done) == ({done}, {late})
-    late.set_result(2)
-    assert len(answers) == 1
 
 
 def test_request_purge(world: Any, probe: Any) -> None:

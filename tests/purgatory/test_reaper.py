@@ -11,15 +11,16 @@ import pytest
 
 from wheel_sched.errors import ConfigError, Rejected
 from wheel_sched.purgatory import Reaper
-from wheel_sched.purgatory import reaper as reaper_module
 from wheel_sched.testing import VirtualClock
+from wheel_sched.timers import queue
+from wheel_sched.wheel import CORES
 
 
 @pytest.fixture(params=["the core there is", "under a lock"])
 def under_lock(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both ways to the wheel: directly, as with the compiled core, and locked, as with the pure one."""
     if request.param == "under a lock":
-        monkeypatch.setattr(reaper_module, "CORE", "pure")
+        monkeypatch.setattr(queue, "TimingWheel", CORES["pure"])
 
 
 @pytest.mark.usefixtures("under_lock")

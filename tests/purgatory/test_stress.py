@@ -13,7 +13,7 @@ import pytest
 
 from wheel_sched.purgatory import Completion, DelayedOperation, Purgatory
 from wheel_sched.purgatory.watchers import WatcherLists
-from wheel_sched.timer import SystemTimer
+from wheel_sched.timers import SystemTimer
 
 THREADS = 4
 

@@ -112,7 +112,7 @@ def test_an_intake(redis_url: str, store: DelayStore, monkeypatch: pytest.Monkey
     """Dry run, run, run again, over librdkafka's imitation of a cluster; of a topic that the settings name."""
     from retry_topic.brokers.kafka import KafkaBroker
     from retry_topic.message import Message
-    from wheel_sched.testing.kafka import mock_kafka
+    from tests.servers.kafka import mock_kafka
 
     def intake(*args: str, servers: str) -> Any:
         result = CliRunner().invoke(cli, ["--store", redis_url, "--kafka", servers, "spark", "intake", "g", *args])

@@ -17,8 +17,8 @@ import pytest
 
 from retry_topic.message import Message
 from retry_topic.wire import decode_body, encode_body
+from tests.servers.valkey import free_port
 from wheel_sched.store import DelayStore, Item
-from wheel_sched.testing.servers import free_port
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 

@@ -17,7 +17,7 @@ from wheel_sched.store.redis.conversation import Dialect  # noqa: E402
 if TYPE_CHECKING:
     import redis
 
-    from wheel_sched.testing.servers import TemporaryServer
+    from tests.servers.valkey import TemporaryServer
 
 _numbers = itertools.count()
 

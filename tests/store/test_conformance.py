@@ -18,7 +18,7 @@ from wheel_sched.testing.store_conformance import BackendMaker, StoreConformance
 if TYPE_CHECKING:
     import redis
 
-    from wheel_sched.testing.servers import TemporaryServer
+    from tests.servers.valkey import TemporaryServer
 
 
 class TestMemory(StoreConformance):

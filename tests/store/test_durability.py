@@ -1,7 +1,7 @@
 """What a killed server may cost, level by level: exactly what docs/guarantees.md says, on real processes.
 
 A SIGKILL leaves what the server had written to the kernel, so these tests bound what a crash of the server costs; for
-what a crash of the machine costs see `test_synced`.
+what a crash of the machine costs see `tests/retry_topic/durability`.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.servers.valkey import TemporaryServer, temporary_server
 from wheel_sched.errors import InDoubt, StoreUnavailable
 from wheel_sched.store import open_store
 from wheel_sched.store.items import STATES, Done, Item
 from wheel_sched.store.redis import durability
 from wheel_sched.store.redis.backend import RedisBackend, client_for
 from wheel_sched.store.redis.conversation import Dialect
-from wheel_sched.testing.servers import TemporaryServer, temporary_server
 from wheel_sched.testing.store_conformance import Bench
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]

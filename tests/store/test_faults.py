@@ -9,6 +9,8 @@ import pytest
 import redis
 import redis.sentinel
 
+from tests.servers.faulty_proxy import FaultyProxy
+from tests.servers.valkey import TemporaryServer, free_port, temporary_server
 from wheel_sched.errors import (
     StoreAuthError,
     StoreError,
@@ -24,8 +26,6 @@ from wheel_sched.store.push_form import encode_push
 from wheel_sched.store.redis import faults
 from wheel_sched.store.redis.backend import RedisBackend, client_for
 from wheel_sched.store.redis.conversation import Dialect, Sleep
-from wheel_sched.testing.faulty_proxy import FaultyProxy
-from wheel_sched.testing.servers import TemporaryServer, free_port, temporary_server
 from wheel_sched.testing.store_conformance import Bench
 
 pytestmark = pytest.mark.real

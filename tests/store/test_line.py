@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from tests.servers.valkey import TemporaryServer
 from wheel_sched.store import open_store
 from wheel_sched.store.operations import Call, Count
 from wheel_sched.store.redis.backend import client_for
 from wheel_sched.store.redis.line import Line
-from wheel_sched.testing.servers import TemporaryServer
 
 pytestmark = pytest.mark.real
 

@@ -10,10 +10,10 @@ import pytest
 import redis
 from redis.sentinel import Sentinel
 
+from tests.servers.valkey import TemporaryServer
 from wheel_sched.dispatcher import Batch, Dispatcher, Failed
 from wheel_sched.errors import StoreUnavailable
 from wheel_sched.store import Claimed, DelayStore, Done, Item, Next, Outcome, open_store
-from wheel_sched.testing.servers import TemporaryServer
 
 if TYPE_CHECKING:
     from redis.cluster import RedisCluster

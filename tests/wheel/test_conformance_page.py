@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parents[1]
-PAGE = TESTS.parent / "docs" / "timers-conformance.md"
+PAGE = TESTS.parent / "docs" / "internals" / "timers-conformance.md"
 
 
 def test_every_case_of_the_page_has_a_test() -> None:

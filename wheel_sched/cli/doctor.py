@@ -1,7 +1,7 @@
-"""`wheel-sched doctor`: checks everything that a promise depends on, each with its evidence and its mend.
+"""`wheel-sched doctor`: checks every setting that a guarantee depends on, and says how to fix what it finds.
 
-The order is that of dependence: this machine, the server, the namespace. What cannot be reached is said once, and
-what depends on it is left out.
+The checks run in order of dependence: this machine, the server, the namespace. Extensions add checks of the last two.
+When a server cannot be reached, one finding says so, and the checks that need it are left out.
 """
 
 from __future__ import annotations
@@ -11,17 +11,19 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
+from functools import wraps
 
 import click
 
 from wheel_sched.cli import doctor_namespace, doctor_server
-from wheel_sched.cli.doctor_finding import Check, Finding, Patient, problem, warn
-from wheel_sched.cli.extras import install_line, package_of
+from wheel_sched.cli.doctor_finding import Check, Finding, Target, problem, warn
+from wheel_sched.cli.extensions import installed, resolve
 from wheel_sched.cli.failing import FAILED, OK, UNAVAILABLE
+from wheel_sched.cli.missing import install_line, package_of
 from wheel_sched.cli.opening import created_as, embedded_folder, server_url
 from wheel_sched.cli.options import Session, json_option, pass_session
 from wheel_sched.cli.output import amount, emit, one_line, paint, say
-from wheel_sched.config import Settings
+from wheel_sched.config import Loaded, Settings
 from wheel_sched.errors import EmbeddedServerError, StoreUnavailable, WheelSchedError
 from wheel_sched.redacting import redacted
 
@@ -34,12 +36,10 @@ _SERVER: Sequence[Check] = (
     doctor_server.round_trip,
     doctor_server.clock_skew,
     doctor_server.libraries,
-    doctor_namespace.hand_over,
 )
 _NAMESPACE: Sequence[Check] = (
     doctor_namespace.frozen,
     doctor_namespace.backlog,
-    doctor_namespace.retries,
     doctor_namespace.leases,
     doctor_namespace.counters,
     doctor_namespace.clock_jumps,
@@ -54,9 +54,9 @@ _MARKS = {"ok": ("ok", "green"), "warn": ("warn", "yellow"), "problem": ("PROBLE
 @json_option
 @pass_session
 def doctor(session: Session, as_json: bool) -> int:
-    """Check everything that a promise depends on. Exit code 1 when there is a problem, 69 without a server.
+    """Check every setting that a guarantee depends on. Exit code 1 means a problem, 69 no server.
 
-    Writes nothing but into a scratch namespace of its own.
+    It writes only into a scratch namespace of its own.
 
     \b
     Examples:
@@ -75,14 +75,19 @@ def doctor(session: Session, as_json: bool) -> int:
         tell(check())
     away = False
     try:
-        for finding in server_findings(settings):
+        extensions = installed().extensions
+        for finding in server_findings(
+            settings,
+            [_check_of(target, session.loaded) for one in extensions for target in one.server_checks],
+            [_check_of(target, session.loaded) for one in extensions for target in one.namespace_checks],
+        ):
             tell(finding)
     except EmbeddedServerError as error:
         away = True
         cause = error.__cause__
         line = install_line(cause, settings.store) if isinstance(cause, ImportError) else None
         evidence = f"{redacted(settings.store)}: {one_line(str(error))}"
-        tell(problem("server", evidence, line or "mend what it says, or correct --store"))
+        tell(problem("server", evidence, line or "do what it says, or correct --store"))
     except StoreUnavailable as error:
         away = True
         tell(
@@ -105,31 +110,50 @@ def doctor(session: Session, as_json: bool) -> int:
     return UNAVAILABLE if away else FAILED if "problem" in levels else OK
 
 
-def server_findings(settings: Settings) -> Iterator[Finding]:
-    """Findings about the server and the namespace, one after the other as they are made.
+def server_findings(
+    settings: Settings, server_checks: Sequence[Check] = (), namespace_checks: Sequence[Check] = ()
+) -> Iterator[Finding]:
+    """Examine the server and the namespace; yields each finding as soon as its check has run.
+
+    Args:
+        settings: which server and namespace.
+        server_checks: run after the core's checks of a server. Defaults to none.
+        namespace_checks: run after the core's checks of a namespace. Defaults to none.
 
     Raises:
-        StoreUnavailable: it cannot be reached; what was found before holds.
+        StoreUnavailable: the server cannot be reached. Earlier findings stay true.
     """
-    with _patient(settings) as patient:
-        for examine in (*_SERVER, *(_NAMESPACE if patient.shards else ())):
-            yield _examined(examine, patient)
-        if not patient.shards:
+    with _target(settings) as target:
+        for check in (*_SERVER, *server_checks, *((*_NAMESPACE, *namespace_checks) if target.shards else ())):
+            yield _examined(check, target)
+        if not target.shards:
             yield Finding("namespace", "ok", f"{settings.namespace} does not exist yet")
 
 
 def say_finding(finding: Finding) -> None:
-    """A finding for people."""
+    """Write a finding for people."""
     words, style = _MARKS[finding.level]
     say(f"{paint(words.ljust(8), style)} {finding.check.ljust(12)} {finding.evidence}")
-    if finding.mend:
-        say(f"{' ' * 22}{paint('mend:', 'bold')} {finding.mend}")
+    if finding.fix:
+        say(f"{' ' * 22}{paint('fix:', 'bold')} {finding.fix}")
 
 
-def _examined(check: Check, patient: Patient) -> Finding:
-    """A check's finding; one that cannot look says so instead of ending the others."""
+def _check_of(name: str, loaded: Loaded) -> Check:
+    """The check of an extension that "module:function" names."""
+    check = resolve(name)
+
+    @wraps(check)
+    def bound(target: Target) -> Finding:
+        finding: Finding = check(target, loaded)
+        return finding
+
+    return bound
+
+
+def _examined(check: Check, target: Target) -> Finding:
+    """Run a check. A check that fails reports that, and the others still run."""
     try:
-        return check(patient)
+        return check(target)
     except StoreUnavailable:
         raise
     except WheelSchedError as error:
@@ -137,8 +161,8 @@ def _examined(check: Check, patient: Patient) -> Finding:
 
 
 @contextlib.contextmanager
-def _patient(settings: Settings) -> Iterator[Patient]:
-    """The server and the namespace; an embedded folder that does not exist is not made for a look."""
+def _target(settings: Settings) -> Iterator[Target]:
+    """The server and the namespace. When an embedded folder does not exist, a scratch folder stands in for it."""
     import redis
 
     from wheel_sched.store.redis.faults import translate
@@ -156,7 +180,7 @@ def _patient(settings: Settings) -> Iterator[Patient]:
             raise translate(error) from error
 
 
-def _examine(stack: contextlib.ExitStack, settings: Settings, url: str) -> Patient:
+def _examine(stack: contextlib.ExitStack, settings: Settings, url: str) -> Target:
     import redis
 
     from wheel_sched.store.operations import Call, Count
@@ -181,7 +205,7 @@ def _examine(stack: contextlib.ExitStack, settings: Settings, url: str) -> Patie
         if isinstance(answer, Exception):
             raise answer
     now_ms = max((part.now_us for part in counts), default=0) // 1000
-    return Patient(settings, url, client, info, config, shards, counts, now_ms)
+    return Target(settings, url, client, info, config, shards, counts, now_ms)
 
 
 def _text(value: object) -> str:

@@ -1,4 +1,4 @@
-"""What a check of `doctor` found, and what checks look at."""
+"""The result of a check of `doctor`, and the target that checks examine."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ Level = Literal["ok", "warn", "problem"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One check's result.
+    """The result of one check.
 
     Args:
-        check: its name, stable for scripts.
-        level: "problem" breaks a promise now, "warn" may later.
-        evidence: what was seen.
-        mend: what to do; "" when all is well.
+        check: the name of the check, stable for scripts.
+        level: a "problem" breaks a guarantee now, a "warn" may break one later.
+        evidence: what the check saw.
+        fix: what to do about it. Defaults to "": nothing.
     """
 
     check: str
     level: Level
     evidence: str
-    mend: str = ""
+    fix: str = ""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "evidence", redacted_text(self.evidence))  # it may quote an error
+        object.__setattr__(self, "evidence", redacted_text(self.evidence))  # it may quote an error with a password
 
 
 @dataclass(slots=True)
-class Patient:
-    """What is examined: a server that answers, and the namespace when it exists.
+class Target:
+    """What checks examine: a server that answers, and the namespace when it exists.
 
     Args:
-        settings: what was asked for.
-        url: of the server.
-        client: redis-py's.
+        settings: the settings of the command.
+        url: address of the server.
+        client: redis-py client of the server.
         info: the server's INFO, with `ping_ms`.
-        config: what CONFIG GET says; {} when the server hides it.
-        shards: of the namespace, 0 when it does not exist.
-        counts: of each shard, read in one round trip.
-        now_ms: the server's clock when they were read.
+        config: the answers of CONFIG GET. Defaults to {}: the server hides them.
+        shards: shard count of the namespace. Defaults to 0: it does not exist.
+        counts: counts of each shard, read in one round trip. Defaults to none.
+        now_ms: the server's clock when the counts were read. Defaults to 0.
     """
 
     settings: Settings
@@ -58,16 +58,16 @@ class Patient:
     now_ms: int = 0
 
 
-Check = Callable[[Patient], Finding]
+Check = Callable[[Target], Finding]
 
 
 def ok(check: str, evidence: str) -> Finding:
     return Finding(check, "ok", evidence)
 
 
-def warn(check: str, evidence: str, mend: str) -> Finding:
-    return Finding(check, "warn", evidence, mend)
+def warn(check: str, evidence: str, fix: str) -> Finding:
+    return Finding(check, "warn", evidence, fix)
 
 
-def problem(check: str, evidence: str, mend: str) -> Finding:
-    return Finding(check, "problem", evidence, mend)
+def problem(check: str, evidence: str, fix: str) -> Finding:
+    return Finding(check, "problem", evidence, fix)

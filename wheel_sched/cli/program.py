@@ -1,56 +1,110 @@
-"""The root of the command line: global options and the table of commands.
+"""The root of the command line: the global options, the core's commands, and those of the extensions.
 
-Commands of other packages are named by text alone, so no import runs from wheel_sched to them.
+The global options are the settings that have a flag. This module names no extension: `extensions.installed` finds them.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
-from wheel_sched.cli.lazy import Lazy, RootGroup
+from wheel_sched.cli.extensions import Installed, Lazy, installed
+from wheel_sched.cli.failing import OK, drop_output, guarded
+from wheel_sched.cli.lazy import LazyGroup
+from wheel_sched.cli.missing import missing_package, store_named_by
 from wheel_sched.cli.options import Session
+from wheel_sched.cli.output import note
+from wheel_sched.config import specs
 
 COMMANDS = {
-    "demo": Lazy("retry_topic.cli.demo:demo", "See it work: an embedded server, failing messages, retries.", "demo"),
-    "doctor": Lazy("wheel_sched.cli.doctor:doctor", "Check everything that a promise depends on."),
-    "serve": Lazy("retry_topic.cli.serve:serve", "Run the retry service of consumer groups."),
-    "publish": Lazy("retry_topic.cli.publish:publish", "Publish messages, now or later."),
-    "stats": Lazy("wheel_sched.cli.stats:stats", "How many wait, are in flight, held and dead."),
-    "topics": Lazy("retry_topic.cli.topics:topics", "Topics, what they hold and what waits for them."),
-    "ls": Lazy("retry_topic.cli.listing:ls", "List messages in order of due; dead letters by fingerprint."),
-    "show": Lazy("retry_topic.cli.show:show", "The whole story of one message."),
-    "keys": Lazy("retry_topic.cli.keys:keys", "Ordering keys that wait for a failed message; open one by hand."),
-    "retry": Lazy("retry_topic.cli.changing:retry", "Try messages now instead of when they are due."),
-    "reschedule": Lazy("retry_topic.cli.changing:reschedule", "Give messages another due."),
-    "delete": Lazy("retry_topic.cli.changing:delete", "Delete messages for good."),
-    "replay": Lazy("retry_topic.cli.replay:replay", "Send dead letters through again."),
-    "pause": Lazy("retry_topic.cli.topics:pause", "Hold everything of a topic."),
-    "resume": Lazy("retry_topic.cli.topics:resume", "Let a paused topic go on."),
+    "doctor": Lazy("wheel_sched.cli.doctor:doctor", "Check every setting that a guarantee depends on."),
+    "stats": Lazy("wheel_sched.cli.stats:stats", "Count items that wait, are in flight, are held or are dead."),
     "backup": Lazy("wheel_sched.cli.maintenance:backup", "Write a namespace to a file."),
-    "restore": Lazy("wheel_sched.cli.maintenance:restore", "Put a backup into an empty namespace."),
-    "reshard": Lazy("wheel_sched.cli.maintenance:reshard", "Give a namespace another number of shards, offline."),
-    "history": Lazy("retry_topic.cli.history:history", "What became of each attempt of messages that failed."),
-    "policy": Lazy("retry_topic.cli.policy:policy", "Explain and simulate retry policies."),
-    "kafka": Lazy("retry_topic.cli.kafka:kafka", "Topics, lag, replay and a check-up on a Kafka cluster.", "kafka"),
-    "aps": Lazy("wheel_sched_apscheduler.cli:aps", "APScheduler jobs in a shared store.", "apscheduler"),
-    "spark": Lazy("retry_topic.spark.cli:spark", "Jobs on Spark: dead letters, history, the store in bulk.", "spark"),
-    "config": Lazy("wheel_sched.cli.settings:config", "Show the settings and where they are from."),
+    "restore": Lazy("wheel_sched.cli.maintenance:restore", "Load a backup into an empty namespace."),
+    "reshard": Lazy("wheel_sched.cli.maintenance:reshard", "Change the shard count of a namespace, offline."),
+    "config": Lazy("wheel_sched.cli.settings:config", "Show the settings and where they come from."),
 }
 
-HELP = """Delayed, durable messages, released to the millisecond.
+_EXAMPLES = (
+    ("doctor", "is everything set up as it should be?"),
+    ("stats", "what waits, and what comes next"),
+)
+_EXAMPLE_WIDTH = 52
+
+_HELP = """Delayed, durable messages, released to the millisecond.
 
 \b
 Examples:
-  wheel-sched demo                                  see it work
-  wheel-sched publish orders '{"id": 1}' --delay 5m
-  wheel-sched ls --topic orders                     what waits, in order of due
-  wheel-sched ls --dead --group                     what failed, by kind of error
-  wheel-sched replay --fingerprint 3f2a --dry-run   what a replay would do
-  wheel-sched doctor                                is all well?
+{examples}
 
 Settings: flag, then WHEEL_SCHED_*, then wheel-sched.toml, then default. Exit codes: 0 done, 1 failed or problems
 found, 2 wrong usage, 69 store or broker unreachable, 130 interrupted.
 """
+
+
+def _help(found: Installed) -> str:
+    examples = [line for one in found.extensions for line in one.examples]
+    lines = [f"  wheel-sched {line}".ljust(_EXAMPLE_WIDTH) + f" {what}" for line, what in (*examples, *_EXAMPLES)]
+    return _HELP.format(examples="\n".join(line.rstrip() for line in lines))
+
+
+def _options(found: Installed) -> list[click.Parameter]:
+    """A global option for each setting that has a flag."""
+    options: list[click.Parameter] = []
+    for name, spec in specs(found.settings).items():
+        if not spec.flag_help:
+            continue
+        flag = f"--{name.replace('_', '-')}"
+        if spec.kind == "switch":
+            options.append(click.Option([f"{flag}/--no-{flag[2:]}"], default=None, help=spec.flag_help))
+        else:
+            kind = int if spec.kind == "number" else str
+            options.append(click.Option([flag], type=kind, metavar=spec.metavar, help=spec.flag_help))
+    return options
+
+
+class RootGroup(LazyGroup):
+    """The outermost group: its commands and options come from the core and the extensions.
+
+    It ends the process with an exit code, see `failing`.
+    """
+
+    def __init__(self, *args: Any, found: Installed | None = None, **kwargs: Any) -> None:
+        self._found = installed() if found is None else found
+        taken = [name for name in self._found.commands if name in COMMANDS]
+        ignored = (f"the command {name!r} of an extension is ignored: the core has one of that name" for name in taken)
+        self._problems = (*self._found.problems, *ignored)
+        kwargs["params"] = [*_options(self._found), *kwargs.get("params", ())]
+        kwargs["help"] = _help(self._found)
+        super().__init__(*args, lazy=self._found.commands | COMMANDS, **kwargs)
+
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        for problem in self._problems:
+            note(f"wheel-sched: {problem}")
+        return super().make_context(*args, **kwargs)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for extension in self._found.extensions:
+            if extension.commands:
+                self.format_section(formatter, extension.title, extension.commands)
+        self.format_section(formatter, "Store", COMMANDS)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:  # the reader of a pipe has seen enough; click would report a failure
+            drop_output()
+            return OK
+        except ImportError as error:  # of what a command imports when it runs
+            words = missing_package(ctx.invoked_subcommand or "this", error, store=store_named_by(ctx.params))
+            if words is None:
+                raise
+            raise words from error
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        kwargs["standalone_mode"] = False
+        guarded(lambda: super(RootGroup, self).main(*args, **kwargs))
 
 
 def _version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
@@ -61,52 +115,9 @@ def _version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
         ctx.exit()
 
 
-@click.group(
-    cls=RootGroup,
-    lazy=COMMANDS,
-    help=HELP,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    name="wheel-sched",
-)
-@click.option("--store", metavar="URL", help="redis://, rediss://, unix:// or embedded:FOLDER.")
-@click.option("--namespace", metavar="NAME", help="Prefix of all keys (default: wheel).")
-@click.option("--shards", type=int, metavar="N", help="Of a namespace to be created (default: 1).")
-@click.option("--durability", metavar="LEVEL", help="memory, everysec, fsync or replicated.")
-@click.option("--kafka", metavar="HOST:PORT", help="Kafka cluster, or FILE.properties; its topics instead of streams.")
-@click.option(
-    "--group-protocol",
-    type=click.Choice(["classic", "consumer"]),
-    help="Of Kafka's groups; consumer is KIP-848 (default: classic, or what FILE.properties says).",
-)
-@click.option(
-    "--transactions/--no-transactions",
-    default=None,
-    help="Without Kafka's transactions what is due goes out at least once; retry-id and retry-attempt tell repeats.",
-)
-@click.option("--secrets", metavar="FILE", help="Secrets that headers are signed with, one a line; the first signs.")
+@click.group(cls=RootGroup, context_settings={"help_option_names": ["-h", "--help"]}, name="wheel-sched")
 @click.option("--config", "file", metavar="FILE", help="Settings file (default: ./wheel-sched.toml).")
 @click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version.")
 @click.pass_context
-def cli(
-    ctx: click.Context,
-    store: str | None,
-    namespace: str | None,
-    shards: int | None,
-    durability: str | None,
-    kafka: str | None,
-    group_protocol: str | None,
-    transactions: bool | None,
-    secrets: str | None,
-    file: str | None,
-) -> None:
-    flags = {
-        "store": store,
-        "namespace": namespace,
-        "shards": shards,
-        "durability": durability,
-        "kafka": kafka,
-        "group_protocol": group_protocol,
-        "transactions": transactions,
-        "secrets": secrets,
-    }
+def cli(ctx: click.Context, /, file: str | None, **flags: Any) -> None:
     ctx.obj = Session(flags, file)

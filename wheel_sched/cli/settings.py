@@ -1,4 +1,4 @@
-"""`wheel-sched config show`: the settings in force, and with --origin where each is from."""
+"""`wheel-sched config show`: the settings in force and, with --origin, where each comes from."""
 
 from __future__ import annotations
 
@@ -6,21 +6,20 @@ import click
 
 from wheel_sched.cli.options import Session, json_option, pass_session
 from wheel_sched.cli.output import emit, table
-from wheel_sched.config import NAMES
 from wheel_sched.redacting import redacted
 
 
-@click.group(help="Show the settings and where they are from.")
+@click.group(help="Show the settings and where they come from.")
 def config() -> None:
     """Group of the commands about settings."""
 
 
 @config.command()
-@click.option("--origin", is_flag=True, help="Also say where each value is from.")
+@click.option("--origin", is_flag=True, help="Also show where each value comes from.")
 @json_option
 @pass_session
 def show(session: Session, origin: bool, as_json: bool) -> None:
-    """The settings in force; passwords are hidden.
+    """Show the settings in force; passwords are hidden.
 
     \b
     Examples:
@@ -28,13 +27,12 @@ def show(session: Session, origin: bool, as_json: bool) -> None:
       WHEEL_SCHED_NAMESPACE=orders wheel-sched config show --json
     """
     loaded = session.loaded
-    values = {name: getattr(loaded.settings, name) for name in NAMES}
-    values["store"] = redacted(values["store"])
+    values = {**loaded.values, "store": redacted(loaded.values["store"])}
     if as_json:
         emit({name: {"value": v, "origin": loaded.origins[name]} for name, v in values.items()} if origin else values)
         return
     texts = {name: "-" if value in (None, "") else str(value) for name, value in values.items()}
     if origin:
-        table(("setting", "value", "origin"), [(name, texts[name], loaded.origins[name]) for name in NAMES])
+        table(("setting", "value", "origin"), [(name, text, loaded.origins[name]) for name, text in texts.items()])
     else:
-        table(("setting", "value"), [(name, texts[name]) for name in NAMES])
+        table(("setting", "value"), list(texts.items()))

@@ -1,4 +1,4 @@
-"""`wheel-sched stats`: how many messages wait, are in flight, held and dead, by topic."""
+"""`wheel-sched stats`: counts of the items that wait, are in flight, are held or are dead, by topic."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Any
 
 import click
 
-from wheel_sched.cli.forgotten import MEND, NOT_LOOKED_AT, NOTICED_MS, overdue, untaken
+from wheel_sched.cli.extensions import StatsPart, installed, resolve
 from wheel_sched.cli.opening import opened
 from wheel_sched.cli.options import Session, json_option, pass_session
-from wheel_sched.cli.output import amount, emit, note, relative, say, table, when
-from wheel_sched.errors import BrokerError
+from wheel_sched.cli.output import amount, emit, relative, say, table, when
+from wheel_sched.cli.overdue import NOTICED_MS, overdue, start_hint
 from wheel_sched.store import Counts
 from wheel_sched.store.flow_control import FlowControl
 from wheel_sched.store.items import STATES
@@ -24,7 +24,7 @@ _EVENTS = ("accepted", "completed", "cancelled", "lapsed", "died", "requeued", "
 @json_option
 @pass_session
 def stats(session: Session, as_json: bool) -> None:
-    """How many messages wait, are in flight, held and dead; what comes next; what there ever was.
+    """Count the items that wait, are in flight, are held or are dead; show what is due next, and totals since ever.
 
     \b
     Examples:
@@ -34,24 +34,21 @@ def stats(session: Session, as_json: bool) -> None:
     with opened(session.settings) as store:
         counts = store.counts()
         shards = store.shards
-        closed, parked = KeyGates(store).counts(counts.topics)
+        locked, parked = KeyGates(store).counts(counts.topics)
         flows = FlowControl(store).flows()
         late = overdue(store)
-        client: Any = getattr(store.backend, "client")  # noqa: B009  # of the kind of backend that a URL gives
-        retries: list[Any] | None = None
-        try:
-            retries = untaken(client, session.settings)
-        except BrokerError as error:  # a right that is missing keeps nothing else from being shown
-            note(f"retry topics could not be looked at: {error}")
+        parts: list[StatsPart] = [
+            resolve(target)(store, session.loaded) for one in installed().extensions for target in one.stats
+        ]
     if as_json:
-        ordered = {"closed_keys": closed, "parked": {topic: count for topic, count in parked.items() if count}}
+        ordered = {"locked_keys": locked, "parked": {topic: count for topic, count in parked.items() if count}}
         emit(
             {
                 **as_dict(counts, shards, session.settings.namespace),
                 "ordered": ordered,
                 "flows": [_flow(flow) for flow in flows],
                 "overdue": late.count,
-                "untaken": None if retries is None else [one.as_dict() for one in retries],
+                **{name: value for part in parts for name, value in part.fields.items()},
             }
         )
         return
@@ -69,18 +66,17 @@ def stats(session: Session, as_json: bool) -> None:
     say()
     say(f"next due   {'nothing waits' if counts.due_head_ms is None else when(counts.due_head_ms, now_ms)}")
     if late.late_ms >= NOTICED_MS:
-        say(f"overdue    {late.words}: no dispatcher releases them; {MEND}")
-    if session.settings.kafka is not None:
-        say(f"retries    {NOT_LOOKED_AT}")
-    for one in retries or ():
-        say(f"retries    {one.line(now_ms)}")
+        say(f"overdue    {late.words}: no dispatcher releases them; {start_hint()}")
+    for part in parts:
+        for word, text in part.lines:
+            say(f"{word.ljust(10)} {text}")
     ever = [f"{counts.happened(event):,} {event}" for event in _EVENTS if counts.happened(event)]
     say(f"ever       {', '.join(ever) or 'nothing happened yet'}")
-    if closed:
-        say(f"ordered    {amount(closed, 'key')} closed, {amount(sum(parked.values()), 'message')} parked")
+    if locked:
+        say(f"ordered    {amount(locked, 'key')} locked, {amount(sum(parked.values()), 'message')} parked")
     for flow in flows:
         if flow.state == "" and (flow.destination is not None or not {"granted", "spread"} & flow.numbers.keys()):
-            continue  # results are reported for it, and no policy goes by them
+            continue  # it has reported results, but no policy uses them
         say(f"flow       {_flow_line(flow, now_ms)}")
     if counts.frozen:
         say(f"frozen     {counts.frozen}")
@@ -95,7 +91,7 @@ _STATES = {"c": "closed", "o": "open", "h": "half open"}
 
 
 def _flow(flow: Flow) -> dict[str, Any]:
-    """A flow or a circuit as plain data."""
+    """A rate limit or a circuit as plain data."""
     names = (
         ("granted", "rate", "budget", "interval", "spread")
         if flow.destination is None
@@ -113,10 +109,10 @@ def _flow(flow: Flow) -> dict[str, Any]:
 def _flow_line(flow: Flow, now_ms: int) -> str:
     numbers = flow.numbers
     if flow.destination is None:
-        told = [f"{numbers['granted']:,} released"] if "granted" in numbers else []
-        told += [f"{numbers[name]:,} held back by the {name}" for name in ("rate", "budget") if numbers.get(name)]
-        told += [f"{numbers['spread']:,} spread"] if numbers.get("spread") else []
-        return f"{flow.topic}: {', '.join(told)}"
+        parts = [f"{numbers['granted']:,} released"] if "granted" in numbers else []
+        parts += [f"{numbers[name]:,} held back by the {name}" for name in ("rate", "budget") if numbers.get(name)]
+        parts += [f"{numbers['spread']:,} spread"] if numbers.get("spread") else []
+        return f"{flow.topic}: {', '.join(parts)}"
     until = f" until {when(numbers.get('until', 0), now_ms)}" if flow.state == "o" else ""
     return (
         f"{flow.topic} {flow.destination or '(all)'}: circuit {_STATES.get(flow.state, 'closed')}{until}, "

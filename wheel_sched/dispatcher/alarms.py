@@ -1,8 +1,10 @@
-"""Alarms: the timing wheel on the store's time, and what it wakes the dispatcher for.
+"""Alarms: when the dispatcher has to look at a shard, or at a batch that is out, on the store's time.
 
-A shard has one alarm, for its earliest due or lease end, at most one sweep away; a batch that is out has one, to have
-its lease extended or to be given up. Every reply of the store tells the head of what is left, so the wheel need not
-hold more of a shard than that. Sans-I/O: now is an argument, in ms of the store's clock. One owner.
+Each shard in which something waits has one alarm: at its earliest due time or lease end, or one sweep from now if that
+is earlier. Each batch that is out has one alarm, to extend its lease or to give the batch up. Every reply of the store
+says what comes next in the shard, so one alarm a shard is enough.
+
+Sans-I/O: `now` is an argument, in ms of the store's clock. Threads: only the dispatcher's owner calls this.
 """
 
 from __future__ import annotations
@@ -11,40 +13,42 @@ from collections.abc import Set
 from typing import NamedTuple
 
 from wheel_sched.dispatcher.batch import Batch
-from wheel_sched.wheel import TimerTaskEntry, TimingWheel
+from wheel_sched.timers.queue import DeadlineQueue
+from wheel_sched.wheel import TimerTaskEntry
 
 
-class Wake(NamedTuple):
-    """Look at a shard; `sweep`: nothing is due, keep house."""
+class LookAtShard(NamedTuple):
+    """Something is due in a shard. With `sweep` nothing is due, and the shard only wants a sweep."""
 
     shard: int
     sweep: bool = False
 
 
-class Keep(NamedTuple):
+class ExtendLease(NamedTuple):
     """A batch is still out."""
 
     batch: Batch
 
 
-Alarm = Wake | Keep
+Alarm = LookAtShard | ExtendLease
 
 
 class Alarms:
-    """What is to happen when.
+    """What has to happen when.
 
     Args:
-        sweep_ms: the longest a shard sleeps while something waits in it.
+        sweep_ms: the longest time between two looks at a shard while something waits in it.
     """
 
     def __init__(self, sweep_ms: int) -> None:
         self._sweep_ms = sweep_ms
-        self._wheel: TimingWheel[Alarm] = TimingWheel()
+        self._queue: DeadlineQueue[Alarm] = DeadlineQueue()
         self._shards: dict[int, TimerTaskEntry[Alarm]] = {}
         self._batches: dict[Batch, TimerTaskEntry[Alarm]] = {}
-        self._troubled: set[Batch] = set()  # out while a turn failed, and given a second chance
+        self._settled_again: set[Batch] = set()  # batches that had their second chance after a turn that failed
 
     def __len__(self) -> int:
+        """How many shards have an alarm."""
         return len(self._shards)
 
     @property
@@ -57,40 +61,44 @@ class Alarms:
         return len(self._batches)
 
     def next_ms(self) -> int | None:
-        """When the next alarm goes off."""
-        return self._wheel.next_expiry()
+        """When the next alarm is due; None when there is none."""
+        return self._queue.next_ms()
 
-    def going_off(self, now_ms: int) -> list[Alarm]:
-        """The alarms whose time has come; a clock that went back a little takes the wheel with it."""
-        if now_ms < self._wheel.now_ms:
-            self._rewind(now_ms)
-        alarms: list[Alarm] = []
-        for entry in self._wheel.advance(now_ms):
-            if entry.task is not None:
-                alarms.append(entry.task)
-                if isinstance(entry.task, Wake):
-                    self._shards.pop(entry.task.shard, None)
+    def due(self, now_ms: int) -> list[Alarm]:
+        """The alarms that are due. A shard's alarm is gone then; a batch stays until `done`.
+
+        A `now_ms` before the last one takes the queue back: no alarm is due before its time has come again.
+        """
+        for entry in self._queue.follow(now_ms):
+            self._remember(entry)
+        alarms = self._queue.take(now_ms)
+        for alarm in alarms:
+            if isinstance(alarm, LookAtShard):
+                del self._shards[alarm.shard]
         return alarms
 
-    def wake(self, shard: int, at_ms: int, now_ms: int, *, keep: bool = False) -> None:
-        """Have the shard looked at then, or swept before; `keep` an earlier alarm that stands."""
+    def look_at(self, shard: int, at_ms: int, now_ms: int, *, unless_earlier: bool = False) -> None:
+        """Look at the shard at `at_ms`, or sweep it before. Replaces its alarm.
+
+        With `unless_earlier` an alarm that is as early or earlier stays.
+        """
         sweep = at_ms > now_ms + self._sweep_ms
         at_ms = min(at_ms, now_ms + self._sweep_ms)
         armed = self._shards.get(shard)
-        if armed is not None and keep and armed.deadline_ms <= at_ms:
+        if armed is not None and unless_earlier and armed.deadline_ms <= at_ms:
             return
-        self.let_sleep(shard)
-        self._shards[shard] = self._wheel.schedule(Wake(shard, sweep), at_ms)
+        self.forget_shard(shard)
+        self._remember(self._queue.schedule(LookAtShard(shard, sweep), at_ms))
 
-    def let_sleep(self, shard: int) -> None:
+    def forget_shard(self, shard: int) -> None:
         """Nothing waits in the shard."""
         armed = self._shards.pop(shard, None)
         if armed is not None:
             armed.cancel()
 
-    def keep(self, batch: Batch, at_ms: int) -> None:
-        """Have the batch looked after then."""
-        self._batches[batch] = self._wheel.schedule(Keep(batch), at_ms)
+    def extend_lease(self, batch: Batch, at_ms: int) -> None:
+        """The batch is out; extend its lease at `at_ms`."""
+        self._remember(self._queue.schedule(ExtendLease(batch), at_ms))
 
     def done(self, batch: Batch) -> None:
         """The batch is settled."""
@@ -103,29 +111,31 @@ class Alarms:
         return batch in self._batches
 
     def after_failure(self, known: Set[Batch]) -> list[Batch]:
-        """A turn has failed half-way: the batches that are to be settled again, under their token, of those that
-        nobody has any more. The others are let go of: their items come back when the lease ends."""
+        """A turn has failed half-way. Answers the batches to settle again under their token.
+
+        Args:
+            known: the batches that another part of the dispatcher still works on.
+
+        Each answered batch gets this second chance once. The other batches that are not `known` are forgotten: their
+        items come back when the lease ends.
+        """
         lost = [batch for batch in self._batches if batch not in known]
-        again = [batch for batch in lost if batch.over and batch not in self._troubled]
+        again = [batch for batch in lost if batch.over and batch not in self._settled_again]
         for batch in lost:
             if batch not in again:
                 self.done(batch)
-        self._troubled = {batch for batch in self._troubled if batch in self._batches} | {*again}
+        self._settled_again = {batch for batch in self._settled_again if batch in self._batches} | {*again}
         return again
 
-    def restart(self, now_ms: int, keep_at_ms: int) -> None:
-        """The store's clock jumped: every shard is to be looked at anew, batches at `keep_at_ms`."""
-        self._wheel = TimingWheel(now_ms)
+    def restart(self, now_ms: int, extend_at_ms: int) -> None:
+        """The store's clock jumped: forget all shards, and look at the batches at `extend_at_ms`."""
+        self._queue.restart(now_ms)
         self._shards.clear()
         for batch in self._batches:
-            self.keep(batch, keep_at_ms)
+            self.extend_lease(batch, extend_at_ms)
 
-    def _rewind(self, now_ms: int) -> None:
-        """What stands in the wheel must not go off before its time comes again."""
-        pending = self._wheel.snapshot()
-        self._wheel = TimingWheel(now_ms)
-        for entry in self._wheel.restore(pending):
-            if isinstance(entry.task, Keep):
-                self._batches[entry.task.batch] = entry
-            elif entry.task is not None:
-                self._shards[entry.task.shard] = entry
+    def _remember(self, entry: TimerTaskEntry[Alarm]) -> None:
+        if isinstance(entry.task, ExtendLease):
+            self._batches[entry.task.batch] = entry
+        elif entry.task is not None:
+            self._shards[entry.task.shard] = entry

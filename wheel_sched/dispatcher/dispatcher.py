@@ -25,7 +25,7 @@ from functools import partial
 from typing import Any
 
 from wheel_sched.clock import Clock, SystemClock
-from wheel_sched.dispatcher.alarms import Alarms, Keep
+from wheel_sched.dispatcher.alarms import Alarms, ExtendLease
 from wheel_sched.dispatcher.backoff import Backoff
 from wheel_sched.dispatcher.batch import Batch, Failed, Publisher
 from wheel_sched.dispatcher.config import DispatcherConfig
@@ -229,8 +229,8 @@ class Dispatcher:
         if self._drained:
             return
         if self._time.known:
-            for alarm in self._alarms.going_off(self._now_ms()):
-                if isinstance(alarm, Keep):
+            for alarm in self._alarms.due(self._now_ms()):
+                if isinstance(alarm, ExtendLease):
                     self._keep(alarm.batch)
                     continue
                 self.stats.wake_ups += 1
@@ -449,11 +449,11 @@ class Dispatcher:
             self._ripe.pop(shard, None)  # an answer before this one, of the same turn, may have said so
         if not heads:
             if not keep:
-                self._alarms.let_sleep(shard)
+                self._alarms.forget_shard(shard)
         elif min(heads) <= now_ms:
             self._ripe[shard] = None
         else:
-            self._alarms.wake(shard, min(heads), now_ms, keep=keep)
+            self._alarms.look_at(shard, min(heads), now_ms, unless_earlier=keep)
             if now_ms - self._swept_ms.setdefault(shard, now_ms) >= self.config.sweep_ms:
                 self._to_sweep.add(shard)  # busy shards are never quiet long enough for a sweep of their own
 
@@ -463,7 +463,7 @@ class Dispatcher:
         batch.lease_until_ns = self._asked_us * 1000 + self.config.lease_ms * 1_000_000
         batch.told = self._told
         self.stats.in_flight += len(batch.items)
-        self._alarms.keep(batch, self._now_ms() + self.config.lease_ms // 3)
+        self._alarms.extend_lease(batch, self._now_ms() + self.config.lease_ms // 3)
 
     def _returned(self, batch: Batch) -> None:
         self._note(lambda: self._waiting.returned(batch))
@@ -483,7 +483,7 @@ class Dispatcher:
             logger.warning("dispatcher.lease_not_extended: %s", answer)
         elif Outcome.STALE not in answer.outcomes:
             batch.lease_until_ns = asked_ns + self.config.lease_ms * 1_000_000
-        self._alarms.keep(batch, now_ms + self.config.lease_ms // 3)
+        self._alarms.extend_lease(batch, now_ms + self.config.lease_ms // 3)
 
     def _settled(self, batch: Batch, settled: Settled) -> None:
         self._alarms.done(batch)

@@ -13,7 +13,8 @@ from wheel_sched.clock import Clock
 from wheel_sched.dispatcher.batch import Answer, Batch
 from wheel_sched.purgatory import DelayedJoin, DelayedProduce, Joined, Purgatory
 from wheel_sched.store.items import Claim
-from wheel_sched.wheel import TimerTaskEntry, TimingWheel
+from wheel_sched.timers.queue import DeadlineQueue, deadline_after
+from wheel_sched.wheel import TimerTaskEntry
 
 _DRAIN = "drain"
 
@@ -23,23 +24,20 @@ class OwnerTimer:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._wheel: TimingWheel[Callable[[], object]] = TimingWheel(clock.monotonic_ms())
+        self._queue: DeadlineQueue[Callable[[], object]] = DeadlineQueue(clock.monotonic_ms())
 
     def schedule(self, delay_ms: int, callback: Callable[[], object]) -> TimerTaskEntry[Callable[[], object]]:
-        """Call back from `run_due` once `delay_ms` have passed."""
-        return self._wheel.schedule(callback, delay_ms - (-self._clock.monotonic_ns() // 1_000_000))  # rounded up
+        """Call `callback` from `run_due` once `delay_ms` have passed."""
+        return self._queue.schedule(callback, deadline_after(self._clock.monotonic_ns(), delay_ms))
 
     def next_ms(self) -> int | None:
         """When something is due next, by the clock's monotonic ms."""
-        return self._wheel.next_expiry()
+        return self._queue.next_ms()
 
     def run_due(self) -> None:
         """Call what is due."""
-        for entry in self._wheel.advance(self._clock.monotonic_ms()):
-            callback = entry.task
-            entry.finish()
-            if callback is not None:
-                callback()
+        for callback in self._queue.take(self._clock.monotonic_ms()):
+            callback()
 
 
 class BatchAnswers(DelayedProduce[int, Answer]):

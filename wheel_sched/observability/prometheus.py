@@ -126,7 +126,7 @@ class MetricsCollector(Collector):
         up.add_metric([], 1)
         yield up
         yield from _of_counts(asked.counts)
-        yield from _of_keys(asked.closed, asked.parked)
+        yield from _of_keys(asked.locked, asked.parked)
         yield from _of_flows(asked.flows)
 
 
@@ -134,15 +134,15 @@ class _Asked(NamedTuple):
     """What the store said."""
 
     counts: Counts
-    closed: int
+    locked: int
     parked: Mapping[str, int]
     flows: Sequence[Flow]
 
 
 def _asked(store: DelayStore) -> _Asked:
     counts = store.counts()
-    closed, parked = KeyGates(store).counts(counts.topics)
-    return _Asked(counts, closed, parked, FlowControl(store).flows())
+    locked, parked = KeyGates(store).counts(counts.topics)
+    return _Asked(counts, locked, parked, FlowControl(store).flows())
 
 
 def _of_counts(counts: Counts) -> Iterator[Metric]:
@@ -167,8 +167,8 @@ def _of_counts(counts: Counts) -> Iterator[Metric]:
     yield next_due
 
 
-def _of_keys(closed: int, parked: Mapping[str, int]) -> Iterator[Metric]:
-    yield GaugeMetricFamily("wheel_sched_closed_keys", "Ordering keys that wait for a failed message.", value=closed)
+def _of_keys(locked: int, parked: Mapping[str, int]) -> Iterator[Metric]:
+    yield GaugeMetricFamily("wheel_sched_locked_keys", "Ordering keys that wait for a failed message.", value=locked)
     lines = GaugeMetricFamily("wheel_sched_parked_messages", "Messages behind the head of their key.", labels=["topic"])
     for topic, count in sorted(parked.items()):
         if count:

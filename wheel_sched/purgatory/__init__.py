@@ -6,7 +6,7 @@
 
 Kafka's `DelayedOperation` framework on the timing wheel: on threads (`Purgatory`) and in an event loop
 (`wheel_sched.purgatory.aio.AsyncPurgatory`), with the operations it is known for: `DelayedFetch`, `DelayedProduce`,
-`DelayedJoin`, `DelayedFutures`, and a `HeartbeatMonitor`. Nothing is purged: a completed operation leaves every list.
+`DelayedJoin`, and a `HeartbeatMonitor`. Nothing is purged: a completed operation leaves every list.
 
 The deadlock rule. `check_and_complete(key)` takes, one after the other, the locks of the operations watched under
 `key` that are not completed. So call it while you hold no lock that a `try_complete` takes; or give the operation that
@@ -15,22 +15,19 @@ lock: they run after the operation's own has been released.
 """
 
 from wheel_sched.purgatory.fetch import Available, DelayedFetch
-from wheel_sched.purgatory.futures import DelayedFutures
 from wheel_sched.purgatory.heartbeat import HeartbeatMonitor
 from wheel_sched.purgatory.join import DelayedJoin, Joined
 from wheel_sched.purgatory.operation import Completion, DelayedOperation
 from wheel_sched.purgatory.produce import DelayedProduce
 from wheel_sched.purgatory.purgatory import Purgatory
-from wheel_sched.purgatory.reaper import Reaper
+from wheel_sched.purgatory.reaper import Handle, Reaper, Timer
 from wheel_sched.purgatory.statistics import LATENESS_BUCKETS_MS, PurgatoryStats
-from wheel_sched.purgatory.timing import Handle, Timer
 
 __all__ = [
     "LATENESS_BUCKETS_MS",
     "Available",
     "Completion",
     "DelayedFetch",
-    "DelayedFutures",
     "DelayedJoin",
     "DelayedOperation",
     "DelayedProduce",

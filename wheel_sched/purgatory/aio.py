@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import TypeVar
 
-from wheel_sched.aio import AsyncTimer
 from wheel_sched.clock import Clock
 from wheel_sched.purgatory.operation import DelayedOperation
 from wheel_sched.purgatory.purgatory import Purgatory
+from wheel_sched.timers import AsyncTimer
 
 K = TypeVar("K", bound=Hashable)
 

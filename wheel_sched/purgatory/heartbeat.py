@@ -1,29 +1,30 @@
-"""Heartbeats: members that expire when they have not been heard of for their session timeout.
+"""Heartbeats: a member expires when it was silent for its session timeout.
 
-Kafka's session timeouts of a consumer group, without an operation per heartbeat: a member has one entry in a timing
-wheel, and a beat is the wheel's `touch`, which only writes the later deadline down. An entry moves once per timeout,
-however often its member beats. Expiry runs once per membership: a member that beats, is removed or is replaced before
-its `on_expired` has begun does not expire.
+Kafka's session timeouts of a consumer group, without an operation per heartbeat. Each member has one entry in a
+deadline queue, and a beat is that entry's `touch`, which only writes the later deadline down. However often a member
+beats, its entry moves once per timeout. A member expires once. It does not expire if it beats, is removed or is
+replaced before `on_expired` has begun.
 
-Cost: a beat is a dict look-up and two attribute writes under a lock; a member is a dict entry and a wheel entry.
+Cost: a beat is a dict look-up and two attribute writes under a lock. A member is a dict entry and a queue entry.
 
 Threads: any. `on_expired` runs under no lock, in the timer's thread, or in that of whoever calls `run_due`.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Hashable
 from typing import Any, Generic, TypeVar
 
 from wheel_sched.clock import Clock, SystemClock
 from wheel_sched.errors import ConfigError
-from wheel_sched.purgatory.timing import Handle, Timer
-from wheel_sched.wheel import EntryState, TimerTaskEntry, TimingWheel
+from wheel_sched.purgatory.reaper import Handle, Timer
+from wheel_sched.timers.queue import NS_PER_MS, DeadlineQueue
+from wheel_sched.wheel import EntryState, TimerTaskEntry
 
 M = TypeVar("M", bound=Hashable)
 
-_MS = 1_000_000
 _BATCH = 256
 
 
@@ -32,9 +33,9 @@ class HeartbeatMonitor(Generic[M]):
 
     Args:
         timeout_ms: how long a member may be silent, unless it was given a timeout of its own.
-        on_expired: called with each member that was silent for too long; it is no member any more then.
-        timer: what the monitor is driven by, the same for any number of monitors; None: by its owner, who calls
-            `run_due` at `next_ms`. Defaults to None.
+        on_expired: called with each member that was silent for too long, after it was removed.
+        timer: calls `run_due` when members expire; any number of monitors may share it. Defaults to None: the owner
+            calls `run_due` at `next_ms`.
         clock: the timer's. Defaults to the machine's.
         tick_ms: expiries round up to it, so that members expire together. Defaults to 1.
 
@@ -57,27 +58,27 @@ class HeartbeatMonitor(Generic[M]):
         self._clock: Clock = SystemClock() if clock is None else clock
         self._now_ns = self._clock.monotonic_ns
         self._lock = threading.Lock()
-        self._wheel: TimingWheel[M] = TimingWheel(self._clock.monotonic_ms(), tick_ms=tick_ms)
+        self._queue: DeadlineQueue[M] = DeadlineQueue(self._clock.monotonic_ms(), tick_ms=tick_ms)
         self._members: dict[M, TimerTaskEntry[M]] = {}
         self._timeouts: dict[M, int] = {}  # of members that have one of their own
         self._alarm: Handle | None = None
-        self._alarm_ms = 0
+        self._alarm_ms: float = math.inf  # when the timer calls; never while there is no alarm
         self._expired = 0
 
     def add(self, member: M, timeout_ms: int | None = None) -> None:
-        """Take a member in, heard of just now; one that is in already is replaced.
+        """Add a member whose last beat is now. Replaces a member that is there already.
 
         Raises:
             ConfigError: `timeout_ms` is not an int of at least 1; nothing was changed.
-            Rejected: the timer is closed; the member is none.
+            Rejected: the timer is closed; the member was not added.
         """
         own_ms = None if timeout_ms is None else _timeout(timeout_ms)
         with self._lock:
             self._forget(member)
             if own_ms is not None:
                 self._timeouts[member] = own_ms
-            deadline_ms = (own_ms or self.timeout_ms) - (-self._now_ns() // _MS)
-            self._members[member] = self._wheel.schedule(member, deadline_ms)
+            deadline_ms = (own_ms or self.timeout_ms) - (-self._now_ns() // NS_PER_MS)
+            self._members[member] = self._queue.schedule(member, deadline_ms)
             try:
                 self._rearm(deadline_ms)
             except BaseException:
@@ -85,16 +86,16 @@ class HeartbeatMonitor(Generic[M]):
                 raise
 
     def beat(self, member: M) -> bool:
-        """The member was heard of; False when it is none (any more)."""
+        """The member is alive. False when it is not a member (any more)."""
         lock = self._lock
-        lock.acquire()  # not `with`, which costs as much as the rest
+        lock.acquire()  # `with` would cost as much as the rest
         try:
             entry = self._members.get(member)
             if entry is None:
                 return False
             timeout_ms = self._timeouts.get(member, self.timeout_ms) if self._timeouts else self.timeout_ms
-            deadline_ms = timeout_ms - (-self._now_ns() // _MS)  # rounded up
-            if not entry.touch(deadline_ms):  # handed out, and its expiry has not begun
+            deadline_ms = timeout_ms - (-self._now_ns() // NS_PER_MS)  # rounded up
+            if not entry.touch(deadline_ms):  # it was handed out, but its expiry has not begun
                 entry.reschedule(deadline_ms)
                 self._rearm(deadline_ms)
             return True
@@ -102,7 +103,7 @@ class HeartbeatMonitor(Generic[M]):
             lock.release()
 
     def remove(self, member: M) -> bool:
-        """Let a member go without expiry; False when it is none (any more)."""
+        """Remove a member without expiry. False when it is not a member (any more)."""
         with self._lock:
             return self._forget(member)
 
@@ -118,12 +119,12 @@ class HeartbeatMonitor(Generic[M]):
         return self._expired
 
     def next_ms(self) -> int | None:
-        """When the next member expires if it is not heard of, by the clock's monotonic ms; None without members."""
+        """When the next member expires unless it beats, by the clock's monotonic ms; None without members."""
         with self._lock:
-            return self._wheel.next_expiry()
+            return self._queue.next_ms()
 
     def run_due(self) -> int:
-        """Expire whose time has come; how many. What `on_expired` raises comes out of it, and the rest stays due."""
+        """Expire the members that are due; how many. Raises what `on_expired` raises; the others stay due then."""
         count = 0
         try:
             while due := self._due():
@@ -135,20 +136,18 @@ class HeartbeatMonitor(Generic[M]):
                         raise
         finally:
             with self._lock:
-                self._alarm = None
-                self._rearm(self._wheel.next_expiry())
+                self._drop_alarm()
+                self._rearm(self._queue.next_ms())
         return count
 
     def close(self) -> list[M]:
-        """Let all members go without expiry; answers them. The monitor may be used again."""
+        """Remove all members without expiry; answers them. The monitor may be used again."""
         with self._lock:
             members = list(self._members)
             self._members.clear()
             self._timeouts.clear()
-            self._wheel.clear()
-            if self._alarm is not None:
-                self._alarm.cancel()
-                self._alarm = None
+            self._queue.clear()
+            self._drop_alarm()
             return members
 
     def __repr__(self) -> str:
@@ -156,13 +155,13 @@ class HeartbeatMonitor(Generic[M]):
 
     def _due(self) -> list[TimerTaskEntry[M]]:
         with self._lock:
-            return self._wheel.advance(self._clock.monotonic_ms(), _BATCH)
+            return self._queue.advance(self._clock.monotonic_ms(), _BATCH)
 
     def _expire(self, entry: TimerTaskEntry[M]) -> bool:
         member: Any = entry.task
         with self._lock:
             if entry.state is not EntryState.RUNNING or self._members.get(member) is not entry:
-                return False  # it beat, was removed or was replaced meanwhile
+                return False  # it beat, or was removed or replaced meanwhile
             entry.finish()
             del self._members[member]
             self._timeouts.pop(member, None)
@@ -171,7 +170,7 @@ class HeartbeatMonitor(Generic[M]):
         return True
 
     def _return(self, entries: list[TimerTaskEntry[M]]) -> None:
-        """Put back what was handed out and not expired."""
+        """Let members that were handed out and have not expired wait again."""
         with self._lock:
             for entry in entries:
                 if entry.state is EntryState.RUNNING and self._members.get(entry.task) is entry:  # type: ignore[arg-type]
@@ -186,13 +185,17 @@ class HeartbeatMonitor(Generic[M]):
         return True
 
     def _rearm(self, deadline_ms: int | None) -> None:
-        """Have the timer call at `deadline_ms`, unless it calls before; under the lock."""
-        if self._timer is None or deadline_ms is None or (self._alarm is not None and self._alarm_ms <= deadline_ms):
+        """Let the timer call at `deadline_ms`, unless it calls before. Under the lock."""
+        if self._timer is None or deadline_ms is None or deadline_ms >= self._alarm_ms:
             return
+        self._drop_alarm()
+        self._alarm = self._timer.schedule(max(0, deadline_ms - self._clock.monotonic_ms()), self.run_due)
+        self._alarm_ms = deadline_ms
+
+    def _drop_alarm(self) -> None:
         if self._alarm is not None:
             self._alarm.cancel()
-        self._alarm_ms = deadline_ms
-        self._alarm = self._timer.schedule(max(0, deadline_ms - self._clock.monotonic_ms()), self.run_due)
+        self._alarm, self._alarm_ms = None, math.inf
 
 
 def _timeout(timeout_ms: Any) -> int:

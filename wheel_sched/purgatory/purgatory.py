@@ -20,9 +20,8 @@ from wheel_sched.clock import Clock, SystemClock
 from wheel_sched.errors import Rejected
 from wheel_sched.escaping import logger_of
 from wheel_sched.purgatory.operation import _TAKEN, _TRYING, Completion, DelayedOperation
-from wheel_sched.purgatory.reaper import Reaper
+from wheel_sched.purgatory.reaper import Handle, Reaper, Timer
 from wheel_sched.purgatory.statistics import Lateness, PurgatoryStats, Tally, bucketed
-from wheel_sched.purgatory.timing import Handle, Timer
 from wheel_sched.purgatory.watchers import WatcherLists
 
 logger = logger_of("wheel_sched.purgatory")

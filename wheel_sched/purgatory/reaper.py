@@ -1,13 +1,12 @@
-"""The reaper: a wheel of operations that wait for their time, and the thread that expires them.
+"""What a purgatory needs of time, and the reaper: a deadline queue with the thread that expires operations.
 
-Kafka's `ExpiredOperationReaper`, less its purge. A purgatory schedules and cancels with every request, so this timer
-has nothing but that: no keys, recurrence, contexts or executor; who wants those hands a `SystemTimer` in. It sleeps
-until the earliest deadline, and is woken only for what is due before that.
+Kafka's `ExpiredOperationReaper` without its purge. A purgatory schedules and cancels with every request, so the reaper
+does just that: it has no keys, recurrence, contexts or executor. Who wants these gives the purgatory a `SystemTimer`.
+The reaper sleeps until the earliest deadline; only an earlier one wakes it.
 
-Threads: any thread may schedule and cancel. The compiled wheel is called directly (a call of it is one step under the
-GIL); the pure one under a lock. Callbacks run in the reaper's thread, one after the other, under no lock. The thread
-comes with the first timer and is a daemon: close the reaper, or what waits is lost when the program ends. It does not
-survive a fork: a child makes its own.
+Threads: any thread may schedule and cancel: directly where each call of the queue is one step, else under a lock.
+Callbacks run in the reaper's thread, one after the other, under no lock. The first `schedule` starts the thread. It is
+a daemon: what waits when the program ends is lost. A child made by `fork` must make a reaper of its own.
 """
 
 from __future__ import annotations
@@ -15,22 +14,45 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from wheel_sched.clock import Clock, SystemClock
 from wheel_sched.errors import Rejected
 from wheel_sched.escaping import logger_of
 from wheel_sched.purgatory.operation import Lock
-from wheel_sched.wheel import CORE, TimerTaskEntry, TimingWheel
+from wheel_sched.timers.queue import NS_PER_MS, DeadlineQueue
+from wheel_sched.wheel import TimerTaskEntry
 
 logger = logger_of("wheel_sched.purgatory")
 
 Callback = Callable[[], object]
 
-_BATCH = 256  # how many due callbacks are taken out of the wheel at once, so that they can still be cancelled
-_AWAKE = -1  # in place of the moment until which the reaper sleeps: it need not be woken
+_BATCH = 256  # how many due callbacks leave the queue at once; the others can still be cancelled
+_AWAKE: Final = -1  # in place of the moment until which the reaper sleeps: nobody needs to wake it
 
-_MS: Final = 1_000_000
+
+class Handle(Protocol):
+    """What a timer answers for a callback that waits."""
+
+    def cancel(self) -> object:
+        """Do not call it any more, and let go of it. Any thread; without effect once it was called."""
+        ...
+
+    @property
+    def deadline_ms(self) -> int:
+        """When it is or was due, by the timer's clock."""
+        ...
+
+
+class Timer(Protocol):
+    """What a purgatory needs of time: `SystemTimer`, `AsyncTimer` and `Reaper` have it.
+
+    A timer calls back under no lock, and never within `schedule`.
+    """
+
+    def schedule(self, delay_ms: int, callback: Callable[[], object], /) -> Handle:
+        """Call `callback` once, not before `delay_ms` have passed."""
+        ...
 
 
 class Reaper:
@@ -39,7 +61,7 @@ class Reaper:
     Args:
         tick_ms: deadlines round up to it. Defaults to 1.
         wheel_size: slots per level of the wheel, a power of two. Defaults to 4096.
-        on_error: told of (callback, error) when a callback raised. Defaults to a line in the log
+        on_error: called with (callback, error) when a callback raised. Defaults to a line in the log
             `wheel_sched.purgatory`.
         clock: where time comes from. Defaults to the machine's.
 
@@ -57,11 +79,11 @@ class Reaper:
     ) -> None:
         self._clock: Clock = SystemClock() if clock is None else clock
         self._now_ns = self._clock.monotonic_ns
-        self._wheel: TimingWheel[Callback] = TimingWheel(
+        self._queue: DeadlineQueue[Callback] = DeadlineQueue(
             self._clock.monotonic_ms(), tick_ms=tick_ms, wheel_size=wheel_size
         )
-        self._insert = self._wheel.schedule if CORE == "compiled" else self._insert_locked
-        # Reentrant, for a finalizer may cancel while its own thread is at work on the wheel.
+        self._insert = self._queue.schedule if self._queue.any_thread else self._insert_locked
+        # Reentrant: a finalizer may cancel while its thread works on the queue.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._on_error = on_error or _log
@@ -71,7 +93,7 @@ class Reaper:
         self._sleeps = 0
 
     def schedule(self, delay_ms: int, callback: Callback) -> Any:
-        """Have `callback` called once, not before `delay_ms` have passed; the handle to cancel it.
+        """Call `callback` once, not before `delay_ms` have passed. Answers a handle that can cancel it.
 
         Raises:
             Rejected: the reaper is closed, or the delay is not an int; nothing was scheduled.
@@ -79,10 +101,10 @@ class Reaper:
         """
         if self._closed:
             raise Rejected("the reaper is closed; nothing was scheduled")
-        deadline_ms = delay_ms - (-self._now_ns() // _MS)  # rounded up
+        deadline_ms = delay_ms - (-self._now_ns() // NS_PER_MS)  # rounded up; in line, for each request comes here
         handle = self._insert(callback, deadline_ms)
-        # The reaper writes down until when it sleeps before it looks at the wheel for the last time, so one of the two
-        # sees the other.
+        # The reaper writes `_sleeps_until` before it looks for the last time, so either it sees this entry, or this
+        # thread sees that it sleeps.
         if deadline_ms < self._sleeps_until:
             try:
                 self._wake(deadline_ms)
@@ -92,7 +114,7 @@ class Reaper:
         return handle
 
     def __len__(self) -> int:
-        return len(self._wheel)
+        return len(self._queue)
 
     @property
     def sleeps(self) -> int:
@@ -100,10 +122,10 @@ class Reaper:
         return self._sleeps
 
     def close(self) -> None:
-        """Stop; what waits is never called. Waits for a callback that runs, unless called by it. Idempotent."""
+        """Stop: what waits is never called. Waits for a callback that runs, unless it calls this itself. Idempotent."""
         with self._lock:
             self._closed = True
-            self._wheel.clear()
+            self._queue.clear()
             self._changed.notify_all()
             thread = self._thread
         if thread is not None and thread is not threading.current_thread():
@@ -123,7 +145,7 @@ class Reaper:
         handle._lock = lock = self._lock
         lock.acquire()
         try:
-            handle._entry = self._wheel.schedule(callback, deadline_ms)
+            handle._entry = self._queue.schedule(callback, deadline_ms)
         finally:
             lock.release()
         return handle
@@ -146,16 +168,14 @@ class Reaper:
                 self._sleep()
 
     def _call_due(self) -> bool:
-        """Call what is due, if anything is. A frame of its own, so that a sleeping reaper keeps nothing of it alive."""
+        """Call what is due; whether anything was. A frame of its own: a sleeping reaper must keep no callback alive."""
         with self._lock:
-            due = self._wheel.advance(self._clock.monotonic_ms(), _BATCH)
-        for entry in due:
-            callback = entry.task
-            entry.finish()
-            if callback is not None and not self._closed:
+            due = self._queue.take(self._clock.monotonic_ms(), _BATCH)
+        for callback in due:
+            if not self._closed:
                 try:
                     callback()
-                except BaseException as error:  # also what would end the thread, for which all others wait
+                except BaseException as error:  # also SystemExit: all other operations wait for this thread
                     self._report(callback, error)
         return bool(due)
 
@@ -170,14 +190,14 @@ class Reaper:
 
     def _sleep(self) -> None:
         with self._lock:
-            self._sleeps_until = math.inf  # from here on whoever schedules comes to wake, and waits for the lock
-            next_ms = self._wheel.next_expiry()
+            self._sleeps_until = math.inf  # from here on, who schedules wakes the reaper, and waits for the lock
+            next_ms = self._queue.next_ms()
             if self._closed:
                 return
             left_ms = None
             if next_ms is not None:
                 self._sleeps_until = next_ms
-                left_ms = next_ms - self._now_ns() / _MS
+                left_ms = next_ms - self._now_ns() / NS_PER_MS
             if left_ms is None or left_ms > 0:
                 self._sleeps += 1
                 self._clock.wait(self._changed, left_ms)
@@ -185,7 +205,7 @@ class Reaper:
 
 
 class _LockedHandle:
-    """An entry of the pure wheel, which one thread at a time may touch."""
+    """An entry of a queue that only one thread at a time may use."""
 
     __slots__ = ("_entry", "_lock")
 

@@ -1,4 +1,4 @@
-"""What this integration raises; everything else is of `wheel_sched.errors`."""
+"""The error that this integration adds to those of `wheel_sched.errors`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from wheel_sched.errors import InDoubt, StoreError, WheelSchedError
 
 
 class HoldRefused(WheelSchedError, OperationalError):
-    """The delay store is away and the app refuses instead of sending the stock way.
+    """The delay store is away, and the app wants an error instead of the stock way (`on_outage="refuse"`).
 
-    Either nothing was sent, or the store gave no answer: then the task is in doubt, it may be held and run when it is
-    due. The text says which, and so does `in_doubt`.
+    Either the task was not sent, or the store gave no answer. In the second case the task is in doubt: it may be held,
+    and then runs when it is due. The text and `in_doubt` say which.
 
-    It is kombu's `OperationalError` too, which callers of `apply_async` catch for a broker that is away.
+    It is also kombu's `OperationalError`, which callers of `apply_async` catch when the broker is away.
 
     Args:
         text: what happened.
@@ -28,7 +28,7 @@ class HoldRefused(WheelSchedError, OperationalError):
 
     @classmethod
     def because(cls, error: StoreError, what: str) -> HoldRefused:
-        """The error to raise after one of the store, over `what` was to be sent."""
+        """The error to raise after the store's `error`, when `what` was to be sent."""
         if not error.in_doubt:
             return cls(f"{what}: not sent: {error}")
         why = "the delay store gave no answer and may hold what it was sent"

@@ -1,6 +1,6 @@
 """Settings of the integration: arguments of `install`, else `app.conf.wheel_*`, else defaults.
 
-Pure but for reading `app.conf`, which is done late: an app may be configured after `install`.
+Pure, except that it reads `app.conf`. It does so late, because an app may be configured after `install`.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from wheel_sched.errors import ConfigError
 
 PREFIX = "wheel_"
 HORIZON_MS: Final = 2_000
-LEAD_MS: Final = 1_000  # of a burst, so much is fetched before it falls due
+LEAD_MS: Final = 1_000  # workers fetch the tasks of a burst this long before they are due
 _DAY_MS: Final = 86_400_000
 ON_OUTAGE = ("stock", "refuse")
 _DURATIONS = ("horizon", "lead", "timeout", "drain_timeout")
 
 
 class _Unset:
-    """Nothing was given; None means something else."""
+    """No value was given; None is a value."""
 
     def __repr__(self) -> str:
         return "UNSET"
@@ -35,27 +35,27 @@ UNSET: Final[Any] = _Unset()
 
 @dataclass(frozen=True, slots=True)
 class WheelSettings:
-    """How held tasks are kept and released. Durations are whole milliseconds here; texts, seconds or timedelta outside.
+    """How tasks are held and released. Durations are whole milliseconds; users give texts, seconds or timedeltas.
 
     Args:
-        url: of the delay store (redis://, rediss://, unix://, embedded:FOLDER or a redis-py client); None = no store:
-            only the timer in the worker is replaced. Defaults to the broker's URL when that is a Redis.
-        horizon: a task due later than this waits in the store; None = nothing is held, stock behaviour; what is held
-            already is still released. Defaults to 2 s, at most half of the broker's visibility timeout.
+        url: of the delay store (redis://, rediss://, unix://, embedded:FOLDER or a redis-py client); None = no store,
+            only a better timer in the worker. Defaults to the broker's URL when that is a Redis.
+        horizon: a task due later than this waits in the store. None = no task is held; tasks that are held already
+            are still released. Defaults to 2 s, at most half of the broker's visibility timeout.
         namespace: prefix of the store's keys. Defaults to "celery".
-        shards: of the namespace, fixed at its creation. Defaults to 1.
+        shards: of the namespace, fixed when it is created. Defaults to 1.
         durability: "memory", "everysec", "fsync" or "replicated". Defaults to "everysec".
         replicas: how many replicas confirm under "replicated". Defaults to 1.
-        on_outage: when the store is away, "stock" sends as Celery would without us, "refuse" raises `HoldRefused` in
-            the producer. Workers keep to stock in either case. Defaults to "stock".
-        lead: how long before its due time a task goes to its queue; the worker's timer does the rest. The work of
-            fetching it is then done when it falls due. A worker killed within that time leaves it to the broker's
-            redelivery. Defaults to half of the horizon, at most 1 s and a quarter of the broker's visibility timeout:
-            what a worker holds longer than that timeout runs twice.
+        on_outage: what a producer does while the store is away: "stock" sends as Celery alone would, "refuse" raises
+            `HoldRefused`. A worker always does what Celery alone would. Defaults to "stock".
+        lead: how long before its due time a task goes to its queue; then it waits in the worker's timer, so that it is
+            fetched when it is due. If the worker is killed within that time, the broker delivers the task again.
+            Defaults to half of the horizon, at most 1 s and a quarter of the broker's visibility timeout: a task that
+            a worker holds longer than that timeout runs twice.
         dispatch: whether workers of this app release held tasks. Defaults to True.
-        takeover: whether workers move ETA messages that reach them into the store. Defaults to True.
-        timeout: of one call on the store, in producers and workers; no worker's loop waits for it. Defaults to 5 s.
-        drain_timeout: how long a stopping worker waits for what its dispatcher is publishing. Defaults to 10 s.
+        takeover: whether workers move ETA messages from the broker into the store. Defaults to True.
+        timeout: of one call on the store, in producers and workers. No worker's loop waits for it. Defaults to 5 s.
+        drain_timeout: how long a stopping worker waits for its dispatcher's publishes. Defaults to 10 s.
     """
 
     url: Any = field(default=None, repr=False)  # it may hold a password
@@ -73,7 +73,7 @@ class WheelSettings:
 
     @property
     def holds(self) -> bool:
-        """Whether tasks are put into the store."""
+        """Whether tasks are held."""
         return self.url is not None and self.horizon is not None
 
 
@@ -89,7 +89,7 @@ def load_settings(given: Mapping[str, Any], conf: Mapping[str, Any], broker_url:
         broker_url: of the app.
 
     Raises:
-        ConfigError: with everything that is wrong.
+        ConfigError: names every wrong setting.
     """
     problems: list[str] = []
     values: dict[str, Any] = {}
@@ -124,7 +124,7 @@ def load_settings(given: Mapping[str, Any], conf: Mapping[str, Any], broker_url:
 
 
 def _visibility_ms(conf: Mapping[str, Any]) -> int:
-    """How long the broker leaves an unacknowledged message with a worker, as far as the app says; else a day."""
+    """The broker's visibility timeout if the app sets one; else a day."""
     options = conf.get("broker_transport_options") or {}
     seconds = options.get("visibility_timeout") if isinstance(options, Mapping) else None
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < _DAY_MS / 1000:

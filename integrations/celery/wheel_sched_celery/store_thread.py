@@ -1,9 +1,8 @@
-"""The thread of a worker that talks to the store: the worker's loop has heartbeats, messages and tasks to see to, and
-never waits for a store that hangs. Nor does a worker that stops wait for it longer than it says.
+"""The worker's thread for calls on the store, so that the worker's loop never waits for a store that hangs.
 
-`submit` hands work over; `ask` waits for an answer, not for long, and not at all while the thread is stuck in a call;
-`finish` waits for all work, and drops what has not begun in time.
-The thread starts with the first work, so that nothing is forked beside it before the worker consumes.
+`submit` hands a job over. `ask` waits a short time for an answer, and fails at once while the thread is stuck. `finish`
+waits for all jobs for a given time, and drops those that have not begun. The thread starts with the first job, so that
+the worker forks no process beside it before it consumes.
 
 Threads: any; one of its own.
 """
@@ -25,15 +24,15 @@ logger = logger_of("wheel_sched.celery")
 
 T = TypeVar("T")
 
-PATIENCE_S: Final = 1.0  # of the loop with an answer that it needs now; Celery's `inspect` waits no longer either
-STUCK_S: Final = 0.5  # a call under way for so long is given up by others
+PATIENCE_S: Final = 1.0  # how long the loop waits for an answer; Celery's `inspect` waits as long
+STUCK_S: Final = 0.5  # after this time a call counts as stuck, and others do not wait for it
 
 
 class StoreThread:
-    """Does what it is given, one after the other.
+    """Runs jobs one after the other.
 
     Args:
-        name: of the thread. Defaults to one that says store.
+        name: of the thread. Defaults to "wheel-sched-celery-store".
     """
 
     def __init__(self, name: str = "wheel-sched-celery-store") -> None:
@@ -41,16 +40,16 @@ class StoreThread:
         self._jobs: queue.Queue[Callable[[], Any]] = queue.Queue()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._since_s: float | None = None  # when the job under way was begun
+        self._since_s: float | None = None  # when the running job began
 
     @property
     def stuck(self) -> bool:
-        """Whether whoever hands something over now would have to wait."""
+        """Whether the running job takes so long that a new one would have to wait."""
         since_s = self._since_s
         return since_s is not None and time.monotonic() - since_s > STUCK_S
 
     def submit(self, job: Callable[[], Any]) -> None:
-        """Have `job` done."""
+        """Run `job` after those before it."""
         with self._lock:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
@@ -58,10 +57,10 @@ class StoreThread:
         self._jobs.put(job)
 
     def ask(self, question: Callable[[], T], patience_s: float = PATIENCE_S) -> T:
-        """What `question` gives or raises.
+        """Run `question` and return what it returns, or raise what it raises.
 
         Raises:
-            StoreUnavailable: there is no answer in time. What was begun may still be done.
+            StoreUnavailable: there is no answer in time. A question that has begun goes on.
         """
         if self.stuck:
             raise StoreUnavailable("the delay store has not answered for a while: nothing was sent to it")
@@ -86,15 +85,15 @@ class StoreThread:
             ) from error
 
     def finish(self, patience_s: float) -> int:
-        """Wait until all is done, but no longer than that; how many jobs were dropped then.
+        """Wait at most `patience_s` for all jobs; drop the others and return their number.
 
-        One that is under way ends with the process.
+        A running job ends with the process.
         """
         done = threading.Event()
         self.submit(done.set)
         if done.wait(patience_s):
             return 0
-        dropped = -1  # `done.set` is no work
+        dropped = -1  # `done.set` does not count
         with contextlib.suppress(queue.Empty):
             while True:
                 self._jobs.get_nowait()
@@ -107,7 +106,7 @@ class StoreThread:
             self._since_s = time.monotonic()
             try:
                 job()
-            except Exception:  # the thread goes on with the next
+            except Exception:  # the thread must survive
                 logger.exception("celery.store_thread")
             self._since_s = None
-            del job  # else the last one lives on until the next
+            del job  # else it stays alive until the next one

@@ -13,6 +13,7 @@ import redis
 
 from retry_topic import RetryPolicy
 from retry_topic.headers import read
+from tests.servers.valkey import TemporaryServer, free_port, temporary_server
 from wheel_sched.errors import (
     BrokerError,
     StoreAuthError,
@@ -21,7 +22,6 @@ from wheel_sched.errors import (
     StoreReadOnly,
     StoreUnavailable,
 )
-from wheel_sched.testing.servers import TemporaryServer, free_port, temporary_server
 
 if TYPE_CHECKING:
     from conftest import Bench, Handler

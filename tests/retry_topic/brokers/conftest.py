@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from retry_topic.brokers.kafka import KafkaBroker
+from tests.servers.child_supervisor import SupervisedChild
+from tests.servers.mock_cluster import MockCluster
+from tests.servers.valkey import free_port
 from wheel_sched.errors import BrokerError
-from wheel_sched.testing.leash import Leashed
-from wheel_sched.testing.mock_cluster import MockCluster
-from wheel_sched.testing.servers import free_port
 
 PATIENCE_S = 60.0
 STAND_IN = Path(sys.executable).with_name("noida-db")
@@ -40,7 +40,7 @@ def with_transactions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]
     folder = tmp_path_factory.mktemp("noida")
     port = free_port()
     # what is installed is a script that starts the server: both are to end
-    process = Leashed([STAND_IN, "start", "--only", "kafka", "--kafka-port", str(port), "--data-dir", folder])
+    process = SupervisedChild([STAND_IN, "start", "--only", "kafka", "--kafka-port", str(port), "--data-dir", folder])
     try:
         broker = KafkaBroker({"bootstrap.servers": f"127.0.0.1:{port}", "log_level": 0})
         until_s = time.monotonic() + PATIENCE_S

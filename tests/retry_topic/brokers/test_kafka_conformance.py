@@ -19,7 +19,7 @@ from retry_topic.brokers.conformance import (
 from retry_topic.brokers.kafka import KafkaBroker
 from retry_topic.brokers.protocol import Broker, BrokerConsumer
 from retry_topic.message import Message
-from wheel_sched.testing.mock_cluster import MockCluster
+from tests.servers.mock_cluster import MockCluster
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]
 

@@ -8,7 +8,7 @@ from retry_topic import Message
 from retry_topic.brokers.kafka import KafkaBroker
 
 if TYPE_CHECKING:
-    from wheel_sched.testing.mock_cluster import MockCluster
+    from tests.servers.mock_cluster import MockCluster
 
 
 def test_retries_that_no_service_ever_took_in_are_told(imitation: MockCluster, name: str) -> None:

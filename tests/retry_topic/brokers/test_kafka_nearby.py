@@ -22,9 +22,9 @@ from retry_topic.headers import read
 from retry_topic.names import dead_topic_of, redelivery_topic_of, retry_topic_of
 from retry_topic.policy import Fixed, Rate
 from retry_topic.service import ServiceConfig
+from tests.servers.mock_cluster import MockCluster
 from wheel_sched.errors import BrokerError
 from wheel_sched.store.flow_control import FlowControl
-from wheel_sched.testing.mock_cluster import MockCluster
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]
 

@@ -14,7 +14,7 @@ from retry_topic import Message
 from retry_topic.brokers.kafka import KafkaBroker
 from retry_topic.brokers.kafka.consumer import KafkaConsumer
 from retry_topic.brokers.kafka.log import KafkaLog
-from wheel_sched.testing.mock_cluster import MockCluster
+from tests.servers.mock_cluster import MockCluster
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
 

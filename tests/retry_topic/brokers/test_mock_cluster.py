@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from retry_topic.brokers.kafka import KafkaBroker
+from tests.servers.mock_cluster import MockCluster
 from wheel_sched.errors import ConfigError
-from wheel_sched.testing.mock_cluster import MockCluster
 
 pytestmark = pytest.mark.real
 

@@ -16,9 +16,9 @@ import redis
 from retry_topic.brokers.protocol import Delivery
 from retry_topic.brokers.redis_streams import RedisStreamsBroker
 from retry_topic.message import Message
+from tests.servers.faulty_proxy import FaultyProxy
+from tests.servers.valkey import temporary_server
 from wheel_sched.errors import BrokerUnavailable, ConfigError
-from wheel_sched.testing.faulty_proxy import FaultyProxy
-from wheel_sched.testing.servers import temporary_server
 
 
 @pytest.fixture

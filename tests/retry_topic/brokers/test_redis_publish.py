@@ -12,9 +12,9 @@ import redis
 from retry_topic.brokers.protocol import Broker, Delivery
 from retry_topic.brokers.redis_streams import RedisStreamsBroker
 from retry_topic.message import Message
+from tests.servers.faulty_proxy import FaultyProxy
+from tests.servers.valkey import TemporaryServer, temporary_server
 from wheel_sched.errors import BrokerError, BrokerUnavailable, ConfigError
-from wheel_sched.testing.faulty_proxy import FaultyProxy
-from wheel_sched.testing.servers import TemporaryServer, temporary_server
 
 
 @pytest.fixture

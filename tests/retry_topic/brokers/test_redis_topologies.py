@@ -14,9 +14,9 @@ from retry_topic.brokers.conformance import BrokerConformance, absent_topic, fre
 from retry_topic.brokers.protocol import Broker
 from retry_topic.brokers.redis_streams import RedisStreamsBroker
 from retry_topic.message import Message
+from tests.servers.topologies import HALVES
+from tests.servers.valkey import TemporaryServer
 from wheel_sched.errors import BrokerError
-from wheel_sched.testing.servers import TemporaryServer
-from wheel_sched.testing.topologies import HALVES
 
 if TYPE_CHECKING:
     from redis.cluster import RedisCluster

@@ -16,10 +16,10 @@ from retry_topic.headers import read
 from retry_topic.home import Home
 from retry_topic.message import Message
 from retry_topic.names import retry_topic_of
+from tests.servers.faulty_proxy import FaultyProxy
+from tests.servers.valkey import temporary_server
 from wheel_sched.errors import BrokerError, ConfigError
 from wheel_sched.store import open_store
-from wheel_sched.testing.faulty_proxy import FaultyProxy
-from wheel_sched.testing.servers import temporary_server
 
 if TYPE_CHECKING:
     from conftest import Bench, Handler

@@ -13,12 +13,12 @@ from retry_topic import connect
 from retry_topic.brokers.memory import MemoryBroker
 from retry_topic.brokers.redis_streams import RedisStreamsBroker
 from retry_topic.home import Home
+from tests.servers.faulty_proxy import FaultyProxy
+from tests.servers.valkey import temporary_server
 from wheel_sched.errors import BrokerUnavailable, ConfigError, StoreUnavailable
 from wheel_sched.store import DelayStore
 from wheel_sched.store.redis.backend import RedisBackend
 from wheel_sched.store.redis.conversation import Dialect
-from wheel_sched.testing.faulty_proxy import FaultyProxy
-from wheel_sched.testing.servers import temporary_server
 
 
 def test_memory_is_the_default() -> None:

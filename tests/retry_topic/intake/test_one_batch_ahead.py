@@ -18,10 +18,10 @@ from retry_topic.intake.records import Taken, attempts_key
 from retry_topic.message import Message, Source
 from retry_topic.names import dead_topic_of
 from retry_topic.policy import PolicySet, RetryPolicy
+from tests.servers.faulty_proxy import FaultyProxy
+from tests.servers.valkey import TemporaryServer
 from wheel_sched.errors import StoreUnavailable
 from wheel_sched.store import DelayStore, open_store
-from wheel_sched.testing.faulty_proxy import FaultyProxy
-from wheel_sched.testing.servers import TemporaryServer
 
 T = TypeVar("T")
 

@@ -18,8 +18,8 @@ from retry_topic.message import Message, Source
 from retry_topic.names import dead_topic_of
 from retry_topic.policy import Fixed, PolicySet, RetryPolicy
 from retry_topic.wire import decode_body, encode_body
+from tests.servers.valkey import TemporaryServer
 from wheel_sched.store import DelayStore, Item, open_store
-from wheel_sched.testing.servers import TemporaryServer
 
 T = TypeVar("T")
 

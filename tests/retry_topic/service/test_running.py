@@ -16,11 +16,11 @@ from retry_topic.home import Home
 from retry_topic.intake.from_queue import IntakeFromQueue
 from retry_topic.message import Message
 from retry_topic.names import dead_topic_of, redelivery_topic_of, retry_topic_of
+from tests.servers.faulty_proxy import FaultyProxy
+from tests.servers.valkey import temporary_server
 from wheel_sched.errors import ConfigError, StoreUnavailable
 from wheel_sched.store import open_store
 from wheel_sched.store.attempt_counts.face import AttemptCounts
-from wheel_sched.testing.faulty_proxy import FaultyProxy
-from wheel_sched.testing.servers import temporary_server
 
 if TYPE_CHECKING:
     from conftest import Bench, Handler

@@ -11,7 +11,7 @@ import pytest
 
 if TYPE_CHECKING:
     from retry_topic.brokers.kafka import KafkaBroker
-    from wheel_sched.testing.kafka import TemporaryKafka
+    from tests.servers.kafka import TemporaryKafka
 
 PATIENCE_S = 120.0
 
@@ -20,7 +20,7 @@ PATIENCE_S = 120.0
 def spark_jars() -> list[str]:
     """The JVM connector. Where Maven is, a connector that cannot be had is a failure; `make spark-kafka-test` needs
     Maven anyhow, for the broker."""
-    from wheel_sched.testing.kafka import connector_jars
+    from tests.servers.kafka import connector_jars
 
     return connector_jars()
 

@@ -27,7 +27,7 @@ from wheel_sched.errors import BrokerError, ConfigError, Rejected
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from wheel_sched.testing.kafka import TemporaryKafka
+    from tests.servers.kafka import TemporaryKafka
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(900)]
 

@@ -18,7 +18,7 @@ from confluent_kafka import Producer
 from retry_topic.brokers.kafka import KafkaBroker
 
 if TYPE_CHECKING:
-    from wheel_sched.testing.kafka import TemporaryKafka
+    from tests.servers.kafka import TemporaryKafka
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(900)]
 

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from retry_topic.spark.kafka.connector import Connector
+    from tests.servers.kafka import TemporaryKafka
     from wheel_sched.store import DelayStore
-    from wheel_sched.testing.kafka import TemporaryKafka
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(600)]
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from wheel_sched.cli.lazy import Lazy, LazyGroup
+from wheel_sched.cli.extensions import Lazy
+from wheel_sched.cli.lazy import LazyGroup
 
 _HERE = "wheel_sched_apscheduler.cli"
 

@@ -19,9 +19,6 @@ from wheel_sched.redacting import redacted
 from wheel_sched_celery.cli.choosing import held_tasks
 from wheel_sched_celery.management import HeldTasks, examine
 
-# of topics and their retries, which a Celery app has none of; how its tasks are handed over is "horizon"
-_OF_TOPICS = ("hand-over", "retries")
-
 
 @click.command()
 @click.option("--timeout", "timeout_s", type=float, default=1.0, help="Seconds workers have to answer (default: 1).")
@@ -66,4 +63,4 @@ def _server(tasks: HeldTasks) -> Iterator[Finding]:
         asked = Settings(
             settings.url, settings.namespace, settings.shards, settings.durability, replicas=settings.replicas
         )
-        yield from (finding for finding in server_findings(asked) if finding.check not in _OF_TOPICS)
+        yield from server_findings(asked)

@@ -149,7 +149,7 @@ class _Bulk:
         self._under_way: tuple[list[Item], int, Callable[[], None]] | None = None
 
     def send(self, producer: Any, batch: list[_Task], before: int) -> None:
-        """Send a batch while the server stores the last one. `before` tasks were sent so far. Call `settle` in the end."""
+        """Send a batch while the server stores the one before; `before` tasks were sent so far. Call `settle` last."""
         items, refused = self._prepare(producer, batch)
         self.settle()
         if items:

@@ -1,7 +1,7 @@
-"""Findings about an app: who still sends ETA tasks the stock way, whether the visibility timeout fits, who dispatches.
+"""Checks of an app: who sends ETA tasks the stock way, whether the visibility timeout fits, who sends held tasks.
 
-Reads; changes nothing. Workers are asked over the broker's remote control and given `timeout_s` to answer; all else
-comes from the store, so it works with no worker up and says what it could not see.
+The checks read and change nothing. They ask the workers over Celery's remote control and wait `timeout_s` for answers.
+Everything else comes from the store, so the checks work with no worker up, and say what they could not see.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from wheel_sched_celery.release.broker_connection import short_connection
 from wheel_sched_celery.remote_control.workers import differing, wheel_stats, why_idle
 
 VISIBILITY_S: Final = 3600  # kombu's default for Redis
-LATE_MS: Final = 5_000  # a due task that waits so long has nobody to send it
+LATE_MS: Final = 5_000  # when a due task waits longer than this, no worker sends it
 SQS_VISIBILITY_S: Final = 1800
-LISTED: Final = 1_000  # held tasks at most that `inspect scheduled` shows
-_SENDERS: Final = 5  # producers named in a line
-_COLONS: Final = 3  # in the id of an item of ours
-_SAMPLE: Final = 200  # taken-over tasks whose senders are looked at
+LISTED: Final = 1_000  # the most held tasks that `inspect scheduled` shows
+_SENDERS: Final = 5  # the most producers named in a line
+_COLONS: Final = 3  # in the id of a held task's item
+_SAMPLE: Final = 200  # the most taken-over tasks whose senders are read
 
 
 @dataclass(slots=True)
-class Patient:
-    """What is examined.
+class Examined:
+    """What the checks look at.
 
     Args:
         tasks: the app's store.
         counts: of the store.
-        stats: what workers with the integration said to `inspect wheel_stats`; None when the broker did not answer.
+        stats: answers of installed workers to `inspect wheel_stats`; None when the broker did not answer.
         pinged: names of the workers that are up.
-        broker_away: why it cannot be reached, "" when it can.
-        in_memory: rows of `inspect scheduled` that lie in workers, not in the store.
-        senders: how many of the waiting tasks were taken over, by who sent them.
-        longest_ms: the latest ETA that waits, None when nothing does.
+        broker_away: why the broker cannot be reached, "" when it can.
+        in_memory: rows of `inspect scheduled` of tasks in workers, not in the store.
+        senders: number of taken-over tasks by their producer.
+        longest_ms: the latest ETA of a held task; None when no task is held.
     """
 
     tasks: HeldTasks
@@ -60,28 +60,28 @@ class Patient:
 
 
 def examine(app: Any, timeout_s: float = 1.0) -> Iterator[Finding]:
-    """Findings, one after the other; "problem" breaks a promise now, "warn" may later.
+    """Findings, one after the other. A "problem" breaks a guarantee now, a "warn" may break one later.
 
     Args:
-        app: with the integration installed.
+        app: a Celery app with the integration installed.
         timeout_s: how long workers have to answer. Defaults to 1.
 
     Raises:
-        ConfigError: it is not installed, or has no store.
+        ConfigError: the integration is not installed, or the app has no store.
         StoreError: the store cannot be reached.
     """
     tasks = HeldTasks(app)
-    patient = Patient(tasks, tasks.counts(), tasks.now_ms())
-    patient.longest_ms = _longest_ms(patient)
-    patient.senders = _senders(tasks)
-    _ask_workers(app, patient, timeout_s)
+    examined = Examined(tasks, tasks.counts(), tasks.now_ms())
+    examined.longest_ms = _longest_ms(examined)
+    examined.senders = _senders(tasks)
+    _ask_workers(app, examined, timeout_s)
     for check in _CHECKS:
-        yield check(patient)
+        yield check(examined)
 
 
-def _longest_ms(patient: Patient) -> int | None:
-    """The latest ETA that waits, to the second: found by halving, some forty short calls."""
-    tasks, head_ms = patient.tasks, patient.counts.due_head_ms
+def _longest_ms(examined: Examined) -> int | None:
+    """The latest ETA of a held task, to the second. A bisection finds it with some forty short calls."""
+    tasks, head_ms = examined.tasks, examined.counts.due_head_ms
     if head_ms is None:
         return None
     least_ms, greatest_ms = head_ms, MAX_DUE_MS
@@ -95,7 +95,7 @@ def _longest_ms(patient: Patient) -> int | None:
 
 
 def _senders(tasks: HeldTasks) -> Counter[str]:
-    """Who sent what was taken over, of a sample: the `origin` header, else the task's name."""
+    """The producers of a sample of taken-over tasks: the `origin` header, else the task's name."""
     senders: Counter[str] = Counter()
     for item_id in tasks.store.find(TAKEN_OVER, limit=_SAMPLE):
         for waiting in tasks.get(item_id):
@@ -103,21 +103,21 @@ def _senders(tasks: HeldTasks) -> Counter[str]:
     return senders
 
 
-def _ask_workers(app: Any, patient: Patient, timeout_s: float) -> None:
+def _ask_workers(app: Any, examined: Examined, timeout_s: float) -> None:
     inspect = app.control.inspect(timeout=timeout_s)
     try:
-        with short_connection(app) as connection:  # Celery's own asks a broker that hangs for ever
+        with short_connection(app) as connection:  # Celery's own connection would wait for ever for a broker that hangs
             connection.connect()
-        patient.pinged = frozenset(inspect.ping() or {})
-        if patient.pinged:
-            patient.stats = _answers(wheel_stats(inspect), dict)
-            patient.in_memory = _in_memory(patient, _answers(inspect.scheduled(), list))
+        examined.pinged = frozenset(inspect.ping() or {})
+        if examined.pinged:
+            examined.stats = _answers(wheel_stats(inspect), dict)
+            examined.in_memory = _in_memory(examined, _answers(inspect.scheduled(), list))
     except (OperationalError, *app.connection_for_write().recoverable_connection_errors) as error:
-        patient.broker_away = str(error) or repr(error)
+        examined.broker_away = str(error) or repr(error)
 
 
 def _answers(replies: Mapping[str, Any] | None, kind: type) -> dict[str, Any]:
-    """What workers answered; to what it does not know or cannot do, a worker answers with an error."""
+    """The answers without errors: a worker answers with an error when it does not know the command."""
     return {
         name: reply
         for name, reply in (replies or {}).items()
@@ -125,9 +125,9 @@ def _answers(replies: Mapping[str, Any] | None, kind: type) -> dict[str, Any]:
     }
 
 
-def settings(patient: Patient) -> Finding:
-    """What is held, and how it is handed over."""
-    wheel = patient.tasks.wheel
+def settings(examined: Examined) -> Finding:
+    """What is held, and how it gets to its queue."""
+    wheel = examined.tasks.wheel
     if wheel.settings.horizon is None:
         return warn("horizon", "None: nothing is put on hold", 'set wheel_horizon = "2s", unless you are uninstalling')
     how = "one script of the server: exactly once" if wheel.redis_queue else "publish, confirm, settle: at least once"
@@ -135,28 +135,28 @@ def settings(patient: Patient) -> Finding:
     return ok("horizon", f"{held}; handed over by {how}")
 
 
-def broker(patient: Patient) -> Finding:
-    """Whether due tasks can go anywhere."""
-    where = patient.tasks.wheel.app.connection_for_write().as_uri()
-    if patient.broker_away:
+def broker(examined: Examined) -> Finding:
+    """Whether the broker is there."""
+    where = examined.tasks.wheel.app.connection_for_write().as_uri()
+    if examined.broker_away:
         return problem(
-            "broker", f"{where} is away: {patient.broker_away}", "start it, or correct broker_url; tasks stay held"
+            "broker", f"{where} is away: {examined.broker_away}", "start it, or correct broker_url; tasks stay held"
         )
     return ok("broker", where)
 
 
-def workers(patient: Patient) -> Finding:
-    """Who dispatches."""
-    if patient.broker_away:
+def workers(examined: Examined) -> Finding:
+    """Whether a worker sends held tasks."""
+    if examined.broker_away:
         return warn("workers", "they cannot be asked while the broker is away", "see broker")
-    if not patient.pinged:
+    if not examined.pinged:
         return warn("workers", "no worker answered", "start one: held tasks are sent by workers that are up")
-    stats, up = patient.stats or {}, len(patient.pinged)
-    namespace = patient.tasks.wheel.settings.namespace
-    idle = {name: why for name in sorted(patient.pinged) if (why := why_idle(namespace, stats.get(name)))}
+    stats, up = examined.stats or {}, len(examined.pinged)
+    namespace = examined.tasks.wheel.settings.namespace
+    idle = {name: why for name in sorted(examined.pinged) if (why := why_idle(namespace, stats.get(name)))}
     if len(idle) == up:
         said = "; ".join(f"{name}: {why}" for name, why in list(idle.items())[:_SENDERS])
-        finding = problem if patient.counts.total("due") else warn
+        finding = problem if examined.counts.total("due") else warn
         return finding(
             "workers",
             f"none of {amount(up, 'worker')} sends what namespace {namespace} holds ({said})",
@@ -173,46 +173,46 @@ def workers(patient: Patient) -> Finding:
     return ok("workers", f"{amount(up, 'worker')} up, all installed, {up - len(idle)} sending what is held")
 
 
-def agreement(patient: Patient) -> Finding:
-    """Whether all that share the store mean the same by "soon"."""
-    lines = differing(patient.tasks.wheel.settings, patient.stats or {})
+def agreement(examined: Examined) -> Finding:
+    """Whether all processes on the store have the same horizon and lead."""
+    lines = differing(examined.tasks.wheel.settings, examined.stats or {})
     if lines:
         return warn(
             "settings",
-            f"they differ in namespace {patient.tasks.wheel.settings.namespace}: {'. '.join(lines)}",
+            f"they differ in namespace {examined.tasks.wheel.settings.namespace}: {'. '.join(lines)}",
             "set wheel_horizon and wheel_lead alike in producers and workers: nothing is lost, but a task sent long "
             "before a worker's own lead waits in that worker's memory",
         )
     return ok("settings", "horizon and lead are the same wherever somebody answered")
 
 
-def late(patient: Patient) -> Finding:
+def late(examined: Examined) -> Finding:
     """Whether due tasks are sent."""
-    head_ms = patient.counts.due_head_ms
-    late_ms = 0 if head_ms is None else patient.now_ms - head_ms
+    head_ms = examined.counts.due_head_ms
+    late_ms = 0 if head_ms is None else examined.now_ms - head_ms
     if late_ms > LATE_MS:
         return problem(
             "dispatch",
             f"the first task is {span(late_ms)} overdue",
             "start a worker, or look into its log for celery.*",
         )
-    waiting = amount(patient.counts.total("due"), "task")
+    waiting = amount(examined.counts.total("due"), "task")
     return ok("dispatch", f"{waiting} held, none overdue")
 
 
-def visibility(patient: Patient) -> Finding:
-    """Whether the broker hands out again what a worker is still waiting with."""
-    wheel = patient.tasks.wheel
+def visibility(examined: Examined) -> Finding:
+    """Whether the broker delivers a task again while a worker still waits with it."""
+    wheel = examined.tasks.wheel
     transport = wheel.app.connection_for_write().transport_cls
     default_s = {"redis": VISIBILITY_S, "rediss": VISIBILITY_S, "sqs": SQS_VISIBILITY_S}.get(str(transport))
-    longest_ms = None if patient.longest_ms is None else max(0, patient.longest_ms - patient.now_ms)
+    longest_ms = None if examined.longest_ms is None else max(0, examined.longest_ms - examined.now_ms)
     longest = "no task is held" if longest_ms is None else f"the longest ETA held is {span(longest_ms)} away"
     if default_s is None:
         return ok("visibility", f"{longest}; {transport} has no visibility timeout")
     options = wheel.app.conf.broker_transport_options or {}
     timeout_ms = int(float(options.get("visibility_timeout", default_s)) * 1000)
     said = f"the visibility timeout is {span(timeout_ms)}"
-    in_memory_ms = max((_away_ms(row, patient.now_ms) for row in patient.in_memory), default=0)
+    in_memory_ms = max((_away_ms(row, examined.now_ms) for row in examined.in_memory), default=0)
     if in_memory_ms > timeout_ms:
         return problem(
             "visibility",
@@ -237,12 +237,12 @@ def visibility(patient: Patient) -> Finding:
     return ok("visibility", f"{said}; {longest}, and no worker holds it")
 
 
-def producers(patient: Patient) -> Finding:
-    """Who still sends ETA tasks the stock way."""
-    senders = Counter(patient.senders)
-    horizon_ms = patient.tasks.wheel.settings.horizon or 0
-    for row in patient.in_memory:
-        if _away_ms(row, patient.now_ms) > horizon_ms:
+def producers(examined: Examined) -> Finding:
+    """Which producers send ETA tasks the stock way."""
+    senders = Counter(examined.senders)
+    horizon_ms = examined.tasks.wheel.settings.horizon or 0
+    for row in examined.in_memory:
+        if _away_ms(row, examined.now_ms) > horizon_ms:
             senders[f"unknown senders of {row['request'].get('name')}"] += 1
     if not senders:
         return ok("producers", "no waiting ETA task came the stock way")
@@ -254,9 +254,9 @@ def producers(patient: Patient) -> Finding:
     )
 
 
-def task_ids(patient: Patient) -> Finding:
-    """Whether task ids were chosen twice for one time: Celery knows no more of a result than its id."""
-    page = patient.tasks.store.list_items("due", limit=MAX_BATCH)
+def task_ids(examined: Examined) -> Finding:
+    """Whether a task id occurs twice for one ETA: both tasks would share one result."""
+    page = examined.tasks.store.list_items("due", limit=MAX_BATCH)
     sent = Counter(found.id.rpartition(":")[0] for found in page.found if found.id.count(":") >= _COLONS)
     several = [key for key, count in sent.items() if count > 1]
     if several:
@@ -269,9 +269,9 @@ def task_ids(patient: Patient) -> Finding:
     return ok("task ids", "none was sent more than once for one ETA")
 
 
-def revoked(patient: Patient) -> Finding:
-    """Revoked tasks of which nobody was told: whoever did it died half-way, or the result backend was away."""
-    page = patient.tasks.store.list_items("held", limit=MAX_BATCH)
+def revoked(examined: Examined) -> Finding:
+    """Revoked tasks that are not announced: the announcing process died, or the result backend was away."""
+    page = examined.tasks.store.list_items("held", limit=MAX_BATCH)
     silent = [waiting.id for waiting in map(read, page.found) if waiting.revoked]
     if silent:
         return warn(
@@ -282,9 +282,9 @@ def revoked(patient: Patient) -> Finding:
     return ok("revoked", "every revoked task was announced")
 
 
-def given_up(patient: Patient) -> Finding:
+def given_up(examined: Examined) -> Finding:
     """Tasks that could not be published."""
-    dead = patient.counts.total("dead")
+    dead = examined.counts.total("dead")
     if dead:
         return warn(
             "given up",
@@ -294,11 +294,11 @@ def given_up(patient: Patient) -> Finding:
     return ok("given up", "every task could be published")
 
 
-def _in_memory(patient: Patient, scheduled: Mapping[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Rows of `inspect scheduled` that a worker holds in memory, unacknowledged: those that are not in the store."""
+def _in_memory(examined: Examined, scheduled: Mapping[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Rows of `inspect scheduled` that are not in the store: a worker holds these tasks in memory, unacknowledged."""
     rows = [row for answer in scheduled.values() for row in answer if row.get("eta") and row.get("request")]
-    held = {read(found).id for found in patient.tasks.store.list_items("due", limit=LISTED).found} if rows else set()
-    return [row for row in rows if row["request"]["id"] not in held and not patient.tasks.get(row["request"]["id"])]
+    held = {read(found).id for found in examined.tasks.store.list_items("due", limit=LISTED).found} if rows else set()
+    return [row for row in rows if row["request"]["id"] not in held and not examined.tasks.get(row["request"]["id"])]
 
 
 def _away_ms(row: Mapping[str, Any], now_ms: int) -> int:
@@ -306,7 +306,7 @@ def _away_ms(row: Mapping[str, Any], now_ms: int) -> int:
     return 0 if eta_ms is None else eta_ms - now_ms
 
 
-_CHECKS: Final[tuple[Callable[[Patient], Finding], ...]] = (
+_CHECKS: Final[tuple[Callable[[Examined], Finding], ...]] = (
     settings,
     broker,
     workers,

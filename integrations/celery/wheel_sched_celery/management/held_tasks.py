@@ -1,13 +1,12 @@
-"""`HeldTasks`: what waits in the store of an app, to be listed, cancelled and moved.
+"""`HeldTasks`: lists, cancels and reschedules the tasks in an app's store.
 
     tasks = HeldTasks(app)
     for waiting in tasks.select(Selection(queue="mail")):
         print(waiting.id, waiting.name, waiting.eta_ms)
     tasks.cancel(tasks.get(task_id))
 
-Needs the store alone: neither worker nor broker has to be up. A task that a dispatcher has in hand is
-left alone and named with the reason. A change applies only to the version that was read, so two administrators do not
-undo each other.
+It needs the store only: workers and broker may be down. It does not change a task in flight, and says so. A change
+applies only to the version that was read, so that two administrators do not undo each other's work.
 
 Threads: any; one instance may be shared.
 """
@@ -32,8 +31,8 @@ from wheel_sched_celery.wheel import Wheel, wheel_of
 
 logger = logger_of("wheel_sched.celery")
 
-MAX_STAMPED: Final = 100_000  # tasks revoked by one stamp
-WIDEST_LEAD_MS: Final = 60_000  # a task lies in the store at eta minus the lead of the app that held it
+MAX_STAMPED: Final = 100_000  # tasks that one stamp revokes
+WIDEST_LEAD_MS: Final = 60_000  # an item's due time is the ETA minus the lead of the app that held it
 
 _WHY: Final = {
     Outcome.IN_FLIGHT: "is on its way to its queue",
@@ -46,11 +45,11 @@ _WHY: Final = {
 
 @dataclass(slots=True)
 class Changed:
-    """What became of the tasks of a call.
+    """The result of a call that changes tasks.
 
     Args:
-        done: changed as asked.
-        left: left as they were, and why.
+        done: tasks that were changed.
+        left: tasks that were not changed, each with the reason.
     """
 
     done: list[WaitingTask] = field(default_factory=list)
@@ -58,13 +57,13 @@ class Changed:
 
 
 class HeldTasks:
-    """The tasks that wait in an app's store.
+    """The held tasks of an app.
 
     Args:
         app: a Celery app with the integration installed, or its `Wheel`.
 
     Raises:
-        ConfigError: it is not installed, or has no store.
+        ConfigError: the integration is not installed, or the app has no store.
     """
 
     def __init__(self, app: Any) -> None:
@@ -74,7 +73,7 @@ class HeldTasks:
                 "this app holds no tasks: call wheel_sched_celery.install(app) where it is made; nothing was changed"
             )
         if wheel.settings.url is None:
-            raise ConfigError("this app was installed with url=None, so there is no store to look into")
+            raise ConfigError("this app was installed with url=None, so it has no store")
         self.wheel = wheel
 
     @property
@@ -86,14 +85,14 @@ class HeldTasks:
         return self.store.now_ms()
 
     def counts(self) -> Counts:
-        """How many wait where, by queue; see `wheel_sched.store.items.Counts`."""
+        """How many tasks are in which state, by queue."""
         return self.store.counts()
 
     def get(self, task_id: str) -> list[WaitingTask]:
-        """What waits of a task: one, or several when it was sent again under the same id; none when it does not wait.
+        """The held messages of a task: several when it was sent more than once with one id, none when it is not held.
 
         Args:
-            task_id: of the task, or of one item as `WaitingTask.found` has it.
+            task_id: a task's id, or the id of one item (`WaitingTask.found.id`).
         """
         ids = self.store.find(ref_of(task_id))
         found = self.store.get(ids, route=bounded(task_id)) if ids else self._item(task_id)
@@ -109,7 +108,7 @@ class HeldTasks:
         return self.store.get([bounded(item_id)], route=route_of(item_id) or None)
 
     def stamped(self, stamps: Mapping[str, Sequence[Any]]) -> Iterator[WaitingTask]:
-        """What waits with one of these stamps, given as `revoke_by_stamped_headers` gives them: values by name."""
+        """Held tasks with one of these stamps: lists of values by name, as `revoke_by_stamped_headers` gives them."""
         for stamp in ((name, value) for name, values in stamps.items() for value in values):
             for item_id in self.store.find(stamp_ref(stamp), limit=MAX_STAMPED):
                 for waiting in self._read(self._item(item_id)):
@@ -117,7 +116,7 @@ class HeldTasks:
                         yield waiting
 
     def select(self, selection: Selection | None = None, limit: int | None = None) -> Iterator[WaitingTask]:
-        """What is meant, state by state in order of due; at most `limit`. Read in pages while it is iterated."""
+        """The selected tasks, state by state in order of due time, at most `limit`. Reads pages while you iterate."""
         selection = Selection() if selection is None else selection
         left = MAX_DUE_MS if limit is None else limit
         for waiting in self._candidates(selection):
@@ -188,14 +187,14 @@ class HeldTasks:
         return True
 
     def purge(self, tasks: Iterable[WaitingTask]) -> Changed:
-        """Remove tasks for good and leave their results as they are (PENDING), as `celery purge` does."""
+        """Remove tasks for good. Their results stay PENDING, as with `celery purge`."""
         return self._remove(tasks)
 
     def _remove(self, tasks: Iterable[WaitingTask]) -> Changed:
         return self._change(tasks, lambda each: Alteration(each.found.id, "x" if each.found.state == "dead" else "c"))
 
     def reschedule(self, tasks: Iterable[WaitingTask], eta_ms: int) -> Changed:
-        """Give tasks another ETA, in the message too: what a task sees as `request.eta` is when it was to run.
+        """Give tasks another ETA, also in the message, where a task sees it as `request.eta`.
 
         Raises:
             Rejected: the ETA lies outside 1970 to 9999; nothing was changed.
@@ -205,7 +204,7 @@ class HeldTasks:
         return self._change(tasks, lambda each: self._moved(each, eta_ms))
 
     def run_now(self, tasks: Iterable[WaitingTask]) -> Changed:
-        """Let tasks run now instead of when they are due; their ETA becomes now."""
+        """Make tasks due now; their ETA becomes the present time."""
         return self.reschedule(tasks, self.now_ms())
 
     def _moved(self, waiting: WaitingTask, eta_ms: int) -> Alteration:
@@ -221,7 +220,7 @@ class HeldTasks:
         return Alteration(found.id, "p", item.due_ms or 0, found.version, same)
 
     def _change(self, tasks: Iterable[WaitingTask], alteration: Callable[[WaitingTask], Alteration]) -> Changed:
-        """Apply `alteration` to each; those of one shard go together."""
+        """Apply `alteration` to each task, with one call for each shard and batch."""
         changed = Changed()
         shards: dict[int, list[tuple[WaitingTask, Alteration]]] = {}
         for waiting in tasks:

@@ -1,4 +1,4 @@
-"""A task as it waits in the store, and the grammar by which tasks are chosen.
+"""A held task as it is listed, and the filter that selects tasks.
 
 Pure; any thread.
 """
@@ -18,11 +18,11 @@ from wheel_sched_celery.message.held_task import REVOKED, TAKEN_OVER, HeldTask, 
 
 @dataclass(frozen=True, slots=True)
 class WaitingTask:
-    """One item of the store, read.
+    """One item of the store and the task in it.
 
     Args:
-        found: as it lies in the store.
-        task: the message on hold; None when it cannot be read.
+        found: the item.
+        task: the held message; None when it cannot be read.
     """
 
     found: Found
@@ -30,7 +30,7 @@ class WaitingTask:
 
     @property
     def id(self) -> str:
-        """The task's id; that of the item when it cannot be read."""
+        """The task's id; the item's id when the task cannot be read."""
         return self.found.id if self.task is None else self.task.task_id
 
     @property
@@ -39,7 +39,7 @@ class WaitingTask:
 
     @property
     def route(self) -> str:
-        """What chose its shard."""
+        """The text that chose its shard."""
         return self.found.route or self.found.id
 
     @property
@@ -56,16 +56,16 @@ class WaitingTask:
 
     @property
     def taken_over(self) -> bool:
-        """Whether a worker found it in a queue, sent the stock way, instead of its producer holding it."""
+        """Whether a worker took it from a queue; its producer sent it the stock way."""
         return TAKEN_OVER in self.found.refs
 
     @property
     def revoked(self) -> bool:
-        """Whether it was revoked and only that was not announced yet; it does not run."""
+        """Whether it is revoked and not announced yet. It will not run."""
         return self.found.state == "held" and self.found.reason == REVOKED
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain JSON-able data; times in epoch milliseconds and in RFC 3339."""
+        """Plain values for JSON; times in milliseconds since 1970 and in RFC 3339."""
         task, headers = self.task, self.headers
         return {
             "id": self.id,
@@ -93,15 +93,15 @@ class WaitingTask:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which tasks are meant; all conditions must hold.
+    """A filter. A task matches when it meets every condition.
 
     Args:
-        ids: of tasks. Defaults to any.
-        name: of the task, `*` and `?` match. Defaults to any.
-        queue: the queue they go to. Defaults to any.
+        ids: of tasks or items. Defaults to any.
+        name: of the task, a pattern with `*` and `?`. Defaults to any.
+        queue: the queue it goes to. Defaults to any.
         since_ms: due then or later. Defaults to any.
         until_ms: due before that. Defaults to any.
-        states: where they lie. Defaults to waiting and held; "dead" are those that could not be published.
+        states: of the item. Defaults to due and held; dead tasks could not be published.
     """
 
     ids: tuple[str, ...] = ()
@@ -113,13 +113,13 @@ class Selection:
 
     @property
     def narrow(self) -> bool:
-        """Whether anything but the states was said."""
+        """Whether the filter has a condition besides the states."""
         return bool(self.ids) or any(
             value is not None for value in (self.name, self.queue, self.since_ms, self.until_ms)
         )
 
     def matches(self, waiting: WaitingTask) -> bool:
-        """Whether a task is meant."""
+        """Whether a task meets every condition."""
         eta_ms = waiting.eta_ms
         return (
             waiting.found.state in self.states
@@ -132,7 +132,7 @@ class Selection:
 
 
 def read(found: Found) -> WaitingTask:
-    """An item, read; what cannot be read is shown all the same."""
+    """The task of an item. An item that cannot be read is listed too."""
     try:
         return WaitingTask(found, decode(found.body))
     except Rejected:

@@ -1,8 +1,9 @@
-"""A line of our own to the broker, over which due tasks are published and confirmed.
+"""A connection of our own to the broker, which publishes due tasks and waits for the broker's confirms.
 
-The app's pools stay untouched: their locks would be held over a fork of the worker's pool. RabbitMQ confirms a batch as
-a whole: all messages go out, then all confirms are waited for; a message that no queue takes comes back (`mandatory`),
-its queue is declared again and it is sent once more. Other transports have the message when the call returns.
+It does not use the app's connection pools, because a fork of the worker's pool would copy their locks in a locked
+state. With RabbitMQ a batch is sent as a whole, and then all confirms are awaited. RabbitMQ returns a message that no
+queue takes (`mandatory`); its queue is then declared again and the message is sent once more. With every other
+transport the broker has the message when the call returns.
 
 Owner: one thread at a time.
 """
@@ -25,7 +26,7 @@ from wheel_sched_celery.message.held_task import HeldTask
 
 logger = logger_of("wheel_sched.celery")
 
-CONFIRM_S = 20.0  # until what is unconfirmed is in doubt; below a dispatcher's own timeout
+CONFIRM_S = 20.0  # without a confirm for so long a message is in doubt; shorter than the dispatcher's own timeout
 CONNECT_S: Final = 5.0  # to connect, and to wait for each answer of a Redis
 
 
@@ -34,7 +35,7 @@ class BrokerConnection:
 
     Args:
         app: whose broker.
-        marks: whether they come out of the store, which their messages then say. Defaults to True.
+        marks: whether messages get the mark of those that the store sends. Defaults to True.
     """
 
     def __init__(self, app: Any, *, marks: bool = True) -> None:
@@ -42,22 +43,23 @@ class BrokerConnection:
         self._marks = marks
         self._connection: Any = None
         self._channel: Any = None
-        self._tag = 0  # of the message sent last on this channel
-        self._sent: dict[int, int] = {}  # delivery tag -> place in the batch; confirms come while others are still sent
+        self._tag = 0  # delivery tag of the last message on this channel
+        # delivery tag -> place in the batch; confirms arrive while later messages are sent
+        self._sent: dict[int, int] = {}
         self._waiting: set[int] = set()
         self._refused: set[int] = set()
         self._returned: dict[str, str] = {}  # correlation id -> why
         self._undeclarable: set[str] = set()
 
     def send(self, tasks: Sequence[HeldTask]) -> list[Failed | None]:
-        """Publish tasks; for each None = the broker has it, or why not.
+        """Publish tasks. Answers None for each task that the broker has, else why it has not.
 
-        A failure that another attempt may mend is transient; `in_doubt` says that the broker may have it all the same.
+        A transient failure may succeed at the next attempt. With `in_doubt` the broker may have the task nevertheless.
         """
         answers: list[Failed | None] = [Failed("not sent: the broker is away") for _ in tasks]
         try:
             self._connect()
-        except Exception as error:  # any client library may sit behind a transport
+        except Exception as error:  # every client library raises its own errors
             self.close()
             return [Failed(f"the broker is away: {error}") for _ in tasks]
         self._send_all(tasks, range(len(tasks)), answers)
@@ -79,10 +81,10 @@ class BrokerConnection:
         return answers
 
     def close(self) -> None:
-        """Drop the connection; the next `send` makes another. Idempotent."""
+        """Close the connection; the next `send` opens another. Idempotent."""
         connection, self._connection, self._channel = self._connection, None, None
         if connection is not None:
-            with contextlib.suppress(Exception):  # it may be broken in any way; it is given up
+            with contextlib.suppress(Exception):  # a broken connection may raise anything; it is dropped
                 connection.collect(socket_timeout=1)
 
     # -- connection
@@ -95,7 +97,7 @@ class BrokerConnection:
             connection.connect_timeout = min(connection.connect_timeout or CONNECT_S, CONNECT_S)
             options = dict(connection.transport_options or {})
             if connection.transport.driver_type == "amqp":
-                options["confirm_publish"] = False  # that would wait after each message
+                options["confirm_publish"] = False  # else py-amqp would wait after each message
                 options.setdefault("write_timeout", CONFIRM_S)
             elif connection.transport.driver_type == "redis":
                 options.setdefault("socket_timeout", CONFIRM_S)
@@ -121,7 +123,7 @@ class BrokerConnection:
 
     @property
     def confirms(self) -> bool:
-        """Whether the broker confirms each message by itself."""
+        """Whether the broker confirms messages."""
         return bool(self._connection.transport.driver_type == "amqp")
 
     # -- sending
@@ -139,7 +141,7 @@ class BrokerConnection:
             self._await_confirms()
             self._note_confirmed(tasks, answers)
             if self._waiting:
-                self.close()  # what is confirmed late belongs to another batch
+                self.close()  # a late confirm would count for the next batch
         except Exception as error:  # as in `send`
             self._note_confirmed(tasks, answers)
             self._broken(error, places, answers)
@@ -172,7 +174,7 @@ class BrokerConnection:
                 return
 
     def _note_confirmed(self, tasks: Sequence[HeldTask], answers: list[Failed | None]) -> None:
-        """Answers for everything that the broker has said something about."""
+        """Note the answers for all messages that the broker has confirmed, refused or returned."""
         for tag in [tag for tag in self._sent if tag not in self._waiting]:
             place = self._sent.pop(tag)
             if tag in self._refused:
@@ -185,8 +187,11 @@ class BrokerConnection:
         self._refused.clear()
 
     def _broken(self, error: Exception, places: Sequence[int], answers: list[Failed | None]) -> None:
-        """The channel or connection is gone. A lost connection is nobody's fault; a channel is closed over one message,
-        and each without an answer is sent once more alone, so that it is known which."""
+        """The channel or the connection is gone.
+
+        A broker closes a channel because of one message. Each message without an answer is then sent once more alone,
+        to find the one. A lost connection says nothing about the messages.
+        """
         logger.warning("celery.publish_failed: %r", error)
         if isinstance(error, (OSError, OperationalError, *self._recoverable())):
             return
@@ -198,7 +203,7 @@ class BrokerConnection:
     def _recoverable(self) -> tuple[type[Exception], ...]:
         return tuple(self._connection.recoverable_connection_errors) if self._connection is not None else ()
 
-    # -- what RabbitMQ says
+    # -- callbacks of RabbitMQ
 
     def _acked(self, delivery_tag: int, multiple: bool) -> None:
         self._settled(delivery_tag, multiple)
@@ -224,7 +229,7 @@ class BrokerConnection:
             try:
                 maybe_declare(entity_of(value), self._channel)
             except self._connection.channel_errors as error:
-                # it is there with other properties: publishing works all the same, and says so where it does not
+                # the queue exists with other properties; publishing works, or reports its own error
                 logger.warning("celery.not_declared: %s: %s", name, error)
                 self._undeclarable.add(name)
                 if self._waiting:
@@ -239,7 +244,7 @@ class BrokerConnection:
 
 
 def _identity(properties: Mapping[str, Any]) -> str:
-    """What a returned message is recognized by."""
+    """The id that a returned message carries."""
     return str(properties.get("correlation_id") or properties.get("message_id") or "")
 
 
@@ -248,7 +253,10 @@ _RETURNED = Failed("no queue takes it")
 
 
 def short_connection(app: Any) -> Any:
-    """Not connected yet; whoever asks for it releases it. The app's own `broker_transport_options` come first."""
+    """A connection with short timeouts, for a broker that may hang; not connected yet.
+
+    The caller releases it. The app's own `broker_transport_options` take precedence.
+    """
     connection = app.connection_for_write(heartbeat=0)
     connection.connect_timeout = min(connection.connect_timeout or CONNECT_S, CONNECT_S)
     if connection.transport.driver_type == "redis":

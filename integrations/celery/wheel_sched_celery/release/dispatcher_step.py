@@ -1,9 +1,9 @@
-"""The dispatcher inside a worker: started after the pool and beat, so that these are not forked beside its threads.
+"""The dispatcher inside a worker. It starts after the pool and beat, so that these do not fork beside its threads.
 
-Any number of workers run one over the same store; claims and leases keep them apart. It opens a store and a broker
-connection of its own, and waits for either to be there: a worker starts, runs and stops the same with the store away.
+Any number of workers may run one over the same store: claims and leases keep them apart. It opens a store and a broker
+connection of its own, and waits until both answer. A worker starts, runs and stops in the same way without the store.
 
-Threads: `start` and `stop` from the worker's main thread; one thread opens the store, the rest are the dispatcher's.
+Threads: the worker's main thread calls `start` and `stop`; one thread opens the store; the dispatcher has its own.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from wheel_sched_celery.wheel import Wheel, wheel_of
 logger = logger_of("wheel_sched.celery")
 
 RETRY_S = (0.2, 0.5, 1.0, 2.0)
-LEASE_MS = 5_000  # so late is what a worker was publishing when it died
-PUSH_BATCH = 15  # the workers ask the same server three times a task, and wait while it pushes: for half a millisecond
-BACKOFF_MAX_MS = 2_000  # a broker that comes back finds its tasks at most so much later
+LEASE_MS = 5_000  # a task that a dying worker was publishing is late by this
+PUSH_BATCH = 15  # half a millisecond of the server's time: workers ask it three times a task and wait meanwhile
+BACKOFF_MAX_MS = 2_000  # after an outage of the broker tasks are late by at most this
 
 
 class EmbeddedDispatcher:
-    """Opens what a dispatcher needs, runs it, and closes it again.
+    """Opens a store and a publisher, runs a dispatcher over them, and closes both.
 
     Args:
         wheel: of the app.
@@ -42,21 +42,21 @@ class EmbeddedDispatcher:
         self._wheel = wheel
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="wheel-sched-celery", daemon=True)
-        self._problem = "it has just been started"
+        self._problem = "it has just started"
         self.dispatcher: Dispatcher | None = None
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> None:
-        """Claim no more, wait for what is being published, end. Idempotent."""
+        """Claim nothing more, wait for publishes under way, and end. Idempotent."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join(self._wheel.settings.drain_timeout / 1000 + 10)
 
     @property
     def info(self) -> dict[str, Any]:
-        """How it stands, for `inspect stats` and `inspect wheel_stats`."""
+        """Its state, for `inspect stats` and `inspect wheel_stats`."""
         dispatcher = self.dispatcher
         if dispatcher is None:
             return {"state": f"waiting: {self._problem}"}
@@ -72,7 +72,7 @@ class EmbeddedDispatcher:
         }
 
     def _run(self) -> None:
-        """Run a dispatcher until the end; whatever keeps it from running now is tried again."""
+        """Run a dispatcher until `stop`. After an error, try again."""
         failures = 0
         while not self._stopping.is_set():
             try:
@@ -80,9 +80,9 @@ class EmbeddedDispatcher:
                 return
             except (WheelSchedError, OSError, OperationalError) as error:
                 self._wait(str(error), failures)
-            except Exception as error:  # of a client library: without this thread nothing is released any more
+            except Exception as error:  # a client library may raise anything; without this thread nothing is released
                 if failures == 0:
-                    logger.exception("celery.dispatcher_failed: it is tried again")
+                    logger.exception("celery.dispatcher_failed: the dispatcher starts again")
                 self._wait(repr(error), failures)
             failures += 1
 
@@ -93,10 +93,10 @@ class EmbeddedDispatcher:
         self._stopping.wait(RETRY_S[min(failures, len(RETRY_S) - 1)])
 
     def _serve(self) -> None:
-        """Dispatch until the end.
+        """Dispatch until `stop`.
 
         Raises:
-            Exception: store or broker is away, or anything else is wrong with them.
+            Exception: store or broker is away, or refuses.
         """
         with contextlib.closing(self._wheel.open_store()) as store:
             if not self._wheel.knows_server():
@@ -116,9 +116,9 @@ class EmbeddedDispatcher:
 
 
 class DispatcherStep(bootsteps.StartStopStep):
-    """Runs the dispatcher in a worker, after the processes of the pool and of embedded beat have been forked.
+    """Runs the dispatcher in a worker. It starts after the processes of the pool and of embedded beat are forked.
 
-    More are forked later, when a pool's process is replaced: its threads import nothing, see `preloading`.
+    A pool forks again when it replaces a process, so the dispatcher's threads import nothing (see `preloading`).
     """
 
     requires = ("celery.worker.components:Pool", "celery.worker.components:Beat")

@@ -1,7 +1,7 @@
-"""Imports everything that a worker's threads will need, before they are started.
+"""Imports every module that the threads of a worker will need, before they start.
 
-A process that is forked while one of its threads imports a module finds that module's lock taken, for good: embedded
-beat hung on its first ETA task that way. So no thread of ours imports anything; a test listens to each import.
+If a process forks while one of its threads imports a module, the child finds the lock of that module taken for ever.
+Embedded beat hung on its first ETA task that way. So no thread of ours imports a module; a test watches all imports.
 
 Owner: the main thread, before a fork.
 """
@@ -17,11 +17,11 @@ from typing import Final
 
 from wheel_sched_celery.wheel import Wheel
 
-ON_FIRST_USE: Final = (encodings.idna, hmac, secrets)  # what Python and redis-py import on their first connection
+ON_FIRST_USE: Final = (encodings.idna, hmac, secrets)  # Python and redis-py import these at the first connection
 
 
 def preload(wheel: Wheel) -> None:
-    """Import what opening the store and the broker of `wheel`, and dispatching, take; connects to neither."""
+    """Import what the store and the broker of `wheel` and its dispatcher need. Connects to neither."""
     url = wheel.settings.url
     names = ["wheel_sched.store.redis.backend", "wheel_sched.store.redis.library"]
     if isinstance(url, str) and url.startswith("embedded:"):

@@ -1,4 +1,4 @@
-"""What a worker's dispatcher does with due tasks that the store's server does not push by itself."""
+"""The dispatcher's publisher: sends due tasks that the store's server does not push to their queue itself."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ logger = logger_of("wheel_sched.celery")
 
 
 class TaskPublisher:
-    """Publishes claimed tasks to the app's broker; see `wheel_sched.dispatcher.Publisher`.
+    """Publishes claimed tasks to the app's broker (a `wheel_sched.dispatcher.Publisher`).
 
     Args:
         app: whose broker.
-        queue: makes push forms, when the dispatcher lets the server push.
+        queue: makes push forms; None when broker and store are two servers.
     """
 
     def __init__(self, app: Any, queue: RedisQueue | None) -> None:
@@ -44,13 +44,13 @@ class TaskPublisher:
             batch.answers[place] = failure or Done(batch.items[place].id)
 
     def refuse(self, item: Claimed, reason: str) -> Answer:
-        """Another form for what the server could not push, or publish it from here."""
+        """Answer for an item that the server could not push: give it another form, or publish it from here."""
         try:
             task = decode(item.body)
         except Rejected as error:
             return Failed(str(error), transient=False)
         if item.body.startswith(b"L1["):
-            return Failed(reason)  # the queue's key holds something else: it waits until somebody has cleared that
+            return Failed(reason)  # the queue's key is not a list: the task waits until somebody has removed that key
         now_ms = time.time_ns() // 1_000_000
         form = None if self._queue is None else self._queue.push_form(task, now_ms)
         if form is not None:

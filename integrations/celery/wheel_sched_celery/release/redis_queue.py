@@ -1,10 +1,10 @@
-"""A queue of kombu's Redis transport, written to by the server itself: list key and element as kombu would make them.
+"""Push forms for kombu's Redis transport: the key of a queue's list and the element, as kombu would make them.
 
-kombu's own channel class makes both, on an object that never connects; so its settings (priority steps, separator, key
-prefix) and whatever a release changes are followed without a copy of that code. Where a channel class puts
-messages differently, or a queue has a lifetime that each message renews, there is no push form and a publisher does it.
+kombu's own channel class makes both, on an object that never connects. So the push form follows its settings (priority
+steps, separator, key prefix) and the changes of its releases. There is no push form when a channel class puts messages
+differently, or when each message renews the lifetime of its queue; a publisher sends such tasks.
 
-Pure after its making; any thread.
+Pure once made; any thread.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from wheel_sched_celery.message.dispatch_mark import marked
 from wheel_sched_celery.message.due import instant_ms
 from wheel_sched_celery.message.held_task import HeldTask
 
-_encode: Final[Callable[[Any], str]] = JSONEncoder().encode  # what kombu's `dumps` makes anew for each text
+_encode: Final[Callable[[Any], str]] = JSONEncoder().encode  # kombu's `dumps` would make a new encoder for each text
 
 
 class RedisQueue:
     """Makes push forms for one broker.
 
     Args:
-        connection: to the broker; only its class and options are used, nothing is connected.
+        connection: to the broker; only its class and options are used, and it does not connect.
     """
 
     def __init__(self, connection: Any) -> None:
@@ -42,7 +42,7 @@ class RedisQueue:
     def serves(connection: Any) -> bool:
         """Whether the broker's messages are elements of plain Redis lists."""
         channel_class = getattr(connection.get_transport_cls(), "Channel", None)
-        # whoever has a class of that transport has imported it; users of other brokers may not be able to
+        # an app with a class of that transport has imported it; with another broker the import may fail
         transport: Any = sys.modules.get("kombu.transport.redis")
         stock: Any = getattr(transport, "Channel", None)
         return (

@@ -1,13 +1,13 @@
 """Remote control of workers with held tasks.
 
-`revoke`, `terminate`, `revoke_by_stamped_headers`, `inspect scheduled` and `inspect query_task` see them; `inspect
-wheel_stats` is new.
+`revoke`, `terminate`, `revoke_by_stamped_headers`, `inspect scheduled` and `inspect query_task` include held tasks.
+`inspect wheel_stats` is new.
 
-Celery's own commands run first and unchanged; ours take their names in the worker's registry, which is made for that.
-For apps without the integration they do nothing more.
+Each command runs Celery's own command first, unchanged, and has its name in the worker's registry of commands. For an
+app without the integration it does nothing more.
 
-Threads: the worker's main thread, which waits for the store a second at most, see `store_thread`. What is held is
-revoked by another thread, since results, chords and store may take their time; not at all while the store is away.
+Threads: the worker's main thread, which waits at most a second for the store (see `store_thread`). Another thread
+revokes held tasks, because results, chords and the store may take long. While the store is away it revokes none.
 """
 
 from __future__ import annotations
@@ -38,13 +38,14 @@ from wheel_sched_celery.wheel import wheel_of
 logger = logger_of("wheel_sched.celery")
 
 LIMIT = 1_000  # rows of held tasks in one reply; `celery wheel list` pages through all of them
-LIMIT_BYTES = 8 * 1024 * 1024  # of their messages
-ETA_PRIORITY = 6  # what Celery's strategy gives its timer entries
+LIMIT_BYTES = 8 * 1024 * 1024  # of the messages in one reply
+ETA_PRIORITY = 6  # Celery's strategy gives this priority to its timer entries
 
-STOP_S = 5.0  # a worker that stops first finishes what it was asked for, if it can be done so quickly
+STOP_S = 5.0  # how long a stopping worker takes to finish revokes that it was asked for
 
-# The worker's loop waits for neither store nor result backend. One thread, kept, as result backends belong to a thread.
-off_the_loop = StoreThread("wheel-sched-celery-control")
+# The worker's loop must not wait for the store or the result backend. It is one thread, because a result backend
+# belongs to the thread that made it.
+revoking_thread = StoreThread("wheel-sched-celery-control")
 
 _stock_revoke: Any = control.revoke
 _stock_revoke_by_stamped_headers: Any = control.revoke_by_stamped_headers
@@ -83,7 +84,7 @@ def revoke_by_stamped_headers(
 
 
 def _revoke_held(state: Any, chosen: Callable[[HeldTasks], Iterable[WaitingTask]]) -> None:
-    """Revoke what is held; one of the workers that hear of it announces it. What is on its way out is not stopped."""
+    """Revoke held tasks. One of the workers that receive the command announces it. A task in flight is not stopped."""
     wheel = wheel_of(state.app)
     if wheel is None or wheel.settings.url is None:
         return
@@ -103,14 +104,15 @@ def _revoke_held(state: Any, chosen: Callable[[HeldTasks], Iterable[WaitingTask]
         except Exception:
             logger.exception("celery.not_cancelled: workers drop the tasks when they are due")
 
-    off_the_loop.submit(revoke_now)
+    revoking_thread.submit(revoke_now)
 
 
 def _finish(**_: Any) -> None:
-    dropped = off_the_loop.finish(STOP_S)
+    dropped = revoking_thread.finish(STOP_S)
     if dropped:
         logger.warning(
-            "celery.not_cancelled: %d revokes, as this worker stops; others drop the tasks when due", dropped
+            "celery.not_cancelled: %d revokes, because this worker stops; others drop the tasks when due",
+            dropped,
         )
 
 
@@ -121,18 +123,18 @@ def scheduled(state: Any, **options: Any) -> list[dict[str, Any]]:
     """List of currently scheduled ETA/countdown tasks."""
     rows: list[dict[str, Any]] = _stock_scheduled(state, **options)
     wheel = wheel_of(state.app)
-    if wheel is None or wheel.settings.url is None or not _speaks_for_all(state):
+    if wheel is None or wheel.settings.url is None or not _lists_held_tasks(state):
         return rows
     try:
         page = wheel.ask(lambda store: store.list_items("due", limit=LIMIT))
     except WheelSchedError as error:
         logger.warning("celery.held_not_listed: %s", error)
         return rows
-    left_bytes = LIMIT_BYTES  # arguments are whole, as Celery shows its own
+    left_bytes = LIMIT_BYTES  # arguments are shown in full, as Celery shows its own
     for found in page.found:
         left_bytes -= len(found.body)
         if left_bytes < 0:
-            logger.warning("celery.held_not_listed: all after the first %d bytes; see `celery wheel list`", LIMIT_BYTES)
+            logger.warning("celery.held_not_listed: more than %d bytes; see `celery wheel list`", LIMIT_BYTES)
             break
         if (row := _row(found, state)) is not None:
             rows.append(row)
@@ -143,7 +145,7 @@ def query_task(state: Any, ids: Any, **options: Any) -> dict[str, Any]:
     """Query for task information by id."""
     rows: dict[str, Any] = _stock_query_task(state, ids, **options)
     wheel = wheel_of(state.app)
-    if wheel is None or wheel.settings.url is None or not _speaks_for_all(state):
+    if wheel is None or wheel.settings.url is None or not _lists_held_tasks(state):
         return rows
     for task_id in map(str, maybe_list(ids) or []):
         if task_id in rows:
@@ -165,7 +167,7 @@ def _found(task_id: str, store: DelayStore) -> list[Found | None]:
 
 
 def wheel_stats(state: Any, **_options: Any) -> dict[str, Any]:
-    """Held tasks by queue, and how this worker's dispatcher stands."""
+    """Held tasks by queue, and the state of this worker's dispatcher."""
     wheel = wheel_of(state.app)
     if wheel is None or wheel.settings.url is None:
         return {"installed": wheel is not None, "store": None}
@@ -187,10 +189,10 @@ def wheel_stats(state: Any, **_options: Any) -> dict[str, Any]:
     }
 
 
-def _speaks_for_all(state: Any) -> bool:
-    """Whether this worker lists the held tasks: the first by name of those that are alive and installed.
+def _lists_held_tasks(state: Any) -> bool:
+    """Whether this worker lists the held tasks: it is the first by name of the installed workers that are alive.
 
-    Without gossip nobody knows of the others, and each lists them.
+    Without gossip a worker does not know the others, so each of them lists the held tasks.
     """
     gossip = getattr(state.consumer, "gossip", None)
     if gossip is None or not gossip.enabled:
@@ -200,7 +202,7 @@ def _speaks_for_all(state: Any) -> bool:
 
 
 def _row(found: Found, state: Any) -> dict[str, Any] | None:
-    """A held task as stock shows a scheduled one, of this worker."""
+    """A held task in the form in which Celery lists a scheduled task of this worker."""
     try:
         request = request_of(state.app, decode(found.body), hostname=state.hostname)
     except (Rejected, UnreadableTask) as error:

@@ -1,8 +1,8 @@
-"""Saying that a held task is revoked: what a worker does when a revoked task falls due.
+"""Announces that a held task is revoked, as a worker does when a revoked task is due.
 
-A worker drops a revoked task when it is due, and then marks the result, lets the task's chord fail, sends the event
-`task-revoked` and the signal `task_revoked`. A held task that was revoked never reaches a worker, and none that starts
-later would know of the revoke; so whoever takes it out of the store does all of this at once.
+A worker drops a revoked task when it is due: it marks the result, fails the task's chord, sends the event
+`task-revoked` and the signal `task_revoked`. A revoked held task never reaches a worker, and a worker that starts later
+does not know of the revoke. So the process that removes the task from the store does all of this at once.
 
 Threads: one at a time.
 """
@@ -28,8 +28,8 @@ class Announcer:
 
     Args:
         app: the Celery app.
-        hostname: of the worker that speaks. Defaults to no worker.
-        events: whether to send events, over a connection made for them where the broker is there. Defaults to True.
+        hostname: of the worker that announces. Defaults to none.
+        events: whether to send events, over a connection of its own. Defaults to True.
     """
 
     def __init__(self, app: Any, hostname: str | None = None, events: bool = True) -> None:
@@ -49,15 +49,15 @@ class Announcer:
             connection.release()
 
     def announce(self, held: HeldTask) -> None:
-        """Mark its result, then tell everybody.
+        """Mark its result, then send the event and the signal.
 
         Raises:
-            Exception: whatever the result backend raises; nobody was told.
+            Exception: whatever the result backend raises; nothing was sent.
         """
         try:
             request = request_of(self._app, held, hostname=self._hostname)
         except UnreadableTask as error:
-            logger.warning("celery.unreadable: %s: its chord, if it is of one, does not hear that it is revoked", error)
+            logger.warning("celery.unreadable: %s: its chord, if it has one, does not learn that it is revoked", error)
             self._app.backend.mark_as_revoked(held.task_id, REASON, store_result=True)
             return
         context = context_of(request)
@@ -73,9 +73,9 @@ class Announcer:
             self._eventer = self._eventer or self._own_eventer()
             request.eventer = self._eventer
             request.send_event("task-revoked", **told)
-        except Exception as error:  # any client library may sit behind a transport
+        except Exception as error:  # every client library raises its own errors
             logger.warning("celery.event_not_sent: task-revoked of task %s: %s", request.id, error)
-            self._events = False  # one wait for a broker that is away is enough
+            self._events = False  # do not wait for an absent broker a second time
 
     def _own_eventer(self) -> Any:
         connection = self._connection = short_connection(self._app)

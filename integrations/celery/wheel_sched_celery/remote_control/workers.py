@@ -20,12 +20,12 @@ def wheel_stats(inspect: Any) -> Answers:
 
 
 def _is_ours(answer: Mapping[str, Any]) -> bool:
-    """Whether the integration is installed where this comes from."""
+    """Whether the worker that gave this answer has the integration installed."""
     return bool(answer.get("installed"))
 
 
 def why_idle(namespace: str, answer: Any) -> str:
-    """Why a worker sends nothing of what `namespace` holds; "" when it does."""
+    """Why a worker does not send the held tasks of `namespace`; "" when it does."""
     if not isinstance(answer, Mapping) or not _is_ours(answer):
         return "does not say that it has wheel_sched_celery"
     settings, dispatcher = answer.get("settings"), answer.get("dispatcher")
@@ -38,7 +38,7 @@ def why_idle(namespace: str, answer: Any) -> str:
 
 
 def told(settings: WheelSettings) -> dict[str, Any]:
-    """What a worker says of its settings."""
+    """The settings that a worker tells others."""
     return {
         "namespace": settings.namespace,
         "horizon_ms": settings.horizon,
@@ -49,7 +49,7 @@ def told(settings: WheelSettings) -> dict[str, Any]:
 
 
 def differing(mine: WheelSettings, answers: Answers) -> list[str]:
-    """Where workers of this namespace have another horizon or lead than this app: a line for each setting."""
+    """Settings in which workers of this namespace differ from this app: one line for each."""
     workers = {
         name: answer["settings"]
         for name, answer in sorted(answers.items())

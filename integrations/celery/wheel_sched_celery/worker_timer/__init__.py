@@ -1,6 +1,6 @@
-"""The wheel in the worker's memory: everything due within the horizon, or everything at all without a store.
+"""The timing wheel in the worker's memory. It holds tasks due within the horizon; without a store it holds all.
 
-`install(app)` is the whole set-up; it needs no Redis.
+`install(app)` is the whole set-up. It needs no Redis.
 """
 
 from __future__ import annotations
@@ -16,5 +16,5 @@ __all__ = ["CollectorStep", "ThreadedWheelTimer", "WheelEntry", "WheelTimer", "W
 
 
 def install(app: Any) -> None:
-    """Let the workers of `app` keep their timers in a wheel. Idempotent; before the worker is made."""
+    """Let the workers of `app` keep their timers in a timing wheel. Call it before the worker is made. Idempotent."""
     app.steps["worker"].update((WheelTimerStep, CollectorStep))

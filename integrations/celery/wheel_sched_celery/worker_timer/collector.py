@@ -1,9 +1,9 @@
-"""`CollectorStep`: keeps Python's garbage collector from holding up tasks that are due.
+"""`CollectorStep`: keeps Python's garbage collector from delaying tasks that are due.
 
-A full collection looks at every object, and a Celery worker has some hundred thousand from its imports alone: it stands
-still for some 50 ms, again and again for objects that live as long as it does. They are put aside once the worker is
-built, before the pool forks, and once more before it consumes; a full collection then looks at what tasks have made.
-For pool processes that also means pages that stay shared with their parent.
+A full collection looks at every object. A Celery worker has some hundred thousand objects from its imports alone, which
+live as long as the worker, and each full collection stops the worker for some 50 ms. This step puts them aside when the
+worker is built, before the pool forks, and again before the worker consumes. A full collection then looks only at
+objects that tasks have made. Pool processes also keep more memory pages in common with their parent.
 
 Source: `gc.freeze`, made for servers that fork.
 """
@@ -19,12 +19,12 @@ from wheel_sched_celery.wheel import wheel_of
 
 
 class CollectorStep(bootsteps.StartStopStep):
-    """Puts what the worker is made of beyond the garbage collector."""
+    """Keeps the garbage collector away from the objects that the worker is made of."""
 
     requires = ("celery.worker.components:Pool",)
 
     def include_if(self, w: Any) -> bool:
-        """Not where `install` was told to leave everything to stock (`horizon=None`)."""
+        """Not with `horizon=None`: `install` then leaves everything to stock Celery."""
         wheel = wheel_of(w.app)
         return wheel is None or wheel.settings.horizon is not None
 
@@ -45,5 +45,5 @@ class CollectorStep(bootsteps.StartStopStep):
 
 
 def _put_aside() -> None:
-    gc.collect()  # what is garbage already would never be freed
+    gc.collect()  # first: garbage that is put aside would never be freed
     gc.freeze()

@@ -1,7 +1,8 @@
-"""`WheelTimerStep`: the worker's bootstep that puts the wheel where kombu's heap was, in every pool.
+"""`WheelTimerStep`: the worker's bootstep that replaces kombu's heap by a timing wheel, in every pool.
 
-It runs when worker and hub are built and nothing is started: after Timer and Hub, before Pool starts and before the
-consumer takes the timer. There is no setting for the event loop's timer, so a step is the only way without a patch.
+It runs when worker and hub are built and nothing has started: after Timer and Hub, before Pool starts and before the
+consumer takes the timer. Celery has no setting for the event loop's timer, so only a step can replace it without a
+patch.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ class WheelTimerStep(bootsteps.Step):
     requires = ("celery.worker.components:Timer", "celery.worker.components:Hub")
 
     def include_if(self, w: Any) -> bool:
-        """Not where `install` was told to leave everything to stock (`horizon=None`)."""
+        """Not with `horizon=None`: `install` then leaves everything to stock Celery."""
         wheel = wheel_of(w.app)
         return wheel is None or wheel.settings.horizon is not None
 
     def create(self, w: Any) -> None:
-        """Replace the worker's timer; what waits in the old one moves over."""
+        """Replace the worker's timer. What waits in the old timer moves to the new one."""
         if w.use_eventloop:
             timer = WheelTimer(max_interval=w.timer.max_interval)
             for old in {id(old): old for old in (w.timer, w.hub.timer)}.values():
@@ -50,7 +51,7 @@ class WheelTimerStep(bootsteps.Step):
 
 
 def _spawn_of(pool_cls: type[Any]) -> Any:
-    """How to start a greenlet in a green pool, None in the others."""
+    """The function that starts a greenlet in a green pool; None in other pools."""
     target = GREEN_SPAWN.get(pool_cls.__module__.rpartition(".")[2])
     return None if target is None else symbol_by_name(target)
 

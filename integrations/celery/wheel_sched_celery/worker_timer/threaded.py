@@ -1,11 +1,12 @@
 """`ThreadedWheelTimer`: the timer of workers without an event loop (gevent, eventlet, and transports that only block).
 
-celery's `timer2.Timer` over the wheel: a thread of its own, under gevent and eventlet a greenlet. Two differences:
+Celery's `timer2.Timer` over a `WheelTimer`: a thread of its own, or a greenlet under gevent and eventlet. Two things
+differ:
 
-- It waits on a condition instead of sleeping, so that an entry due earlier than what it waits for is on time; stock
-  sleeps on, for up to `worker_timer_precision`.
-- In the green pools one greenlet stands for all that waits; stock keeps a greenlet for each entry. What is due still
-  runs in a greenlet of its own, because a full pool blocks whoever hands it a task, and heartbeats must go on.
+- It waits on a condition instead of sleeping, so a new entry that is due earlier is on time. Stock Celery sleeps on,
+  for up to `worker_timer_precision`.
+- In the green pools one greenlet waits for all entries; stock keeps a greenlet for each. A due entry still runs
+  in a greenlet of its own: a full pool blocks whoever hands it a task, and heartbeats must go on.
 
 Threads: every method from any thread; callbacks run in the timer's thread, or in greenlets.
 """
@@ -24,10 +25,10 @@ GREEN_SPAWN: Final = {"gevent": "gevent:spawn", "eventlet": "eventlet:spawn_n"} 
 
 
 class ThreadedWheelTimer(timer2.Timer):
-    """celery's threaded timer over a `WheelTimer`.
+    """Celery's threaded timer over a `WheelTimer`.
 
     Args:
-        spawn: starts a function with one argument concurrently, for green pools. Defaults to None: entries run in
+        spawn: for green pools; starts a function with one argument in a greenlet. Defaults to None: entries run in
             the timer's own thread, one after the other.
         options: those of `celery.utils.timer2.Timer`.
     """
@@ -55,7 +56,7 @@ class ThreadedWheelTimer(timer2.Timer):
             self.running = False
 
     def _next_entry(self) -> float | None:
-        """Run what is due now; the seconds to wait when nothing is."""
+        """Run an entry that is due. When none is due, answer the seconds to wait."""
         entry: Any = self.schedule.next_due()
         if entry is None:
             delay_s: float | None = self.schedule.wait_s()
@@ -66,7 +67,7 @@ class ThreadedWheelTimer(timer2.Timer):
     __next__ = next = _next_entry
 
     def stop(self) -> None:
-        """End the thread and wait for it; what waits stays unrun. Idempotent, also before the start."""
+        """End the thread and wait for it. Entries that wait do not run. Idempotent, also before the start."""
         self._ending.set()
         with self.not_empty:
             self.not_empty.notify_all()
@@ -74,7 +75,7 @@ class ThreadedWheelTimer(timer2.Timer):
             self.join()
 
     def _wait(self) -> None:
-        with self.not_empty:  # entering takes it too, so nothing can slip in between the look and the wait
+        with self.not_empty:  # `enter` takes it too, so no entry can come between the look and the wait
             delay_s = self.schedule.wait_s()
             if self._ending.is_set() or (delay_s is not None and delay_s <= AT_ONCE_S):
                 return

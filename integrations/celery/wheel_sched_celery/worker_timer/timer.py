@@ -1,16 +1,16 @@
-"""`WheelTimer`: kombu's timer over the timing wheel, for the event loop of a Celery worker.
+"""`WheelTimer`: kombu's timer over a deadline queue, for the event loop of a Celery worker.
 
-A drop-in for `kombu.asynchronous.timer.Timer`: the same calls, the same iterator, the same order (eta, then priority,
-then first come first served). What differs is what hurts:
+It replaces `kombu.asynchronous.timer.Timer`: the same calls, the same iterator, the same order (eta, then priority,
+then first come first served). Three things differ:
 
-- A cancelled entry leaves at once, with everything it keeps alive; kombu's stays in the heap until it is due.
-- All that is due is handed to the hub as one batch entry. The hub calls ten entries a turn and then polls for up to
-  a second, which holds the solo pool at some twenty tasks a second.
-- A batch ends after `SLICE_S`, and the hub is told to come back at once: sockets are served in between.
+- A cancelled entry leaves at once, with everything it keeps alive. kombu's stays in the heap until it is due.
+- The hub gets all that is due as one batch entry. The hub calls ten entries a turn and then polls for up to a second;
+  with one entry per task, that holds the solo pool at some twenty tasks a second.
+- A batch ends after `SLICE_S` and asks the hub to come back at once, so that the hub serves its sockets in between.
 
-Invariant: nothing runs before its eta. The wheel counts milliseconds of the monotonic clock; an eta rounds up, now
-rounds down. An error in an entry leaves the batch as it would leave the entry alone, and the rest follows with the
-next turn.
+Invariant: nothing runs before its eta. The queue counts milliseconds of the monotonic clock; an eta rounds up, now
+rounds down. What an entry raises goes to the hub, as it would without a batch; the other entries run with the next
+turn.
 
 Threads: any thread may enter, cancel and look; entries run in the thread that iterates, never under the lock.
 """
@@ -27,21 +27,22 @@ from typing import Any, Final
 from kombu.asynchronous.timer import Entry as KombuEntry
 from kombu.asynchronous.timer import Timer, scheduled
 
-from wheel_sched.wheel import TimerTaskEntry, TimingWheel
+from wheel_sched.timers.queue import DeadlineQueue
+from wheel_sched.wheel import TimerTaskEntry
 
-SLICE_S: Final = 0.005  # of entries run between two looks at the sockets
-BATCH: Final = 500  # entries taken from the wheel at once
-TURN: Final = 9  # entries between two waits; the hub forgets the wait after its tenth
+SLICE_S: Final = 0.005  # how long entries run between two looks at the sockets
+BATCH: Final = 500  # entries taken from the queue at once
+TURN: Final = 9  # entries between two waits; after its tenth entry the hub ignores the wait
 AT_ONCE_S: Final = 1e-6  # the hub takes a wait of 0 for "nothing to do" and polls for a second
 FAR_MS: Final = 1 << 53  # 285,000 years: for an eta beyond any clock, and the last exact float
 
 
 class WheelEntry(KombuEntry):
-    """kombu's `Entry`, whose `cancel` takes it out of the wheel.
+    """kombu's `Entry`, whose `cancel` takes it out of the queue.
 
     Args:
-        once: it runs once, and lets go of its arguments then. A request of Celery 5.7 keeps the entry it waits in, and
-            the two of them would wait for the garbage collector, which stops a worker for 0.1 s every few thousand
+        once: the entry runs once, and lets go of its arguments then. A request of Celery 5.7 keeps the entry it waits
+            in. Such a cycle would wait for the garbage collector, which stops a worker for 0.1 s every few thousand
             tasks. Defaults to False.
     """
 
@@ -61,14 +62,14 @@ class WheelEntry(KombuEntry):
         return me.fun(*args, **kwargs)
 
     def cancel(self) -> None:
-        """Never run (again), and let go of the arguments' wheel slot. Idempotent, from any thread."""
+        """Never run (again), and leave the queue. Idempotent, from any thread."""
         super().cancel()
         if self.timer is not None:
             self.timer.discard(self)
 
 
 class _Waiting:
-    """What the hub keeps as `timer._queue` for the timer's life: true while anything waits."""
+    """What the hub reads as `timer._queue`: true while anything waits."""
 
     __slots__ = ("_timer",)
 
@@ -80,13 +81,13 @@ class _Waiting:
 
 
 class WheelTimer(Timer):
-    """kombu's `Timer` over a wheel.
+    """kombu's `Timer` over a deadline queue.
 
     Args:
         max_interval: the longest wait the iterator asks for, in seconds. Defaults to kombu's 2.
         on_error: called with what an entry raised in `apply_entry`. Defaults to None: it is logged.
         slice_s: how long a batch may run before the sockets are looked at. Defaults to `SLICE_S`.
-        clock: seconds of a clock that never goes back. Defaults to `time.monotonic`.
+        clock: answers the seconds of a clock that never goes back. Defaults to `time.monotonic`.
     """
 
     Entry = WheelEntry
@@ -103,9 +104,9 @@ class WheelTimer(Timer):
         super().__init__(max_interval=max_interval, on_error=on_error)
         self._clock = clock
         self._slice_s = slice_s
-        self._lock = threading.RLock()  # reentrant: a finalizer or signal handler may cancel in the middle of a call
-        self._wheel: TimingWheel[scheduled] = TimingWheel(_floor_ms(clock()))
-        self._ready: deque[scheduled] = deque()  # due, taken from the wheel, not yet run
+        self._lock = threading.RLock()  # reentrant: a finalizer or a signal handler may cancel in the middle of a call
+        self._deadlines: DeadlineQueue[scheduled] = DeadlineQueue(_floor_ms(clock()))
+        self._ready: deque[scheduled] = deque()  # due, taken from the queue, not yet run
         self._queue = _Waiting(self)
         self._batch = WheelEntry(self._run_ready)
 
@@ -136,19 +137,19 @@ class WheelTimer(Timer):
         return self.enter_after(secs, self.Entry(fun, args, kwargs, once=True), priority)
 
     def _enter(self, eta: float, priority: int, entry: KombuEntry, **_: Any) -> KombuEntry:
-        # What is due already is due at once, and not with the next millisecond.
+        # An eta that has passed is due at once, and not with the next millisecond.
         deadline_ms = 0 if eta <= self._clock() else _deadline_ms(eta)
         with self._lock:
-            if not self._wheel:
-                self._wheel.advance(self._now_ms())  # an idle wheel's clock stands: choose levels by now
-            place = self._wheel.schedule(scheduled(eta, priority, entry), deadline_ms)
+            if not self._deadlines:
+                self._deadlines.advance(self._now_ms())  # the time of an idle queue stands still: bring it to now
+            place = self._deadlines.schedule(scheduled(eta, priority, entry), deadline_ms)
             if isinstance(entry, WheelEntry):
                 entry.timer = self
                 entry.place = place
         return entry
 
     def discard(self, entry: WheelEntry) -> None:
-        """Take an entry out of the wheel; nothing happens when it is not there."""
+        """Take an entry out of the queue; nothing happens when it is not there."""
         with self._lock:
             place, entry.place = entry.place, None
             if place is not None:
@@ -162,10 +163,10 @@ class WheelTimer(Timer):
         """Forget all that waits."""
         with self._lock:
             self._ready.clear()
-            self._wheel.clear()
+            self._deadlines.clear()
 
     def adopt(self, other: Any) -> int:
-        """Take over all that waits in another timer of kombu's kind, in its order; how many there were."""
+        """Move all that waits in another timer of kombu's kind to this one, in its order; how many there were."""
         waiting = sorted(other.queue, key=_order)
         other.clear()
         for eta, priority, entry in waiting:
@@ -174,9 +175,9 @@ class WheelTimer(Timer):
         return len(waiting)
 
     def __iter__(self) -> Iterator[tuple[float | None, KombuEntry | None]]:
-        """(None, entry) for what is to be run now; (seconds, None) for how long to wait; (None, None) when empty.
+        """(None, entry): run that entry now. (seconds, None): wait so long. (None, None): nothing waits.
 
-        Each wait ends a turn: a new slice of time begins when the iterator is asked again.
+        Each wait ends a turn: a new slice of time begins with the next step of the iterator.
         """
         while True:
             ends = self._clock() + self._slice_s
@@ -190,22 +191,22 @@ class WheelTimer(Timer):
             yield self.wait_s(), None
 
     def __len__(self) -> int:
-        return len(self._wheel) + len(self._ready)
+        return len(self._deadlines) + len(self._ready)
 
     @property
     def queue(self) -> list[Any]:
         """All that waits as (eta, priority, entry), in the order it will run."""
         with self._lock:
-            waiting = [*self._ready, *(task for _, task in self._wheel.snapshot())]
+            waiting = [*self._ready, *self._deadlines.waiting()]
         return sorted((each for each in waiting if not each.entry.canceled), key=_order)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} pending={len(self)} ready={len(self._ready)} {self._wheel!r}>"
+        return f"<{type(self).__name__} pending={len(self)} ready={len(self._ready)} {self._deadlines!r}>"
 
     def next_due(self, *, batch: bool = True) -> KombuEntry | None:
-        """What is to be run now: the one entry that is due, or the batch of all that are; None when nothing is due.
+        """The entry to run now: the only one that is due, or a batch of all that are due. None when nothing is due.
 
-        Without `batch` one entry after the other.
+        Without `batch`, always a single entry.
         """
         with self._lock:
             ready = self._ready
@@ -221,14 +222,14 @@ class WheelTimer(Timer):
         with self._lock:
             if self._ready:
                 return AT_ONCE_S
-            expiry_ms = self._wheel.next_expiry()
-        if expiry_ms is None:
+            next_ms = self._deadlines.next_ms()
+        if next_ms is None:
             return None
         longest_s: float = self.max_interval
-        return min(max(expiry_ms / 1000 - self._clock(), AT_ONCE_S), longest_s)
+        return min(max(next_ms / 1000 - self._clock(), AT_ONCE_S), longest_s)
 
     def _run_ready(self) -> None:
-        """Run what is due until the slice is over. What an entry raises goes to the caller; the rest stays due."""
+        """Run what is due until the slice of time is over. Raises what an entry raises; the others stay due then."""
         ends = self._clock() + self._slice_s
         while True:
             with self._lock:
@@ -246,18 +247,16 @@ class WheelTimer(Timer):
         return _floor_ms(self._clock())
 
     def _take(self) -> None:
-        """Move a batch of what is due from the wheel to `_ready`, unless some is left there. Under the lock."""
-        if self._ready or not self._wheel:
+        """Move a batch of what is due from the queue to `_ready`, unless some is left there. Under the lock."""
+        if self._ready or not self._deadlines:
             return
-        due = self._wheel.advance(self._now_ms(), BATCH)
+        due = self._deadlines.take(self._now_ms(), BATCH)
         if len(due) > 1:
-            due.sort(key=_place_order)
-        for place in due:
-            self._ready.append(place.task)  # handed out, so not None
-            place.finish()
+            due.sort(key=_order)
+        self._ready.extend(due)
 
     def _taken(self, task: scheduled) -> KombuEntry:
-        """The entry of `task`, which is about to be run: its handle in the wheel is let go of."""
+        """The entry of `task`, which is about to run. It lets go of its place in the queue: that would be a cycle."""
         entry = task.entry
         if isinstance(entry, WheelEntry):
             entry.place = None
@@ -268,12 +267,8 @@ def _order(task: Any) -> tuple[float, int]:
     return task.eta, task.priority or 0
 
 
-def _place_order(place: TimerTaskEntry[Any]) -> tuple[float, int]:
-    return _order(place.task)
-
-
 def _floor_ms(seconds: float) -> int:
-    """The last whole millisecond that is not after `seconds`; the product alone may be off by one either way."""
+    """The last whole millisecond that is not after `seconds`. The product alone may be one too low or too high."""
     now_ms = int(seconds * 1000)
     if now_ms / 1000 > seconds:
         return now_ms - 1
@@ -281,9 +276,9 @@ def _floor_ms(seconds: float) -> int:
 
 
 def _deadline_ms(eta: float) -> int:
-    """The first whole millisecond not before `eta`: what is due now is due by `_floor_ms` of the same float too.
+    """The first whole millisecond that is not before `eta`; `_floor_ms` of the same float has reached it.
 
-    Not a number is due at once and infinity never, as with kombu's heap.
+    NaN is due at once and infinity never, as in kombu's heap.
     """
     if math.isnan(eta):
         return 0

@@ -29,7 +29,7 @@ from wheel_sched_apscheduler import (
     current_fire,
 )
 
-from wheel_sched.testing.servers import temporary_server
+from tests.servers.valkey import temporary_server
 
 Make = Callable[..., Any]
 PATIENCE_S = 30.0

@@ -23,7 +23,7 @@ from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.triggers.date import DateTrigger
 from wheel_sched_apscheduler import Producer, RedisWheelJobStore, WheelJobStore
 
-from wheel_sched.testing.servers import TemporaryServer, temporary_server
+from tests.servers.valkey import TemporaryServer, temporary_server
 
 FOLDER = Path(__file__).parent / "processes"
 PATIENCE_S = 60.0

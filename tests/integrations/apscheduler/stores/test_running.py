@@ -23,8 +23,8 @@ from apscheduler.triggers.date import DateTrigger
 from wheel_sched_apscheduler import RedisWheelJobStore, WheelJobStore, current_fire
 from wheel_sched_apscheduler.schedulers import WheelBackgroundScheduler
 
+from tests.servers.valkey import TemporaryServer
 from wheel_sched.errors import StoreError, StoreUnavailable
-from wheel_sched.testing.servers import TemporaryServer
 
 PATIENCE_S = 30.0
 

@@ -19,9 +19,9 @@ from apscheduler.schedulers.background import BackgroundScheduler
 from wheel_sched_apscheduler import Producer, RedisWheelJobStore, WheelBackgroundScheduler
 from wheel_sched_apscheduler.codec import NotSerializable
 
+from tests.servers.valkey import TemporaryServer, temporary_server
 from wheel_sched.errors import NamespaceMismatch, StoreUnavailable
 from wheel_sched.store import open_store
-from wheel_sched.testing.servers import TemporaryServer, temporary_server
 
 NOBODY = "redis://127.0.0.1:1"  # where connections are refused
 ran: list[str] = []

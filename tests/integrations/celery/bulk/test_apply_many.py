@@ -15,9 +15,9 @@ from wheel_sched_celery import Call, HoldRefused, apply_many, install
 from wheel_sched_celery.hold.message_template import MessageTemplate
 from wheel_sched_celery.management import HeldTasks
 
+from tests.servers.valkey import temporary_server
 from wheel_sched.errors import StoreUnavailable
 from wheel_sched.store.push_form import decode_push
-from wheel_sched.testing.servers import temporary_server
 
 pytestmark = pytest.mark.usefixtures("real_server")
 

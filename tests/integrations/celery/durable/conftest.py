@@ -28,9 +28,9 @@ from kombu import Exchange, Queue
 from kombu.utils.collections import eqhash
 from wheel_sched_celery import HeldTasks, Selection, install
 
+from tests.servers.valkey import TemporaryServer, temporary_server
 from wheel_sched.store.connect import open_store
 from wheel_sched.store.delay_store import DelayStore
-from wheel_sched.testing.servers import TemporaryServer, temporary_server
 
 FOLDER = Path(__file__).parent / "processes"
 PATH = os.pathsep.join(filter(None, [str(FOLDER), os.environ.get("PYTHONPATH")]))

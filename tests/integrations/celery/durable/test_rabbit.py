@@ -12,7 +12,7 @@ from wheel_sched_celery.message.entities import values_of
 from wheel_sched_celery.message.held_task import HeldTask
 from wheel_sched_celery.release.broker_connection import BrokerConnection
 
-from wheel_sched.testing.rabbit import TemporaryRabbit, temporary_rabbit
+from tests.servers.rabbit import TemporaryRabbit, temporary_rabbit
 
 if TYPE_CHECKING:
     from conftest import Stage, Stages

@@ -11,9 +11,9 @@ import pytest
 import redis
 from redis.sentinel import Sentinel
 
+from tests.servers.topologies import temporary_sentinel
+from tests.servers.valkey import TemporaryServer, temporary_server
 from wheel_sched.errors import StoreError
-from wheel_sched.testing.servers import TemporaryServer, temporary_server
-from wheel_sched.testing.topologies import temporary_sentinel
 
 if TYPE_CHECKING:
     from conftest import Stage, Stages

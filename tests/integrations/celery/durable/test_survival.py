@@ -15,7 +15,7 @@ import redis
 if TYPE_CHECKING:
     from conftest import Stage, Stages, Worker
 
-    from wheel_sched.testing.servers import TemporaryServer
+    from tests.servers.valkey import TemporaryServer
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
 

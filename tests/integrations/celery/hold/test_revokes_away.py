@@ -38,13 +38,13 @@ def test_one_waits_for_a_store_that_hangs_and_the_others_do_not_ask(
     try:
         for _ in range(3):
             Panel.data["revoke"](state, task_id)
-        assert commands.off_the_loop.finish(60) == 0
+        assert commands.revoking_thread.finish(60) == 0
         assert len(asked) == 1
         assert caplog.text.count("celery.not_cancelled") == 3
         monkeypatch.setattr(house.store, "find", find)
         house.wheel._away_until_s = 0.0
         Panel.data["revoke"](state, task_id)
-        assert commands.off_the_loop.finish(60) == 0
+        assert commands.revoking_thread.finish(60) == 0
     finally:
         worker_state.revoked.discard(task_id)
     assert list(HeldTasks(house.app).select()) == []
@@ -61,11 +61,11 @@ def test_a_worker_that_stops_does_not_wait_for_a_queue_of_them(
         begun.set()
         over.wait(60)
 
-    commands.off_the_loop.submit(hangs)
+    commands.revoking_thread.submit(hangs)
     assert begun.wait(60)
     for _ in range(40):
-        commands.off_the_loop.submit(int)
+        commands.revoking_thread.submit(int)
     signals.worker_shutdown.send(sender=None)
     over.set()
-    assert "celery.not_cancelled: 40 revokes, as this worker stops" in caplog.text
-    assert commands.off_the_loop.finish(60) == 0
+    assert "celery.not_cancelled: 40 revokes, because this worker stops" in caplog.text
+    assert commands.revoking_thread.finish(60) == 0

@@ -32,7 +32,7 @@ def state_of(app: Celery) -> Any:
 def command(app: Celery, name: str, *arguments: Any, **options: Any) -> None:
     """A command of remote control, as a worker runs it."""
     Panel.data[name](state_of(app), *arguments, **options)
-    assert commands.off_the_loop.finish(60) == 0
+    assert commands.revoking_thread.finish(60) == 0
 
 
 def by_revoke(app: Celery, ids: list[str]) -> None:

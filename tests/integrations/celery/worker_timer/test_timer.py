@@ -485,4 +485,4 @@ def test_the_repr_says_what_waits() -> None:
     """For a look into a running worker."""
     timer = WheelTimer()
     timer.call_after(100, print)
-    assert repr(timer).startswith("<WheelTimer pending=1 ready=0 <TimingWheel pending=1 ")
+    assert repr(timer).startswith("<WheelTimer pending=1 ready=0 <DeadlineQueue pending=1 ")

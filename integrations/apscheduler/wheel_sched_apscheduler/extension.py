@@ -1,0 +1,15 @@
+"""What the APScheduler integration adds to the command line `wheel-sched`."""
+
+from __future__ import annotations
+
+from wheel_sched.cli.extensions import Extension, Lazy
+
+EXTENSION = Extension(
+    title="APScheduler",
+    commands={
+        "aps": Lazy("wheel_sched_apscheduler.cli:aps", "Manage APScheduler jobs in a shared store.", "apscheduler")
+    },
+    variables=("APS_SECRET",),
+    dispatchers=("an APScheduler scheduler",),
+    packages={"apscheduler": "apscheduler"},
+)

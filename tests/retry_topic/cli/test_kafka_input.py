@@ -1,0 +1,336 @@
+"""What is said of wrong input to the commands about Kafka: in words, with an exit code, and nothing is done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from retry_topic.brokers.kafka import KafkaBroker
+from retry_topic.cli.group_topics import topics_options
+from retry_topic.cli.kafka_checks import copies, creation, longest_transaction, retention, timeouts
+from retry_topic.cli.opening import kafka_settings, secrets_of
+from retry_topic.cli.replaying import Reborn
+from retry_topic.cli.settings import RetrySettings
+from retry_topic.headers import RetryState, read, sign, verify, write
+from retry_topic.message import Message, Source
+from retry_topic.names import GroupTopics
+from tests.servers.kafka import mock_kafka
+from wheel_sched.cli.doctor_finding import Finding
+from wheel_sched.cli.options import Session
+from wheel_sched.config import load_settings
+from wheel_sched.errors import ConfigError
+from wheel_sched.store import Item
+
+COMMANDS = (("init", "g"), ("lag", "g"), ("replay", "g", "--dry-run"), ("doctor", "g"))
+NOWHERE = "127.0.0.1:1"
+SECRET = b"sixteen bytes ok"
+
+
+@pytest.fixture
+def away(cli_at: Any) -> Any:
+    """The command line with a store that does not answer."""
+    return cli_at("redis://127.0.0.1:1/0")
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
+@pytest.mark.parametrize(
+    ("kafka", "said"),
+    [
+        ((), "which cluster?"),
+        (("--kafka", "absent.properties"), "readable file of client properties"),
+        (("--kafka", "java.properties"), "setting sasl.jaas.config to be librdkafka's"),
+        (("--kafka", "torn.properties"), "torn.properties, line 2: expected name=value"),
+        (("--kafka", "nameless.properties"), "settings with bootstrap.servers"),
+        (("--kafka", NOWHERE, "--group-protocol", "newest"), "--group-protocol"),
+    ],
+    ids=("none", "absent", "java", "torn", "nameless", "protocol"),
+)
+def test_settings_that_cannot_be(away: Any, command: tuple[str, ...], kafka: tuple[str, ...], said: str) -> None:
+    """Exit code 2 before anything is connected to; what a file holds is not quoted."""
+    login = 'sasl.jaas.config=PlainLoginModule required \\\n  password="hunter2";\n'
+    Path("java.properties").write_text(f"# ours\nbootstrap.servers={NOWHERE}\n{login}")
+    Path("torn.properties").write_text(f"bootstrap.servers={NOWHERE}\nhunter2\n")
+    Path("nameless.properties").write_text("client.id=x\n")
+    shown = away(*kafka, "kafka", *command, code=2).output
+    assert said in " ".join(shown.split())
+    assert "hunter2" not in shown
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("a b",), "expected group to be"),
+        (("ä",), "expected a Kafka topic of"),
+        (("g", "--dead-topic", "g.retry"), "to be distinct"),
+        (("g", "--retry-topic", "a/b"), "expected a Kafka topic of"),
+        ((), "Missing argument"),
+    ],
+    ids=("blank", "letter", "same", "slash", "missing"),
+)
+def test_groups_and_topics_that_cannot_be(
+    away: Any, command: tuple[str, ...], options: tuple[str, ...], said: str
+) -> None:
+    """No cluster is asked for them."""
+    shown = away("--kafka", NOWHERE, "kafka", command[0], *options, code=2).output
+    assert said in " ".join(shown.split())
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("g", "--replication", "0"), "at least 1 copy"),
+        (("g", "--partitions", "0"), "0 is not in the range"),
+        (("g", "--setting", "retention.ms"), "expected NAME=VALUE"),
+        (("g", "h", "--retry-topic", "r"), "one group at a time"),
+    ],
+)
+def test_what_init_cannot_do(away: Any, options: tuple[str, ...], said: str) -> None:
+    """Told before the cluster is asked."""
+    assert said in " ".join(away("--kafka", NOWHERE, "kafka", "init", *options, code=2).output.split())
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
+def test_a_cluster_that_is_away_is_69(away: Any, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a store that is away."""
+    monkeypatch.setattr("retry_topic.brokers.kafka.topology.TIMEOUT_S", 0.2)
+    shown = away("--kafka", NOWHERE, "kafka", *command, code=69).output
+    assert "the list of topics could not be read" in shown
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("serve", "g"),
+        ("publish", "t", "x", "--create"),
+        ("topics",),
+        ("list",),
+        ("run-now", "--all"),
+        ("replay", "--all"),
+    ],
+    ids=lambda command: command[0],
+)
+def test_no_other_command_makes_anything_with_settings_that_cannot_be(cli_at: Any, command: tuple[str, ...]) -> None:
+    """Neither a folder nor a namespace."""
+    Path("java.properties").write_text(f"bootstrap.servers={NOWHERE}\nsasl.jaas.config=x\n")
+    shown = cli_at("embedded:data")("--kafka", "java.properties", *command, code=2).output
+    assert "sasl.jaas.config" in shown
+    assert not Path("data").exists()
+
+
+def test_properties_as_java_writes_them(tmp_path: Path) -> None:
+    """Comments, blanks, and lines that go on in the next one; a value may have the sign in it."""
+    file = tmp_path / "client.properties"
+    file.write_text("# a\n! b \\\n\nbootstrap.servers = a:1,\\\n    b:2\nssl.key.password=x=y\r\n")
+    assert kafka_settings(str(file)) == {"bootstrap.servers": "a:1,b:2", "ssl.key.password": "x=y"}
+
+
+def test_the_settings_of_kafka_come_from_all_places(tmp_path: Path) -> None:
+    """Flag, environment, file; a wrong one is told with its place."""
+    file = tmp_path / "wheel-sched.toml"
+    file.write_text('group_protocol = "consumer"\ntransactions = false\nsecrets = "keys"\n')
+    loaded = load_settings(
+        {"group_protocol": "classic"}, env={"WHEEL_SCHED_TRANSACTIONS": "True"}, file=file, kinds=(RetrySettings,)
+    )
+    settings = loaded.read(RetrySettings)
+    assert (settings.group_protocol, settings.transactions, settings.secrets) == (
+        "classic",
+        True,
+        str(tmp_path / "keys"),
+    )
+    with pytest.raises(ConfigError) as caught:
+        load_settings({"group_protocol": "new"}, env={"WHEEL_SCHED_TRANSACTIONS": "maybe"}, kinds=(RetrySettings,))
+    assert len(caught.value.problems) == 2
+    assert "flag --group-protocol: expected group_protocol to be classic or consumer" in str(caught.value)
+
+
+def test_a_groups_topics_are_named_in_all_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flag, environment, file; for one group at a time, wherever they are named."""
+    seen: list[GroupTopics] = []
+
+    @click.command()
+    @click.argument("groups", nargs=-1)
+    @topics_options
+    def command(groups: tuple[str, ...], topics: GroupTopics) -> None:
+        seen.append(topics)
+
+    file = tmp_path / "s.toml"
+    file.write_text('retry_topic = "from-file"\nredelivery_topic = "from-file-too"\ndead_topic = "hidden"\n')
+    monkeypatch.setenv("WHEEL_SCHED_REDELIVERY_TOPIC", "from-env")
+    named = ["--dead-topic", "from-flag"]
+    result = CliRunner().invoke(command, ["g", *named], obj=Session({}, str(file)))
+    assert result.exit_code == 0, result.output
+    assert seen == [GroupTopics("from-file", "from-env", "from-flag")]
+    result = CliRunner().invoke(command, ["g", "h"], obj=Session({}, str(file)))
+    assert result.exit_code == 2
+    assert "one group at a time" in result.output
+    monkeypatch.delenv("WHEEL_SCHED_REDELIVERY_TOPIC")
+    assert CliRunner().invoke(command, ["g", "h"], obj=Session({})).exit_code == 0
+    assert seen[1:] == [GroupTopics()]
+
+
+def test_the_flag_of_the_protocol_is_nearer_than_the_clients_file(tmp_path: Path) -> None:
+    """And the file's holds where nothing else is said."""
+    from retry_topic.cli.opening import kafka_broker
+
+    file = tmp_path / "client.properties"
+    file.write_text(f"bootstrap.servers={NOWHERE}\ngroup.protocol=consumer\n")
+    for said, meant in ((None, "consumer"), ("classic", "classic")):
+        broker = kafka_broker(RetrySettings(kafka=str(file), group_protocol=said, transactions=False))
+        assert broker.member_settings("g", 30_000)["group.protocol"] == meant
+        assert not broker.transactions
+
+
+@pytest.mark.parametrize(("content", "said"), [(b"\n", "an empty file"), (b"short\n", "at least 16 bytes, got: 5")])
+def test_a_file_of_secrets_that_helps_nobody(tmp_path: Path, content: bytes, said: str) -> None:
+    """Refused, and not quoted."""
+    file = tmp_path / "secrets"
+    file.write_bytes(content)
+    with pytest.raises(ConfigError, match=said) as caught:
+        secrets_of(RetrySettings(secrets=str(file)))
+    assert "short" not in str(caught.value)
+
+
+def test_a_replay_without_the_secrets_it_was_told_of_does_nothing(away: Any) -> None:
+    """The cluster is not asked."""
+    shown = away("--kafka", NOWHERE, "--secrets", "absent", "kafka", "replay", "g", code=2).output
+    assert "readable file of secrets" in " ".join(shown.split())
+
+
+def test_secrets_are_lines_of_a_file(tmp_path: Path) -> None:
+    """The first one signs, so their order is kept."""
+    file = tmp_path / "secrets"
+    file.write_bytes(SECRET + b"\r\n\nanother secret of ours\n")
+    assert secrets_of(RetrySettings(secrets=str(file))) == (SECRET, b"another secret of ours")
+    assert secrets_of(RetrySettings()) == ()
+
+
+LETTER_STATE = RetryState(id="x", attempt=8, original_topic="orders", consumer_group="g")
+
+
+def letter(*, signed: bool) -> Message:
+    bare = Message("g.dead", b"v", b"k", source=Source("g.dead", 2, "7", 0))
+    state = sign(LETTER_STATE, bare, SECRET) if signed else LETTER_STATE
+    return replace(bare, headers=write((("own", b"1"),), state))
+
+
+def test_a_replayed_letter_is_signed_anew_under_an_id_of_its_own() -> None:
+    """The same one however often it is sent; attempts start anew, and its own headers stay."""
+    own = GroupTopics().of("g")
+    reborn = Reborn("g", own, own["redelivery"], "topic-id", (SECRET,))
+    again = reborn(letter(signed=True), 2)
+    state = read(again.headers)
+    assert verify(state, again, SECRET, "g") is state
+    assert (state.attempt, state.replays, state.original_topic, state.consumer_group) == (0, 2, "orders", "g")
+    assert state.id not in (None, "x")
+    assert again.header("own") == b"1"
+    assert again == reborn(letter(signed=True), 2)
+    with pytest.raises(ConfigError, match="--secrets FILE"):
+        replace(reborn, secrets=())(letter(signed=True), 1)
+    plain = replace(reborn, to="elsewhere", secrets=())(letter(signed=False), 1)
+    assert read(plain.headers).signature is None
+    assert read(plain.headers).original_topic == "elsewhere"  # whose own it is from then on
+
+
+def test_the_doctor_compares_time_outs_that_are_set() -> None:
+    """Those of the client's settings with the dispatchers' lease."""
+    assert timeouts(KafkaBroker(NOWHERE), 10_000).level == "ok"
+    assert timeouts(KafkaBroker(NOWHERE), 8_000).level == "problem"
+    assert timeouts(KafkaBroker(NOWHERE), 60_000).level == "problem"
+    slow = timeouts(KafkaBroker({"bootstrap.servers": NOWHERE, "delivery.timeout.ms": "20000"}), 10_000)
+    assert (slow.level, slow.evidence) == (
+        "problem",
+        "expected transaction > lease > delivery, got: 60000 > 10000 > 20000 ms",
+    )
+
+
+@pytest.mark.parametrize(
+    ("finding", "level"),
+    [
+        (retention({}), "ok"),
+        (retention({"offsets.retention.minutes": "2879"}), "problem"),
+        (longest_transaction({"transaction.max.timeout.ms": "60000"}, 60_000), "ok"),
+        (longest_transaction({"transaction.max.timeout.ms": "59999"}, 60_000), "problem"),
+        (creation({"auto.create.topics.enable": "false"}), "ok"),
+        (creation({"auto.create.topics.enable": "true"}), "warn"),
+        (copies("g", {"t": (3, 3)}, {"t": 2}, 3), "ok"),
+        (copies("g", {"t": (1, 1)}, {"t": 1}, 1), "ok"),
+        (copies("g", {"t": (1, 1)}, {"t": 1}, 3), "warn"),
+        (copies("g", {"t": (3, 3)}, {"t": 1}, 3), "warn"),
+        (copies("g", {"t": (3, 3)}, {"t": 3}, 3), "warn"),
+        (copies("g", {"t": (1, 1)}, {"t": 2}, 1), "problem"),
+        (copies("g", {"t": (3, 1)}, {"t": 2}, 3), "problem"),
+    ],
+)
+def test_each_finding_of_the_doctor_has_a_mend(finding: Finding, level: str) -> None:
+    """All is well, or it says what to do."""
+    assert finding.level == level
+    assert bool(finding.fix) == (level != "ok")
+
+
+@pytest.fixture(scope="module")
+def imitation() -> Iterator[str]:
+    """librdkafka's cluster."""
+    with mock_kafka() as servers:
+        yield servers
+
+
+def test_a_replayed_letter_goes_home_and_elsewhere_is_elsewhere() -> None:
+    """To the group: the partition and time of its original. To another topic: that topic's own."""
+    state = RetryState(id="x", attempt=3, original_topic="t", original_partition=2, original_timestamp_ms=1_700)
+    dead = Message("g.dead", b"v", b"k", write((), state))
+    reborn = Reborn("g", {"redelivery": "g.redelivery"}, "g.redelivery", "topic-id")
+    home = reborn(dead, 1)
+    assert (home.topic, home.partition, home.timestamp_ms) == ("g.redelivery", 2, 1_700)
+    assert read(home.headers).original_partition == 2
+    away = replace(reborn, to="elsewhere")(dead, 1)
+    assert (away.partition, away.timestamp_ms, read(away.headers).original_topic) == (None, None, "elsewhere")
+
+
+@pytest.mark.real
+def test_topics_that_are_not_there_are_not_replayed_from_or_to(away: Any, imitation: str) -> None:
+    """Nor created by asking for them."""
+    shown = away("--kafka", imitation, "kafka", "replay", "h", "--yes", code=1).output
+    assert "there is no topic 'h.dead': nothing was replayed" in shown
+    broker = KafkaBroker(imitation, transactions=False)
+    broker.create_topic("h.dead")
+    shown = away("--kafka", imitation, "kafka", "replay", "h", "--to", "nowhere", "--yes", code=1).output
+    assert "there is no topic 'nowhere': nothing was replayed" in shown
+    assert "nowhere" not in broker.topics()
+    broker.close()
+
+
+@pytest.mark.real
+def test_the_doctor_of_the_store_tells_kafkas_hand_over(cli: Any) -> None:
+    """Of the topics that are used, without asking the cluster; settings that cannot be are a problem."""
+    hand_over = {
+        "--no-transactions": "claim, publish, settle: at least once",
+        "--transactions": "transactions: exactly",
+    }
+    for flag, said in hand_over.items():
+        found = {one["check"]: one for one in cli.json("--kafka", NOWHERE, flag, "doctor")["findings"]}
+        assert found["hand-over"]["evidence"].startswith(said)
+    Path("java.properties").write_text(f"bootstrap.servers={NOWHERE}\nsasl.jaas.config=x\n")
+    report = cli.json("--kafka", "java.properties", "doctor", code=1)
+    assert [one["check"] for one in report["findings"] if one["level"] != "ok"] == ["hand-over"]
+
+
+@pytest.mark.real
+def test_the_doctor_reports_what_is_in_doubt(home: Any, redis_url: str) -> None:
+    """Messages that are held because the cluster had forgotten which claims went out; no others."""
+    from retry_topic.cli.kafka_checks import in_doubt
+
+    settings = RetrySettings(store=redis_url)
+    home.store.schedule([Item(f"m{n}", 4_000_000_000_000, b"x") for n in range(3)])
+    home.store.hold(["m0"], "somebody wanted it")
+    assert in_doubt(settings).level == "ok"
+    home.store.hold(["m1", "m2"], "in-doubt: nobody knows whether claim 7 went out")
+    assert in_doubt(settings).evidence.startswith("2 messages are held")
+    assert in_doubt(RetrySettings(store=redis_url, namespace="absent")).level == "ok"
+    assert in_doubt(RetrySettings(store="redis://127.0.0.1:1/0")).level == "warn"

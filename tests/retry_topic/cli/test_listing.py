@@ -1,0 +1,203 @@
+"""list and show: what waits, what failed, and one message's whole story."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+HOUR = 3_600_000
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def ids(rows: list[dict[str, Any]]) -> list[str]:
+    return [row["id"] for row in rows]
+
+
+@pytest.fixture
+def three(wait_for: Any) -> int:
+    """Three waiting messages of two topics, the later ones stored first; when it was."""
+    now = now_ms()
+    wait_for("c", now + 3 * HOUR, topic="mails", error="smtp.Refused", fingerprint="bbbbbbbbbbbb")
+    wait_for("b", now + 2 * HOUR, key=b"k2")
+    wait_for("a", now + HOUR)
+    return now
+
+
+def test_ls_shows_what_waits_in_order_of_due(cli: Any, three: int) -> None:
+    """One line a message: relative and absolute due, attempt, topic, id and error."""
+    lines = cli("list").stdout.splitlines()
+    assert [line.split()[5] for line in lines[1:]] == ["a", "b", "c"]
+    assert lines[1].startswith("in 59m") or lines[1].startswith("in 1h")
+    assert "2/8" in lines[1]
+    assert "shop.PaymentTimeout: no answer" in lines[1]
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        (["--topic", "orders"], ["a", "b"]),
+        (["--error", "smtp.*"], ["c"]),
+        (["--error", "*answer"], ["a", "b", "c"]),
+        (["--fingerprint", "BBB"], ["c"]),
+        (["--fingerprint", "bb0"], []),
+        (["--until", "+90m"], ["a"]),
+        (["--since", "+90m"], ["b", "c"]),
+        (["--since", "+90m", "--until", "+150m"], ["b"]),
+        (["--key", "k2"], ["b"]),
+        (["--limit", "2"], ["a", "b"]),
+        (["--topic", "orders", "--error", "smtp.*"], []),
+        (["--state", "held"], []),
+    ],
+)
+def test_filters_combine(cli: Any, three: int, args: list[str], expected: list[str]) -> None:
+    """Every condition must hold; the JSON has one object a line."""
+    assert ids(cli.objects("list", *args)) == expected
+
+
+def test_the_json_of_a_waiting_message_has_its_times_and_error(cli: Any, three: int) -> None:
+    """Scripts get epoch milliseconds and RFC 3339 both."""
+    row = cli.objects("list", "--limit", "1")[0]
+    assert row["due_ms"] == three + HOUR
+    assert row["due"].endswith("Z")
+    assert (row["attempt"], row["max_attempts"], row["policy"]) == (2, 8, "default@1")
+    assert (row["error_class"], row["fingerprint"], row["group"]) == ("shop.PaymentTimeout", "aaaaaaaaaaaa", "billing")
+
+
+def test_the_listing_says_when_it_is_cut(cli: Any, wait_for: Any) -> None:
+    """Fifty lines, and a word on stderr that there are more; data on stdout stays data."""
+    for number in range(51):
+        wait_for(f"m{number:02}", now_ms() + HOUR + number)
+    done = cli("list")
+    assert len(done.stdout.splitlines()) == 51
+    assert "the first 50 are shown" in done.stderr
+    assert len(cli.objects("list")) == 51
+    assert "shown" not in cli("list", "--limit", "51").stderr
+
+
+def test_an_empty_listing_says_so_on_stderr(cli: Any, home: Any) -> None:
+    """stdout has nothing, not even a heading."""
+    done = cli("list")
+    assert done.stdout == ""
+    assert "nothing is due" in done.stderr
+
+
+def test_held_and_in_flight_messages_are_listed_with_their_due(cli: Any, home: Any, wait_for: Any) -> None:
+    """The lease's end is not the due."""
+    due = now_ms() - 1_000
+    wait_for("flying", due)
+    home.store.claim(1)
+    wait_for("parked", now_ms() + HOUR)
+    home.store.hold(["parked"], "quarantine: looks odd")
+    rows = cli.objects("list", "--state", "fly", "--state", "held")
+    assert [(row["id"], row["state"]) for row in rows] == [("flying", "fly"), ("parked", "held")]
+    assert rows[0]["due_ms"] == due
+    assert rows[1]["reason"] == "quarantine: looks odd"
+
+
+def test_dead_letters_are_grouped_by_error(cli: Any, bury: Any) -> None:
+    """Count, first and last seen and a sample a group, the largest first."""
+    bury("x1", 1_000)
+    bury("x2", 3_000)
+    bury("y1", 2_000, error="smtp.Refused", fingerprint="bbbbbbbbbbbb")
+    rows = cli.objects("list", "--dead", "--group")
+    assert [(row["fingerprint"], row["count"], row["first_ms"], row["last_ms"]) for row in rows] == [
+        ("aaaaaaaaaaaa", 2, 1_000, 3_000),
+        ("bbbbbbbbbbbb", 1, 2_000, 2_000),
+    ]
+    assert rows[0]["sample"] == "x1"
+    assert ids(cli.objects("list", "--dead", "--fingerprint", "b")) == ["y1"]
+    text = cli("list", "--group", "--fingerprint", "bbb")
+    assert "bbbbbbbbbbbb" in text.stdout
+    assert "aaaaaaaaaaaa" not in text.stdout
+    assert "1 dead letter" in text.stderr
+
+
+def test_group_is_about_dead_letters_alone(cli: Any, home: Any) -> None:
+    """--group --state due is wrong usage, not an empty answer."""
+    cli("list", "--group", "--state", "due", code=2)
+
+
+def test_show_tells_why_a_message_is_due_then(cli: Any, three: int) -> None:
+    """State, due, attempts, error, policy and its delay, origin and payload, for people and for scripts."""
+    text = cli("show", "a").stdout
+    assert "attempt 2 failed with shop.PaymentTimeout" in text
+    assert "policy default@1 said: wait 2.7s" in text
+    assert "2 of 8 failed" in text
+    assert "header        trace: t-1" in text
+    assert '{"id": 1}' in text
+    shown = cli.json("show", "a")
+    assert shown["origin"] == {"topic": "orders", "partition": 0, "offset": "7-0", "timestamp_ms": None}
+    assert shown["delay_ms"] == 2_700
+    assert ["trace", "t-1"] in shown["headers"]
+
+
+def test_show_finds_the_latest_attempt_of_a_root(cli: Any, wait_for: Any) -> None:
+    """People know the message, not the number of its attempt."""
+    wait_for("root9.1", now_ms() + HOUR)
+    wait_for("root9.3", now_ms() + HOUR)
+    assert cli.json("show", "root9")["id"] == "root9.3"
+
+
+def test_show_says_when_somebody_rescheduled(cli: Any, home: Any, three: int) -> None:
+    """A due that differs from what the policy said is told as such."""
+    home.store.reschedule(["a"], three + 9 * HOUR)
+    assert cli.json("show", "a")["why"].startswith("rescheduled by hand; policy default@1 had said")
+
+
+def test_show_value_gives_the_bytes_alone(cli: Any, wait_for: Any) -> None:
+    """Byte for byte, so that it can be piped."""
+    wait_for("bin", now_ms() + HOUR, value=b"\x00\xff\n")
+    assert cli("show", "bin", "--value").stdout_bytes == b"\x00\xff\n"
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [("dead", "given up: max-attempts"), ("held", "its topic is paused"), ("fly", "under a lease until")],
+)
+def test_show_tells_why_of_every_state(cli: Any, home: Any, wait_for: Any, bury: Any, state: str, words: str) -> None:
+    """Dead, held and in flight have their own reasons."""
+    if state == "dead":
+        bury("m")
+    else:
+        wait_for("m", now_ms() - 5)
+    if state == "held":
+        home.store.pause("orders")
+    elif state == "fly":
+        home.store.claim(1)
+    shown = cli.json("show", "m")
+    assert shown["state"] == state
+    assert words in shown["why"]
+
+
+def test_show_of_an_unknown_id_fails_in_words(cli: Any, home: Any) -> None:
+    """Exit code 1, nothing on stdout."""
+    done = cli("show", "nope", code=1)
+    assert "there is no message nope" in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_record_that_is_no_message_is_shown_and_listed_all_the_same(cli: Any, home: Any) -> None:
+    """Foreign bytes in the store break no listing."""
+    from wheel_sched.store import Item
+
+    home.store.schedule([Item("odd", now_ms() + HOUR, b"\x80 not a message", "orders")])
+    assert ids(cli.objects("list")) == ["odd"]
+    assert "cannot be read" in cli("show", "odd").stdout
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("list",), ("list", "--dead"), ("run-now", "--yes"), ("delete", "--yes"), ("replay", "--yes")],
+    ids=" ".join,
+)
+def test_a_topic_that_is_none_is_told_with_the_nearest_one(cli: Any, wait_for: Any, command: tuple[str, ...]) -> None:
+    """As `pause` tells it: an empty answer to a slip of the pen looks like good news."""
+    wait_for("m", now_ms() + HOUR)
+    told = cli(*command, "--topic", "orderz", code=None).stderr
+    assert "there is no topic 'orderz'" in told
+    assert "did you mean 'orders'?" in told

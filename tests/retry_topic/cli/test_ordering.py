@@ -1,0 +1,130 @@
+"""Ordering keys and flow control on the command line: what is parked or held back is seen, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from retry_topic import Home, Message, connect
+from retry_topic.consumer.failing import ordered_state, parked_message
+from retry_topic.flow import flow_of
+from retry_topic.headers import RetryState
+from retry_topic.message import Source
+from retry_topic.wire import encode_body
+from wheel_sched.store import Item, Outcome
+from wheel_sched.store.flow_control import FlowControl
+from wheel_sched.store.key_gates import KeyGates, gate_of, ref_of, route_of, scope_of
+from wheel_sched.store.operations.flow import Limits
+from wheel_sched.store.operations.ordering import Owner
+
+SCOPE = scope_of("billing", "orders")
+GATE = gate_of(SCOPE, b"customer-7")
+FUTURE_MS = 4_000_000_000_000
+
+
+@pytest.fixture
+def sharded(redis_url: str) -> Iterator[Home]:
+    with connect(redis_url, shards=3) as home:
+        yield home
+
+
+@pytest.fixture
+def line(sharded: Home) -> tuple[str, list[str]]:
+    """A closed key with its head waiting and two parked behind it, on three shards: the ids."""
+    gates = KeyGates(sharded.store)
+    owner = Owner(SCOPE, "me", gates.own(SCOPE, "me", 60_000).epoch)
+    items = []
+    for number in range(3):
+        message = Message("orders", b"%d" % number, b"customer-7", (), Source("orders", 0, f"{number}-0"))
+        state = ordered_state("billing", message, RetryState(), GATE)
+        body = encode_body(parked_message("billing", message, state))
+        items.append((state.stem, Item(f"{state.stem}.0", FUTURE_MS, body, "orders", (ref_of(GATE),), route_of(GATE))))
+    gates.close(owner, [(GATE, items[0][0], True, "customer-7")])
+    sharded.store.schedule([items[0][1]])
+    assert gates.park(owner, 10, [(GATE, stem, True, item) for stem, item in items[1:]]) == [Outcome.HELD] * 2
+    return items[0][1].id, [item.id for _, item in items[1:]]
+
+
+def test_list_parked_shows_who_stands_in_line(cli: Any, line: tuple[str, list[str]]) -> None:
+    """In order, with their key; nothing else that is held."""
+    assert [row["id"] for row in cli.objects("--shards", "3", "list", "--parked")] == line[1]
+    lines = cli("--shards", "3", "list", "--parked").stdout.splitlines()
+    assert len(lines) == 3
+    assert "customer-7" in lines[1]
+    assert cli.objects("--shards", "3", "list", "--parked", "--key", "other") == []
+    assert "parked" in cli("--shards", "3", "show", line[1][0]).stdout
+    cli("list", "--parked", "--dead", code=2)
+
+
+def test_keys_are_listed_with_their_heads_and_released_by_hand(cli: Any, line: tuple[str, list[str]]) -> None:
+    """Lock, key, head and its state; `release` lets the next one follow."""
+    row = cli.json("--shards", "3", "keys", "list")
+    assert (row["lock"], row["key"], row["head"], row["head_state"], row["parked"]) == (
+        GATE,
+        "customer-7",
+        line[0],
+        "waiting",
+        2,
+    )
+    assert "customer-7" in cli("--shards", "3", "keys", "list").stdout
+    assert cli.json("--shards", "3", "keys", "release", GATE, "--yes") == {"done": 1}
+    assert cli.json("--shards", "3", "keys", "list")["head"] == line[1][0]
+    assert "no such key" in cli("--shards", "3", "keys", "release", "x", "--yes", code=1).output
+
+
+def test_deleting_the_head_lets_the_next_one_follow(cli: Any, line: tuple[str, list[str]]) -> None:
+    """The key is not left behind closed."""
+    cli("--shards", "3", "delete", line[0], "--yes")
+    row = cli.json("--shards", "3", "keys", "list")
+    assert (row["head"], row["parked"]) == (line[1][0], 1)
+    assert [found["id"] for found in cli.objects("--shards", "3", "list")] == [line[1][0]]
+
+
+def test_a_filter_lets_nobody_out_of_the_line(cli: Any, line: tuple[str, list[str]]) -> None:
+    """`run-now --topic` means the head; an id means what it says."""
+    assert cli.json("--shards", "3", "run-now", "--topic", "orders")["done"] == 1
+    assert len(cli.objects("--shards", "3", "list", "--parked")) == 2
+    assert cli.json("--shards", "3", "run-now", line[1][1])["done"] == 1
+    assert [row["id"] for row in cli.objects("--shards", "3", "list", "--parked")] == line[1][:1]
+
+
+def test_stats_tell_of_locked_keys_and_reshard_is_refused(cli: Any, line: tuple[str, list[str]]) -> None:
+    """What a reshard would tear apart it leaves alone."""
+    assert cli.json("--shards", "3", "stats")["ordered"] == {"locked_keys": 1, "parked": {"orders": 2}}
+    assert "1 key locked, 2 messages parked" in cli("--shards", "3", "stats").stdout
+    assert "ordering keys are closed" in cli("--shards", "3", "reshard", "2", "--yes", code=1).output
+
+
+def test_stats_and_explain_tell_what_is_held_back(cli: Any, home: Home, wait_for: Any) -> None:
+    """By rate and by circuit, with the reason in the message's own story."""
+    wait_for("a", FUTURE_MS)
+    control = FlowControl(home.store)
+    limits = Limits(interval_us=60_000_000, burst=1, trip_ppm=500_000, of=2, within_ms=60_000, open_ms=60_000)
+    flow = flow_of("billing", "orders")
+    control.admit(flow, limits, [("api", 3)])
+    control.report(flow, [("api", 0, 0, 5)])
+    control.admit(flow, limits, [("api", 2)])
+    control.spread(flow, 1_234)
+    topic, circuit = sorted(cli.json("stats")["flows"], key=lambda row: row["destination"] or "")
+    assert (topic["topic"], topic["granted"], topic["rate"], topic["interval_us"]) == (flow, 1, 2, 60_000_000)
+    assert (circuit["destination"], circuit["circuit"], circuit["refused"]) == ("api", "open", 2)
+    assert topic["spread"] == 1_234
+    told = cli("stats").stdout
+    assert f"{flow}: 1 released, 2 held back by the rate, 1,234 spread" in told
+    assert "circuit open until" in told
+    home.store.reschedule(["a"], FUTURE_MS + 1_000)
+    why = cli("policy", "explain", "--id", "a").stdout
+    assert "held back since: " in why
+    assert "one every 1m" in why
+    assert "the circuit of destination api is open" in why
+
+
+def test_policy_explain_says_what_flow_control_does(cli: Any, tmp_path: Any) -> None:
+    """One line a setting, for the topic asked for."""
+    file = tmp_path / "retry.toml"
+    file.write_text('[topic.orders]\nrate = "5/s"\nspread = "10s"\nbudget = {}\nbreaker = { by = "x-host" }\n')
+    told = cli("policy", "explain", str(file), "--topic", "orders").stdout
+    for word in ("spread: ", "rate: at most 5/s", "budget: retries are at most 20%", "breaker: a destination (header"):
+        assert word in told

@@ -1,0 +1,68 @@
+"""The settings of retry topics come from the same four places as those of the core."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retry_topic.cli.settings import RetrySettings
+from wheel_sched.config import Settings, load_settings
+from wheel_sched.errors import ConfigError
+
+KINDS = (RetrySettings,)
+
+
+def test_policies_of_a_file_lie_beside_it(tmp_path: Path) -> None:
+    """A relative policies path means the settings file's folder, not the working folder."""
+    folder = tmp_path / "etc"
+    folder.mkdir()
+    (folder / "s.toml").write_text('policies = "retry.toml"\n')
+    assert load_settings({}, env={}, file=folder / "s.toml", kinds=KINDS).read(RetrySettings).policies == str(
+        folder / "retry.toml"
+    )
+
+
+def test_they_come_from_all_places_as_those_of_the_core_do(tmp_path: Path) -> None:
+    """File, environment, flag; one object has the core's settings too, and the core's object has none of them."""
+    file = tmp_path / "s.toml"
+    file.write_text('prefix = "p:"\nretry_topic = "from-file"\nstore = "redis://file"\n')
+    env = {"WHEEL_SCHED_RETRY_TOPIC": "from-env", "WHEEL_SCHED_TRANSACTIONS": "false"}
+    loaded = load_settings({"kafka": "broker:9092"}, env=env, file=file, kinds=KINDS)
+    settings = loaded.read(RetrySettings)
+    assert (settings.prefix, settings.retry_topic, settings.kafka) == ("p:", "from-env", "broker:9092")
+    assert (settings.transactions, settings.store) == (False, "redis://file")
+    assert loaded.origins["prefix"] == f"file {file}"
+    assert loaded.settings == Settings(store="redis://file")
+
+
+def test_without_the_extension_its_settings_are_unknown(tmp_path: Path) -> None:
+    """The core has never heard of them."""
+    file = tmp_path / "s.toml"
+    file.write_text('kafka = "broker:9092"\n')
+    with pytest.raises(ConfigError, match="unknown setting 'kafka'"):
+        load_settings({}, env={}, file=file)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"), [("polices", "did you mean 'policies'"), ("redelivery", "did you mean 'redelivery_topic'")]
+)
+def test_a_mistyped_setting_is_refused_by_every_command(name: str, hint: str, cli_at: Any) -> None:
+    """With the hint, also for a command of the core."""
+    Path("wheel-sched.toml").write_text(f'{name} = "x"\n')
+    assert hint in cli_at("memory:")("config", "show", code=2).stderr
+
+
+def test_config_show_tells_the_origin_of_every_setting(cli_at: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the core and those of the extensions."""
+    monkeypatch.setenv("WHEEL_SCHED_POLICIES", "retry.toml")
+    shown = cli_at("memory:").json("config", "show", "--origin")
+    assert shown["policies"] == {"value": "retry.toml", "origin": "env WHEEL_SCHED_POLICIES"}
+    assert {"store", "durability", "prefix", "kafka", "dead_topic"} <= set(shown)
+
+
+def test_a_variable_that_an_extension_reads_itself_is_no_mistake(cli_at: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The secret of the APScheduler integration."""
+    monkeypatch.setenv("WHEEL_SCHED_APS_SECRET", "a secret of 16 bytes")
+    cli_at("memory:")("config", "show")

@@ -1,0 +1,190 @@
+"""What nobody attends to is said: retries that no service takes in, and items that no dispatcher releases."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from retry_topic import Consumer, ConsumerConfig, GroupTopics, Message, RetryService
+from retry_topic.brokers.redis_streams import RedisStreamsBroker
+from retry_topic.headers import RetryState, write
+from wheel_sched.errors import BrokerError
+
+if TYPE_CHECKING:
+    from retry_topic import Home
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def fails(message: Message) -> None:
+    raise ValueError("no such customer")
+
+
+@pytest.fixture(autouse=True)
+def _quick_poll(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Consumers and services look often whether they are to stop."""
+    monkeypatch.setattr("retry_topic.consumer.runtime._POLL_MS", 10)
+    monkeypatch.setattr("retry_topic.service._POLL_MS", 10)
+
+
+@pytest.fixture
+def forgotten(home: Home) -> None:
+    """Five failures, and no retry service."""
+    home.broker.create_topic("orders")
+    for number in range(5):
+        home.publish("orders", b"%d" % number)
+    with Consumer(home, "orders", fails, group="billing") as consumer:
+        until_s = time.monotonic() + 30
+        while consumer.stats.retried < 5:
+            assert time.monotonic() < until_s
+            time.sleep(0.005)  # another thread's doing
+
+
+def test_stats_names_retries_that_nobody_takes_in(cli: Any, forgotten: None) -> None:
+    """How many, since when, where, and the command that takes them in; the JSON has the same."""
+    text = cli("stats").stdout
+    assert "retries    5 retries wait in billing.retry, the oldest since " in text
+    assert "nobody takes them in: start `wheel-sched serve billing`" in text
+    (found,) = cli.json("stats")["untaken"]
+    assert (found["group"], found["topic"], found["waiting"]) == ("billing", "billing.retry", 5)
+    assert found["silent_ms"] is None
+    assert abs(found["oldest_ms"] - now_ms()) < 60_000
+
+
+@pytest.mark.parametrize(
+    "args", [("list",), ("list", "--dead"), ("list", "--dead", "--group"), ("list", "--state", "held")]
+)
+def test_an_empty_listing_does_not_hide_them(cli: Any, forgotten: None, args: tuple[str, ...]) -> None:
+    """Nothing is dead, because nobody has looked yet."""
+    assert "5 retries wait in billing.retry" in cli(*args).stderr
+
+
+def test_doctor_adds_the_checks_of_retry_topics(cli: Any, home: Home, wait_for: Any) -> None:
+    """Behind the core's, on a namespace that is well."""
+    wait_for("w", now_ms() + 3_600_000)
+    found = {finding["check"]: finding for finding in cli.json("doctor")["findings"]}
+    assert found["hand-over"]["evidence"].startswith("one script: exactly once")
+    assert found["retries"]["level"] == "ok"
+    assert len(found) == 21
+
+
+def test_doctor_finds_them(cli: Any, forgotten: None) -> None:
+    """It is a problem, with the command that mends it."""
+    report = cli.json("doctor", code=1)
+    (found,) = [finding for finding in report["findings"] if finding["check"] == "retries"]
+    assert found["level"] == "problem"
+    assert "5 retries wait in billing.retry" in found["evidence"]
+    assert "wheel-sched serve billing" in found["fix"]
+
+
+def test_a_service_that_runs_is_no_finding(cli: Any, home: Home, forgotten: None) -> None:
+    """It takes them in, or is about to."""
+    with RetryService(home, "billing"):
+        text = cli("stats")
+        assert "nobody" not in text.stdout
+        assert cli.json("stats")["untaken"] == []
+
+
+def test_a_service_that_was_stopped_is_one(cli: Any, home: Home) -> None:
+    """Its group is there, and has no members any more."""
+    with RetryService(home, "billing"):
+        pass
+    home.broker.publish([Message("billing.retry", b"1")])
+    assert "1 retry waits in billing.retry, since " in cli("stats").stdout
+
+
+def test_a_retry_topic_of_another_name_is_found_by_the_settings(
+    cli: Any, home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where its records do not say that it is one; whose it is they say."""
+    home.broker.create_topic("spring-retry")
+    headers = write((), RetryState(id="x", consumer_group="billing"))
+    home.broker.publish([Message("spring-retry", b"1", headers=headers)])
+    assert cli.json("stats")["untaken"] == []
+    monkeypatch.setenv("WHEEL_SCHED_RETRY_TOPIC", "spring-retry")
+    assert "start `wheel-sched serve billing --retry-topic spring-retry`" in cli("stats").stdout
+
+
+def test_a_retry_topic_of_another_name_is_found_by_what_its_consumer_wrote(cli: Any, home: Home) -> None:
+    """Nobody has to name it; the group's other topics, where what is sent on lies, are none."""
+    home.broker.create_topic("orders")
+    topics = GroupTopics(retry="my-retries", redelivery="my-redelivery", dead="my-dead")
+    home.publish("orders", b"1")
+    config = ConsumerConfig(group_topics=topics)
+    with Consumer(home, "orders", fails, group="billing", config=config) as consumer:
+        until_s = time.monotonic() + 30
+        while consumer.stats.retried < 1:
+            assert time.monotonic() < until_s
+            time.sleep(0.005)  # another thread's doing
+    sent_on = RetryState(id="x", attempt=1, consumer_group="billing", policy="default@1", due_ms=now_ms())
+    for topic in ("my-redelivery", "my-dead"):
+        home.broker.publish([Message(topic, b"1", headers=write((), sent_on))])
+    (found,) = cli.json("stats")["untaken"]
+    assert (found["group"], found["topic"], found["waiting"]) == ("billing", "my-retries", 1)
+    assert "1 retry waits in my-retries" in cli("list").stderr
+    command = (
+        "start `wheel-sched serve billing --retry-topic my-retries`, and with the --redelivery-topic and --dead-topic"
+    )
+    (told,) = [one for one in cli.json("doctor", code=1)["findings"] if one["check"] == "retries"]
+    assert command in told["fix"]
+
+
+def test_a_topic_whose_key_is_no_stream_hides_no_other(cli: Any, home: Home, forgotten: None) -> None:
+    """It is passed by, as `topics` does."""
+    home.broker.create_topic("odd")
+    client: Any = home.store.backend.client  # type: ignore[attr-defined]
+    client.delete("odd")
+    client.set("odd", "1")
+    assert "5 retries wait in billing.retry" in cli("stats").stdout
+
+
+@pytest.mark.parametrize("command", ["stats", "list", "doctor"])
+def test_on_kafka_it_is_said_that_nobody_looked(cli: Any, forgotten: None, command: str) -> None:
+    """Where the answer is; nothing of it is passed off as none."""
+    told = cli("--kafka", "127.0.0.1:1", command, code=None).output
+    assert "not looked at on Kafka: `wheel-sched kafka lag GROUP`" in told
+
+
+def test_on_kafka_scripts_are_told_that_it_is_not_known(cli: Any, forgotten: None) -> None:
+    """Null, and not an empty list."""
+    assert cli.json("--kafka", "127.0.0.1:1", "stats")["untaken"] is None
+
+
+@pytest.mark.parametrize("command", ["stats", "list"])
+def test_a_server_that_does_not_tell_fails_no_command(
+    cli: Any, forgotten: None, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    """Where XINFO is not permitted the rest is still shown, with a word of what is not."""
+
+    def refused(*_: object) -> None:
+        raise BrokerError("no permission to run 'xinfo|groups'")
+
+    monkeypatch.setattr(RedisStreamsBroker, "backlog", refused)
+    assert "retry topics could not be looked at: no permission" in cli(command).stderr
+    assert cli.json("stats")["untaken"] is None
+
+
+def test_items_that_no_dispatcher_releases_are_told(cli: Any, wait_for: Any) -> None:
+    """How many are overdue and by how much, and what releases them; the JSON and doctor too."""
+    for number in range(3):
+        wait_for(f"m{number}", now_ms() - 60_000)
+    wait_for("later", now_ms() + 3_600_000)
+    text = cli("stats").stdout
+    assert "overdue    3 items are overdue, the first by 1m: no dispatcher releases them; start an APScheduler" in text
+    told = cli.json("stats")
+    assert told["overdue"] == 3
+    assert told["overdue_ms"] >= 60_000
+    (found,) = [one for one in cli.json("doctor", code=1)["findings"] if one["check"] == "backlog"]
+    assert found["level"] == "problem"
+    assert "3 items are overdue, the first by 1m" in found["evidence"]
+    assert "wheel-sched serve" in found["fix"]
+
+
+def test_what_has_just_come_due_is_no_finding(cli: Any, wait_for: Any) -> None:
+    """A dispatcher may be on its way to it."""
+    wait_for("m", now_ms() - 10)
+    assert "overdue " not in cli("stats").stdout

@@ -1,0 +1,116 @@
+"""A child that a test starts ends with the test's process, however that ends, and so does what it has started."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.servers.child_supervisor import SupervisedChild
+
+pytestmark = pytest.mark.real
+
+PATIENCE_S = 40.0
+
+# Starts a child of its own and says who both are; neither ends by itself.
+PAIR = """
+import os, subprocess, sys, time
+other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])  # until its supervisor ends it
+with open(sys.argv[1] + ".new", "w") as told:
+    told.write(f"{os.getpid()} {other.pid}")
+os.rename(sys.argv[1] + ".new", sys.argv[1])
+time.sleep(600)  # until its supervisor ends it
+"""
+
+# Supervises a pair, and waits to be killed.
+OWNER = """
+import sys, time
+from tests.servers.child_supervisor import SupervisedChild
+child = SupervisedChild([sys.executable, "-c", *sys.argv[1:]])
+print(child.pid, flush=True)
+time.sleep(600)  # until the test kills it
+"""
+
+
+def until(condition: Callable[[], bool]) -> None:
+    until_s = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < until_s
+        time.sleep(0.01)  # other processes' doing; there is nothing to wait on
+
+
+def runs(pid: int) -> bool:
+    """Whether a process is there and not just its exit code, which nobody may have fetched yet."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def told(path: Path) -> list[int]:
+    until(path.exists)
+    return [int(pid) for pid in path.read_text().split()]
+
+
+@pytest.mark.parametrize("frozen", [False, True], ids=["running", "frozen"])
+def test_a_killed_owner_takes_all_with_it(tmp_path: Path, frozen: bool) -> None:
+    """The child and its own child, also when they stand still."""
+    said = tmp_path / "pids"
+    with subprocess.Popen([sys.executable, "-c", OWNER, PAIR, str(said)], stdout=subprocess.PIPE) as owner:
+        try:
+            assert owner.stdout is not None
+            child = int(owner.stdout.readline())
+            pids = told(said)
+            assert pids[0] == child
+            if frozen:
+                os.killpg(child, signal.SIGSTOP)
+        finally:
+            owner.kill()
+    until(lambda: not any(map(runs, pids)))
+
+
+def test_the_child_of_a_killed_supervisor_is_killed(tmp_path: Path) -> None:
+    """On Linux, which can tie the one to the other."""
+    child = SupervisedChild([sys.executable, "-c", PAIR, str(tmp_path / "pids")])
+    pid, other = told(tmp_path / "pids")
+    os.kill(child.supervisor_pid, signal.SIGKILL)
+    until(lambda: not runs(pid))
+    os.kill(other, signal.SIGKILL)
+    child.kill()
+
+
+def test_freezing_is_not_the_end(tmp_path: Path) -> None:
+    """It stands still until it may go on; killing it twice is killing it once."""
+    child = SupervisedChild([sys.executable, "-c", PAIR, str(tmp_path / "pids")])
+    pids = told(tmp_path / "pids")
+    child.freeze()
+    until(lambda: Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
+    child.thaw()
+    until(lambda: Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[0] == "S")
+    assert child.poll() is None
+    assert "runs" in repr(child)
+    child.kill()
+    child.kill()
+    until(lambda: not any(map(runs, pids)))
+    assert "ended" in repr(child)
+
+
+def test_exit_codes_and_output_are_passed_on(tmp_path: Path) -> None:
+    """Of a program that ends by itself, and of one that is not there."""
+    script = "import sys; print('out'); print('err', file=sys.stderr); sys.exit(3)"
+    child = SupervisedChild([sys.executable, "-c", script], cwd=tmp_path, out=tmp_path / "out")
+    until(lambda: child.poll() is not None)
+    assert child.poll() == 3
+    assert sorted((tmp_path / "out").read_text().split()) == ["err", "out"]
+    absent = SupervisedChild(["no-such-program"], out=tmp_path / "absent")
+    until(lambda: absent.poll() is not None)
+    assert absent.poll() == 127
+    assert "no-such-program" in (tmp_path / "absent").read_text()
+    for one in (child, absent):
+        one.kill()

@@ -1,0 +1,71 @@
+"""What a killed process leaves in the temporary folder is removed by the next one, and nothing else is."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.servers.folders import temporary_folder
+
+pytestmark = pytest.mark.real
+
+OWNER = """
+import sys
+from tests.servers.folders import temporary_folder
+
+with temporary_folder("ours-") as folder:
+    (folder / "data").mkdir()
+    print(folder, flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where this test's temporary folders are made."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def owner(stack: ExitStack, place: Path) -> tuple[subprocess.Popen[str], Path]:
+    """A process with a folder."""
+    environment = {**os.environ, "TMPDIR": str(place)}
+    command = [sys.executable, "-c", OWNER]
+    child = stack.enter_context(
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+    )
+    stack.callback(child.kill)
+    assert child.stdout is not None
+    return child, Path(child.stdout.readline().strip())
+
+
+def test_the_next_one_removes_the_folder_of_a_killed_process(stack: ExitStack, place: Path) -> None:
+    """Not that of a living one, nor one of another name, nor one that is nobody's."""
+    (killed, abandoned), (living, kept) = owner(stack, place), owner(stack, place)
+    others = [place / "ours-alone", place / "theirs-1"]
+    for folder in others:
+        folder.mkdir()
+    (others[1] / "owner").touch()
+    killed.kill()
+    killed.wait(30)
+    assert (abandoned / "data").is_dir()
+    with temporary_folder("ours-") as folder:
+        assert sorted(place.iterdir()) == sorted([folder, kept, *others])
+        assert folder.stat().st_mode & 0o777 == 0o700
+    assert not folder.exists()
+    living.communicate("", timeout=30)
+    assert not kept.exists()
+    assert living.returncode == 0

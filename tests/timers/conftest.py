@@ -1,0 +1,232 @@
+"""Every test of a timer runs on both faces, on real and on virtual time where it can, and on every core.
+
+A test is written once, in plain synchronous steps, against a `Face`. Timers made by it are closed at the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from wheel_sched.clock import Clock, SystemClock
+from wheel_sched.testing import VirtualClock
+from wheel_sched.testing.virtual_loop import VirtualEventLoop
+from wheel_sched.timers import AsyncTimer, SystemTimer, queue
+from wheel_sched.wheel import CORES, TimingWheel
+
+Timer = SystemTimer | AsyncTimer
+
+PATIENCE_S = 40.0  # for what must come; only a defect waits that long
+
+
+class Face(ABC):
+    """One kind of timer on one kind of time.
+
+    Attributes:
+        clock: what its timers go by.
+        virtual: whether time moves only when the test says so, so that a test may claim exact moments.
+    """
+
+    clock: Clock
+    virtual: bool
+    errors: list[BaseException]  # whatever nobody else wanted
+
+    @abstractmethod
+    def timer(self, tick_ms: int = 1, wheel_size: int = 4096, **options: Any) -> Any:
+        """A new timer."""
+
+    @abstractmethod
+    def pass_ms(self, ms: int) -> None:
+        """Let that much time pass, and all that is due by then run, on every timer made."""
+
+    @abstractmethod
+    def until(self, happened: Callable[[], object]) -> None:
+        """Let time pass until that is the case."""
+
+    @abstractmethod
+    def wait(self, coroutine_or_state: Any) -> Any:
+        """The result of a method that is a coroutine on asyncio."""
+
+    def now_ms(self) -> int:
+        return self.clock.monotonic_ms()
+
+    def wall(self, ms: int) -> datetime:
+        """The date and time in `ms`."""
+        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=self.clock.wall_ms() + ms)
+
+
+class ThreadFace(Face):
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.virtual = isinstance(clock, VirtualClock)
+        self.errors = []
+        self._timers: list[SystemTimer] = []
+
+    def timer(self, tick_ms: int = 1, wheel_size: int = 4096, **options: Any) -> SystemTimer:
+        options.setdefault("on_error", lambda _, error: self.errors.append(error))
+        options.setdefault("clock", self.clock)
+        timer = SystemTimer(tick_ms, wheel_size, **options)
+        self._timers.append(timer)
+        return timer
+
+    def pass_ms(self, ms: int) -> None:
+        if isinstance(self.clock, VirtualClock):
+            target_ms = self.now_ms() + ms
+            self._let_run()
+            while self.now_ms() < target_ms:
+                self.clock.advance(min(self._next_wake_ms(), target_ms) - self.now_ms())
+                self._let_run()
+        else:
+            time.sleep(ms / 1000)  # real time is what this face is about
+            self._let_run()
+
+    def until(self, happened: Callable[[], object]) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not happened():
+            assert time.monotonic() < deadline, "it did not happen"
+            if isinstance(self.clock, VirtualClock):
+                self._let_run()
+                if self._next_wake_ms() < math.inf:
+                    self.clock.advance(self._next_wake_ms() - self.now_ms())
+                    self._let_run()
+            else:
+                time.sleep(0.001)  # between two looks
+
+    def wait(self, coroutine_or_state: Any) -> Any:
+        return coroutine_or_state
+
+    def close(self) -> None:
+        for timer in self._timers:
+            timer.close()
+
+    def _next_wake_ms(self) -> float:
+        """When the first of the reapers, all of which sleep, wakes."""
+        left_ms = (timer._sleeps_until - timer.clock.monotonic_ms() for timer in self._timers if not timer.closed)
+        return self.now_ms() + min(left_ms, default=math.inf)
+
+    def _let_run(self) -> None:
+        """Every reaper has done what is due by now and sleeps again."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not all(self._sleeps(timer) for timer in self._timers):
+            assert time.monotonic() < deadline, "a reaper does not come to rest"
+            time.sleep(0.0002)  # between two looks
+
+    def _sleeps(self, timer: SystemTimer) -> bool:
+        with timer._guard:
+            return timer.closed or timer._sleeps_until > timer.clock.monotonic_ms()
+
+
+class LoopFace(Face):
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        clock = getattr(loop, "clock", None)
+        self.virtual = clock is not None
+        self.clock = SystemClock() if clock is None else clock
+        self.errors = []
+        self._timers: list[AsyncTimer] = []
+
+    def timer(self, tick_ms: int = 1, wheel_size: int = 4096, **options: Any) -> AsyncTimer:
+        options.setdefault("on_error", lambda _, error: self.errors.append(error))
+        timer = AsyncTimer(tick_ms, wheel_size, loop=self.loop, **options)
+        self._timers.append(timer)
+        return timer
+
+    def pass_ms(self, ms: int) -> None:
+        self.wait(asyncio.sleep(ms / 1000))
+        self.wait(asyncio.sleep(0))
+
+    def until(self, happened: Callable[[], object]) -> None:
+        async def look() -> None:
+            deadline = time.monotonic() + PATIENCE_S
+            while not happened():
+                assert time.monotonic() < deadline, "it did not happen"
+                nexts = [n for timer in self._timers if not timer.closed and (n := timer.next_ms()) is not None]
+                left_ms = max(min(nexts, default=0) - self.now_ms(), 1) if self.virtual else 1
+                await asyncio.sleep(left_ms / 1000)
+
+        self.wait(look())
+
+    def wait(self, coroutine_or_state: Any) -> Any:
+        return self.loop.run_until_complete(coroutine_or_state)
+
+    def close(self) -> None:
+        for timer in self._timers:
+            timer.close()
+            self.wait(timer.wait_closed())
+
+
+def loop_of(kind: str) -> asyncio.AbstractEventLoop:
+    if kind == "asyncio-virtual":
+        return VirtualEventLoop()
+    if kind == "uvloop":
+        import uvloop
+
+        loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+        return loop
+    return asyncio.new_event_loop()
+
+
+def made(kind: str) -> Iterator[Face]:
+    """A face of a kind, "threads" or "asyncio-virtual" say, and of a core where that is named: "threads/pure"."""
+    kind, _, core = kind.partition("/")
+    with pytest.MonkeyPatch.context() as patch:
+        if core:
+            patch.setattr(queue, "TimingWheel", CORES[core])
+        yield from made_of(kind)
+
+
+def made_of(kind: str) -> Iterator[Face]:
+    if kind.startswith("threads"):
+        face = ThreadFace(VirtualClock() if kind == "threads-virtual" else SystemClock())
+        yield face
+        face.close()
+        return
+    with asyncio.Runner(loop_factory=lambda: loop_of(kind)) as runner:
+        over_loop = LoopFace(runner.get_loop())
+        yield over_loop
+        over_loop.close()
+
+
+VIRTUAL = [f"{kind}/{core}" for kind in ("threads-virtual", "asyncio-virtual") for core in sorted(CORES)]
+REAL = ["threads", "asyncio", *([] if sys.platform == "win32" else ["uvloop"])]
+# Real time costs real time: on the core that programs get always, on the other one in the slow layer.
+OTHER_CORES = [core for core in sorted(CORES) if CORES[core] is not TimingWheel]
+REAL_OTHERS = [pytest.param(f"{kind}/{core}", marks=pytest.mark.slow) for core in OTHER_CORES for kind in REAL]
+
+
+@pytest.fixture(params=VIRTUAL)
+def virtual(request: pytest.FixtureRequest) -> Iterator[Face]:
+    """Both faces on virtual time and on every core: a test may say exactly when."""
+    yield from made(request.param)
+
+
+@pytest.fixture(params=[*VIRTUAL, *REAL, *REAL_OTHERS])
+def face(request: pytest.FixtureRequest) -> Iterator[Face]:
+    """Both faces on every kind of time, loop and core: a test says in which order, and never early."""
+    yield from made(request.param)
+
+
+@pytest.fixture(params=[kind for kind in [*VIRTUAL, *REAL, *REAL_OTHERS] if "threads" not in str(kind)])
+def loops(request: pytest.FixtureRequest) -> Iterator[Face]:
+    """The asyncio face on every kind of loop and core."""
+    yield from made(request.param)
+
+
+@pytest.fixture(params=sorted(CORES))
+def threads(request: pytest.FixtureRequest) -> Iterator[Face]:
+    """Reaper threads on virtual time, on every core."""
+    yield from made(f"threads-virtual/{request.param}")
+
+
+@pytest.fixture(params=sorted(CORES))
+def loop_face(request: pytest.FixtureRequest) -> Iterator[Face]:
+    """The asyncio face on virtual time, on every core."""
+    yield from made(f"asyncio-virtual/{request.param}")

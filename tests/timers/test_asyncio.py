@@ -1,0 +1,162 @@
+"""What only an event loop can do to a timer: coroutines, one handle, loops of several kinds."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextvars import ContextVar
+from typing import Any
+
+import pytest
+
+from wheel_sched.testing.virtual_loop import VirtualEventLoop
+from wheel_sched.timers import AsyncTimer
+from wheel_sched.wheel import EntryState
+
+
+def test_a_coroutine_function_is_awaited(loops: Any) -> None:
+    """On every kind of loop; RUNNING until it has ended."""
+    timer, steps = loops.timer(), []
+    name: ContextVar[str] = ContextVar("name", default="nobody")
+
+    async def run(argument: str) -> None:
+        steps.append((argument, name.get()))
+        await asyncio.sleep(0.002)  # so that it spans turns of the loop
+        steps.append(handle.state)
+
+    token = name.set("caller")
+    handle = timer.schedule(1, run, "argument")
+    name.reset(token)
+    loops.until(lambda: handle.state is EntryState.FIRED)
+    assert steps == [("argument", "caller"), EntryState.RUNNING]
+
+
+def test_any_number_of_timers_costs_the_loop_one_handle(loop_face: Any) -> None:
+    """A thousand timers: one `call_later`; none when all are cancelled."""
+    timer = loop_face.timer()
+    handles = [timer.schedule(1000 - number, print) for number in range(500)]
+    handles += [timer.schedule(1000 + number, print) for number in range(500)]
+    live = [handle for handle in loop_face.loop._scheduled if not handle.cancelled()]
+    assert len(live) == 1
+    for handle in handles:
+        handle.cancel()
+    loop_face.pass_ms(2000)
+    assert [handle for handle in loop_face.loop._scheduled if not handle.cancelled()] == []
+
+
+def test_a_long_batch_lets_the_loop_breathe(loop_face: Any) -> None:
+    """A thousand timers of one tick: other callbacks of the loop come in between."""
+    timer, events = loop_face.timer(), []
+    for _ in range(1000):
+        timer.schedule(5, events.append, "timer")
+    timer.schedule(5, loop_face.loop.call_soon, events.append, "other")
+
+    def first() -> None:
+        loop_face.loop.call_soon(events.append, "other")
+
+    early = timer.schedule(5, first)
+    assert early.reschedule(4)
+    timer.schedule(4, lambda: loop_face.clock.advance(1))  # so that all of them are found due at once
+    loop_face.pass_ms(10)
+    assert events.count("timer") == 1000
+    assert events.index("other") < 999
+
+
+def test_a_plain_callback_may_return_an_awaitable(loop_face: Any) -> None:
+    """A future, say, or a partial of a coroutine function."""
+    timer = loop_face.timer()
+    future = loop_face.loop.create_future()
+    handle = timer.schedule(1, lambda: future)
+    loop_face.pass_ms(5)
+    assert handle.state is EntryState.RUNNING
+    future.set_result(None)
+    loop_face.pass_ms(1)
+    assert handle.state is EntryState.FIRED
+
+
+def test_close_leaves_running_coroutines_to_wait_closed(loop_face: Any) -> None:
+    """`close` is over at once; `wait_closed` when the last coroutine is."""
+    timer, steps = loop_face.timer(), []
+
+    async def run() -> None:
+        await asyncio.sleep(0.1)  # the face's own time
+        steps.append("ended")
+
+    timer.schedule(1, run)
+    loop_face.pass_ms(2)
+    assert timer.close() == []
+    assert steps == []
+    loop_face.wait(timer.wait_closed())
+    assert steps == ["ended"]
+
+
+def test_a_coroutine_of_the_timer_may_close_it_and_wait(loop_face: Any) -> None:
+    """It does not wait for itself."""
+    timer, steps = loop_face.timer(), []
+
+    async def run() -> None:
+        timer.close()
+        await timer.wait_closed()
+        steps.append("closed")
+
+    timer.schedule(1, run)
+    loop_face.pass_ms(5)
+    assert steps == ["closed"]
+
+
+def test_it_is_an_async_context_manager() -> None:
+    """That closes and waits."""
+    steps: list[str] = []
+
+    async def run() -> None:
+        await asyncio.sleep(0.01)  # still runs when the block ends
+        steps.append("ended")
+
+    async def main() -> None:
+        async with AsyncTimer() as timer:
+            timer.schedule(0, run)
+            while len(timer):
+                await asyncio.sleep(0)
+        assert timer.closed
+
+    asyncio.run(main())
+    assert steps == ["ended"]
+
+
+def test_without_a_loop_there_is_no_timer() -> None:
+    """As everything in asyncio that needs one."""
+    with pytest.raises(RuntimeError, match="no running event loop"):
+        AsyncTimer()
+
+
+def test_a_loop_whose_clock_stands_still_while_a_callback_works_makes_no_timer_early(face: Any) -> None:
+    """uvloop's `time()` is that of the last turn: 20 ms of work before scheduling must not be taken off the delay."""
+    timer, ran_ns = face.timer(), []
+
+    def work() -> None:
+        if not face.virtual:
+            time.sleep(0.02)  # the work that the loop's clock does not see
+        due_ns = face.clock.monotonic_ns() + 30_000_000
+        timer.schedule(30, lambda: ran_ns.append(face.clock.monotonic_ns() - due_ns))
+
+    timer.schedule(1, work)
+    face.until(lambda: ran_ns)
+    assert ran_ns[0] >= 0
+
+
+def test_timers_on_a_virtual_loop_are_exact_for_years() -> None:
+    """Three years of daily runs, each on its millisecond, beside asyncio's own sleeps."""
+
+    async def main() -> list[int]:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualEventLoop)
+        ran: list[int] = []
+        async with AsyncTimer() as timer:
+            timer.every(86_400_000, lambda: ran.append(loop.clock.monotonic_ms()))
+            await asyncio.sleep(3 * 365 * 86400)
+        return ran
+
+    with asyncio.Runner(loop_factory=VirtualEventLoop) as runner:
+        ran = runner.run(main())
+    assert ran == [86_400_000 * number for number in range(1, len(ran) + 1)]
+    assert len(ran) >= 3 * 365 - 1

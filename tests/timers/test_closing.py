@@ -1,0 +1,105 @@
+"""The end of a timer: what it gives back, from wherever it is closed, and what is asked of it afterwards."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from wheel_sched.errors import Rejected
+from wheel_sched.timers import Every, TimerTask
+from wheel_sched.wheel import EntryState
+
+
+def test_close_gives_back_what_was_pending(virtual: Any) -> None:
+    """Netty's testStopTimer: by what is left, with all it takes to schedule it elsewhere."""
+    timer, fired = virtual.timer(), []
+    timer.every(500, fired.append, "later", key="k")
+    timer.schedule(100, fired.append, "sooner")
+    timer.schedule(1, fired.append, "ran")
+    timer.schedule(50, fired.append, "cancelled").cancel()
+    virtual.pass_ms(10)
+    sooner, later = timer.close()
+    assert (sooner.delay_ms, sooner.args, sooner.key, sooner.every) == (90, ("sooner",), None, None)
+    assert (later.delay_ms, later.args, later.key, later.every) == (490, ("later",), "k", Every(500))
+    other = virtual.timer()
+    other.schedule(sooner.delay_ms, sooner.callback, *sooner.args)
+    virtual.pass_ms(90)
+    assert fired == ["ran", "sooner"]
+
+
+def test_a_closed_timer_takes_nothing_and_says_so(virtual: Any) -> None:
+    """Each call after the end has a defined answer, and a second end is none."""
+    timer, fired = virtual.timer(), []
+    done, open_end = timer.schedule(1, fired.append, 1), timer.schedule(50, fired.append, 2)
+    virtual.pass_ms(1)
+    assert len(timer.close()) == 1
+    for call in (
+        lambda: timer.schedule(5, print),
+        lambda: timer.schedule(5, print, key="k"),
+        lambda: timer.schedule_if_absent("k", 5, print),
+        lambda: timer.schedule_at(virtual.wall(5), print),
+        lambda: timer.every(5, print),
+        lambda: timer.add(TimerTask(5, print)),
+    ):
+        with pytest.raises(Rejected, match="closed; nothing was scheduled"):
+            call()
+    assert [handle.touch(5) for handle in (done, open_end)] == [False, False]
+    assert [handle.reschedule(5) for handle in (done, open_end)] == [False, False]
+    assert (done.cancel(), open_end.cancel()) == (EntryState.FIRED, EntryState.CANCELLED)
+    assert (len(timer), timer.next_ms(), timer.get("k"), timer.cancel("k")) == (0, None, None, None)
+    assert (timer.close(), timer.closed) == ([], True)
+    virtual.pass_ms(100)
+    assert fired == [1]
+
+
+def test_a_callback_may_close_its_timer(face: Any) -> None:
+    """Deadlock-free; siblings of its tick that have not begun are given back."""
+    timer, fired, given = face.timer(), [], []
+
+    def close() -> None:
+        given.extend(pending.args[0] for pending in timer.close())
+
+    timer.schedule(5, close)
+    for number in range(3):
+        timer.schedule(5, fired.append, number)
+    timer.schedule(500, fired.append, "later")
+    face.until(lambda: timer.closed and len(given) == 4 - len(fired))
+    assert sorted(map(str, [*given, *fired])) == ["0", "1", "2", "later"]
+    assert "later" in given
+    if face.virtual:
+        assert fired == []
+
+
+def test_a_timer_that_was_never_used_closes(virtual: Any) -> None:
+    """Stop before start, twice."""
+    timer = virtual.timer()
+    assert [timer.close(), timer.close()] == [[], []]
+
+
+def test_a_recurring_timer_ends_with_its_timer(virtual: Any) -> None:
+    """Closed from within its run: that run is the last."""
+    timer, fired = virtual.timer(), []
+
+    def run() -> None:
+        fired.append(1)
+        timer.close()
+
+    handle = timer.every(10, run)
+    virtual.pass_ms(100)
+    assert (fired, handle.state) == ([1], EntryState.FIRED)
+
+
+def test_no_more_than_max_pending_wait(virtual: Any) -> None:
+    """Netty's rejection when too many, and room again after a cancel and after a run."""
+    timer = virtual.timer(max_pending=2)
+    first, _ = timer.schedule(10, print), timer.schedule(5, lambda: None)
+    with pytest.raises(Rejected, match="fewer than max_pending=2 timers to wait; nothing was scheduled"):
+        timer.schedule(10, print)
+    first.cancel()
+    timer.schedule(20, print)
+    with pytest.raises(Rejected, match="max_pending"):
+        timer.every(10, print)
+    virtual.pass_ms(5)
+    timer.schedule(30, print)
+    assert len(timer) == 2

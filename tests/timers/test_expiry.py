@@ -1,0 +1,282 @@
+"""When timers run: in order, never early, whatever the delay."""
+
+from __future__ import annotations
+
+import gc
+import math
+import random
+from collections import Counter
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from wheel_sched.errors import ConfigError, Rejected
+from wheel_sched.timers import TimerTask
+from wheel_sched.wheel import EntryState
+
+
+def test_a_timer_runs_at_its_deadline_and_not_before(virtual: Any) -> None:
+    """At 9 of 10 ms nothing has happened."""
+    timer, fired = virtual.timer(), []
+    handle = timer.schedule(10, fired.append, "now")
+    assert (handle.state, handle.remaining_ms(), len(timer)) == (EntryState.PENDING, 10, 1)
+    virtual.pass_ms(9)
+    assert (fired, handle.state, handle.remaining_ms()) == ([], EntryState.PENDING, 1)
+    virtual.pass_ms(1)
+    assert (fired, handle.state, handle.remaining_ms(), len(timer)) == (["now"], EntryState.FIRED, 0, 0)
+
+
+def test_a_delay_that_is_over_runs_at_once_but_not_from_within_the_call(face: Any) -> None:
+    """Kafka's testAlreadyExpiredTask: -5 to -1, and 0; in the order they were scheduled."""
+    timer, fired = face.timer(), []
+    for delay_ms in (-5, -4, -3, -2, -1, 0, -1e300, -0.5):
+        timer.schedule(delay_ms, fired.append, delay_ms)
+    face.until(lambda: len(fired) == 8)
+    assert fired == [-5, -4, -3, -2, -1, 0, -1e300, -0.5]
+
+
+def test_every_timer_of_a_crowd_runs_once(face: Any) -> None:
+    """Kafka's testTaskExpiration: 0 to 499 ms with duplicates, on a wheel of small size with many levels."""
+    timer, fired = face.timer(1, 4), []
+    delays = [*range(0, 200), *range(50, 100), *range(150, 200)]
+    random.Random(1).shuffle(delays)
+    for delay_ms in delays:
+        timer.schedule(delay_ms, fired.append, delay_ms)
+    face.until(lambda: len(fired) == len(delays))
+    assert Counter(fired) == Counter(delays)
+    assert len(timer) == 0
+
+
+def test_nothing_runs_before_its_deadline(face: Any) -> None:
+    """By the nanosecond, for whole and for broken milliseconds; libuv's early_check."""
+    timer, early, fired = face.timer(), [], []
+
+    def run(due_ns: int) -> None:
+        fired.append(due_ns)
+        if face.clock.monotonic_ns() < due_ns:
+            early.append(due_ns - face.clock.monotonic_ns())
+
+    for number in range(100):
+        delay_ms = number * 0.77 if number % 2 else number
+        before_ns = face.clock.monotonic_ns()
+        timer.schedule(delay_ms, run, before_ns + math.ceil(delay_ms * 1_000_000))
+    face.until(lambda: len(fired) == 100)
+    assert early == []
+
+
+def test_timers_of_one_tick_run_in_the_order_they_were_scheduled(virtual: Any) -> None:
+    """However far away the tick was for each of them; keyed, moved and recurring ones included. libuv's timer_order."""
+    timer, fired = virtual.timer(1, 4), []
+    timer.schedule(100, fired.append, 0)
+    virtual.pass_ms(60)
+    timer.schedule(40, fired.append, 1, key="k")
+    timer.every(40, fired.append, 2)
+    moved = timer.schedule(7, fired.append, 3)
+    moved.reschedule(40)
+    virtual.pass_ms(39)
+    timer.schedule(1, fired.append, 4)
+    timer.schedule(0.5, fired.append, 5)
+    virtual.pass_ms(1)
+    assert fired == [0, 1, 2, 3, 4, 5]
+
+
+def test_deadlines_round_up_to_a_tick(virtual: Any) -> None:
+    """A tick of 10 ms: 11 ms are 20."""
+    timer, fired = virtual.timer(10, 16), []
+    timer.schedule(11, fired.append, 11)
+    timer.schedule(20, fired.append, 20)
+    virtual.pass_ms(19)
+    assert fired == []
+    virtual.pass_ms(1)
+    assert fired == [11, 20]
+
+
+def test_a_timer_runs_though_nobody_keeps_its_handle(face: Any) -> None:
+    """Tokio cancels what is dropped; here only `cancel` does."""
+    timer, fired = face.timer(), []
+    for number in range(20):
+        timer.schedule(number, fired.append, number)
+    gc.collect()
+    face.until(lambda: len(fired) == 20)
+
+
+@pytest.mark.parametrize("delay_ms", [2**63 - 1, 2**63, 10**30, 1.7e308, 10**400])
+def test_a_huge_delay_neither_runs_at_once_nor_disturbs_others(face: Any, delay_ms: float) -> None:
+    """Netty's testOverflow and libuv's huge_timeout: what is beyond every clock waits."""
+    timer, fired = face.timer(), []
+    handle = timer.schedule(delay_ms, fired.append, "huge")
+    timer.schedule(5, fired.append, "soon")
+    face.until(lambda: fired)
+    assert (fired, len(timer), handle.state) == (["soon"], 1, EntryState.PENDING)
+    assert handle.remaining_ms() > 2**62
+    assert handle.cancel() is EntryState.CANCELLED
+
+
+def test_a_timer_beyond_the_reach_of_asyncio_runs_on_the_millisecond(virtual: Any) -> None:
+    """More than 2**24 seconds, where float seconds no longer tell neighbours apart."""
+    timer, ran_at = virtual.timer(), []
+    deadline_ms = virtual.now_ms() + (2**24 + 1000) * 1000 + 7
+    timer.schedule(deadline_ms - virtual.now_ms(), lambda: ran_at.append(virtual.now_ms()))
+    virtual.until(lambda: ran_at)
+    assert ran_at == [deadline_ms]
+
+
+@pytest.mark.parametrize("delay_ms", [math.nan, math.inf, -math.inf, "5", None, True, 5j, Decimal(5), [5]])
+def test_what_is_no_delay_is_refused(virtual: Any, delay_ms: Any) -> None:
+    """By every method that takes one; the message names what came, and nothing changes."""
+    timer = virtual.timer()
+    handle = timer.schedule(10, print)
+    for call in (
+        lambda: timer.schedule(delay_ms, print),
+        lambda: timer.schedule_if_absent("k", delay_ms, print),
+        lambda: timer.add(TimerTask(delay_ms, print)),
+        lambda: handle.touch(delay_ms),
+        lambda: handle.reschedule(delay_ms),
+    ):
+        with pytest.raises(Rejected, match=r"expected delay_ms .* got: .*nothing was changed"):
+            call()
+    assert (len(timer), handle.remaining_ms()) == (1, 10)
+
+
+def test_an_integer_of_another_library_is_a_delay(virtual: Any) -> None:
+    """Whatever has `__index__`, as NumPy's integers do."""
+
+    class Whole:
+        def __index__(self) -> int:
+            return 3
+
+    handle = virtual.timer().schedule(Whole(), print)
+    assert handle.remaining_ms() == 3
+
+
+@pytest.mark.parametrize("slack_ms", [-1, 0.5, "1", True])
+def test_what_is_no_slack_is_refused(virtual: Any, slack_ms: Any) -> None:
+    """A mistake in the name of coalescing must not go unnoticed."""
+    timer = virtual.timer()
+    with pytest.raises(Rejected, match="slack_ms"):
+        timer.schedule(10, print, slack_ms=slack_ms)
+    assert len(timer) == 0
+
+
+def test_what_cannot_be_called_is_refused(virtual: Any) -> None:
+    """At the call that schedules it, not when it is due."""
+    timer = virtual.timer()
+    with pytest.raises(Rejected, match="expected callback to be callable, got: 7; nothing was scheduled"):
+        timer.schedule(10, 7)
+    assert len(timer) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ({"tick_ms": 0}, "tick_ms"),
+        ({"wheel_size": 3}, "wheel_size"),
+        ({"max_pending": 0}, "max_pending"),
+        ({"on_error": 5}, "on_error"),
+    ],
+)
+def test_a_wrong_argument_makes_no_timer(virtual: Any, options: dict[str, Any], word: str) -> None:
+    """The error names the argument."""
+    with pytest.raises(ConfigError, match=word):
+        virtual.timer(**options)
+
+
+def test_a_timer_shows_its_state(virtual: Any) -> None:
+    """In its own representation and its handles'."""
+    timer = virtual.timer()
+    handle = timer.schedule(10, print, key="beat")
+    assert repr(timer) == f"<{type(timer).__name__} pending=1 next=+10ms fired=0 tick=1ms>"
+    assert repr(handle) == "<TimerHandle pending deadline_ms=10 key='beat' callback=print>"
+    timer.close()
+    assert repr(timer) == f"<{type(timer).__name__} closed fired=0 tick=1ms>"
+    assert timer
+
+
+def test_context_variables_are_those_of_the_caller(face: Any) -> None:
+    """As they were when it was scheduled; what a callback changes stays its own."""
+    from contextvars import ContextVar
+
+    name: ContextVar[str] = ContextVar("name", default="nobody")
+    timer, seen = face.timer(), []
+
+    def run() -> None:
+        seen.append(name.get())
+        name.set("changed")
+
+    token = name.set("caller")
+    timer.schedule(1, run)
+    recurring = timer.every(1, run)
+    name.reset(token)
+    face.until(lambda: len(seen) >= 3)
+    recurring.cancel()
+    assert set(seen) == {"caller"}
+    assert name.get() == "nobody"
+
+
+def test_statistics_count(virtual: Any) -> None:
+    """What waits, began, raised."""
+    timer = virtual.timer()
+    timer.schedule(1, lambda: 1 / 0)
+    timer.schedule(1, lambda: None)
+    timer.schedule(99, lambda: None)
+    virtual.pass_ms(1)
+    found = timer.statistics
+    assert (found.pending, found.fired, found.failed) == (1, 2, 1)
+    assert [type(error) for error in virtual.errors] == [ZeroDivisionError]
+
+
+@pytest.mark.slow
+def test_ten_thousand_timers_of_a_second_all_run_and_none_early(face: Any) -> None:
+    """Netty's testExecutionOnTime: by the clock of the callback, whatever the load."""
+    chance, early, fired = random.Random(3), [], []
+    timer = face.timer()
+
+    def run(due_ns: int) -> None:
+        late_ns = face.clock.monotonic_ns() - due_ns
+        fired.append(late_ns)
+        if late_ns < 0:
+            early.append(late_ns)
+
+    for _ in range(10_000):
+        delay_ms = chance.uniform(0, 1000)
+        timer.schedule(delay_ms, run, face.clock.monotonic_ns() + math.ceil(delay_ms * 1_000_000))
+    face.until(lambda: len(fired) == 10_000)
+    assert early == []
+    assert len(timer) == 0
+
+
+class Wavering:
+    """A monotonic clock that breaks its word."""
+
+    def __init__(self, clock: Any) -> None:
+        self._clock = clock
+        self.offset_ms = 1000
+
+    def monotonic_ns(self) -> int:
+        return int(self._clock.monotonic_ns()) + self.offset_ms * 1_000_000
+
+    def monotonic_ms(self) -> int:
+        return int(self._clock.monotonic_ms()) + self.offset_ms
+
+    def wall_ms(self) -> int:
+        return int(self._clock.wall_ms())
+
+    def wait(self, condition: Any, timeout_ms: float | None) -> bool:
+        return bool(self._clock.wait(condition, timeout_ms))
+
+
+def test_a_monotonic_clock_that_goes_back_makes_nothing_early_and_loses_nothing(virtual: Any) -> None:
+    """It counts as standing still until it gets there again."""
+    clock = Wavering(virtual.clock)
+    timer, fired = virtual.timer(clock=clock), []
+    timer.schedule(100, fired.append, 1)
+    timer.schedule(300, fired.append, 2)
+    virtual.pass_ms(50)
+    clock.offset_ms -= 100
+    virtual.pass_ms(60)
+    assert fired == []
+    virtual.pass_ms(100)
+    assert fired == [1]
+    virtual.pass_ms(200)
+    assert fired == [1, 2]

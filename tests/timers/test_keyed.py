@@ -1,0 +1,131 @@
+"""Timers under a key: replace, if absent, and a replaced one that never begins."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from wheel_sched.errors import Rejected
+from wheel_sched.timers import TimerTask
+from wheel_sched.wheel import EntryState
+
+
+def test_a_key_holds_one_timer(virtual: Any) -> None:
+    """Kafka's testRescheduleTimer: the new one takes the place of the old."""
+    timer, fired = virtual.timer(), []
+    old = timer.schedule(10, fired.append, "old", key="k")
+    new = timer.schedule(20, fired.append, "new", key="k")
+    assert (old.state, timer.get("k"), len(timer), new.key) == (EntryState.CANCELLED, new, 1, "k")
+    virtual.pass_ms(30)
+    assert (fired, timer.get("k")) == (["new"], None)
+
+
+def test_a_timer_replaced_when_it_had_expired_already_does_not_run(virtual: Any) -> None:
+    """It stood behind its replacer in the same tick: due, handed out, not begun."""
+    timer, fired = virtual.timer(), []
+    timer.schedule(10, lambda: timer.schedule(5, fired.append, "new", key="k"))
+    timer.schedule(10, fired.append, "old", key="k")
+    virtual.pass_ms(20)
+    assert fired == ["new"]
+
+
+def test_if_absent_leaves_what_is_there(virtual: Any) -> None:
+    """Kafka's testTimerScheduleIfAbsent; answers the handle that stands."""
+    timer, fired = virtual.timer(), []
+    first = timer.schedule_if_absent("k", 10, fired.append, 1)
+    assert timer.schedule_if_absent("k", 5, fired.append, 2) is first
+    virtual.pass_ms(10)
+    assert fired == [1]
+    again = timer.schedule_if_absent("k", 5, fired.append, 3)
+    assert again is not first
+    virtual.pass_ms(5)
+    assert fired == [1, 3]
+
+
+def test_a_key_can_be_cancelled(virtual: Any) -> None:
+    """Kafka's testCancelTimer; a key without a timer answers None."""
+    timer, fired = virtual.timer(), []
+    timer.schedule(10, fired.append, 1, key="k")
+    assert [timer.cancel("k"), timer.cancel("k")] == [EntryState.CANCELLED, None]
+    virtual.pass_ms(10)
+    assert fired == []
+
+
+def test_a_callback_may_take_its_own_key_again(virtual: Any) -> None:
+    """The key is free when the callback begins."""
+    timer, fired = virtual.timer(), []
+
+    def run() -> None:
+        fired.append(timer.get("k"))
+        timer.schedule_if_absent("k", 10, fired.append, "second")
+
+    timer.schedule(10, run, key="k")
+    virtual.pass_ms(20)
+    assert fired == [None, "second"]
+
+
+def test_a_recurring_timer_keeps_its_key_and_ends_when_replaced(virtual: Any) -> None:
+    """Also from within its own run."""
+    timer, fired = virtual.timer(), []
+
+    def run() -> None:
+        fired.append("beat")
+        if len(fired) == 3:
+            timer.schedule(5, fired.append, "replaced", key="k")
+
+    beat = timer.every(10, run, key="k")
+    virtual.pass_ms(25)
+    assert timer.get("k") is beat
+    virtual.pass_ms(100)
+    assert fired == ["beat"] * 3 + ["replaced"]
+    assert beat.state is EntryState.FIRED
+
+
+def test_a_fired_timer_takes_its_key_back_unless_another_has_it(virtual: Any) -> None:
+    """Armed again it waits under its key, so that there is never more than one."""
+    timer, fired = virtual.timer(), []
+    first = timer.schedule(5, fired.append, 1, key="k")
+    virtual.pass_ms(5)
+    assert first.reschedule(5)
+    assert timer.get("k") is first
+    second = timer.schedule(5, fired.append, 2, key="k")
+    virtual.pass_ms(5)
+    third = timer.schedule(5, fired.append, 3, key="k")
+    assert second.reschedule(5) is False
+    virtual.pass_ms(5)
+    assert (fired, timer.get("k"), third.state) == ([1, 2, 3], None, EntryState.FIRED)
+
+
+@pytest.mark.parametrize("key", [[], {}, None])
+def test_what_cannot_be_a_key_is_refused(virtual: Any, key: Any) -> None:
+    """Unhashable, or the word for "no key"."""
+    timer = virtual.timer()
+    with pytest.raises(Rejected, match=r"expected key to be .*; nothing was scheduled"):
+        timer.schedule_if_absent(key, 5, print)
+    assert len(timer) == 0
+
+
+def test_a_task_added_again_is_moved(virtual: Any) -> None:
+    """Kafka's TimerTaskListTest.testAll: adding it again never changes the count, and it runs once."""
+    timer, fired = virtual.timer(), []
+    tasks = [TimerTask(10 + number, fired.append, (number,)) for number in range(5)]
+    for task in tasks:
+        timer.add(task)
+    assert len(timer) == 5
+    tasks[0].delay_ms = 50
+    handles = [timer.add(task) for task in tasks]
+    assert len(timer) == 5
+    virtual.pass_ms(60)
+    assert fired == [1, 2, 3, 4, 0]
+    assert {handle.state for handle in handles} == {EntryState.FIRED}
+
+
+def test_a_full_timer_still_replaces(virtual: Any) -> None:
+    """Taking a place needs no new one."""
+    timer = virtual.timer(max_pending=1)
+    timer.schedule(10, print, key="k")
+    timer.schedule(20, print, key="k")
+    with pytest.raises(Rejected, match="max_pending=1"):
+        timer.schedule(20, print, key="other")
+    assert (len(timer), timer.get("other")) == (1, None)

@@ -1,0 +1,178 @@
+"""Timers that run again and again: rhythm, lateness, an end."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wheel_sched.errors import ConfigError
+from wheel_sched.testing import VirtualClock
+from wheel_sched.timers import CatchUp, Every
+from wheel_sched.wheel import EntryState
+
+
+def test_a_fixed_rate_does_not_drift(virtual: Any) -> None:
+    """Two hundred beats of 7 ms end at 1400, also when each is found late by a coarse tick."""
+    timer, fired = virtual.timer(5, 16), []
+    handle = timer.every(7, lambda: fired.append(virtual.now_ms()))
+    virtual.pass_ms(1400)
+    assert len(fired) == 200
+    assert all(0 <= at - 7 * beat < 5 for beat, at in enumerate(fired, 1))
+    assert (handle.state, len(timer)) == (EntryState.PENDING, 1)
+
+
+def test_the_first_run_may_be_at_another_time(virtual: Any) -> None:
+    """At once, say."""
+    timer, fired = virtual.timer(), []
+    timer.every(10, lambda: fired.append(virtual.now_ms()), first_ms=0)
+    virtual.pass_ms(25)
+    assert fired == [0, 10, 20]
+
+
+def slow_runs(face: Any, slow_ms: int, **options: Any) -> list[int]:
+    """When the runs of a 10 ms timer began whose first takes `slow_ms`, up to 100 ms."""
+    timer, began = face.timer(), []
+
+    def run() -> None:
+        began.append(face.now_ms())
+        if len(began) == 1:
+            face.clock.advance(slow_ms)
+
+    handle = timer.every(10, run, **options)
+    face.pass_ms(10)
+    face.pass_ms(100 - face.now_ms())
+    handle.cancel()
+    return began
+
+
+@pytest.mark.parametrize(
+    ("catch_up", "began"),
+    [
+        (CatchUp.ALL, [10, 45, 45, 45, 50, 60, 70, 80, 90, 100]),
+        (CatchUp.ONCE, [10, 45, 50, 60, 70, 80, 90, 100]),
+        (CatchUp.SKIP, [10, 50, 60, 70, 80, 90, 100]),
+    ],
+)
+def test_missed_runs_are_made_up_for_as_told(virtual: Any, catch_up: CatchUp, began: list[int]) -> None:
+    """The run of 10 ends at 45: those of 20, 30 and 40 were missed. The rhythm stays."""
+    assert slow_runs(virtual, 35, catch_up=catch_up) == began
+
+
+def test_a_fixed_delay_counts_from_the_end_of_a_run(virtual: Any) -> None:
+    """Ten milliseconds of rest, however long the run."""
+    assert slow_runs(virtual, 35, fixed="delay") == [10, 55, 65, 75, 85, 95]
+
+
+def test_a_recurring_timer_ends_when_it_is_cancelled(virtual: Any) -> None:
+    """Between runs, and from within one: that run is the last."""
+    timer, fired = virtual.timer(), []
+    between = timer.every(10, fired.append, "between")
+    within = timer.every(10, lambda: fired.append(within.cancel()))
+    virtual.pass_ms(10)
+    assert fired == ["between", EntryState.RUNNING]
+    assert between.cancel() is EntryState.CANCELLED
+    virtual.pass_ms(100)
+    assert len(fired) == 2
+    assert (within.state, len(timer)) == (EntryState.FIRED, 0)
+
+
+def test_an_exception_does_not_end_a_recurring_timer(virtual: Any) -> None:
+    """Each is reported."""
+    timer = virtual.timer()
+    timer.every(10, lambda: 1 / 0)
+    virtual.pass_ms(50)
+    assert len(virtual.errors) == 5
+
+
+def test_a_recurring_timer_may_be_moved(virtual: Any) -> None:
+    """Its rhythm goes on from there."""
+    timer, fired = virtual.timer(), []
+    handle = timer.every(10, lambda: fired.append(virtual.now_ms()))
+    virtual.pass_ms(10)
+    assert handle.reschedule(3)
+    virtual.pass_ms(25)
+    assert fired == [10, 13, 23, 33]
+
+
+def test_a_coroutine_recurs_without_overlapping_itself(loop_face: Any) -> None:
+    """The next run waits for the end of the last, also of one that is longer than the interval."""
+    timer, spans = loop_face.timer(), []
+
+    async def run() -> None:
+        began = loop_face.now_ms()
+        await asyncio.sleep(0.025)  # the face's own time
+        spans.append((began, loop_face.now_ms()))
+
+    timer.every(10, run)
+    loop_face.pass_ms(105)
+    assert spans == [(10, 35), (35, 60), (60, 85)]
+    timer.close()
+    loop_face.wait(timer.wait_closed())
+    assert spans[3:] == [(85, 110)]
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"interval_ms": 0}, {"interval_ms": 1.5}, {"interval_ms": True}, {"fixed": "x"}, {"catch_up": "all"}]
+)
+def test_a_wrong_rhythm_is_refused(virtual: Any, arguments: dict[str, Any]) -> None:
+    """With its name in the message; nothing is scheduled."""
+    timer = virtual.timer()
+    (name,) = arguments
+    with pytest.raises(ConfigError, match=f"expected {name}"):
+        timer.every(**{"interval_ms": 10, "callback": print, **arguments})
+    assert len(timer) == 0
+
+
+def test_several_mistakes_are_told_at_once() -> None:
+    """As every configuration here."""
+    with pytest.raises(ConfigError, match="2 problems"):
+        Every(0, "x")  # type: ignore[arg-type]
+
+
+@given(st.integers(1, 10**9), st.integers(0, 10**15), st.integers(0, 10**12))
+def test_the_next_beat_is_one_of_the_rhythm(interval_ms: int, deadline_ms: int, late_ms: int) -> None:
+    """SKIP: the first that has not passed; ONCE: the last that has, if any was missed; ALL: the very next."""
+    now_ms = deadline_ms + late_ms
+    all_ms, once_ms, skip_ms = (
+        Every(interval_ms, "rate", how).next_ms(deadline_ms, now_ms)
+        for how in (CatchUp.ALL, CatchUp.ONCE, CatchUp.SKIP)
+    )
+    assert all_ms == deadline_ms + interval_ms
+    assert now_ms < skip_ms <= now_ms + interval_ms
+    assert (skip_ms - deadline_ms) % interval_ms == (once_ms - deadline_ms) % interval_ms == 0
+    assert once_ms == (skip_ms if all_ms > now_ms else skip_ms - interval_ms)
+
+
+def test_a_day_of_beats_passes_in_no_time_by_autojump() -> None:
+    """The virtual clock jumps for the reaper by itself."""
+    import threading
+
+    from wheel_sched.timers import SystemTimer
+
+    clock, done, fired = VirtualClock(autojump_threshold=0), threading.Event(), []
+    with SystemTimer(clock=clock) as timer:
+
+        def run() -> None:
+            fired.append(clock.monotonic_ms())
+            if len(fired) == 24 * 60:
+                handle.cancel()
+                done.set()
+
+        handle = timer.every(60_000, run)
+        assert done.wait(40)
+    assert fired == [60_000 * beat for beat in range(1, 24 * 60 + 1)]
+
+
+@pytest.mark.parametrize("interval_ms", [2**63 - 1, 2**64, 10**30])
+def test_a_huge_interval_waits(virtual: Any, interval_ms: int) -> None:
+    """libuv's huge_repeat: the run after the first lies beyond every clock, and does not come at once."""
+    timer, fired = virtual.timer(), []
+    handle = timer.every(interval_ms, fired.append, 1, first_ms=5)
+    timer.every(10, fired.append, 2)
+    virtual.pass_ms(30)
+    assert fired == [1, 2, 2, 2]
+    assert handle.remaining_ms() > 2**62

@@ -1,0 +1,451 @@
+"""What only threads can do to a timer: executors, races, many at once. On real time."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from wheel_sched.errors import ConfigError, Rejected
+from wheel_sched.timers import SystemTimer, queue
+from wheel_sched.timers.facade import BACKLOG
+from wheel_sched.wheel import CORES, EntryState
+
+PATIENCE_S = 40.0  # for what must come; only a defect waits that long
+CANCELLED, RUNNING, FIRED = EntryState.CANCELLED, EntryState.RUNNING, EntryState.FIRED
+
+
+@pytest.fixture(params=sorted(CORES), autouse=True)
+def core(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The core of every timer made here: on one, threads schedule straight into the wheel, on the other by an inbox."""
+    name: str = request.param
+    monkeypatch.setattr(queue, "TimingWheel", CORES[name])
+    return name
+
+
+@pytest.fixture
+def hasty_switches() -> Iterator[None]:
+    """Threads change places as often as the interpreter can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def until(happened: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not happened():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.001)  # between two looks
+
+
+def at_once(*work: Callable[[], object]) -> None:
+    """Run all of it, each in a thread, and hear of what they raise."""
+    with ThreadPoolExecutor(len(work)) as pool:
+        barrier = threading.Barrier(len(work))
+
+        def run(one: Callable[[], object]) -> object:
+            barrier.wait(PATIENCE_S)
+            return one()
+
+        for future in [pool.submit(run, one) for one in work]:
+            future.result(PATIENCE_S)
+
+
+def test_inline_callbacks_run_on_the_reaper_and_pooled_ones_beside_it() -> None:
+    """A pool's threads are the timer's own, and gone when it is closed."""
+    names: list[str] = []
+    with SystemTimer() as inline, SystemTimer(executor="threads") as pooled:
+        inline.schedule(1, lambda: names.append(threading.current_thread().name))
+        until(lambda: len(names) == 1)
+        pooled.schedule(1, lambda: names.append(threading.current_thread().name))
+        until(lambda: len(names) == 2)
+        mine = [pooled._thread, inline._thread]
+    assert names[0] == "SystemTimer-reaper"
+    assert names[1].startswith("SystemTimer-callback")
+    assert not any(thread.is_alive() for thread in mine if thread is not None)
+
+
+def test_a_blocking_callback_in_a_pool_does_not_hold_up_others() -> None:
+    """Inline it would."""
+    released, fired = threading.Event(), threading.Event()
+    with SystemTimer(executor="threads") as timer:
+        timer.schedule(1, released.wait, PATIENCE_S)
+        timer.schedule(2, fired.set)
+        assert fired.wait(PATIENCE_S)
+        released.set()
+
+
+def test_a_blocking_callback_inline_delays_others_and_loses_none() -> None:
+    """All run afterwards, in order."""
+    fired: list[int] = []
+    begun, released = threading.Event(), threading.Event()
+
+    def block() -> None:
+        begun.set()
+        released.wait(PATIENCE_S)
+
+    with SystemTimer() as timer:
+        timer.schedule(0, block)
+        assert begun.wait(PATIENCE_S)
+        for number in range(10):
+            timer.schedule(number, fired.append, number)
+        assert fired == []
+        released.set()
+        until(lambda: len(fired) == 10)
+    assert fired == list(range(10))
+
+
+def test_an_executor_of_the_user_is_used_and_left_open() -> None:
+    """Closing the timer does not close it."""
+    ran = threading.Event()
+    with ThreadPoolExecutor(1, "mine") as mine:
+        with SystemTimer(executor=mine) as timer:
+            timer.schedule(1, ran.set)
+            assert ran.wait(PATIENCE_S)
+        assert mine.submit(lambda: 5).result(PATIENCE_S) == 5
+
+
+def test_what_an_executor_refuses_is_reported() -> None:
+    """The timer is cancelled, the handler hears why, the reaper lives on."""
+
+    class Refusing(Executor):
+        def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+            raise RuntimeError("no more")
+
+    heard: list[tuple[Any, str]] = []
+    with SystemTimer(executor=Refusing(), on_error=lambda handle, error: heard.append((handle, str(error)))) as timer:
+        handles = [timer.schedule(1, print), timer.schedule(2, print)]
+        until(lambda: len(heard) == 2)
+        assert heard == [(handle, "no more") for handle in handles]
+        assert [handle.state for handle in handles] == [CANCELLED] * 2
+
+
+@pytest.mark.parametrize("executor", ["thread", None, 4])
+def test_what_is_no_executor_is_refused(executor: Any) -> None:
+    """Before a thread is started."""
+    with pytest.raises(ConfigError, match="expected executor to be"):
+        SystemTimer(executor=executor)
+
+
+def test_cancel_answers_running_and_cancel_and_wait_waits() -> None:
+    """Afterwards nothing of the callback runs any more."""
+    begun, released, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def run() -> None:
+        begun.set()
+        released.wait(PATIENCE_S)
+        ended.set()
+
+    with SystemTimer() as timer:
+        handle = timer.schedule(0, run)
+        assert begun.wait(PATIENCE_S)
+        assert handle.cancel() is RUNNING
+        assert timer.cancel_and_wait(handle, timeout_s=0.01) is RUNNING
+        helper = threading.Timer(0.02, released.set)
+        helper.start()
+        assert timer.cancel_and_wait(handle) is FIRED
+        assert ended.is_set()
+        helper.join()
+
+
+def test_a_callback_that_waits_for_itself_does_not_wait() -> None:
+    """It would wait for ever."""
+    answers: list[EntryState] = []
+    with SystemTimer(executor="threads") as timer:
+        armed = threading.Event()
+
+        def run() -> None:
+            armed.wait(PATIENCE_S)
+            answers.append(timer.cancel_and_wait(handle))
+
+        handle = timer.schedule(0, run)
+        armed.set()
+        until(lambda: answers)
+    assert answers == [RUNNING]
+
+
+def test_close_waits_for_the_callback_that_runs() -> None:
+    """Whoever closes may take down what callbacks use."""
+    begun, ended = threading.Event(), threading.Event()
+
+    def run() -> None:
+        begun.set()
+        time.sleep(0.03)  # long enough for a close that does not wait to be found out
+        ended.set()
+
+    for executor in ("inline", "threads"):
+        begun.clear()
+        ended.clear()
+        timer = SystemTimer(executor=executor)  # type: ignore[arg-type]
+        timer.schedule(0, run)
+        assert begun.wait(PATIENCE_S)
+        timer.close()
+        assert ended.is_set()
+
+
+@pytest.mark.usefixtures("hasty_switches")
+@pytest.mark.parametrize("executor", ["inline", "threads"])
+def test_each_race_of_cancel_and_expiry_has_one_winner(executor: Any) -> None:
+    """Cancelled by two threads around its deadline, a timer is cancelled or runs, never both and never neither."""
+    count = 1500
+    runs: Counter[int] = Counter()
+    answers: list[list[EntryState]] = [[], []]
+    with SystemTimer(executor=executor) as timer:
+        handles = [
+            timer.schedule(5 + number // 50, lambda number=number: runs.update([number])) for number in range(count)
+        ]
+
+        def cancel(mine: list[EntryState]) -> None:
+            for handle in handles:
+                while time.monotonic_ns() // 1_000_000 < handle.deadline_ms:
+                    pass  # up to the deadline, not past it
+                mine.append(handle.cancel())
+
+        at_once(*[lambda mine=mine: cancel(mine) for mine in answers])
+        until(lambda: all(handle.state in (CANCELLED, FIRED) for handle in handles))
+        assert len(timer) == 0
+    for number, handle in enumerate(handles):
+        assert runs[number] == (handle.state is FIRED)
+        for mine in answers:
+            assert (mine[number] is CANCELLED) == (handle.state is CANCELLED)
+
+
+@pytest.mark.usefixtures("hasty_switches")
+def test_a_timer_touched_around_its_deadline_never_runs_early() -> None:
+    """True from touch is a promise: not before the new deadline; and each runs exactly once in the end."""
+    early: list[int] = []
+    runs: Counter[int] = Counter()
+    with SystemTimer(executor="threads") as timer:
+        promised_ns = [0] * 300
+
+        def run(number: int) -> None:
+            if time.monotonic_ns() < promised_ns[number]:
+                early.append(number)
+            runs[number] += 1
+
+        handles = [timer.schedule(5 + number // 20, run, number) for number in range(300)]
+
+        def touch() -> None:
+            for number, handle in enumerate(handles):
+                while handle.remaining_ms() > 0:
+                    pass  # up to the deadline, not past it
+                until_ns = time.monotonic_ns() + 3_000_000
+                if handle.touch(3):
+                    promised_ns[number] = until_ns
+
+        at_once(touch, touch)
+        until(lambda: all(handle.state is FIRED for handle in handles))
+    assert early == []
+    assert set(runs.values()) == {1}
+
+
+@pytest.mark.usefixtures("hasty_switches")
+def test_many_threads_schedule_cancel_and_move_without_losing_a_timer() -> None:
+    """What was not cancelled runs exactly once; what was, never."""
+    runs: Counter[int] = Counter()
+    numbers = itertools.count()
+    kept: list[list[int]] = [[] for _ in range(6)]
+    with SystemTimer() as timer:
+
+        def work(mine: list[int], step: int) -> None:
+            for turn in range(250):
+                number = next(numbers)
+                handle = timer.schedule((turn * step) % 17, runs.update, [number])
+                if turn % 3 == 0:
+                    handle.touch(turn % 7)
+                if turn % 2 or handle.cancel() is not CANCELLED:
+                    mine.append(number)
+
+        at_once(*[lambda mine=mine, step=step: work(mine, step) for step, mine in enumerate(kept, 1)])
+        until(lambda: len(timer) == 0)
+    expected = [number for mine in kept for number in mine]
+    assert set(runs) == set(expected)
+    assert set(runs.values()) == {1}
+
+
+@pytest.mark.usefixtures("hasty_switches")
+def test_a_key_fought_over_by_threads_runs_one_timer_at_a_time() -> None:
+    """Every timer that was not replaced runs; a replaced one never."""
+    ran: list[int] = []
+    numbers = itertools.count()
+    handles: dict[int, Any] = {}
+    with SystemTimer(executor="threads") as timer:
+
+        def work() -> None:
+            for _ in range(200):
+                number = next(numbers)
+                handles[number] = timer.schedule(1, ran.append, number, key="k")
+
+        at_once(*[work] * 4)
+        until(lambda: len(timer) == 0 and all(handle.state in (CANCELLED, FIRED) for handle in handles.values()))
+    assert sorted(ran) == sorted(number for number, handle in handles.items() if handle.state is FIRED)
+    assert len(handles) == 800
+
+
+@pytest.mark.usefixtures("hasty_switches")
+def test_max_pending_is_exact_among_threads() -> None:
+    """Four threads at once: a hundred are accepted, not one more."""
+    with SystemTimer(max_pending=100) as timer:
+        accepted: list[int] = []
+
+        def work() -> None:
+            for number in range(100):
+                with suppress(Rejected):
+                    timer.schedule(60_000, print)
+                    accepted.append(number)
+
+        at_once(*[work] * 4)
+        assert len(accepted) == len(timer) == 100
+
+
+def test_a_timer_started_and_stopped_by_many_threads_ends_every_time() -> None:
+    """Ten threads, fifty timers each: used or not, closed once or twice, and none leaves a thread behind."""
+    threads: list[threading.Thread] = []
+
+    def work() -> None:
+        for turn in range(50):
+            timer = SystemTimer(executor="threads" if turn % 7 == 0 else "inline")
+            if turn % 5:
+                timer.schedule(turn % 3, lambda: None)
+                assert timer._thread is not None
+                threads.append(timer._thread)
+            timer.close()
+            if turn % 2:
+                timer.close()
+
+    at_once(*[work] * 10)
+    assert [thread for thread in threads if thread.is_alive()] == []
+
+
+def test_one_timer_closed_by_many_threads_gives_each_pending_timer_to_one() -> None:
+    """While others still schedule: what was accepted was run or given back, what was refused was neither."""
+    for _ in range(20):
+        runs: Counter[int] = Counter()
+        numbers = itertools.count()
+        given: list[int] = []
+        refused: list[int] = []
+        accepted: list[int] = []
+        timer = SystemTimer()
+
+        def schedule(
+            timer: SystemTimer = timer,
+            runs: Counter[int] = runs,
+            numbers: Iterator[int] = numbers,
+            refused: list[int] = refused,
+            accepted: list[int] = accepted,
+        ) -> None:
+            for turn in range(100):
+                number = next(numbers)
+                try:
+                    timer.schedule(0 if turn % 2 else 1000, runs.update, [number])
+                    accepted.append(number)
+                except Rejected:
+                    refused.append(number)
+
+        def close(timer: SystemTimer = timer, given: list[int] = given) -> None:
+            time.sleep(0.0005)  # so that some have been scheduled
+            given.extend(pending.args[0][0] for pending in timer.close())
+
+        at_once(schedule, schedule, close, close)
+        assert max(Counter(given).values(), default=1) == 1
+        assert sorted([*runs, *given]) == sorted(accepted)
+        assert not set(refused) & {*runs, *given}
+
+
+def test_a_sleeping_reaper_is_not_woken_by_what_is_due_later(core: str) -> None:
+    """A thousand timers behind the one it sleeps for: no wake-up. A flood of them: only if it has to sort them in."""
+    with SystemTimer() as timer:
+        timer.schedule(60_000, print)
+        until(lambda: timer._sleeps_until > 0)
+        before = timer.statistics.wakeups
+        for _ in range(1000):
+            timer.schedule(70_000, print)
+        assert timer.statistics.wakeups == before
+        for _ in range(2 * BACKLOG):
+            timer.schedule(70_000, print)
+        until(lambda: timer._sleeps_until > 0)
+        woken = timer.statistics.wakeups - before
+        assert woken == 0 if CORES[core].any_thread else 0 < woken < BACKLOG // 10
+        assert len(timer) == 1001 + 2 * BACKLOG
+
+
+def test_no_lock_is_needed_to_schedule() -> None:
+    """While somebody else holds the timer's lock, timers behind the next wake-up are still accepted."""
+    with SystemTimer() as timer:
+        timer.schedule(60_000, print)
+        until(lambda: timer._sleeps_until > 0)
+        with timer._guard, ThreadPoolExecutor(1) as other:
+            handle = other.submit(timer.schedule, 70_000, print).result(PATIENCE_S)
+        assert handle.cancel() is CANCELLED
+        assert len(timer) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_a_million_timers_cancelled_leave_nothing_behind() -> None:
+    """Their objects are gone, all but a thousandth, and no wake-up follows."""
+    with SystemTimer() as timer:
+        timer.schedule(0, lambda: None)
+        until(lambda: len(timer) == 0)
+        empty = sys.getallocatedblocks()
+        handles = [timer.schedule(3_600_000 + number % 100_000, print) for number in range(1_000_000)]
+        assert len(timer) == 1_000_000
+        full = sys.getallocatedblocks()
+        for handle in handles:
+            handle.cancel()
+        assert len(timer) == 0
+        del handles, handle
+        assert sys.getallocatedblocks() - empty < 0.001 * (full - empty)
+        assert timer.next_ms() is None
+        until(lambda: timer._sleeps_until > 0)
+        before = timer.statistics.wakeups
+        time.sleep(0.5)  # time in which a wake-up would show
+        assert timer.statistics.wakeups == before
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("hasty_switches")
+@pytest.mark.timeout(180)
+def test_a_long_run_of_everything_at_once_keeps_every_promise() -> None:
+    """Eight threads for five seconds on short, recurring and keyed timers: no timer lost, none run twice."""
+    runs: Counter[int] = Counter()
+    fates: list[dict[int, Any]] = [{} for _ in range(8)]
+    numbers = itertools.count()
+    end = time.monotonic() + 5
+    errors: list[BaseException] = []
+    with SystemTimer(executor="threads", on_error=lambda _, error: errors.append(error)) as timer:
+
+        def work(mine: dict[int, Any], seed: int) -> None:
+            for turn in itertools.count(seed):
+                if time.monotonic() > end:
+                    return
+                number = next(numbers)
+                handle = timer.schedule(
+                    turn * 7 % 13, runs.update, [number], key=(seed, turn % 5) if turn % 3 else None
+                )
+                mine[number] = handle
+                if turn % 4 == 0:
+                    handle.cancel()
+                elif turn % 4 == 1:
+                    handle.touch(turn % 9)
+                if turn % 500 == 0:
+                    beat = timer.every(1, lambda: None, key=seed)
+                    beat.touch(2)
+
+        at_once(*[lambda mine=mine, seed=seed: work(mine, seed) for seed, mine in enumerate(fates)])
+        for seed in range(8):
+            timer.cancel(seed)
+        handles = {number: handle for mine in fates for number, handle in mine.items()}
+        until(lambda: all(handle.state in (CANCELLED, FIRED) for handle in handles.values()))
+    assert errors == []
+    for number, handle in handles.items():
+        assert runs[number] == (handle.state is FIRED), (number, handle)

@@ -1,0 +1,145 @@
+"""Extensions: what installed packages add to the command line `wheel-sched`.
+
+A package names one `Extension` in its entry points. The core finds it there and knows none by name:
+
+    [project.entry-points."wheel_sched.extensions"]
+    my-package = "my_package.extension:EXTENSION"
+
+Every start of the program imports that module, so it imports nothing but the standard library and `wheel_sched.cli`.
+All else is a "module:attribute" text that is imported when it is needed. An extension that cannot be loaded costs its
+own commands and one line on stderr; the commands of the core work without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from wheel_sched.cli.entry_points import EntryPoint, entry_points
+from wheel_sched.config import Settings
+
+GROUP = "wheel_sched.extensions"
+
+
+class Lazy(NamedTuple):
+    """A command that is imported when it is called.
+
+    Args:
+        target: "module:attribute" of the click command.
+        short_help: its line in the list of commands.
+        extra: the extra of `wheel-sched` that the command needs. Defaults to "": none of its own.
+    """
+
+    target: str
+    short_help: str
+    extra: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Extension:
+    """What one package adds to the command line.
+
+    Args:
+        title: heading of its commands in `wheel-sched --help`.
+        commands: by name. Defaults to none.
+        examples: lines of `wheel-sched --help`: a command line and what it is for. Defaults to none.
+        settings: a subclass of `Settings` that declares its settings. Defaults to None.
+        variables: environment variables, without the prefix WHEEL_SCHED_, that it reads itself. Defaults to none.
+        dispatchers: what a user starts so that due items are released, for hints. Defaults to none.
+        server_checks: checks of `wheel-sched doctor` on a server: "module:function", called as
+            `function(target, loaded)` with a `Target` and the `Loaded` settings; returns a `Finding`. Defaults to none.
+        namespace_checks: likewise, on a namespace that exists. Defaults to none.
+        stats: parts of `wheel-sched stats`: "module:function", called as `function(store, loaded)`; returns a
+            `StatsPart`. Defaults to none.
+        packages: import name of a package it uses -> the extra of `wheel-sched` that brings it. Defaults to none.
+    """
+
+    title: str
+    commands: Mapping[str, Lazy] = field(default_factory=dict)
+    examples: tuple[tuple[str, str], ...] = ()
+    settings: type[Settings] | None = None
+    variables: tuple[str, ...] = ()
+    dispatchers: tuple[str, ...] = ()
+    server_checks: tuple[str, ...] = ()
+    namespace_checks: tuple[str, ...] = ()
+    stats: tuple[str, ...] = ()
+    packages: Mapping[str, str] = field(default_factory=dict)
+
+
+class StatsPart(NamedTuple):
+    """What an extension adds to `wheel-sched stats`.
+
+    Args:
+        fields: for --json.
+        lines: for people: a word and a text.
+    """
+
+    fields: Mapping[str, Any] = MappingProxyType({})
+    lines: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """The extensions of this environment, in order of their entry points' names.
+
+    Args:
+        extensions: those that could be loaded.
+        problems: one line for each that could not.
+    """
+
+    extensions: tuple[Extension, ...] = ()
+    problems: tuple[str, ...] = ()
+
+    @property
+    def settings(self) -> tuple[type[Settings], ...]:
+        """The core's settings and those of each extension."""
+        return (Settings, *(one.settings for one in self.extensions if one.settings is not None))
+
+    @property
+    def commands(self) -> dict[str, Lazy]:
+        return {name: command for one in self.extensions for name, command in one.commands.items()}
+
+    @property
+    def packages(self) -> dict[str, str]:
+        return {name: extra for one in self.extensions for name, extra in one.packages.items()}
+
+    @property
+    def variables(self) -> frozenset[str]:
+        return frozenset(name for one in self.extensions for name in one.variables)
+
+    @property
+    def dispatchers(self) -> tuple[str, ...]:
+        return tuple(words for one in self.extensions for words in one.dispatchers)
+
+
+@cache
+def installed() -> Installed:
+    """The extensions of this environment. The first call reads the entry points; later calls repeat its answer."""
+    return load(entry_points(GROUP))
+
+
+def load(entries: Iterable[EntryPoint]) -> Installed:
+    """Load the extensions that entry points name."""
+    extensions: list[Extension] = []
+    problems: list[str] = []
+    for entry in entries:
+        try:
+            found = resolve(entry.value)
+            if not isinstance(found, Extension):
+                raise TypeError(f"expected {entry.value} to be an Extension, got: {type(found).__name__}")
+        except Exception as error:  # whatever a foreign module raises, the commands of the core must work
+            why = " ".join(f"{type(error).__name__}: {error}".split())
+            problems.append(f"the extension {entry.name!r} cannot be loaded, its commands are missing: {why}")
+        else:
+            extensions.append(found)
+    return Installed(tuple(extensions), tuple(problems))
+
+
+def resolve(target: str) -> Any:
+    """Import what "module:attribute" names."""
+    module, _, attribute = target.partition(":")
+    return getattr(import_module(module), attribute)

