@@ -120,6 +120,10 @@ class IntakeFromLog(Transport):
         """Wait for the batch on its way; what became of it, nothing when there is none."""
         return self._end(until_available)[0]
 
+    def positions(self, sources: Sequence[str]) -> list[int | None]:
+        """How far the store has taken these sources in; None: nothing."""
+        return self._intake.positions(sources)
+
     def look_back(self, reader: LogReader, until_available: UntilAvailable) -> None:
         """The store's server may be another one, which knows less: records that it does not know of are read again.
 
@@ -128,7 +132,7 @@ class IntakeFromLog(Transport):
         """
         self._end(until_available)
         expected = reader.expected()
-        known = until_available(lambda: self._intake.positions(list(expected)))
+        known = until_available(lambda: self.positions(list(expected)))
         for (source, here), there in zip(expected.items(), known, strict=True):
             if there != here:
                 self._rewind(reader, source, there, here, until_available)

@@ -161,7 +161,7 @@ class Bench:
 def quick_poll(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let consumers and services look often whether they are to stop; nothing else depends on it."""
     monkeypatch.setattr("retry_topic.consumer.runtime._POLL_MS", 10)
-    monkeypatch.setattr("retry_topic.service._POLL_MS", 10)
+    monkeypatch.setattr("retry_topic.intake.worker._POLL_MS", 10)
     monkeypatch.setattr("retry_topic.consumer.ordered._STAND_BY_S", 0.02)
     monkeypatch.setattr("retry_topic.consumer.reporting._EVERY_S", 0.11)
     monkeypatch.setattr("retry_topic.consumer.lanes._FULL_S", 0.05)

@@ -28,7 +28,7 @@ def fails(message: Message) -> None:
 def _quick_poll(monkeypatch: pytest.MonkeyPatch) -> None:
     """Consumers and services look often whether they are to stop."""
     monkeypatch.setattr("retry_topic.consumer.runtime._POLL_MS", 10)
-    monkeypatch.setattr("retry_topic.service._POLL_MS", 10)
+    monkeypatch.setattr("retry_topic.intake.worker._POLL_MS", 10)
 
 
 @pytest.fixture

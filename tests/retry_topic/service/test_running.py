@@ -109,7 +109,7 @@ def test_a_short_outage_of_the_store_delays_nothing_by_the_idle_time(
         return schedule(*items, **more)
 
     monkeypatch.setattr(AttemptCounts, "schedule", flaky)
-    monkeypatch.setattr("retry_topic.service._AWAY_S", (0.01,))
+    monkeypatch.setattr("retry_topic.intake.worker._AWAY_S", (0.01,))
     handle = handler(fail_first)
     bench.serve(policy(base_ms=600_000, max_attempts=2), idle_ms=60_000)
     bench.consume(handle)
