@@ -21,6 +21,7 @@ this module would.
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -145,9 +146,10 @@ def plan(
         entries.append(record if decided is None else decided)
         if templates is not None and decided is not None and isinstance(one, Delivery):
             templates.learn(decided)
+    if not questions:
+        fresh, renamed = _distinct(entries, known, rules, questions)
     if questions:
         return Plan(questions, entries, odd, copies)
-    fresh, renamed = _distinct(entries, rules)
     dead = [one for one in fresh if one.dead is not None and isinstance(one, Decided)]
     if route is not None:
         for one in fresh:
@@ -196,13 +198,11 @@ def _count(
         one.ended = count == ENDED
         one.is_known()
     elif taken_in or count >= state.attempt:
-        return _count_again(one, count, taken_in, known, rules, questions)
+        return _count_again(one, count, taken_in, known, questions)
     return one
 
 
-def _count_again(
-    one: Decided, count: int, taken_in: bool, known: Known, rules: Rules, questions: Questions
-) -> Decided | None:
+def _count_again(one: Decided, count: int, taken_in: bool, known: Known, questions: Questions) -> Decided | None:
     """A record whose attempt the store has counted: it is there already, or one attempt more than is known."""
     claimed = one.state.attempt
     one.state = replace(one.state, attempt=max(count, claimed))
@@ -211,8 +211,8 @@ def _count_again(
         return None
     found = known.items[one.member]
     here = one.is_in(found)
-    if here and found is not None and found.state == "dead" and not rules.from_log:
-        return one  # a queue repeats a record after a crash between burying it and telling the dead topic
+    if here and found is not None and found.state == "dead" and one.record.repeated:
+        return one  # a queue repeats a record after a crash between storing a dead letter and telling the dead topic
     if here or taken_in:
         one.duplicate = True
     elif not (one.record.repeated and claimed == one.state.attempt):
@@ -247,13 +247,22 @@ def _decide(one: Decided, known: Known, now_ms: int, rules: Rules, questions: Qu
 
 
 def _distinct(
-    entries: list[IntakeRecord | Decided | Prepared], rules: Rules
+    entries: list[IntakeRecord | Decided | Prepared], known: Known, rules: Rules, questions: Questions
 ) -> tuple[list[Entry], list[tuple[Decided, str]]]:
     """The entries to be stored, each failure once; another message under the same id gets an id of its own."""
     fresh = [one for one in entries if not isinstance(one, IntakeRecord) and not one.duplicate]
-    if len({one.member for one in fresh}) == len(fresh):
+    members = Counter([one.member for one in fresh])
+    if len(members) == len(fresh):
         return fresh, []  # as usual
     entries[:] = [one.decided() if isinstance(one, Prepared) else one for one in entries]
+    for at, one in enumerate(entries):  # of records with one id the counts decide first
+        if isinstance(one, Decided) and not one.duplicate and members[one.member] > 1:
+            state = one.record.state
+            if replays_key(state) not in known.counts:
+                questions.keys += (replays_key(state), attempts_key(state, one.delivery.message))
+                entries[at] = one.record
+    if questions:
+        return [], []
     seen: dict[str, Message] = {}
     kept: list[Entry] = []
     renamed = []
