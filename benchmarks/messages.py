@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from retry_topic.headers.identity import member_id, retry_id
 from retry_topic.message import Message
-from retry_topic.wire import encode_body
+from retry_topic.message.body_codec import encode_body
+from retry_topic.message.headers.state import member_id, retry_id
 from wheel_sched.dispatcher import Batch
 from wheel_sched.store import Claimed, Dead, Done, Item
 

@@ -16,7 +16,7 @@ import urllib.request
 
 from retry_topic import Consumer, DeadLetter, Message, Retry, RetryService, connect, load_policies
 from retry_topic.brokers.kafka import KafkaBroker
-from retry_topic.headers import read
+from retry_topic.message.headers import read
 
 POLICIES = load_policies("""
 [default]

@@ -23,7 +23,7 @@ from retry_topic import (
     connect,
     load_policies,
 )
-from retry_topic.headers import read
+from retry_topic.message.headers import read
 
 POLICIES = load_policies("""
 [default]

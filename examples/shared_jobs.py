@@ -1,4 +1,4 @@
-"""Two processes with a stock APScheduler share one store: every job fires once, also when a process is killed.
+"""Two processes with a stock APScheduler share one store: every job occurrences once, also when a process is killed.
 
     python examples/shared_jobs.py
 
@@ -21,7 +21,7 @@ import time
 from datetime import UTC, datetime, timedelta
 
 from apscheduler.schedulers.background import BackgroundScheduler
-from wheel_sched_apscheduler import Producer, RedisWheelJobStore, current_fire
+from wheel_sched_apscheduler import Producer, RedisWheelJobStore, current_occurrence
 
 from wheel_sched.store.embedded import EmbeddedServer
 
@@ -31,9 +31,9 @@ COUNT = 60
 def send_report(number: int) -> None:
     """The job: tells its occurrence, so that the parent can count."""
     time.sleep(0.01)  # some work
-    fire = current_fire()
-    assert fire is not None  # noqa: S101 - a job of ours has one
-    os.write(1, f"{number} {fire.id}\n".encode())
+    occurrence = current_occurrence()
+    assert occurrence is not None  # noqa: S101 - a job of ours has one
+    os.write(1, f"{number} {occurrence.id}\n".encode())
 
 
 def run_scheduler(url: str) -> None:

@@ -18,7 +18,7 @@ import tempfile
 import time
 
 from retry_topic import Consumer, ConsumerConfig, Message, RetryPolicy, RetryService, connect
-from retry_topic.headers import read
+from retry_topic.message.headers import read
 from retry_topic.policy import Fixed
 
 COUNT = 60

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from retry_topic.dead_letters import DeadLetterInfo, DeadLetters, Selection
     from retry_topic.home import Home, connect
     from retry_topic.message import Message, Source
-    from retry_topic.names import GroupTopics
+    from retry_topic.message.topic_names import GroupTopics
     from retry_topic.policy import PolicySet, RetryPolicy, load_policies
     from retry_topic.service import RetryService, ServiceConfig
     from retry_topic.verdict import Ack, DeadLetter, Retry
@@ -45,7 +45,7 @@ _MODULES = MappingProxyType(
         "dead_letters": ("DeadLetterInfo", "DeadLetters", "Selection"),
         "home": ("Home", "connect"),
         "message": ("Message", "Source"),
-        "names": ("GroupTopics",),
+        "message.topic_names": ("GroupTopics",),
         "policy": ("PolicySet", "RetryPolicy", "load_policies"),
         "service": ("RetryService", "ServiceConfig"),
         "verdict": ("Ack", "DeadLetter", "Retry"),

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-from retry_topic.headers import RetryState, read, sign, write
 from retry_topic.home import Home
 from retry_topic.loop_guard import MAX_REPLAYS, LoopGuard
 from retry_topic.message import Message
-from retry_topic.wire import decode_body, encode_body
+from retry_topic.message.body_codec import decode_body, encode_body
+from retry_topic.message.headers import RetryState, read, sign, write
 from wheel_sched.errors import ConfigError, Rejected
 from wheel_sched.store import Found, Item, Outcome
 

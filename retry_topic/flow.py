@@ -13,10 +13,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from retry_topic.headers.names import FIELDS
 from retry_topic.message import Headers
+from retry_topic.message.body_codec import split_reference
+from retry_topic.message.headers.fields import FIELDS
 from retry_topic.policy import PolicySet, Retry, RetryPolicy
-from retry_topic.wire import taken_apart
 from wheel_sched.dispatcher import Answer, Batch, Failed
 from wheel_sched.errors import Rejected, StoreError
 from wheel_sched.escaping import logger_of
@@ -151,7 +151,7 @@ def due_of(answer: Admitted, number: int) -> int:
 def _read(item: Claimed, policy: RetryPolicy) -> tuple[str | None, str]:
     """The group an item comes back to (None: it is no retry) and its destination."""
     try:
-        fields = decode_push(taken_apart(item.body)[1]).pieces
+        fields = decode_push(split_reference(item.body)[1]).pieces
     except Rejected:
         return None, ""
     names: Sequence[bytes] = fields[::2]

@@ -12,7 +12,7 @@ from typing import Any
 
 from retry_topic.brokers.protocol import OriginalsBroker, PublishFailure
 from retry_topic.message import Reference
-from retry_topic.wire import decode_body, encode_body, taken_apart
+from retry_topic.message.body_codec import decode_body, encode_body, split_reference
 from wheel_sched.dispatcher import Answer, Batch, Failed
 from wheel_sched.errors import BrokerError, Rejected
 from wheel_sched.escaping import logger_of
@@ -46,7 +46,7 @@ class OriginalsPublisher:
             if batch.answers[place] is not None:
                 continue
             try:
-                reference, _ = taken_apart(item.body)
+                reference, _ = split_reference(item.body)
             except Rejected as error:
                 self._answer(batch, place, Held(item.id, f"quarantine: {error}"))
                 continue

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from retry_topic.brokers.protocol import Broker, FieldsBroker, PublishFailure
-from retry_topic.fields import from_fields
-from retry_topic.headers import homeward
+from retry_topic.message.headers import return_to_origin
+from retry_topic.message.stream_encoding import from_fields
 from wheel_sched.dispatcher import Answer, Batch, Failed
 from wheel_sched.errors import Rejected
 from wheel_sched.store import Claimed, Dead, Done, Held, decode_push
@@ -56,7 +56,7 @@ class BrokerPublisher:
     def _send(self, entries: list[Entry]) -> list[PublishFailure | None]:
         if isinstance(self._broker, FieldsBroker):
             return self._broker.publish_fields(entries)
-        return self._broker.publish([homeward(from_fields(topic, fields)) for topic, fields in entries])
+        return self._broker.publish([return_to_origin(from_fields(topic, fields)) for topic, fields in entries])
 
     def refuse(self, item: Claimed, reason: str) -> Answer:
         """What the server could not push: unreadable bodies are held for a person, unknown topics are dead.

@@ -28,7 +28,7 @@ from retry_topic.intake.from_queue import IntakeFromQueue
 from retry_topic.intake.records import Taken
 from retry_topic.intake.worker import IntakeWorker, Reading
 from retry_topic.lingering import LingeringPublisher
-from retry_topic.names import NAMED_AFTER_GROUP, GroupTopics, check_group
+from retry_topic.message.topic_names import NAMED_AFTER_GROUP, GroupTopics, check_group
 from retry_topic.originals import OriginalsPublisher
 from retry_topic.origins import origins_problems
 from retry_topic.owning import ClaimPublisher, OwnedStore, Shards, in_transactions

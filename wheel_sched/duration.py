@@ -1,8 +1,8 @@
 """Durations as text: `250ms`, `90s`, `1h30m`, `1.5s`, `1d`, `2w`, or ISO 8601 (`PT1H30M`, `P1DT12H`).
 
-Invariant: `parse_duration(format_duration(ms)) == ms`. Arithmetic is decimal, never float, and a fraction of a
-millisecond rounds up, so that no deadline built from a text fires early. Units stand largest first, each at most
-once. Months and years are refused: they have no fixed length. A bare number is refused: its unit is a guess.
+Invariant: `parse_duration(format_duration(ms)) == ms`. The arithmetic is decimal, never float. A fraction of a
+millisecond rounds up, so that no deadline of a text fires early. Units stand largest first, each at most once. Months
+and years are refused, because they have no fixed length. A number without a unit is refused too.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ UNITS_MS = {"w": 604_800_000, "d": 86_400_000, "h": 3_600_000, "m": 60_000, "s":
 """Units and their length, largest first: the order in which a text must name them."""
 
 LONGEST_MS = 3_650 * UNITS_MS["d"]
-"""Ten years: longer than any message lives, short enough that epoch milliseconds stay exact in a double."""
+"""Ten years: longer than any message lives. Epoch milliseconds stay exact in a double."""
 
 _NUMBER = r"([0-9]{1,15}(?:\.[0-9]{1,6})?)"
 _SHORT = re.compile("".join(f"(?:{_NUMBER}{unit}(?![a-z]))?" for unit in UNITS_MS))
@@ -27,10 +27,10 @@ _ISO = re.compile(
 
 
 def parse_duration(text: str) -> int:
-    """Milliseconds of a duration text, rounded up.
+    """The milliseconds of a duration text, rounded up.
 
     Raises:
-        ConfigError: the text is no duration, or longer than ten years.
+        ConfigError: the text is no duration, or it is longer than ten years.
     """
     compact = text.replace(" ", "")
     match = _SHORT.fullmatch(compact) or _ISO.fullmatch(compact)

@@ -1,7 +1,7 @@
-"""Errors, one type per "whose fault is it and what to do next".
+"""Errors: each type stands for whose fault an error is and what to do about it.
 
-Every message says what is wrong, what stayed unchanged and what to do. `transient` tells a caller whether the
-same call may succeed later without anybody changing anything.
+Every message says what is wrong, what stayed unchanged and what to do. `transient` says whether the same call may
+succeed later although nobody changes anything.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from collections.abc import Sequence
 
 
 class WheelSchedError(Exception):
-    """Root of every error this project raises on purpose."""
+    """Root of all errors that this project raises on purpose."""
 
     transient = False
 
 
 class ConfigError(WheelSchedError, ValueError):
-    """The configuration is wrong; all problems are listed, nothing was started or changed."""
+    """The configuration is wrong. The error lists all problems; nothing was started or changed."""
 
     def __init__(self, problems: str | Sequence[str]) -> None:
         self.problems = [problems] if isinstance(problems, str) else list(problems)
@@ -26,23 +26,23 @@ class ConfigError(WheelSchedError, ValueError):
 
 
 class Rejected(WheelSchedError, ValueError):
-    """The caller's input cannot be accepted; nothing of the call was stored or sent."""
+    """The input of the caller is not acceptable. Nothing of the call was stored or sent."""
 
 
 class StoreError(WheelSchedError):
-    """The delay store refused or could not answer.
+    """The delay store refused a call or did not answer.
 
-    `in_doubt` says whether what was asked for may have been executed all the same.
+    `in_doubt` says whether the server may have executed the call nevertheless.
     """
 
     in_doubt = False
 
 
 class StoreUnavailable(StoreError):
-    """The server is away, busy or did not answer: repeat, where it is in doubt under the same token or id.
+    """The server is away, is busy or did not answer. Repeat the call; when in doubt, with the same token or id.
 
     Args:
-        in_doubt: whether what was asked for may have been executed. Defaults to False.
+        in_doubt: whether the server may have executed the call. Defaults to False.
     """
 
     transient = True
@@ -54,9 +54,9 @@ class StoreUnavailable(StoreError):
 
 
 class InDoubt(StoreUnavailable):
-    """The write was executed, but the durability level asked for was not confirmed: repeat under the same token.
+    """The write was executed, but its durability level was not confirmed. Repeat it with the same token.
 
-    `answer` is what the server said of the write, where that is known: it holds unless this server is lost.
+    `answer` is the server's answer to the write, if known. It is true unless this server is lost.
     """
 
     in_doubt = True
@@ -64,23 +64,23 @@ class InDoubt(StoreUnavailable):
 
 
 class StoreFull(StoreError):
-    """The server is at `maxmemory` under `noeviction`: nothing was written; free memory or raise the limit."""
+    """The server has reached `maxmemory`: nothing was written. Free memory or raise the limit."""
 
     transient = True
 
 
 class StoreReadOnly(StoreError):
-    """The server is a read-only replica: nothing was written; connect to the primary."""
+    """The server is a read-only replica: nothing was written. Connect to the primary."""
 
     transient = True
 
 
 class StoreAuthError(StoreError):
-    """Wrong or missing password, or the user lacks a command: nothing was written."""
+    """The password is wrong or missing, or the user may not run a command: nothing was written."""
 
 
 class StoreTooOld(StoreError):
-    """The server lacks something this project needs: nothing was written; upgrade the server."""
+    """The server lacks something that this project needs: nothing was written. Upgrade the server."""
 
 
 class NamespaceMismatch(StoreError):
@@ -88,14 +88,14 @@ class NamespaceMismatch(StoreError):
 
 
 class StaleEpoch(StoreError):
-    """The shard's epoch has moved on (clock jump or new owner): nothing was claimed; read the window again."""
+    """The shard's epoch has changed, by a clock jump or a new owner: nothing was claimed. Read the window again."""
 
 
 class StalePosition(StoreError):
-    """The source's log was taken in up to another position than expected: nothing was stored; go on from `position`.
+    """The store's position in the source's log differs from the expected one: nothing was stored.
 
     Args:
-        position: the next one, as the store has it; "" or None: none of the source's log was taken in.
+        position: the next position, from which the caller continues; "" or None when the store has none yet.
     """
 
     def __init__(self, position: str | int | None) -> None:
@@ -107,18 +107,18 @@ class StalePosition(StoreError):
 
 
 class StaleCount(StoreError):
-    """An attempt record knows more than the call expected: nothing was stored; ask `remember`, and decide anew."""
+    """An attempt record holds more attempts than the call expected: nothing was stored. Ask `remember` again."""
 
 
 class TakenId(StoreError):
-    """An id of a slice is there already: nothing was stored; look it up, and leave it out or give it another."""
+    """An id of a batch exists already: nothing was stored. Look it up; then leave it out or give it another id."""
 
 
 class EmbeddedServerError(StoreError):
-    """The embedded server could not be started here; the message says why and what to use instead.
+    """The embedded server cannot be started here. The message says why and what to use instead.
 
     Args:
-        last_words: lines of its log, which the message ends with. Defaults to none.
+        last_words: the last lines of its log, with which the message ends. Defaults to none.
     """
 
     def __init__(self, *args: object, last_words: Sequence[str] = ()) -> None:
@@ -130,20 +130,21 @@ class EmbeddedServerError(StoreError):
 
 
 class BrokerError(WheelSchedError):
-    """The broker refused or could not answer.
+    """The broker refused a call or did not answer.
 
-    `in_doubt` says whether what was asked for may have been executed all the same.
+    `in_doubt` says whether the broker may have executed the call nevertheless.
     """
 
     in_doubt = False
 
 
 class BrokerUnavailable(BrokerError):
-    """The broker is away, busy or did not answer: repeat; where it is in doubt, a message that was published is
-    repeated under the same id, or may be there twice.
+    """The broker is away, is busy or did not answer. Repeat the call.
+
+    A publish that is in doubt must be repeated with the same id, or the message may exist twice.
 
     Args:
-        in_doubt: whether what was asked for may have been executed. Defaults to False.
+        in_doubt: whether the broker may have executed the call. Defaults to False.
     """
 
     transient = True
@@ -155,4 +156,4 @@ class BrokerUnavailable(BrokerError):
 
 
 class UnknownTopic(BrokerError):
-    """The topic does not exist and may not be created implicitly: nothing was sent."""
+    """The topic does not exist, and the call may not create it: nothing was sent."""

@@ -1,7 +1,8 @@
-"""Foreign text for a terminal or a log: on one line, in sight, and without power over whoever reads it.
+"""Escapes foreign text for a terminal or a log: it stays on one line, is visible, and controls nothing.
 
-What is escaped: control characters (ANSI and C1 among them), line and paragraph separators, marks of direction, zero
-width and other format characters, lone surrogates, and what Unicode has not assigned. Pure, but for `logger_of`.
+These characters are escaped: control characters (ANSI and C1 among them), line and paragraph separators, direction
+marks, zero-width and other format characters, lone surrogates, and unassigned ones. All functions are pure except
+`logger_of`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _SUSPECT = re.compile(r"[^ -~]")
 
 
 def escaped(text: str) -> str:
-    """The text with each unsafe character as an escape of it."""
+    """The text with an escape in place of each unsafe character."""
     return text if text.isascii() and text.isprintable() else _SUSPECT.sub(_shown, text)
 
 
@@ -39,12 +40,12 @@ def _of(character: str) -> str:
 
 
 def safe(text: str) -> str:
-    """Foreign text as people may see it: escaped, without passwords."""
+    """The text escaped and without passwords."""
     return escaped(redacted_text(text))
 
 
 class _OneLine(logging.Filter):
-    """Makes what a record says safe: a message from outside forges no second line, and quotes no password."""
+    """Makes a log record safe: foreign text in it cannot forge a second line, and no password is shown."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         if isinstance(record.args, tuple):
@@ -65,12 +66,12 @@ def _safe_argument(value: object) -> object:
         return value
     try:
         return safe(str(value))
-    except BaseException:  # an error of a handler, say, whose text is not ours to trust
+    except BaseException:  # for example the error of a handler, whose `str` may fail in any way
         return "(no text)"
 
 
 def logger_of(name: str) -> logging.Logger:
-    """The logger of that name, whose lines are safe whatever they quote."""
+    """The logger of this name, with a filter that makes every line safe."""
     logger = logging.getLogger(name)
     logger.addFilter(ONE_LINE)
     return logger

@@ -1,9 +1,9 @@
-"""Passwords out of what people and logs are shown: of a URL as it was given, however malformed, and of any text.
+"""Removes passwords from text for people and logs: from a URL, however malformed, and from text that quotes URLs.
 
-Invariant: of a URL these are never shown: what stands between the first colon after the scheme and the last `@`; a
-query from the first parameter on that is not known to be harmless with a value that looks it; a fragment; a user or
-host with an encoded `:` or `@`; of redis:// also a port or a path that is no number. When in doubt too much is hidden:
-a URL is shown to be recognised.
+Invariant: these parts of a URL are always hidden: the text between the first colon after the scheme and the last `@`;
+the query from its first parameter that is not known as harmless, or whose value looks unusual; a fragment; a user or
+host with an encoded `:` or `@`; and for redis:// a port or path that is not a number. In doubt more is hidden, because
+a URL is shown only so that people recognise it.
 Pure. Any thread.
 """
 
@@ -12,16 +12,16 @@ from __future__ import annotations
 import re
 
 _HIDDEN = "***"
-# bounded, or a long text of somebody else's would be looked through again from each of its characters
+# bounded: otherwise a long foreign text would be searched again from each of its characters
 _START = r"((?:[A-Za-z][A-Za-z0-9+.-]{0,30}:)?/{0,3})([^\s:/@'\"?]{0,200}):"
 _LOGIN_START = re.compile(_START)
 _IN_TEXT = re.compile(rf"{_START}(\S{{0,500}})@([^\s'\"]*)")
-_NO_PASSWORD = re.compile(r"\?[\w%-]{0,60}=|/\d{0,5}#")  # what begins here is a query or fragment that has an @
+_NO_PASSWORD = re.compile(r"\?[\w%-]{0,60}=|/\d{0,5}#")  # the beginning of a query or fragment that holds an @
 _URL = re.compile(r"(?i)([a-z][a-z0-9+.-]{0,30}):/{1,3}[^\s'\"<>]*")
-_PUNCTUATION = ".,:;)]}"  # of the sentence around a URL
+_PUNCTUATION = ".,:;)]}"  # it belongs to the sentence around a URL
 _AUTHORITY = re.compile(r"((?:[A-Za-z][A-Za-z0-9+.-]*:)?//)([^/]*)(.*)", re.DOTALL)
 _ENCODED = re.compile(r"(?i)%(?:3a|40)")
-_HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]*\]|[^:\[\]]*)(?::(?:\d{0,5}|PORT))?")  # PORT and DB: of our own errors
+_HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]*\]|[^:\[\]]*)(?::(?:\d{0,5}|PORT))?")  # our own errors write PORT and DB
 _DATABASE = re.compile(r"/?(?:/(?:\d{1,5}|DB))?")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,40}")
 _NUMBER = re.compile(r"(?i)-?\d{1,10}(?:\.\d{1,6})?|true|false|yes|no|on|off|none|optional|required")
@@ -35,26 +35,26 @@ NUMBERS = frozenset(
 )
 FILES = frozenset({"ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile"})
 _QUOTED = r"\"(?:\\.|[^\"\\]){0,2000}\"|'[^']{0,2000}'"
-_ASSIGNED = re.compile(  # a setting of Kafka's clients
+_ASSIGNED = re.compile(  # a setting of Kafka clients
     rf"(?i)\b([\w-]{{1,40}}\.[\w.-]{{0,60}}(?:password|secret|token|jaas)[\w.-]{{0,60}}['\"]?\s*[=:]\s*)({_QUOTED}|[^\s,;&}}\]]+)"
 )
-_PASSWORD = re.compile(  # of such a jaas
+_PASSWORD = re.compile(  # in a JAAS setting
     rf"(?i)\b(password\s{{0,5}}=\s{{0,5}})(?!\*\*\*)(\\\".{{0,500}}?\\\"|{_QUOTED}|[^\s,;&}}\]]+)"
 )
 
 
 def redacted(url: str) -> str:
-    """The URL without its password, for people and logs."""
+    """The URL without secrets, for people and logs."""
     shown = _anonymous(url)
     scheme = shown.partition(":")[0].lower()
     at = len(shown)
-    for mark in "?" if scheme in ("embedded", "http", "https") else "?#":  # a folder's name; a place in a page
-        at = shown.find(mark, 0, at) % (at + 1)  # -1, it is not there, is `at`
+    for mark in "?" if scheme in ("embedded", "http", "https") else "?#":  # there a # is no fragment
+        at = shown.find(mark, 0, at) % (at + 1)  # -1 (not found) becomes `at`
     return _AUTHORITY.sub(_addressed, shown[:at]) + _asked(shown[at:])
 
 
 def redacted_text(text: str) -> str:
-    """A text that may quote URLs or settings, without passwords."""
+    """A text that may quote URLs or settings, without secrets."""
     shown = text
     if "@" in shown:
         shown = _IN_TEXT.sub(_logged_in, shown)
@@ -97,7 +97,7 @@ def _addressed(found: re.Match[str]) -> str:
 
 
 def _asked(query: str) -> str:
-    """A query, or a fragment, up to the first part that may be secret: what follows may belong to that."""
+    """A query or fragment up to its first part that may be secret; the rest may belong to that part."""
     mark, parts, shown = query[:1], query[1:].split("&"), []
     if mark != "?" or not query[1:]:
         return mark and mark + (_HIDDEN if query[1:] else "")

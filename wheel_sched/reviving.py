@@ -1,9 +1,9 @@
-"""A thread that does not stay dead: work that ends by an error is logged and begun anew, after a growing delay.
+"""A thread that starts its work again after an error, with a growing delay, and logs the error.
 
-Invariant: the work ends for good when it returns, or when it fails after `stopping` was set. Whatever it raises counts
-as an error, `SystemExit` too: in a thread of ours it ends nothing but the thread.
+Invariant: the work ends for good when it returns, or when it fails after `stopping` was set. Everything it raises
+counts as an error, also `SystemExit`, which would end only the thread.
 
-Cost: nothing while the work goes well. `down` may be read from any thread.
+The thread costs nothing while the work goes well. Any thread may read `down` and `works`.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from wheel_sched.escaping import logger_of
 logger = logger_of("wheel_sched.threads")
 
 _AGAIN_S = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
-_WELL_S = 10.0  # work that lasted so long begins with the shortest delay again
+_WELL_S = 10.0  # after work that lasted this long the next delay is the shortest again
 
 
 class RevivedThread(threading.Thread):
-    """A daemon thread, see the module.
+    """A daemon thread that restarts its work after an error.
 
     Args:
-        work: what it does.
-        name: of the thread.
-        stopping: set when the work is to end.
+        work: what the thread does.
+        name: name of the thread.
+        stopping: an event that is set when the work must end.
     """
 
     def __init__(self, work: Callable[[], None], name: str, stopping: threading.Event) -> None:
         super().__init__(name=name, daemon=True)
         self._work = work
         self._stopping = stopping
-        self.down = False  # it died, and waits until it begins anew
+        self.down = False  # the work has failed and waits for its next start
 
     def run(self) -> None:
         """See `threading.Thread`."""
@@ -45,7 +45,7 @@ class RevivedThread(threading.Thread):
                 self._work()
                 return
             except BaseException:
-                logger.exception("thread.died: %s begins anew", self.name)
+                logger.exception("thread.died: %s starts again", self.name)
             if self._stopping.is_set():
                 return
             self.down = True
@@ -55,5 +55,5 @@ class RevivedThread(threading.Thread):
 
     @property
     def works(self) -> bool:
-        """Whether it runs and is not waiting to begin anew."""
+        """Whether the work runs; False also while it waits for its next start."""
         return self.is_alive() and not self.down

@@ -18,14 +18,14 @@ from benchmarks.rounds import spread
 from benchmarks.server import BenchServer, bench_server
 from retry_topic.brokers.kafka import KafkaBroker
 from retry_topic.brokers.kafka.records import from_record
-from retry_topic.headers import RetryState, write
 from retry_topic.home import Home
 from retry_topic.intake.from_log import IntakeFromLog
 from retry_topic.message import Message
-from retry_topic.names import redelivery_topic_of, retry_topic_of
+from retry_topic.message.body_codec import encode_body
+from retry_topic.message.headers import RetryState, write
+from retry_topic.message.topic_names import redelivery_topic_of, retry_topic_of
 from retry_topic.policy import PolicySet, RetryPolicy
 from retry_topic.service import RetryService
-from retry_topic.wire import encode_body
 from tests.servers.kafka import VERSION, temporary_kafka
 from wheel_sched.store import DelayStore, Item, open_store
 

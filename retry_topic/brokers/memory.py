@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from retry_topic.brokers.protocol import Backlog, Delivery, PublishFailure, joining
-from retry_topic.fields import from_fields
 from retry_topic.message import Message, Source
+from retry_topic.message.stream_encoding import from_fields
 from wheel_sched.errors import BrokerUnavailable, ConfigError
 
 

@@ -159,26 +159,26 @@ class Slice:
 
 @runtime_checkable
 class PartitionedConsumer(BrokerConsumer, Protocol):
-    """A member of a group that is given whole partitions, and reads each in order from what it has not settled.
+    """A member of a group to which whole partitions are assigned, each read in order from the first unsettled record.
 
-    A term is the time from when a partition comes to this member until it goes; numbers of terms never repeat.
+    An assignment lasts from when a partition comes to this member until it goes. Its number never repeats.
     """
 
-    def terms(self) -> Mapping[tuple[str, int], int]:
-        """The partitions (topic, number) that are this member's now, with the numbers of their terms. Any thread."""
+    def assignments(self) -> Mapping[tuple[str, int], int]:
+        """The partitions (topic, number) of this member now, and the numbers of their assignments. Any thread."""
         ...
 
-    def term_of(self, delivery: Delivery) -> int:
-        """The term a delivery belongs to; when that is over, settling it does nothing."""
+    def assignment_of(self, delivery: Delivery) -> int:
+        """The assignment that a delivery belongs to. Settling the delivery does nothing once that is over."""
         ...
 
     def topic_id_of(self, delivery: Delivery) -> str:
-        """The name for ever of the topic it was read from."""
+        """The permanent id of the topic that a delivery was read from."""
         ...
 
     def rejoin(self) -> None:
-        """Give up what is in hand and join the group anew: all terms are over, partitions are read from what is not
-        settled. Any thread."""
+        """Leave the group and join it again: all assignments are over, and partitions are read again from the first
+        unsettled record. Any thread."""
         ...
 
 
@@ -300,7 +300,7 @@ class FieldsBroker(Protocol):
     """What a broker may offer besides: publishing what lies in the delay store without taking it apart."""
 
     def publish_fields(self, entries: Sequence[tuple[str, list[bytes]]]) -> list[PublishFailure | None]:
-        """As `Broker.publish`, for (topic, flat list of fields and values) pairs, see `retry_topic.fields`."""
+        """As `Broker.publish`, for pairs of a topic and the fields of `retry_topic.message.stream_encoding`."""
         ...
 
 

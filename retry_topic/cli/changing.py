@@ -1,50 +1,42 @@
 """`wheel-sched run-now | reschedule | delete`: change messages by id or by filter.
 
-More than one message is changed only after a question, or with --yes. Every change is made in steps of at most 500; a
-run that is interrupted has changed some of them and none half.
+Several messages are changed only after a question, or with --yes. The store changes at most 500 messages in one step. A
+command that is interrupted has changed some messages completely and the others not at all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import click
 
-from retry_topic.cli.choosing import (
-    Member,
-    agree,
-    alter,
-    choose,
-    choosing_options,
-    tell_dry_run,
-    tell_elsewhere,
-    tell_outcomes,
-)
 from retry_topic.cli.filters import Filter
 from retry_topic.cli.opening import opened_home, secrets_of
-from retry_topic.cli.replaying import check_secrets
+from retry_topic.cli.selecting import Member, Selected, select, selecting_options, tell_elsewhere
 from retry_topic.cli.settings import settings_of
+from retry_topic.cli.topic_replay import check_secrets
 from retry_topic.dead_letters import DeadLetters, Selection
 from retry_topic.home import Home
 from wheel_sched.cli.instants import DURATION, INSTANT
 from wheel_sched.cli.options import Session, confirm, dry_run_option, json_option, pass_session, yes_option
-from wheel_sched.cli.output import amount, note
-from wheel_sched.store import Outcome, State
-from wheel_sched.store.operations import Alteration
+from wheel_sched.cli.output import Progress, amount, emit, note, one_line, relative, say
+from wheel_sched.store import MAX_BATCH, DelayStore, Outcome, State
+from wheel_sched.store.operations import Alteration, Plan
 
-rate_option = click.option(
-    "--rate", type=click.FloatRange(0, 1e6, min_open=True), metavar="N", help="So many a second."
+rate_option = click.option("--rate", type=click.FloatRange(0, 1e6, min_open=True), metavar="N", help="N a second.")
+spread_option = click.option(
+    "--spread", "spread_ms", type=DURATION, metavar="DURATION", help="Spread them evenly over this time."
 )
-spread_option = click.option("--spread", "spread_ms", type=DURATION, metavar="DURATION", help="Evenly over this time.")
 
 _LIVING: tuple[State, ...] = ("due", "held")
-_DELETE = {"due": "c", "held": "c", "fly": "c", "dead": "x"}  # the verbs of change.lua: cancel, delete a dead one
+_DELETE = {"due": "c", "held": "c", "fly": "c", "dead": "x"}  # verbs of change.lua: cancel, delete a dead letter
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
-    """How many a second, or over which time; neither = all at once."""
+class ChangePace:
+    """How changes are spread over time: by a rate, by a span, or with neither all at once."""
 
     rate: float | None = None
     spread_ms: int | None = None
@@ -54,20 +46,20 @@ class Pace:
             raise click.UsageError("Give --rate or --spread, not both.")
 
     def due_ms(self, start_ms: int, place: int, total: int) -> int:
-        """The due of number `place` of `total`."""
+        """The due time of message number `place` of `total`."""
         if self.rate is not None:
             return start_ms + int(place * 1000 / self.rate)
         return start_ms + (self.spread_ms or 0) * place // max(total, 1)
 
     def per_second(self, total: int) -> float | None:
-        """The same as a rate, None for all at once."""
+        """The pace as messages a second; None for all at once."""
         if self.spread_ms:
             return max(total * 1000 / self.spread_ms, 1e-6)
         return self.rate
 
 
 @click.command(name="run-now")
-@choosing_options
+@selecting_options
 @rate_option
 @spread_option
 @dry_run_option
@@ -85,7 +77,7 @@ def run_now(
     yes: bool,
     as_json: bool,
 ) -> int:
-    """Try messages now instead of when they are due. Held ones wait again; dead ones are replayed.
+    """Make messages due now. Held messages are released, dead letters are replayed.
 
     \b
     Examples:
@@ -93,12 +85,12 @@ def run_now(
       wheel-sched run-now --topic orders --error '*Timeout*' --rate 50 --yes
       wheel-sched run-now --state held --spread 5m --dry-run
 
-    A filter means what is due or held; dead letters take part with --dead, or by id. What is parked behind a
-    failed message of its key is let out by id alone, and out of its order.
+    A filter selects messages that wait or are held; --dead or an id selects dead letters. A message that is parked
+    behind a failed message of its key is selected by its id alone, and then loses its order.
     """
-    pace = Pace(rate, spread_ms)
+    pace = ChangePace(rate, spread_ms)
     with opened_home(settings_of(session)) as home:
-        meant = choose(home, ids, _in_order(chosen), everything, _LIVING)
+        meant = select(home, ids, _in_order(chosen), everything, _LIVING)
         tell_elsewhere(home, meant, _in_order(chosen), _LIVING)
         secrets = secrets_of(settings_of(session))
         check_secrets((entry.letter.state for entry in meant.samples if entry.found.state == "dead"), secrets)
@@ -113,14 +105,14 @@ def run_now(
         paused = sum(member.topic in counts.paused for member in meant.living())
     code = tell_outcomes("due now", outcomes, as_json)
     if paused:
-        note(f"{amount(paused, 'message')} stay held, because their topic is paused; `wheel-sched resume TOPIC`")
+        note(f"{amount(paused, 'message')} stay held, because their topic is paused: `wheel-sched resume TOPIC`")
     return code
 
 
 @click.command()
-@choosing_options
-@click.option("--in", "delay_ms", type=DURATION, metavar="DURATION", help="So long from now.")
-@click.option("--at", "at_ms", type=INSTANT, metavar="INSTANT", help="Then: RFC 3339, or +5m.")
+@selecting_options
+@click.option("--in", "delay_ms", type=DURATION, metavar="DURATION", help="This long from now.")
+@click.option("--at", "at_ms", type=INSTANT, metavar="INSTANT", help="At this time: RFC 3339, or +5m.")
 @spread_option
 @dry_run_option
 @yes_option
@@ -138,7 +130,7 @@ def reschedule(
     yes: bool,
     as_json: bool,
 ) -> int:
-    """Give messages another due.
+    """Give messages another due time.
 
     \b
     Examples:
@@ -150,9 +142,9 @@ def reschedule(
     if delay_ms is not None and at_ms is not None:
         raise click.UsageError("Give --in or --at, not both.")
     if "dead" in chosen.states:
-        raise click.UsageError("Dead letters have no due; `wheel-sched replay` sends them through again.")
+        raise click.UsageError("Dead letters have no due time; `wheel-sched replay` delivers them again.")
     with opened_home(settings_of(session)) as home:
-        meant = choose(home, ids, _in_order(chosen), everything, _LIVING)
+        meant = select(home, ids, _in_order(chosen), everything, _LIVING)
         tell_elsewhere(home, meant, _in_order(chosen), _LIVING, "see `wheel-sched replay`")
         now_ms = home.store.windows(0, 0)[0].now_us // 1000
         if dry_run:
@@ -160,12 +152,12 @@ def reschedule(
             return 0
         agree("Reschedule {}", meant, yes)
         start_ms = now_ms + delay_ms if delay_ms is not None else at_ms or 0
-        outcomes = _reschedule(home, meant.members, start_ms, Pace(None, spread_ms))
+        outcomes = _reschedule(home, meant.members, start_ms, ChangePace(None, spread_ms))
     return tell_outcomes("rescheduled", outcomes, as_json, due_ms=start_ms)
 
 
 @click.command()
-@choosing_options
+@selecting_options
 @dry_run_option
 @yes_option
 @json_option
@@ -179,7 +171,7 @@ def delete(
     yes: bool,
     as_json: bool,
 ) -> int:
-    """Delete messages for good; one in flight ends with the attempt under way.
+    """Delete messages for good. A message in flight is not tried again after its present attempt.
 
     \b
     Examples:
@@ -187,10 +179,10 @@ def delete(
       wheel-sched delete --dead --fingerprint 3f2a --dry-run
       wheel-sched delete --dead --until 30d --yes
 
-    A filter means what is due or held; dead letters take part with --dead, or by id.
+    A filter selects messages that wait or are held; --dead or an id selects dead letters.
     """
     with opened_home(settings_of(session)) as home:
-        meant = choose(home, ids, chosen, everything, _LIVING)
+        meant = select(home, ids, chosen, everything, _LIVING)
         tell_elsewhere(home, meant, chosen, _LIVING)
         if dry_run:
             tell_dry_run("delete {}", meant, home.store.windows(0, 0)[0].now_us // 1000, as_json)
@@ -201,21 +193,95 @@ def delete(
     return tell_outcomes("deleted", outcomes, as_json)
 
 
+def agree(action: str, meant: Selected, yes: bool) -> None:
+    """Ask before several messages are changed.
+
+    Raises:
+        UsageError, CommandFailed: see `confirm`.
+    """
+    if len(meant) > 1:
+        confirm(f"{action.format(amount(len(meant), 'message'))}?", yes)
+
+
+def tell_dry_run(action: str, chosen: Selected, now_ms: int, as_json: bool) -> None:
+    """Show how many messages would be changed, and five of them."""
+    if as_json:
+        emit({"dry_run": True, "count": len(chosen), "samples": [entry.as_dict() for entry in chosen.samples]})
+        return
+    say(f"would {action.format(amount(len(chosen), 'message'))}")
+    for entry in chosen.samples:
+        at = f"  {relative(entry.at_ms, now_ms)}" if entry.at_ms is not None else ""
+        say(f"  {entry.id}  {entry.found.state}{at}  {entry.letter.topic}  {one_line(entry.error, 60)}".rstrip())
+    note("nothing was changed")
+
+
+def alter(home: Home, members: Sequence[Member], alteration: Callable[[Member, int], Alteration]) -> list[Outcome]:
+    """Change each member as `alteration(member, place)` says, step by step. The outcomes have no order."""
+    by_route: dict[str | None, list[Alteration]] = {}
+    for place, member in enumerate(members):
+        by_route.setdefault(member.route, []).append(alteration(member, place))
+    outcomes: list[Outcome] = []
+    with Progress("changed") as progress:
+        for route, alterations in by_route.items():
+            for at in range(0, len(alterations), MAX_BATCH):
+                outcomes += _performed(
+                    home.store, home.store.plans.change(alterations[at : at + MAX_BATCH], route, None)
+                )
+                progress(len(outcomes))
+    return outcomes
+
+
+def _performed(store: DelayStore, plan: Plan[list[Outcome]]) -> list[Outcome]:
+    """Perform one step of a plan. Unlike the store's own method, each message has its own due time."""
+    answers = store.execute(next(plan))
+    for answer in answers:
+        if isinstance(answer, Exception):
+            raise answer
+    try:
+        plan.send(answers)
+    except StopIteration as end:
+        outcomes: list[Outcome] = end.value
+        return outcomes
+    raise AssertionError("a change is one step")
+
+
+_WORDS = {
+    Outcome.IN_FLIGHT: "in flight: their attempt runs now",
+    Outcome.ABSENT: "gone meanwhile",
+    Outcome.WRONG_STATE: "in another state meanwhile",
+    Outcome.OTHER_VERSION: "changed meanwhile",
+    Outcome.CANCELLED: "in flight: will not be tried again after this attempt",
+}
+
+
+def tell_outcomes(done: str, outcomes: Sequence[Outcome], as_json: bool, **extra: Any) -> int:
+    """Show how many messages were changed; returns the exit code: 0 when all of them were."""
+    counts = {outcome: outcomes.count(outcome) for outcome in Outcome if outcome in outcomes}
+    changed = counts.pop(Outcome.DONE, 0)
+    if as_json:
+        emit({"done": changed, **{outcome.name.lower(): count for outcome, count in counts.items()}, **extra})
+    else:
+        say(f"{amount(changed, 'message')} {done}")
+        for outcome, count in counts.items():
+            say(f"{amount(count, 'message')} {_WORDS.get(outcome, outcome.name.lower())}")
+    return 0 if set(counts) <= {Outcome.CANCELLED} else 1
+
+
 def _in_order(chosen: Filter) -> Filter:
-    """A filter never lets out what stands in line behind its key's head; ids do."""
+    """The filter without parked messages: only an id selects a message that is parked behind its key's head."""
     return replace(chosen, parked=False)
 
 
-def _reschedule(home: Home, members: Sequence[Member], start_ms: int, pace: Pace) -> list[Outcome]:
+def _reschedule(home: Home, members: Sequence[Member], start_ms: int, pace: ChangePace) -> list[Outcome]:
     total = len(members)
     return alter(home, members, lambda member, place: Alteration(member.id, "r", pace.due_ms(start_ms, place, total)))
 
 
-def _replay(home: Home, ids: Sequence[str], pace: Pace, secrets: Sequence[bytes]) -> list[Outcome]:
+def _replay(home: Home, ids: Sequence[str], pace: ChangePace, secrets: Sequence[bytes]) -> list[Outcome]:
     if not ids:
         return []
     done = DeadLetters(home, secrets=secrets).replay(Selection(ids=frozenset(ids)), rate=pace.per_second(len(ids)))
     left = len(ids) - done.replayed
     if done.guarded:
-        note(f"{amount(done.guarded, 'message')} replayed too often already; `wheel-sched replay --max-replays N`")
+        note(f"{amount(done.guarded, 'message')} already replayed too often: `wheel-sched replay --max-replays N`")
     return [Outcome.DONE] * done.replayed + [Outcome.WRONG_STATE] * left

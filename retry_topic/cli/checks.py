@@ -10,7 +10,7 @@ from retry_topic.cli.opening import kafka_broker
 from retry_topic.cli.settings import RetrySettings
 from retry_topic.cli.untaken import NOT_ON_KAFKA, UntakenRetries, untaken_retries
 from retry_topic.home import Home
-from wheel_sched.cli.doctor_finding import Finding, Target, ok, problem
+from wheel_sched.cli.doctor_finding import ExaminedTarget, Finding, ok, problem
 from wheel_sched.cli.extensions import StatsPart
 from wheel_sched.cli.output import note
 from wheel_sched.config import Loaded
@@ -20,7 +20,7 @@ from wheel_sched.store.redis.backend import RedisBackend
 from wheel_sched.store.redis.conversation import Dialect
 
 
-def hand_over(target: Target, loaded: Loaded) -> Finding:
+def hand_over(target: ExaminedTarget, loaded: Loaded) -> Finding:
     """How due messages reach their topics."""
     settings = loaded.read(RetrySettings)
     try:
@@ -34,7 +34,7 @@ def hand_over(target: Target, loaded: Loaded) -> Finding:
     return ok("hand-over", f"{mode}: at least once, with a stable id")
 
 
-def _hand_over(target: Target, settings: RetrySettings) -> str:
+def _hand_over(target: ExaminedTarget, settings: RetrySettings) -> str:
     """The hand-over that a service with these settings would use. Nothing is created, and Kafka is not asked."""
     broker: Broker
     if settings.kafka is not None:
@@ -47,7 +47,7 @@ def _hand_over(target: Target, settings: RetrySettings) -> str:
         broker.close()
 
 
-def retries(target: Target, loaded: Loaded) -> Finding:
+def retries(target: ExaminedTarget, loaded: Loaded) -> Finding:
     """A retry service reads each retry topic that holds messages."""
     found = _untaken(target.client, loaded.read(RetrySettings))
     if found is None:

@@ -1,4 +1,4 @@
-"""`wheel-sched demo`: the hook of the demo into the command line."""
+"""`wheel-sched demo`: the command that starts the demo."""
 
 from __future__ import annotations
 
@@ -10,15 +10,20 @@ from wheel_sched.cli.options import json_option
 
 
 @click.command()
-@click.option("--input", "input_path", type=click.Path(exists=True, dir_okay=False), help="A JSON Lines file of yours.")
-@click.option("--count", type=click.IntRange(min=1), metavar="N", help="How many records.")
-@click.option("--folder", type=click.Path(file_okay=False), metavar="FOLDER", help="Of the embedded server's data.")
+@click.option(
+    "--input",
+    "input_path",
+    type=click.Path(exists=True, dir_okay=False),
+    help="Your own records (JSON Lines).",
+)
+@click.option("--count", type=click.IntRange(min=1), metavar="N", help="Number of records.")
+@click.option("--folder", type=click.Path(file_okay=False), metavar="FOLDER", help="Of the server's data.")
 @json_option
 def demo(input_path: str | None, count: int | None, folder: str | None, as_json: bool) -> int:
     """See it work: an embedded server, messages that fail, retries on the millisecond, a killed service.
 
-    The last number, "duplicated" with --json, counts requests that the endpoint accepted although it had accepted the
-    record before: its answer came too late for the consumer, which tried again.
+    The last number, "duplicated" with --json, counts records that the endpoint accepted twice: its first answer came
+    too late for the consumer, which tried again.
 
     \b
     Examples:

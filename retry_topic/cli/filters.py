@@ -1,9 +1,9 @@
-"""The one filter grammar of ls, retry, reschedule, delete and replay.
+"""The filter of the commands list, run-now, reschedule, delete and replay.
 
     --topic T  --state due|fly|held|dead  --error GLOB  --fingerprint HEX  --since I  --until I  --key K  --limit N
 
-All conditions must hold. `--dead` is `--state dead`. Times are those of due; of death for dead letters. A fingerprint
-may be given by its start.
+A message matches when all conditions hold. `--dead` is short for `--state dead`. The time of a message is its due time;
+the time of a dead letter is that of its death. A fingerprint may be given by its beginning.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ from retry_topic.cli.topics import unknown_topic
 from retry_topic.dead_letters import DeadLetterInfo, Selection, read_dead
 from retry_topic.home import Home
 from wheel_sched.cli.instants import INSTANT
+from wheel_sched.cli.output import instant
 from wheel_sched.store import MAX_BATCH, Found, State
 from wheel_sched.store.backup import claimed_due_ms
 from wheel_sched.store.items import MAX_DUE_MS, STATES
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_COUNTED = 10_000  # of what matches elsewhere
+_COUNTED = 10_000  # of the messages that match in other states
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ListedMessage:
     """An item of the store, read as a message."""
 
     found: Found
@@ -42,32 +43,56 @@ class Entry:
 
     @property
     def at_ms(self) -> int | None:
-        """When it is or was due, or died; None when it is parked without a due."""
+        """The due time, or the time of death of a dead letter; None for a held message without a due time."""
         if self.found.state == "fly":
             return claimed_due_ms(self.found)
         return self.found.score_ms or None
 
     @property
     def parked(self) -> bool:
-        """Whether it stands in line behind the head of its ordering key."""
+        """Whether it waits behind the failed message of its ordering key."""
         return self.found.state == "held" and self.found.reason.startswith("ordered: ")
 
     @property
     def error(self) -> str:
-        """What went wrong, in a line; "" when nothing did."""
+        """The error in one line; "" when there is none."""
         state = self.letter.state
         error = ": ".join(filter(None, (state.error_class, state.error_message)))
         return error or (self.found.reason if self.found.state in ("held", "dead") else "")
 
+    def as_dict(self) -> dict[str, Any]:
+        """The message as plain data for JSON; times in epoch milliseconds and in RFC 3339."""
+        state, message, found = self.letter.state, self.letter.message, self.found
+        at_ms = self.at_ms
+        name = "died" if found.state == "dead" else "due"
+        return {
+            "id": self.id,
+            "state": found.state,
+            "topic": self.letter.topic,
+            f"{name}_ms": at_ms,
+            name: None if at_ms is None else instant(at_ms),
+            "attempt": state.attempt,
+            "max_attempts": state.max_attempts,
+            "error": self.error or None,
+            "error_class": state.error_class,
+            "fingerprint": state.error_fingerprint,
+            "reason": found.reason if found.state in ("held", "dead") else None,
+            "policy": state.policy,
+            "replays": state.replays,
+            "group": state.consumer_group,
+            "key": None if message is None or message.key is None else message.key.decode("utf-8", "backslashreplace"),
+            "bytes": None if message is None else len(message.value),
+        }
 
-def entry_of(found: Found) -> Entry:
-    """Read an item; one that cannot be read has an empty state and no message."""
-    return Entry(found, read_dead(found))
+
+def entry_of(found: Found) -> ListedMessage:
+    """Read an item as a message. An unreadable one has an empty state and no message."""
+    return ListedMessage(found, read_dead(found))
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """What was asked for on the command line."""
+    """The conditions of the command line."""
 
     topic: str | None = None
     states: tuple[State, ...] = ()
@@ -77,15 +102,15 @@ class Filter:
     until_ms: int | None = None
     key: str | None = None
     limit: int | None = None
-    parked: bool | None = None  # only, or none of, those that stand in line behind their key's head
+    parked: bool | None = None  # True: parked messages only; False: none of them
 
     @property
     def narrow(self) -> bool:
-        """Whether anything but the number was said."""
+        """Whether there is any condition but the limit."""
         said = (self.topic, self.error, self.fingerprint, self.since_ms, self.until_ms, self.key)
         return bool(self.states) or any(value is not None for value in said)
 
-    def matches(self, entry: Entry) -> bool:
+    def matches(self, entry: ListedMessage) -> bool:
         state, letter = entry.letter.state, entry.letter
         texts = (state.error_class or "", state.error_message or "", entry.found.reason)
         at_ms = entry.at_ms
@@ -100,12 +125,15 @@ class Filter:
         )
 
     def elsewhere(self, home: Home, states: Sequence[State], dead: str = "add --dead") -> str | None:
-        """Where what matches lies when nothing in `states` does, or that the topic is none: a sentence for people.
+        """A sentence for people when no message in `states` matches: other states that match, or an unknown topic.
 
         Args:
             home: where to look.
-            states: that were looked at; where some were asked for there is nothing to say.
-            dead: what to do about dead letters. Defaults to the option that means them.
+            states: the states that were searched.
+            dead: what to do about dead letters. Defaults to the option that selects them.
+
+        Returns:
+            None when there is nothing to say, also when the command line names the states.
         """
         if self.states:
             return None if self.topic is None else unknown_topic(home, self.topic)
@@ -115,7 +143,7 @@ class Filter:
             ("dead", "dead letter does", "dead letters do", dead),
             ("due", "that waits does", "that wait do", "see `wheel-sched run-now`"),
             ("held", "that is held does", "that are held do", "see `wheel-sched run-now`"),
-            ("fly", "in flight does", "in flight do", "it is being tried right now"),
+            ("fly", "in flight does", "in flight do", "its attempt runs now"),
         )
         for state, one, several, advice in places:
             found_here = () if state in states else replace(wide, states=(state,)).entries(home, ())
@@ -128,16 +156,21 @@ class Filter:
         return None if self.topic is None else unknown_topic(home, self.topic)
 
     def selection(self, fingerprint: str | None = None) -> Selection:
-        """The same for dead letters; without the number, and with a whole fingerprint or none."""
+        """The filter as a selection of dead letters: without the limit, and with a whole fingerprint or none."""
         key = None if self.key is None else self.key.encode()
         return Selection(self.topic, self.error, fingerprint, self.since_ms or 0, self.until_ms, key)
 
-    def entries(self, home: Home, states: Sequence[State]) -> Iterator[Entry]:
-        """What matches, state by state in order of time, at most `limit`; `states` holds where none was asked for."""
+    def entries(self, home: Home, states: Sequence[State]) -> Iterator[ListedMessage]:
+        """The messages that match, state by state in order of time, at most `limit`.
+
+        Args:
+            home: where to look.
+            states: the states to search when the filter names none.
+        """
         left = self.limit
         for state in self.states or states:
             least_ms, greatest_ms = 0, MAX_DUE_MS
-            if state in ("due", "dead"):  # elsewhere the store's order is another one
+            if state in ("due", "dead"):  # in other states the store has another order
                 least_ms = self.since_ms or 0
                 greatest_ms = MAX_DUE_MS if self.until_ms is None else self.until_ms - 1
             cursor = None
@@ -168,31 +201,28 @@ def _fingerprint(_: click.Context, __: click.Parameter, value: str | None) -> st
 
 
 _OPTIONS = (
-    click.option("--topic", metavar="TOPIC", help="Where they first failed, or are to go."),
-    click.option("--state", "states", type=click.Choice(STATES), multiple=True, help="Where they are; repeatable."),
+    click.option("--topic", metavar="TOPIC", help="The topic where they first failed, or for which they wait."),
+    click.option("--state", "states", type=click.Choice(STATES), multiple=True, help="Their state; repeatable."),
     click.option("--dead", is_flag=True, help="The same as --state dead."),
-    click.option("--error", metavar="GLOB", help="Over the error's class, its message or the reason."),
-    click.option("--fingerprint", metavar="HEX", callback=_fingerprint, help="Of the error, or its start."),
-    click.option("--since", "since_ms", type=INSTANT, metavar="INSTANT", help="Due (dead: died) then or later."),
-    click.option("--until", "until_ms", type=INSTANT, metavar="INSTANT", help="Due (dead: died) before that."),
+    click.option("--error", metavar="GLOB", help="Of the error's class, message or reason."),
+    click.option("--fingerprint", metavar="HEX", callback=_fingerprint, help="Of the error, or its beginning."),
+    click.option("--since", "since_ms", type=INSTANT, metavar="INSTANT", help="Due (or died) then or later."),
+    click.option("--until", "until_ms", type=INSTANT, metavar="INSTANT", help="Due (or died) before then."),
     click.option("--key", metavar="KEY", help="The message's key."),
-    click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most so many."),
+    click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most N."),
 )
 _NAMES = ("topic", "states", "error", "fingerprint", "since_ms", "until_ms", "key", "limit")
 
 
 def filter_options(command: F) -> F:
-    """Add the filter's options; the command gets them as one `chosen: Filter`.
-
-    Instants: `2h` is two hours ago, `+5m` five minutes from now, or RFC 3339.
-    """
+    """Add the options of the filter. The command receives them as one argument `chosen: Filter`."""
 
     @wraps(command)
     def bundled(*args: Any, **kwargs: Any) -> Any:
         chosen = Filter(**{name: kwargs.pop(name) for name in _NAMES})
         if kwargs.pop("dead"):
             if chosen.states not in ((), ("dead",)):
-                raise click.UsageError("--dead is --state dead; leave the other --state away, or give both as --state.")
+                raise click.UsageError("--dead is --state dead: remove the other --state, or give both as --state.")
             chosen = replace(chosen, states=("dead",))
         return command(*args, chosen=chosen, **kwargs)
 

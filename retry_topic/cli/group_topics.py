@@ -1,4 +1,4 @@
-"""Options that name a group's topics where they are not named after it; else the settings name them."""
+"""Options that name a group's topics when they are not named after the group; without them the settings name them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from retry_topic.cli.settings import settings_of
-from retry_topic.names import GroupTopics
+from retry_topic.message.topic_names import GroupTopics
 from wheel_sched.cli.options import Session
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -17,7 +17,7 @@ _KINDS = ("retry", "redelivery", "dead")
 
 
 def topics_options(command: F) -> F:
-    """--retry-topic, --redelivery-topic and --dead-topic, given on as `topics`; for one group at a time."""
+    """Add --retry-topic, --redelivery-topic and --dead-topic; the command gets them as `topics: GroupTopics`."""
 
     @wraps(command)
     def with_topics(*args: Any, **kwargs: Any) -> Any:
@@ -28,7 +28,7 @@ def topics_options(command: F) -> F:
         groups = kwargs.get("groups") or ()
         if any(named.values()) and len({*groups}) > 1:
             raise click.UsageError(
-                "Topics can be named for one group at a time; `wheel-sched config show --origin` says who names some."
+                "Topics can be named for one group at a time; see `wheel-sched config show --origin`."
             )
         return command(*args, topics=GroupTopics(**{kind: name or "" for kind, name in named.items()}), **kwargs)
 

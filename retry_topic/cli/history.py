@@ -1,4 +1,4 @@
-"""`wheel-sched history`: what became of each attempt, out of the store's log."""
+"""`wheel-sched history`: exports what became of each attempt, from the store's log."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from wheel_sched.cli.output import amount, emit, instant, note, say
 from wheel_sched.cli.replacing import force_option, may_replace
 
 
-@click.group(name="history", help="What became of each attempt of messages that failed.")
+@click.group(name="history", help="Export what became of each attempt of messages that failed.")
 def history() -> None: ...
 
 
@@ -25,10 +25,8 @@ def history() -> None: ...
 def export(session: Session, file: str, force: bool, as_json: bool) -> None:
     """Write the attempt history to FILE (.parquet or .jsonl), for `wheel-sched spark backtest` and `slo`.
 
-    The file appears when it is whole, and its owner alone can read it.
-
-    It is there when services and consumers run with a history (`wheel-sched serve --history 100000`,
-    ConsumerConfig.history). Nothing is changed in the store.
+    The file appears when it is complete, and only its owner can read it. The store keeps a history when services and
+    consumers run with one (`wheel-sched serve --history 100000`, ConsumerConfig.history). The store is not changed.
 
     \b
     Examples:
@@ -49,4 +47,4 @@ def export(session: Session, file: str, force: bool, as_json: bool) -> None:
     else:
         note("there is no history: run services and consumers with one, see docs/spark-history.md")
     if done.unreadable:
-        note(f"{amount(done.unreadable, 'row')} could not be read and was left out")
+        note(f"{amount(done.unreadable, 'row')} could not be read and is missing from the file")

@@ -1,4 +1,4 @@
-"""`wheel-sched kafka init | lag | replay | doctor`: a group's topics on a Kafka cluster."""
+"""`wheel-sched kafka init | lag | replay | doctor`: commands on a group's topics on a Kafka cluster."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import click
 
 from retry_topic.cli.group_topics import topics_options
 from retry_topic.cli.opening import kafka_broker, secrets_of
-from retry_topic.cli.replaying import Reborn, TopicReplay, max_replays_option, tell_guarded
 from retry_topic.cli.settings import settings_of
+from retry_topic.cli.topic_replay import LetterToMessage, TopicReplay, max_replays_option, tell_guarded
 from retry_topic.message import Message
-from retry_topic.names import GroupTopics, intake_group_of
+from retry_topic.message.topic_names import GroupTopics, intake_group_of
 from wheel_sched.cli.failing import FAILED, OK, CommandFailed
 from wheel_sched.cli.instants import DURATION
 from wheel_sched.cli.opening import created_as, opened, server_url
@@ -28,12 +28,12 @@ from wheel_sched.errors import ConfigError, WheelSchedError
 if TYPE_CHECKING:
     from retry_topic.brokers.kafka import KafkaBroker
 
-_IDLE_S = 5.0  # nothing more came for so long: a replay is through
+_IDLE_S = 5.0  # a replay ends when no record has come for this long
 
 _groups = click.argument("groups", nargs=-1, metavar="GROUP...", required=True)
 
 
-@click.group(name="kafka", help="Topics, lag, replay and a check-up on a Kafka cluster.")
+@click.group(name="kafka", help="Create, measure, replay and check topics on a Kafka cluster.")
 def kafka() -> None:
     """Group of the commands about Kafka."""
 
@@ -48,7 +48,7 @@ def _opened(session: Session, **more: Any) -> Iterator[KafkaBroker]:
 
 
 def _owned(topics: GroupTopics, groups: Iterable[str]) -> dict[str, dict[str, str]]:
-    """The topics of each group, by what they are for; names that Kafka can have."""
+    """The topics of each group, by purpose; each name is one that Kafka accepts."""
     from retry_topic.brokers.kafka.topology import check_topic
 
     owned = {group: topics.of(group) for group in groups}
@@ -59,7 +59,7 @@ def _owned(topics: GroupTopics, groups: Iterable[str]) -> dict[str, dict[str, st
 
 
 def _shards(settings: Settings) -> int:
-    """How many shards the namespace has; those to be created with where it does not exist or cannot be asked."""
+    """The shard count of the namespace, or that of the settings when the namespace is absent or cannot be asked."""
     try:
         with server_url(settings) as url:
             return int(created_as(url, settings.namespace).get("shards", settings.shards or 1))
@@ -82,7 +82,7 @@ def _topic_settings(_: click.Context, __: click.Parameter, values: tuple[str, ..
     "--replication",
     type=click.IntRange(-1, 1_000),
     default=-1,
-    help="Copies of each topic (default: -1, as the cluster has it).",
+    help="Copies of each topic (default: -1, the cluster's default).",
 )
 @click.option(
     "--setting",
@@ -90,7 +90,7 @@ def _topic_settings(_: click.Context, __: click.Parameter, values: tuple[str, ..
     multiple=True,
     callback=_topic_settings,
     metavar="NAME=VALUE",
-    help="Of each topic, instead of ours; repeatable.",
+    help="A setting of each topic, instead of ours; repeatable.",
 )
 @topics_options
 @dry_run_option
@@ -106,10 +106,10 @@ def init(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Create the topics of GROUPs that are absent: retry, redelivery, dead, and one for the claims of the namespace.
+    """Create missing topics of GROUPs: retry, redelivery, dead, and one for the namespace's claims.
 
-    No topic per delay: whatever the delay, a message waits in the delay store. What exists is left as it is. Topics
-    keep records for 7 days, dead letters for 30, of up to 8 MiB, and are never compacted.
+    There is no topic per delay: a message waits in the delay store. Existing topics stay as they are. New topics keep
+    records for 7 days and dead letters for 30, take records of up to 8 MiB, and are never compacted.
 
     \b
     Examples:
@@ -118,7 +118,9 @@ def init(
       wheel-sched --kafka broker:9092 kafka init orders --retry-topic orders-retry
     """
     if replication == 0:
-        raise click.BadParameter("expected at least 1 copy, or -1: as the cluster has it", param_hint="--replication")
+        raise click.BadParameter(
+            "expected at least 1 copy, or -1 for the cluster's default", param_hint="--replication"
+        )
     with _opened(session, partitions=partitions, replication=replication, topic_settings=settings) as broker:
         from retry_topic.brokers.kafka.sender import claims_topic
 
@@ -148,7 +150,7 @@ def init(
 @json_option
 @pass_session
 def lag(session: Session, groups: tuple[str, ...], topics: GroupTopics, as_json: bool) -> None:
-    """How far GROUPs are behind: failed messages not taken in yet, and messages not handled yet.
+    """Show how far GROUPs are behind: failed messages that no service has read, and messages not handled yet.
 
     \b
     Examples:
@@ -189,15 +191,15 @@ def lag(session: Session, groups: tuple[str, ...], topics: GroupTopics, as_json:
             if waiting and all(at is None for _, _, _, at, _, _ in taken):
                 there = "1 retry waits" if waiting == 1 else f"{waiting:,} retries wait"
                 note(
-                    f"{there} in {own['retry']}, and no service of {group} has ever taken any in: start "
+                    f"{there} in {own['retry']}, and no service of {group} has ever read them: start "
                     f"`wheel-sched --kafka ... serve {group}`"
                 )
 
 
 @kafka.command()
 @click.argument("group")
-@click.option("--to", "target", metavar="TOPIC", help="Where to (default: the group's redelivery topic).")
-@click.option("--limit", type=click.IntRange(1), default=10_000, show_default=True, help="At most so many.")
+@click.option("--to", "target", metavar="TOPIC", help="Deliver to TOPIC (default: the group's redelivery topic).")
+@click.option("--limit", type=click.IntRange(1), default=10_000, show_default=True, help="At most N.")
 @max_replays_option
 @topics_options
 @dry_run_option
@@ -215,12 +217,12 @@ def replay(
     yes: bool,
     as_json: bool,
 ) -> int:
-    """Send what lies in GROUP's dead topic through again, each record once however often this is run.
+    """Deliver the records of GROUP's dead topic again, each record once however often the command runs.
 
-    For letters that the store still has, `wheel-sched replay` chooses by error and age; this reads the topic itself,
-    from where the last replay ended to its present end. Their attempts start anew; the store of the group's service
-    counts replays of one message, and what was replayed too often is passed by. Letters of a group that signs its
-    headers are signed again: --secrets names the file.
+    `wheel-sched replay` selects letters of the store by error and age. This command reads the topic itself, from where
+    the last replay ended to the topic's present end. Attempts start anew. The store of the group's service counts the
+    replays of each message, and messages that were replayed too often are skipped. A group that signs its headers
+    needs --secrets, because the messages are signed again.
 
     \b
     Examples:
@@ -247,11 +249,11 @@ def replay(
         if waiting:
             confirm(f"Replay up to {amount(min(waiting, limit), 'dead letter')} to {to}?", yes)
         with opened(settings_of(session)) as store:
-            done = TopicReplay(Reborn(group, own, to, broker.topic_id(dead), secrets), store, max_replays)
+            done = TopicReplay(LetterToMessage(group, own, to, broker.topic_id(dead), secrets), store, max_replays)
             consumer = broker.consumer([dead], reader)
             left, idle_until_s = min(waiting, limit), time.monotonic() + 6 * _IDLE_S
             while left > 0 and time.monotonic() < idle_until_s:
-                # one that has died again meanwhile is for the next replay
+                # a letter that died again during this replay waits for the next one
                 letters = [one for one in consumer.poll(min(200, left), 500) if _is_before(last, one.message)]
                 if letters:
                     try:
@@ -267,7 +269,7 @@ def replay(
         say(f"{amount(done.replayed, 'dead letter')} replayed to {to}")
         tell_guarded(done.guarded)
     if done.guarded:
-        note("what was held back is passed by; `wheel-sched replay` has it as long as the store keeps it")
+        note("this command now skips these letters; `wheel-sched replay` has them as long as the store keeps them")
     return FAILED if done.failed or done.guarded else OK
 
 
@@ -284,13 +286,13 @@ def _is_before(ends: Mapping[tuple[str, int], int], letter: Message) -> bool:
     type=DURATION,
     default=DispatcherConfig().lease_ms,
     metavar="DURATION",
-    help="Of your services' dispatchers, where it is not the default of 10s.",
+    help="Lease of your services' dispatchers, unless it is 10s.",
 )
 @topics_options
 @json_option
 @pass_session
 def doctor(session: Session, groups: tuple[str, ...], lease_ms: int, topics: GroupTopics, as_json: bool) -> int:
-    """Check what the promises over Kafka depend on: topics, copies, rights, time-outs, retention, claims in doubt.
+    """Check what guarantees over Kafka depend on: topics, copies, rights, time-outs, retention, claims in doubt.
 
     \b
     Examples:
@@ -299,10 +301,10 @@ def doctor(session: Session, groups: tuple[str, ...], lease_ms: int, topics: Gro
     from wheel_sched.cli.doctor import say_finding
 
     with _opened(session) as broker:
-        from retry_topic.cli.kafka_checks import Asked, findings
+        from retry_topic.cli.kafka_checks import CheckedGroups, findings
 
-        asked = Asked(_owned(topics, groups), settings_of(session), _shards(settings_of(session)), lease_ms)
-        found = list(findings(broker, asked))
+        checked = CheckedGroups(_owned(topics, groups), settings_of(session), _shards(settings_of(session)), lease_ms)
+        found = list(findings(broker, checked))
     if as_json:
         emit({"healthy": all(one.level != "problem" for one in found), "findings": [asdict(one) for one in found]})
     else:

@@ -1,4 +1,4 @@
-"""What `wheel-sched kafka doctor` looks at. Reads only, but for one empty transaction under an id of its own."""
+"""The checks of `wheel-sched kafka doctor`. They only read, except for one empty transaction under an id of its own."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from wheel_sched.store import MAX_BATCH
 if TYPE_CHECKING:
     from retry_topic.brokers.kafka import KafkaBroker
 
-_admin: Any = _typed_admin  # which does not say all it exports
+_admin: Any = _typed_admin  # its types do not declare all it exports
 _DAY_MINUTES = 1_440
-_PAGES = 40  # of held messages that are looked through
+_PAGES = 40  # of held messages that are searched
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What is to be looked at.
+class CheckedGroups:
+    """The groups to check.
 
     Args:
-        topics: of each group, by what they are for.
-        settings: of the command line: the store and its namespace.
-        shards: of the namespace.
-        lease_ms: of the groups' dispatchers.
+        topics: the topics of each group, by purpose.
+        settings: settings of the command line, which name the store and its namespace.
+        shards: shard count of the namespace.
+        lease_ms: lease of the groups' dispatchers.
     """
 
     topics: Mapping[str, Mapping[str, str]]
@@ -45,8 +45,8 @@ class Asked:
     lease_ms: int
 
 
-def findings(broker: KafkaBroker, asked: Asked) -> Iterator[Finding]:
-    """Findings one after the other.
+def findings(broker: KafkaBroker, checked: CheckedGroups) -> Iterator[Finding]:
+    """Run the checks; yields each finding as soon as its check has run.
 
     Raises:
         BrokerUnavailable: the cluster cannot be reached.
@@ -54,12 +54,12 @@ def findings(broker: KafkaBroker, asked: Asked) -> Iterator[Finding]:
     topics = broker.topology.lengths()
     brokers = broker.topology.admin.list_topics(timeout=TIMEOUT_S).brokers
     yield ok("cluster", f"{len(brokers)} brokers, {len(topics)} topics")
-    for group, own in asked.topics.items():
+    for group, own in checked.topics.items():
         yield _topics(broker, group, own)
         yield _copies(broker, group, [topic for topic in own.values() if topic in topics], len(brokers))
-    yield _claims(broker, asked.settings.namespace, asked.shards)
-    yield in_doubt(asked.settings)
-    yield timeouts(broker, asked.lease_ms)
+    yield _claims(broker, checked.settings.namespace, checked.shards)
+    yield in_doubt(checked.settings)
+    yield timeouts(broker, checked.lease_ms)
     settings = _settings(broker, _admin.ResourceType.BROKER, [str(min(brokers))])[str(min(brokers))]
     yield retention(settings)
     yield longest_transaction(settings, broker.transaction_timeout_ms)
@@ -87,13 +87,13 @@ def _copies(broker: KafkaBroker, group: str, topics: Sequence[str], brokers: int
 
 
 def copies(group: str, counts: Mapping[str, tuple[int, int]], least: Mapping[str, int], brokers: int) -> Finding:
-    """What is to be said of topics' copies.
+    """Check the copies of a group's topics.
 
     Args:
-        group: whose topics.
-        counts: of each topic, of the partition that has fewest: its copies, and those of them that are in sync.
-        least: of each topic, how many have to be in sync for a write to be taken.
-        brokers: of the cluster.
+        group: the group.
+        counts: for each topic the copies, and the copies in sync, of the partition with the fewest.
+        least: for each topic, how many copies must be in sync for a write (`min.insync.replicas`).
+        brokers: number of brokers in the cluster.
     """
     check = f"copies {group}"
     for topic, (there, in_sync) in counts.items():
@@ -104,11 +104,11 @@ def copies(group: str, counts: Mapping[str, tuple[int, int]], least: Mapping[str
         if needed > in_sync:
             return problem(check, said, "nothing can be written until more brokers are back")
         if there > 1 and needed == there:
-            return warn(check, said, "one broker away stops all writes: one less than the copies")
+            return warn(check, said, "one broker that is away stops all writes: set it to one less than the copies")
         if there == 1 and brokers > 1:
-            return warn(check, said, "a lost broker is a lost topic: add copies")
+            return warn(check, said, "the loss of a broker loses the topic: add copies")
         if there > 1 and needed == 1:
-            return warn(check, said, "what one broker alone has confirmed can be lost with it: min.insync.replicas=2")
+            return warn(check, said, "records that one broker alone confirmed are lost with it: min.insync.replicas=2")
     return ok(check, ", ".join(f"{topic} {in_sync}/{there}" for topic, (there, in_sync) in counts.items()))
 
 
@@ -127,7 +127,7 @@ def _claims(broker: KafkaBroker, namespace: str, shards: int) -> Finding:
 
 
 def in_doubt(settings: Settings) -> Finding:
-    """Whether messages are held because the cluster had forgotten which claims went out."""
+    """No messages are held because the cluster forgot which claims were published."""
     try:
         with opened(settings) as store:
             found, cursor = 0, None
@@ -144,7 +144,7 @@ def in_doubt(settings: Settings) -> Finding:
     if found:
         return problem(
             "in doubt",
-            f"{found} messages are held: nobody knows whether they went out",
+            f"{found} messages are held: nobody knows whether they were published",
             "look for their retry-id in the redelivery topic; then `wheel-sched delete` what is there, and "
             "`wheel-sched run-now --state held --error 'in-doubt*'` for the rest",
         )
@@ -152,7 +152,7 @@ def in_doubt(settings: Settings) -> Finding:
 
 
 def timeouts(broker: KafkaBroker, lease_ms: int) -> Finding:
-    """Whether a claim has its answer before its lease ends, and the lease ends before its transaction does."""
+    """A claim is answered before its lease ends, and the lease ends before its transaction does."""
     order = f"{broker.transaction_timeout_ms} > {lease_ms} > {broker.delivery_timeout_ms} ms"
     if broker.transaction_timeout_ms > lease_ms > broker.delivery_timeout_ms:
         return ok("time-outs", f"transaction > lease > delivery: {order}")
@@ -161,7 +161,7 @@ def timeouts(broker: KafkaBroker, lease_ms: int) -> Finding:
 
 
 def retention(settings: Mapping[str, str]) -> Finding:
-    """Whether the cluster remembers the numbers of claims for longer than until they are told again."""
+    """The cluster keeps the numbers of claims for longer than the day after which they are committed again."""
     minutes = int(settings.get("offsets.retention.minutes", 7 * _DAY_MINUTES))
     said = f"offsets.retention.minutes={minutes}"
     if minutes < 2 * _DAY_MINUTES:
@@ -170,7 +170,7 @@ def retention(settings: Mapping[str, str]) -> Finding:
 
 
 def longest_transaction(settings: Mapping[str, str], ours_ms: int) -> Finding:
-    """Whether the cluster lets transactions last as long as ours may."""
+    """The cluster allows transactions as long as ours."""
     longest_ms = int(settings.get("transaction.max.timeout.ms", 900_000))
     said = f"transaction.max.timeout.ms={longest_ms}"
     if longest_ms < ours_ms:
@@ -179,10 +179,10 @@ def longest_transaction(settings: Mapping[str, str], ours_ms: int) -> Finding:
 
 
 def creation(settings: Mapping[str, str]) -> Finding:
-    """Whether topics come about by being named."""
+    """Topics are not created by accident, when a client names one."""
     if settings.get("auto.create.topics.enable") == "true":
         fix = "set it to false on the brokers"
-        return warn("creation", "auto.create.topics.enable=true: a mistyped topic of another client is a new one", fix)
+        return warn("creation", "auto.create.topics.enable=true: another client that mistypes a topic creates it", fix)
     return ok("creation", "topics are created on purpose only")
 
 
@@ -197,7 +197,7 @@ def _transaction(broker: KafkaBroker) -> Finding:
 
 
 def _copies_of(broker: KafkaBroker, topics: Sequence[str]) -> dict[str, tuple[int, int]]:
-    """Of each topic that may be seen, of its partition that has fewest: copies, and those in sync."""
+    """For each visible topic the copies, and the copies in sync, of the partition with the fewest."""
     found = broker.topology.admin.list_topics(timeout=TIMEOUT_S).topics
     return {
         topic: min((len(one.replicas), len(one.isrs)) for one in found[topic].partitions.values())
@@ -207,7 +207,7 @@ def _copies_of(broker: KafkaBroker, topics: Sequence[str]) -> dict[str, tuple[in
 
 
 def _settings(broker: KafkaBroker, kind: Any, names: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Settings of brokers or topics, {} of those that may not be read."""
+    """Settings of brokers or topics; {} for those that this user may not read."""
     resources = [_admin.ConfigResource(kind, name) for name in names]
     found: dict[str, dict[str, str]] = {}
     for resource, future in broker.topology.admin.describe_configs(resources, request_timeout=TIMEOUT_S).items():

@@ -1,4 +1,4 @@
-"""`wheel-sched list`: messages in order of due, or dead letters in groups of one error."""
+"""`wheel-sched list`: messages in order of due time, or dead letters grouped by error."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from retry_topic.cli.filters import Entry, Filter, filter_options
+from retry_topic.cli.filters import Filter, ListedMessage, filter_options
 from retry_topic.cli.opening import opened_home
 from retry_topic.cli.settings import settings_of
 from retry_topic.cli.untaken import untaken_lines
@@ -19,18 +19,18 @@ from wheel_sched.cli.output import amount, emit, instant, note, one_line, relati
 from wheel_sched.store import State
 
 _PREVIEW = 80  # characters of a payload
-_SHOWN = 50  # lines of a listing unless --limit says otherwise
+_SHOWN = 50  # lines of a list without --limit
 
 
 @click.command(name="list")
 @filter_options
-@click.option("--parked", is_flag=True, help="What stands in line behind a failed message of its key.")
-@click.option("--group", is_flag=True, help="Dead letters by error: count, first, last, a sample.")
-@click.option("--payload", is_flag=True, help="The payloads too: whole with --json, else their beginnings.")
+@click.option("--parked", is_flag=True, help="Messages that are parked behind a failed message of their key.")
+@click.option("--group", is_flag=True, help="Group dead letters by error: count, first, last, a sample.")
+@click.option("--payload", is_flag=True, help="Show payloads too: whole with --json, else their beginnings.")
 @json_option
 @pass_session
 def list_messages(session: Session, chosen: Filter, parked: bool, group: bool, payload: bool, as_json: bool) -> None:
-    """List messages: what waits, in order of due.
+    """List messages that wait, in order of due time.
 
     \b
     Examples:
@@ -45,13 +45,13 @@ def list_messages(session: Session, chosen: Filter, parked: bool, group: bool, p
     """
     if group:
         if chosen.states not in ((), ("dead",)):
-            raise click.UsageError("--group is about dead letters; leave --state away.")
+            raise click.UsageError("--group lists dead letters only: remove --state.")
         if payload:
-            raise click.UsageError("--group shows counts; leave --payload away.")
+            raise click.UsageError("--group shows counts: remove --payload.")
         chosen = replace(chosen, states=("dead",))
     if parked:
         if group or chosen.states not in ((), ("held",)):
-            raise click.UsageError("--parked is about what is held; leave --state, --dead and --group away.")
+            raise click.UsageError("--parked lists held messages only: remove --state, --dead and --group.")
         chosen = replace(chosen, states=("held",), parked=True)
     with opened_home(settings_of(session)) as home:
         now_ms = home.store.windows(0, 0)[0].now_us // 1000
@@ -74,7 +74,7 @@ def _entries(home: Home, chosen: Filter, now_ms: int, payload: bool, as_json: bo
             more = True
             break
         if as_json:
-            emit({**as_dict(entry), **(_payload(entry) if payload else {})})
+            emit({**entry.as_dict(), **(_payload(entry) if payload else {})})
         else:
             row = _parked_row(entry, now_ms) if chosen.parked else _row(entry, now_ms, len(states) > 1)
             rows.append((*row, _preview(entry)) if payload else row)
@@ -98,8 +98,8 @@ def _only_state(chosen: Filter) -> bool:
     return not replace(chosen, states=()).narrow
 
 
-def _payload(entry: Entry) -> dict[str, Any]:
-    """The payload for scripts: as text where it is some, else in base64; neither where the store does not have it."""
+def _payload(entry: ListedMessage) -> dict[str, Any]:
+    """The payload for scripts: as text, or in base64 when it is no text; neither when the store holds a reference."""
     message = entry.letter.message
     value = entry.found.body if message is None else message.value
     if message is not None and message.reference is not None:
@@ -110,8 +110,8 @@ def _payload(entry: Entry) -> dict[str, Any]:
         return {"payload": None, "payload_base64": base64.b64encode(value).decode()}
 
 
-def _preview(entry: Entry) -> str:
-    """The payload's beginning, for people."""
+def _preview(entry: ListedMessage) -> str:
+    """The beginning of the payload, for people."""
     message = entry.letter.message
     value = entry.found.body if message is None else message.value
     if message is not None and message.reference is not None:
@@ -119,14 +119,14 @@ def _preview(entry: Entry) -> str:
     return one_line(value[: 4 * _PREVIEW].decode("utf-8", "backslashreplace"), _PREVIEW)
 
 
-def _parked_row(entry: Entry, now_ms: int) -> tuple[str, ...]:
+def _parked_row(entry: ListedMessage, now_ms: int) -> tuple[str, ...]:
     at_ms, message = entry.at_ms or now_ms, entry.letter.message
     key = b"" if message is None or message.key is None else message.key
     text = one_line(key.decode("utf-8", "backslashreplace"), 60)
     return relative(at_ms, now_ms), instant(at_ms), text, entry.letter.topic or "-", entry.id
 
 
-def _row(entry: Entry, now_ms: int, with_state: bool) -> tuple[str, ...]:
+def _row(entry: ListedMessage, now_ms: int, with_state: bool) -> tuple[str, ...]:
     state = entry.letter.state
     at_ms = entry.at_ms
     return (
@@ -138,31 +138,6 @@ def _row(entry: Entry, now_ms: int, with_state: bool) -> tuple[str, ...]:
         entry.id,
         one_line(entry.error, 80),
     )
-
-
-def as_dict(entry: Entry) -> dict[str, Any]:
-    """A message of a listing as plain JSON-able data; times in epoch milliseconds and in RFC 3339."""
-    state, message, found = entry.letter.state, entry.letter.message, entry.found
-    at_ms = entry.at_ms
-    name = "died" if found.state == "dead" else "due"
-    return {
-        "id": entry.id,
-        "state": found.state,
-        "topic": entry.letter.topic,
-        f"{name}_ms": at_ms,
-        name: None if at_ms is None else instant(at_ms),
-        "attempt": state.attempt,
-        "max_attempts": state.max_attempts,
-        "error": entry.error or None,
-        "error_class": state.error_class,
-        "fingerprint": state.error_fingerprint,
-        "reason": found.reason if found.state in ("held", "dead") else None,
-        "policy": state.policy,
-        "replays": state.replays,
-        "group": state.consumer_group,
-        "key": None if message is None or message.key is None else message.key.decode("utf-8", "backslashreplace"),
-        "bytes": None if message is None else len(message.value),
-    }
 
 
 def _groups(home: Home, chosen: Filter, now_ms: int, as_json: bool) -> None:
@@ -202,7 +177,7 @@ def _groups(home: Home, chosen: Filter, now_ms: int, as_json: bool) -> None:
         for group in groups
     ]
     table(("count", "fingerprint", "topic", "first", "last", "sample", "error"), rows, right=(0,))
-    note(f"{amount(sum(group.count for group in groups), 'dead letter')}; `wheel-sched show ID` tells one's story")
+    note(f"{amount(sum(group.count for group in groups), 'dead letter')}; `wheel-sched show ID` shows one")
 
 
 def _error(letter: DeadLetterInfo) -> str:

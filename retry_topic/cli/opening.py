@@ -1,4 +1,4 @@
-"""Open the home (store and topics) that the settings name."""
+"""Opens what the settings name: the connection to store and topics, the Kafka cluster, secrets, policies."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from wheel_sched.store import DelayStore, open_store
 if TYPE_CHECKING:
     from retry_topic.brokers.kafka import KafkaBroker
 
-KEEP = 10_000  # records of a topic that stay after every group has settled them, as `connect` has it
+KEEP = 10_000  # records that a topic keeps after every group has settled them; the default of `connect`
 
 
 @contextlib.contextmanager
 def opened_home(settings: RetrySettings, *, create: bool = False) -> Iterator[Home]:
-    """The home, closed at the end of the block; only with `create` is a namespace or a data folder made."""
+    """Open store and topics for the block. Only with `create` are a namespace and a data folder created."""
     with contextlib.ExitStack() as stack:
         broker: Broker | None = None
-        if settings.kafka is not None:  # before anything is made: its settings can be wrong
+        if settings.kafka is not None:  # before anything is created: its settings can be wrong
             broker = stack.enter_context(contextlib.closing(kafka_broker(settings)))
         url = stack.enter_context(server_url(settings, create=create))
         store = open_store(
@@ -42,19 +42,19 @@ def opened_home(settings: RetrySettings, *, create: bool = False) -> Iterator[Ho
 
 
 def _streams(settings: RetrySettings, store: DelayStore) -> Broker:
-    from retry_topic.brokers.redis_streams import RedisStreamsBroker  # explaining a policy needs no client
+    from retry_topic.brokers.redis_streams import RedisStreamsBroker  # `policy explain` needs no client
 
-    client: Any = getattr(store.backend, "client")  # noqa: B009  # of the kind of backend that a URL gives
+    client: Any = getattr(store.backend, "client")  # noqa: B009  # a store of a URL has a backend with a client
     return RedisStreamsBroker(
         client, prefix=settings.prefix, maxlen=KEEP, durability=settings.durability, replicas=settings.replicas
     )
 
 
 def kafka_broker(settings: RetrySettings, **more: Any) -> KafkaBroker:
-    """The cluster that the settings name; nothing is connected to yet.
+    """The Kafka cluster of the settings. It is not connected yet.
 
     Raises:
-        ConfigError: they name none, the extra is missing, the file cannot be read, or a setting is wrong.
+        ConfigError: the settings name none, the extra is missing, the file is unreadable, or a setting is wrong.
     """
     if settings.kafka is None:
         raise ConfigError("which cluster? Give --kafka HOST:PORT, WHEEL_SCHED_KAFKA or kafka = in wheel-sched.toml")
@@ -64,16 +64,16 @@ def kafka_broker(settings: RetrySettings, **more: Any) -> KafkaBroker:
         raise ConfigError('Kafka needs the extra: pip install "wheel-sched[kafka]"; nothing was opened') from error
     client = kafka_settings(settings.kafka)
     if settings.group_protocol is not None:
-        client["group.protocol"] = settings.group_protocol  # said nearer than in the file of a client
-    client.setdefault("log_level", "0")  # each try of a client in vain is a line; errors say why
+        client["group.protocol"] = settings.group_protocol  # the command's setting beats the file of client properties
+    client.setdefault("log_level", "0")  # librdkafka writes a line for each failed attempt; the errors say the same
     return KafkaBroker(client, transactions=settings.transactions, **more)
 
 
 def kafka_settings(servers: str) -> dict[str, str]:
-    """The client's settings: the address, or what a file of client properties holds.
+    """The settings of a client: an address, or the content of a file of client properties.
 
     Raises:
-        ConfigError: the file cannot be read, or a line of it is no property; what it holds is not quoted.
+        ConfigError: the file is unreadable, or a line is no property. The error quotes no line.
     """
     if not servers.endswith(".properties"):
         return {"bootstrap.servers": servers}
@@ -91,7 +91,7 @@ def kafka_settings(servers: str) -> dict[str, str]:
         if not line and part.lstrip().startswith(("#", "!")):
             continue
         line += part.strip()
-        if line.endswith("\\"):  # goes on in the next one
+        if line.endswith("\\"):  # the line continues
             line = line[:-1]
             continue
         name, equals, value = line.partition("=")
@@ -106,10 +106,10 @@ def kafka_settings(servers: str) -> dict[str, str]:
 
 
 def secrets_of(settings: RetrySettings) -> tuple[bytes, ...]:
-    """The secrets of the file that the settings name, the signing one first; none without a file.
+    """The secrets of the settings' file, the signing one first; none without a file.
 
     Raises:
-        ConfigError: it cannot be read, or holds none that is long enough; none is quoted.
+        ConfigError: the file is unreadable, or its secrets are too short. The error quotes no secret.
     """
     if settings.secrets is None:
         return ()
@@ -127,7 +127,11 @@ def secrets_of(settings: RetrySettings) -> tuple[bytes, ...]:
 
 
 def policies_of(settings: RetrySettings, file: str | None = None) -> PolicySet:
-    """The policies of a file ("default" = the built-in one), else those of the settings.
+    """Load retry policies.
+
+    Args:
+        settings: names the file when `file` is None.
+        file: a TOML file, or "default" for the built-in policy. Defaults to None.
 
     Raises:
         ConfigError: with every mistake of the file.

@@ -1,4 +1,4 @@
-"""`wheel-sched policy explain | simulate`: what a policy does, in words and in numbers."""
+"""`wheel-sched policy explain | simulate`: shows what a policy does, in words and in numbers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _chosen(session: Session, file: str, topic: str | None) -> RetryPolicy:
 @_topic
 @_error
 @_status
-@click.option("--attempts", type=click.IntRange(1, 10_000), default=20, show_default=True, help="Failures to follow.")
+@click.option("--attempts", type=click.IntRange(1, 10_000), default=20, show_default=True, help="Failures each.")
 @click.option("--samples", type=click.IntRange(1, 100_000), default=1_000, show_default=True, help="Messages.")
 @click.option("--seed", type=int, default=0, show_default=True, help="The same seed gives the same numbers.")
 @json_option
@@ -55,7 +55,7 @@ def simulate_policy(
     seed: int,
     as_json: bool,
 ) -> None:
-    """Let messages fail over and over on a virtual clock: delays, their spread, and when they are given up.
+    """Simulate messages that always fail, on a virtual clock: show delays, their spread, and when they are given up.
 
     \b
     Examples:
@@ -101,11 +101,17 @@ def simulate_policy(
 @_topic
 @_error
 @_status
-@click.option("--id", "message_id", metavar="ID", help="Why this stored message is due when it is; no FILE is read.")
-@click.option("--attempt", type=click.IntRange(min=1), metavar="N", help="The delivery that failed (default: 1).")
+@click.option("--id", "message_id", metavar="ID", help="Explain why this stored message is due then.")
+@click.option("--attempt", type=click.IntRange(min=1), metavar="N", help="The attempt that failed (default: 1).")
 @click.option("--age", "age_ms", type=DURATION, default=0, metavar="DURATION", help="Time since the first failure.")
-@click.option("--previous-delay", "previous_ms", type=DURATION, metavar="DURATION", help="Before this delivery.")
-@click.option("--retry-after", "after_ms", type=DURATION, metavar="DURATION", help="A wait that was asked for.")
+@click.option("--previous-delay", "previous_ms", type=DURATION, metavar="DURATION", help="Before this attempt.")
+@click.option(
+    "--retry-after",
+    "after_ms",
+    type=DURATION,
+    metavar="DURATION",
+    help="A wait that was asked for.",
+)
 @click.option("--verdict", type=click.Choice(["retry", "dead"]), help="What the handler returned instead of raising.")
 @json_option
 @pass_session
@@ -123,7 +129,7 @@ def explain_policy(
     verdict: str | None,
     as_json: bool,
 ) -> None:
-    """In words: what a policy does with an error; without one, what it says; with --id, why a message is due then.
+    """Explain a policy: what it does with an error; without an error, its rules; with --id, the due time of a message.
 
     \b
     Examples:
@@ -132,7 +138,7 @@ def explain_policy(
       wheel-sched policy explain --id 3f2a9c.2
     """
     if message_id is not None:
-        from retry_topic.cli.finding import find_messages
+        from retry_topic.cli.selecting import find_messages
         from retry_topic.cli.show import why_due
 
         with opened_home(settings_of(session)) as home:
@@ -172,12 +178,12 @@ def explain_policy(
 
 
 def _describe(chosen: RetryPolicy, as_json: bool) -> None:
-    """What the policy says, for nobody's failure in particular."""
+    """Describe a policy without a failure."""
     attempts = "any number of" if chosen.max_attempts is None else str(chosen.max_attempts)
     age = "for ever" if chosen.max_age_ms is None else format_duration(chosen.max_age_ms)
     lines = [
         f"policy {chosen.ident}: a failed message is delivered {attempts} times in all, within {age}, then it is dead",
-        f"a wait asked for by a handler or by Retry-After is kept up to {format_duration(chosen.retry_after_max_ms)}",
+        f"a wait that a handler or Retry-After asks for is granted up to {format_duration(chosen.retry_after_max_ms)}",
     ]
     lines += describe(chosen.rate, chosen.burst, chosen.spread_ms, chosen.budget, chosen.breaker)
     for number, rule in enumerate(chosen.rules, 1):

@@ -1,4 +1,4 @@
-"""`wheel-sched publish`: messages into a topic, now or later, from an argument, stdin or a file of lines."""
+"""`wheel-sched publish`: publishes messages now or later, from an argument, stdin or the lines of a file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from wheel_sched.cli.options import Session, json_option, pass_session
 from wheel_sched.cli.output import Progress, amount, emit, note, say
 from wheel_sched.errors import BrokerUnavailable
 
-_MAKE = "--create makes it"
+_MAKE = "--create creates it"
 
 
 def _headers(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> Headers:
@@ -37,13 +37,19 @@ def _headers(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> 
 @click.command()
 @click.argument("topic")
 @click.argument("value", required=False)
-@click.option("--lines", type=click.File("rb"), metavar="FILE", help="One message a line of FILE (- = stdin).")
+@click.option("--lines", type=click.File("rb"), metavar="FILE", help="One message for each line of FILE (- is stdin).")
 @click.option("--key", metavar="KEY", help="Partitioning key.")
 @click.option("--header", "headers", multiple=True, callback=_headers, metavar="NAME=VALUE", help="Repeatable.")
-@click.option("--delay", "delay_ms", type=DURATION, metavar="DURATION", help="So long from now.")
-@click.option("--at", "at_ms", type=INSTANT, metavar="INSTANT", help="Then: RFC 3339, or +5m.")
-@click.option("--expires", "expires_ms", type=DURATION, metavar="DURATION", help="Dead-letter it when it comes later.")
-@click.option("--id", "message_id", metavar="ID", help="Repeated, it goes once, until 10 min after it is due.")
+@click.option("--delay", "delay_ms", type=DURATION, metavar="DURATION", help="This long from now.")
+@click.option("--at", "at_ms", type=INSTANT, metavar="INSTANT", help="At this time: RFC 3339, or +5m.")
+@click.option(
+    "--expires",
+    "expires_ms",
+    type=DURATION,
+    metavar="DURATION",
+    help="Later it becomes a dead letter.",
+)
+@click.option("--id", "message_id", metavar="ID", help="A repeated id is published once, until 10 min after it is due.")
 @click.option("--create", is_flag=True, help="Create the topic when it is absent.")
 @json_option
 @pass_session
@@ -61,7 +67,7 @@ def publish(
     create: bool,
     as_json: bool,
 ) -> None:
-    """Publish VALUE to TOPIC, now or later; prints the id. VALUE - reads stdin.
+    """Publish VALUE to TOPIC, now or later; print the id. With - as VALUE it is read from stdin.
 
     \b
     Examples:
@@ -75,7 +81,7 @@ def publish(
     if delay_ms is not None and at_ms is not None:
         raise click.UsageError("Give --delay or --at, not both.")
     if lines is not None and message_id is not None:
-        raise click.UsageError("--id names one message; leave it away with --lines.")
+        raise click.UsageError("--id names one message: remove it, or --lines.")
     folder = embedded_folder(settings_of(session))
     if folder is not None and not create and not folder.is_dir():
         raise CommandFailed(f"there is no topic {topic!r}, nor a data folder {folder}; nothing was published; {_MAKE}")
@@ -99,7 +105,7 @@ def publish(
                 progress(count)
                 try:
                     emit({"id": name, "topic": topic}) if as_json else say(name)
-                except BrokenPipeError:  # who read the ids is gone; the rest of the lines is not to be lost by it
+                except BrokenPipeError:  # nobody reads the ids any more; the other lines are published all the same
                     drop_output()
     note(f"{amount(count, 'message')} {'stored, to be published when due' if later else 'published'}")
 

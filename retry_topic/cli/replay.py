@@ -1,4 +1,4 @@
-"""`wheel-sched replay`: send dead letters through again, paced, with a dry run and a loop guard."""
+"""`wheel-sched replay`: delivers dead letters again, at a chosen pace, with a dry run and a loop guard."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ from dataclasses import replace
 
 import click
 
-from retry_topic.cli.changing import Pace, rate_option, spread_option
+from retry_topic.cli.changing import ChangePace, rate_option, spread_option
 from retry_topic.cli.filters import Filter, entry_of, filter_options
-from retry_topic.cli.finding import find_messages
-from retry_topic.cli.listing import as_dict
 from retry_topic.cli.opening import opened_home, secrets_of
-from retry_topic.cli.replaying import check_secrets, max_replays_option, tell_guarded
+from retry_topic.cli.selecting import find_messages
 from retry_topic.cli.settings import settings_of
+from retry_topic.cli.topic_replay import check_secrets, max_replays_option, tell_guarded
 from retry_topic.dead_letters import DeadLetters, Replayed, Selection
 from retry_topic.home import Home
 from wheel_sched.cli.failing import CommandFailed
@@ -24,7 +23,7 @@ from wheel_sched.cli.output import Progress, amount, emit, instant, note, one_li
 @click.argument("ids", nargs=-1, metavar="[ID]...")
 @filter_options
 @click.option("--all", "everything", is_flag=True, help="All dead letters; instead of ids or a filter.")
-@click.option("--to", "target", metavar="TOPIC", help="Another topic than where they were to go.")
+@click.option("--to", "target", metavar="TOPIC", help="Deliver to this topic instead of their own.")
 @max_replays_option
 @rate_option
 @spread_option
@@ -45,7 +44,7 @@ def replay(
     yes: bool,
     as_json: bool,
 ) -> int:
-    """Send dead letters through again; their attempts start anew.
+    """Deliver dead letters again; their attempts start anew.
 
     \b
     Examples:
@@ -53,7 +52,7 @@ def replay(
       wheel-sched replay --topic orders --since 2h --rate 50 --yes
       wheel-sched replay 3f2a9c.8 --to orders.repaired --yes
     """
-    pace = Pace(rate, spread_ms)
+    pace = ChangePace(rate, spread_ms)
     if chosen.states not in ((), ("dead",)):
         raise click.UsageError("Only dead letters can be replayed; for others see `wheel-sched run-now`.")
     narrow = chosen.narrow
@@ -100,20 +99,20 @@ def replay(
 
 
 def _selection(home: Home, chosen: Filter) -> Selection:
-    """The filter as a selection; the start of a fingerprint must mean one error."""
+    """The filter as a selection. The beginning of a fingerprint must belong to one error."""
     if chosen.fingerprint is None:
         return chosen.selection()
     groups = DeadLetters(home).groups(chosen.selection())
     meant = {group.fingerprint for group in groups if group.fingerprint.startswith(chosen.fingerprint)}
     if len(meant) > 1:
         raise CommandFailed(
-            f"{chosen.fingerprint} is the start of {len(meant)} fingerprints ({', '.join(sorted(meant)[:5])}): nothing "
+            f"{chosen.fingerprint} begins {len(meant)} fingerprints ({', '.join(sorted(meant)[:5])}): nothing "
             "was replayed; give more of it"
         )
     return chosen.selection(next(iter(meant), chosen.fingerprint))
 
 
-def _tell_plan(home: Home, plan: Replayed, pace: Pace, as_json: bool) -> None:
+def _tell_plan(home: Home, plan: Replayed, pace: ChangePace, as_json: bool) -> None:
     samples = [
         entry_of(found)
         for found in home.store.get([letter.id for letter in plan.samples], anywhere=True)
@@ -128,7 +127,7 @@ def _tell_plan(home: Home, plan: Replayed, pace: Pace, as_json: bool) -> None:
                 "count": plan.replayed,
                 **_rest(plan),
                 "seconds": round(seconds, 3),
-                "samples": [as_dict(entry) for entry in samples],
+                "samples": [entry.as_dict() for entry in samples],
             }
         )
         return

@@ -1,8 +1,8 @@
-"""`wheel-sched serve`: the retry service of consumer groups, until it is told to stop.
+"""`wheel-sched serve`: runs the retry service of consumer groups until a signal.
 
-SIGTERM ends it after what is being published is settled, with exit code 0; Ctrl-C likewise, with 130. A second
-signal ends it at once: nothing is lost by that, leases bring back what was in flight. When an embedded server ends
-under it, it ends with 69, for its supervisor to start it anew.
+On SIGTERM the service settles the messages that it is publishing, and ends with exit code 0; on Ctrl-C likewise, with
+130. A second signal ends it at once. That loses nothing: leases bring back the messages in flight. When its embedded
+server ends and cannot be started again, the service ends with 69, so that its supervisor starts it anew.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from retry_topic.cli.group_topics import topics_options
 from retry_topic.cli.opening import kafka_broker, opened_home, policies_of, secrets_of
 from retry_topic.cli.settings import settings_of
 from retry_topic.home import Home
-from retry_topic.names import GroupTopics
+from retry_topic.message.topic_names import GroupTopics
 from retry_topic.service import RetryService, ServiceConfig
 from wheel_sched.cli.failing import INTERRUPTED, OK
 from wheel_sched.cli.opening import embedded_folder
@@ -35,11 +35,11 @@ from wheel_sched.observability import Endpoint, dead_parts, parse_address, unrea
 from wheel_sched.redacting import redacted
 from wheel_sched.store.embedded import EmbeddedServer, fsync_for
 
-_LOOK_S = 1.0  # how soon the end of an embedded server is seen; looking sends no command
+_LOOK_S = 1.0  # how soon the end of an embedded server is noticed; looking sends no command
 
 
 def _embedded(settings: Settings) -> EmbeddedServer | None:
-    """The embedded server that the service depends on; when it ends, the service takes it over."""
+    """Open the embedded server of the settings, if there is one. When it ends, the service takes it over."""
     folder = embedded_folder(settings)
     if folder is None:
         return None
@@ -50,10 +50,10 @@ def _embedded(settings: Settings) -> EmbeddedServer | None:
 
 
 def _take_over(server: EmbeddedServer) -> None:
-    """The server has ended: start it again, unless another process was faster. What it had stored is in the folder.
+    """Start the server again after its end, unless another process was faster. The folder holds what it had stored.
 
     Raises:
-        EmbeddedServerError: it cannot be started, or is to be reached in another way than the service does.
+        EmbeddedServerError: the server cannot be started, or has another address now.
     """
     pid, url = server.pid, server.url
     if server.take_over():
@@ -66,7 +66,7 @@ def _take_over(server: EmbeddedServer) -> None:
 
 
 def _endpoint(address: tuple[str, int], services: Mapping[str, RetryService], home: Home) -> Endpoint:
-    """The operator's pages; without the extra `metrics` the probes alone, and the third page says what is missing."""
+    """Serve the pages for operators. Without the extra `metrics` the page /metrics says how to install it."""
     pages = {
         "/livez": verdict(lambda: dead_parts(services)),
         "/readyz": verdict(lambda: unready_parts(services)),
@@ -100,21 +100,21 @@ def _runs(pid: int) -> bool:
     type=click.Choice(["group", "origin"]),
     default="group",
     show_default=True,
-    help="Due messages go to the group's own topic, or to where they first failed.",
+    help="Due messages go to the group's own topic, or to the topic where they first failed.",
 )
 @click.option(
     "--origin",
     "origins",
     multiple=True,
     metavar="TOPIC",
-    help="With --redelivery origin: due messages go to these topics alone (default: those the group reads).",
+    help="With --redelivery origin: the only topics for due messages (default: those the group reads).",
 )
 @click.option(
     "--headers",
     type=click.Choice(["own", "spring"]),
     default="own",
     show_default=True,
-    help="Retry headers told: ours alone, or Spring Kafka's beside them.",
+    help="Write our retry headers alone, or Spring Kafka's beside them.",
 )
 @click.option(
     "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
@@ -128,7 +128,7 @@ def _runs(pid: int) -> bool:
     type=click.IntRange(min=0),
     default=0,
     metavar="BYTES",
-    help="Larger payloads stay in the retry topic, the store holds where (Kafka; default: none do).",
+    help="Leave larger payloads in the Kafka retry topic; the store holds references (default: none).",
 )
 @topics_options
 @json_option
@@ -147,9 +147,10 @@ def serve(
     topics: GroupTopics,
     as_json: bool,
 ) -> int:
-    """Run the retry service of GROUPs: take in what failed, hold it, bring it back on time.
+    """Run the retry service of GROUPs: read failed messages, store them, deliver them again on time.
 
-    Any number may run for one group. It creates the namespace and the groups' topics when they are absent.
+    Any number of services may run for one group. A service creates the namespace and the groups' topics when they are
+    absent.
 
     \b
     Examples:
@@ -160,7 +161,7 @@ def serve(
     """
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
     for handler in logging.getLogger().handlers:
-        handler.addFilter(ONE_LINE)  # of libraries, too
+        handler.addFilter(ONE_LINE)  # also for lines of libraries
     settings = settings_of(session)
     policy_set = policies_of(settings, policies)
     address = None if http is None else parse_address(http)
@@ -174,7 +175,7 @@ def serve(
         group_topics=topics,
     )
     if settings.kafka is not None:
-        kafka_broker(settings).close()  # before a server is started for it: its settings can be wrong
+        kafka_broker(settings).close()  # before a server is started: its settings can be wrong
     stopping = threading.Event()
     received: list[int] = []
 
@@ -199,13 +200,13 @@ def serve(
         for service in services:
             running.enter_context(service)
         gc.collect()
-        gc.freeze()  # else each full collection walks all that was loaded: tens of ms in which nothing is released
+        gc.freeze()  # otherwise each full collection walks all loaded modules, and nothing is released for tens of ms
         running.callback(gc.unfreeze)
         note(f"serving {', '.join(groups)} from {redacted(settings.store)}; hand-over: {services[0].hand_over}")
         while not stopping.wait(_LOOK_S):
             if server is not None and not _runs(server.pid):
                 _take_over(server)
-        note("stopping: finishing what is being published")
+        note("stopping: settling the messages that are being published")
     for service in services:
         stats = service.stats
         summary = {"group": service.group, "published": stats.published, "failed": stats.failed, "dead": stats.dead}

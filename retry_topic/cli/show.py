@@ -1,4 +1,4 @@
-"""`wheel-sched show ID`: the whole story of one message, and why it is due when it is due."""
+"""`wheel-sched show ID`: the whole story of one message, and the reason for its due time."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from typing import Any
 
 import click
 
-from retry_topic.cli.filters import Entry
-from retry_topic.cli.finding import find_messages
-from retry_topic.cli.listing import as_dict
+from retry_topic.cli.filters import ListedMessage
 from retry_topic.cli.opening import opened_home
+from retry_topic.cli.selecting import find_messages
 from retry_topic.cli.settings import settings_of
 from retry_topic.flow import flow_of
-from retry_topic.headers import HEADER_NAMES
+from retry_topic.message.headers import HEADER_NAMES
 from retry_topic.policy import format_duration
 from wheel_sched.cli.options import Session, json_option, pass_session
 from wheel_sched.cli.output import emit, instant, one_line, paint, say, when
@@ -27,7 +26,7 @@ _PREVIEW = 300  # characters of the payload
 
 @click.command()
 @click.argument("message_id", metavar="ID")
-@click.option("--value", "raw", is_flag=True, help="The payload alone, byte for byte.")
+@click.option("--value", "raw", is_flag=True, help="Write the payload alone, byte for byte.")
 @json_option
 @pass_session
 def show(session: Session, message_id: str, raw: bool, as_json: bool) -> None:
@@ -49,7 +48,7 @@ def show(session: Session, message_id: str, raw: bool, as_json: bool) -> None:
     message = entry.letter.message
     if raw:
         payload = entry.found.body if message is None else message.value
-        if sys.stdout.isatty():  # as it is it goes to files and pipes; a terminal would obey it
+        if sys.stdout.isatty():  # files and pipes get the raw bytes; a terminal would obey control characters
             for line in payload.decode("utf-8", "backslashreplace").split("\n"):
                 say(line)
         else:
@@ -57,13 +56,13 @@ def show(session: Session, message_id: str, raw: bool, as_json: bool) -> None:
         return
     why = why_due(entry, entry.found.topic in counts.paused, flows)
     if as_json:
-        emit({**as_dict(entry), "why": why, **_details(entry)})
+        emit({**entry.as_dict(), "why": why, **_details(entry)})
     else:
         _tell(entry, why, counts.now_us // 1000)
 
 
-def why_due(entry: Entry, paused: bool = False, flows: Sequence[Flow] = ()) -> str:
-    """In words: why it is where it is, and due when it is due."""
+def why_due(entry: ListedMessage, paused: bool = False, flows: Sequence[Flow] = ()) -> str:
+    """The reason for the state and the due time of a message, in words."""
     found, state = entry.found, entry.letter.state
     if entry.parked:
         return f"parked at {instant(found.score_ms)} behind a failed message of its key; see `wheel-sched keys list`"
@@ -75,9 +74,10 @@ def why_due(entry: Entry, paused: bool = False, flows: Sequence[Flow] = ()) -> s
         return f"held: {reason}{due}"
     at_ms = entry.at_ms or 0
     if state.attempt == 0 or state.due_ms is None:
-        text = "published to be delivered then; it has not failed" if not state.replays else "replayed from the dead"
+        text = "published for then; it has not failed" if not state.replays else "replayed from the dead"
     elif at_ms > state.due_ms and (held_back := _held_back(entry, flows)):
-        text = f"policy {state.policy or 'unknown'} had said {instant(state.due_ms)}; held back since: {held_back}"
+        said = f"policy {state.policy or 'unknown'} had said {instant(state.due_ms)}"
+        text = f"{said}; flow control holds it back: {held_back}"
     elif at_ms != state.due_ms:
         text = f"rescheduled by hand; policy {state.policy or 'unknown'} had said {instant(state.due_ms)}"
     else:
@@ -86,14 +86,14 @@ def why_due(entry: Entry, paused: bool = False, flows: Sequence[Flow] = ()) -> s
         error = state.error_class or "a failure"
         text = f"attempt {state.attempt} failed with {error}; at {decided} policy {state.policy} said: wait {delay}"
         if state.retry_after_ms is not None:
-            text += f" (a wait of {format_duration(state.retry_after_ms)} was asked for)"
+            text += f" (the handler asked for a wait of {format_duration(state.retry_after_ms)})"
     if found.state == "fly":
         return f"{text}; it was claimed and is being delivered, under a lease until {instant(found.score_ms)}"
     return text + ("; its topic is paused" if paused else "")
 
 
-def _held_back(entry: Entry, flows: Sequence[Flow]) -> str:
-    """What flow control says about the message's topic; "" when nothing holds it back."""
+def _held_back(entry: ListedMessage, flows: Sequence[Flow]) -> str:
+    """Why flow control holds the message's topic back; "" when it does not."""
     name = flow_of(entry.letter.state.consumer_group or "", entry.found.topic)
     clauses = []
     for flow in flows:
@@ -114,8 +114,8 @@ def _held_back(entry: Entry, flows: Sequence[Flow]) -> str:
     return "; ".join(clauses)
 
 
-def _details(entry: Entry) -> dict[str, Any]:
-    """What only the whole story has."""
+def _details(entry: ListedMessage) -> dict[str, Any]:
+    """The fields that `list` does not have."""
     state, message, found = entry.letter.state, entry.letter.message, entry.found
     return {
         "version": found.version,
@@ -138,7 +138,7 @@ def _details(entry: Entry) -> dict[str, Any]:
     }
 
 
-def _tell(entry: Entry, why: str, now_ms: int) -> None:
+def _tell(entry: ListedMessage, why: str, now_ms: int) -> None:
     state, message, found = entry.letter.state, entry.letter.message, entry.found
     word = {"due": "due", "fly": "was due", "held": "due", "dead": "died"}[found.state]
     place = filter(None, (f"partition {state.original_partition}" * (state.original_partition is not None),))
@@ -165,7 +165,7 @@ def _tell(entry: Entry, why: str, now_ms: int) -> None:
         if text is not None:
             say(f"{paint(name.ljust(13), 'bold')} {text}")
     if message is None:
-        say(f"{'payload'.ljust(13)} cannot be read: {len(found.body):,} bytes that are no message")
+        say(f"{'payload'.ljust(13)} unreadable: {len(found.body):,} bytes that are no message")
         return
     for name, value in message.headers:
         if name not in HEADER_NAMES:

@@ -1,4 +1,4 @@
-"""`wheel-sched topics | pause | resume`: topics and what waits for them."""
+"""`wheel-sched topics | pause | resume`: topics and the messages that wait for them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NAMED = 10  # topics in an error
 @json_option
 @pass_session
 def topics(session: Session, as_json: bool) -> None:
-    """Topics: records at the broker, and what waits, flies, is held and dead in the store.
+    """List topics: their records at the broker, and their messages in the store by state.
 
     \b
     Examples:
@@ -49,13 +49,13 @@ def topics(session: Session, as_json: bool) -> None:
         note("no topics yet; `wheel-sched publish TOPIC VALUE --create` makes one")
 
 
-force_option = click.option("--force", is_flag=True, help="Also a topic that does not exist (yet).")
+force_option = click.option("--force", is_flag=True, help="Accept a topic that does not exist yet.")
 
 
 def unknown_topic(home: Home, topic: str) -> str | None:
-    """What is said of a topic that neither the broker nor the store knows, None of another.
+    """A sentence about a topic that neither the broker nor the store knows; None for a known topic.
 
-    It is a slip of the pen more often than a plan.
+    An unknown topic is mostly a typing mistake.
     """
     counts = home.store.counts()
     known = {*counts.topics, *counts.paused} - {""}
@@ -75,10 +75,10 @@ def known_topic(home: Home, topic: str) -> None:
     """Refuse an unknown topic.
 
     Raises:
-        CommandFailed: there is none; nothing was changed.
+        CommandFailed: the topic is unknown; nothing was changed.
     """
     if (words := unknown_topic(home, topic)) is not None:
-        raise CommandFailed(f"{words}; --force takes it all the same")
+        raise CommandFailed(f"{words}; --force accepts it")
 
 
 @click.command()
@@ -87,7 +87,7 @@ def known_topic(home: Home, topic: str) -> None:
 @json_option
 @pass_session
 def pause(session: Session, topic: str, force: bool, as_json: bool) -> None:
-    """Hold everything of TOPIC until `resume`, also what comes later. What is in flight ends.
+    """Hold all messages of TOPIC until `resume`, also later ones. Messages in flight end their attempt.
 
     \b
     Examples:
@@ -106,13 +106,18 @@ def pause(session: Session, topic: str, force: bool, as_json: bool) -> None:
 @click.command()
 @click.argument("topic")
 @click.option(
-    "--spread", "spread_ms", type=DURATION, default=0, metavar="DURATION", help="The overdue, over this time."
+    "--spread",
+    "spread_ms",
+    type=DURATION,
+    default=0,
+    metavar="DURATION",
+    help="Spread the overdue over this.",
 )
 @force_option
 @json_option
 @pass_session
 def resume(session: Session, topic: str, spread_ms: int, force: bool, as_json: bool) -> int:
-    """Let TOPIC go on. What became due meanwhile comes at once, or spread over a time.
+    """Deliver the messages of a paused TOPIC again. Overdue ones come at once, or spread over a time.
 
     \b
     Examples:
@@ -126,7 +131,7 @@ def resume(session: Session, topic: str, spread_ms: int, force: bool, as_json: b
     if as_json:
         emit({"topic": topic, "was_paused": was_paused, "released": moved})
     elif was_paused or moved:
-        say(f"{topic} goes on; {amount(moved, 'message')} wait again")
+        say(f"{topic} is resumed; {amount(moved, 'message')} wait again")
     else:
         note(f"{topic} was not paused; nothing was changed")
     return 0 if was_paused or moved else 1

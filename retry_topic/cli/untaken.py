@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from retry_topic.brokers.protocol import Backlog, BacklogBroker, Broker
-from retry_topic.headers import RetryState, read
+from retry_topic.message.headers import RetryState, read
 from wheel_sched.cli.output import span
 from wheel_sched.errors import BrokerError
 

@@ -1,7 +1,8 @@
-"""The consumer runtime: hands messages to a handler and sees that none of them is lost, whatever it does."""
+"""The consumer: hands messages to a handler and loses none of them, whatever the handler does. Start at `consumer`."""
 
 from retry_topic.consumer.config import ConsumerConfig, ConsumerStats
-from retry_topic.consumer.failing import failed_message, retry_state
-from retry_topic.consumer.runtime import Consumer, Handler
+from retry_topic.consumer.consumer import Consumer
+from retry_topic.consumer.handlers import Handler
+from retry_topic.consumer.retry_record import failed_message, retry_state
 
 __all__ = ["Consumer", "ConsumerConfig", "ConsumerStats", "Handler", "failed_message", "retry_state"]

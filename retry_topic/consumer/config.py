@@ -1,11 +1,11 @@
-"""How a consumer behaves, and what it did."""
+"""The settings of a consumer, and its counters."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-from retry_topic.names import NAMED_AFTER_GROUP, GroupTopics
+from retry_topic.message.topic_names import NAMED_AFTER_GROUP, GroupTopics
 from wheel_sched.errors import ConfigError
 
 
@@ -15,21 +15,21 @@ class ConsumerConfig:
 
     Args:
         concurrency: messages handled at the same time. Defaults to 8.
-        idle_ms: after this another consumer takes over what a dead one had; while a handler works, its message is
-            kept alive. Defaults to 30 s.
+        idle_ms: after this time another consumer takes over the messages of a dead one. While a handler works, its
+            message is kept alive. Defaults to 30 s.
         crash_cap: consumers that may die over one message before it is dead-lettered as poison. Defaults to 5.
-        secrets: for signed headers, as in `ServiceConfig`: the first one signs, any verifies. Defaults to none.
-        ordering: "key" handles the messages of a key one after the other, and parks those behind one that failed
-            until it succeeds or is given up; all consumers of the group must agree. Defaults to "none".
-        parked_cap: messages that may be parked behind one; above it the consumer keeps them unsettled and, when its
-            hands are full, reads no more. Defaults to 10,000.
-        reports: tell the store how attempts ended, once a second, as a policy's `budget` and `breaker` need.
+        secrets: for signed headers, as in `ServiceConfig`: the first one signs, any of them verifies. Defaults to none.
+        ordering: "key" handles the messages of a key one after the other. Messages behind a failed one are parked until
+            it succeeds or is given up. All consumers of the group must have the same value. Defaults to "none".
+        parked_cap: messages that may be parked behind one. Above it the consumer keeps them unsettled, and reads no
+            more once as many are unsettled as it reads ahead. Defaults to 10,000.
+        reports: tell the store once a second how attempts ended. A policy's `budget` and `breaker` need that.
             Defaults to False.
-        destination: header whose value names what an attempt was for, as the policy's `breaker.by`. Defaults to "":
-            the topic.
-        history: how many attempts the store keeps, as in `ServiceConfig`: a consumer adds those that went through after
-            a failure, in the background. Defaults to 0: none.
-        group_topics: the group's own, as in `ServiceConfig`. Defaults to those named after it.
+        destination: the header whose value names the destination of an attempt, as the policy's `breaker.by`.
+            Defaults to "": the topic.
+        history: how many attempts the store keeps, as in `ServiceConfig`. The consumer adds successes after a failure,
+            in the background. Defaults to 0: no history.
+        group_topics: the group's own topics, as in `ServiceConfig`. Defaults to those named after the group.
     """
 
     concurrency: int = 8
@@ -69,7 +69,7 @@ class ConsumerConfig:
 
 
 def secrets_problems(secrets: object) -> list[str]:
-    """What is wrong with a tuple of secrets; a problem never quotes one."""
+    """The problems of a tuple of secrets; they never quote a secret."""
     if not isinstance(secrets, tuple) or not all(isinstance(secret, bytes) for secret in secrets):
         return [f"expected secrets to be a tuple of bytes, got: {type(secrets).__name__}"]
     return [f"expected a secret of at least 16 bytes, got: {len(one)}" for one in secrets if len(one) < 16]
@@ -79,9 +79,9 @@ def secrets_problems(secrets: object) -> list[str]:
 class ConsumerStats:
     """Counters since the start; read from any thread.
 
-    `acknowledged`, `retried` and `dead` count what is settled at the broker; `poison` and `expired` are reasons of
-    the dead. `parked` went into a line behind their key's head. `in_flight` is how many are being handled or settled
-    now.
+    `acknowledged`, `retried` and `dead` count deliveries that are settled at the broker; `poison` and `expired` are
+    reasons for `dead`. `parked` counts messages that were parked behind their key's head. `in_flight` is the number of
+    deliveries that are being handled or settled now.
     """
 
     delivered: int = 0

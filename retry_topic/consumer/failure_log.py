@@ -1,11 +1,11 @@
-"""FailureLog: tells of each failed attempt, in one line of the log and to a hook of the application.
+"""FailureLog: writes one log line for each failed attempt, and calls the application's hook.
 
-A line names message, topic, attempt, error and what comes next, and never the payload. What comes next the retry
-service decides by its policy, and says in its own line (`retry_topic.intake`). The traceback is there at DEBUG, and
-when the attempt is known to be the last.
+A line names message, topic, attempt, error and what follows; it never contains the payload. The retry service decides
+what follows and writes that in a line of its own (`retry_topic.intake`). The traceback is written at DEBUG, and also
+when the attempt is certainly the last one.
 
-Nothing that is told can fail the message or end a thread: neither the hook nor the error's own properties are ours to
-trust. Any thread; a line nobody reads costs one look at its logger.
+Neither the hook nor the error's own properties are trusted: whatever they raise fails no message and ends no thread.
+Any thread. A line that nobody reads costs one look at the logger's level.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class FailureLog:
     """See the module.
 
     Args:
-        hook: called with the message as the handler saw it, the error (None: the handler returned a verdict, or was
-            never called) and the attempt's number. Defaults to none.
+        hook: is called with the message as the handler saw it, the error (None: the handler returned a verdict or was
+            not called) and the number of the attempt. Defaults to none.
 
     Raises:
-        ConfigError: the hook is async, so nobody would await it.
+        ConfigError: the hook is async; nobody would await it.
     """
 
     def __init__(self, hook: OnFailure | None = None) -> None:
@@ -42,17 +42,17 @@ class FailureLog:
             raise ConfigError(f"expected on_failure to be a plain function, got: {hook!r:.200}: nothing was started")
         self._hook = hook
 
-    def tell(
+    def write(
         self, seen: Message, forward: Message, attempt: int, failure: Failure, error: BaseException | None = None
     ) -> None:
-        """An attempt failed.
+        """Log a failed attempt and call the hook.
 
         Args:
             seen: the message as the handler saw it.
-            forward: the same as it goes to the retry topic; it carries the id.
-            attempt: number of the attempt.
+            forward: the record for the retry topic; it carries the id.
+            attempt: the number of the attempt.
             failure: what happened.
-            error: that was raised. Defaults to none.
+            error: the exception. Defaults to None: the handler raised none.
         """
         if logger.isEnabledFor(logging.WARNING):
             line = _line(seen, forward, attempt, failure, error)
@@ -60,12 +60,12 @@ class FailureLog:
             shown = error if last or logger.isEnabledFor(logging.DEBUG) else None
             try:
                 logger.warning("consumer.failed: %s", line, exc_info=shown)
-            except BaseException:  # its properties end what reads them
+            except BaseException:  # reading its properties raises
                 logger.warning("consumer.failed: %s; its traceback cannot be shown", line)
         if self._hook is not None:
             try:
                 self._hook(seen, error, attempt)
-            except BaseException:  # an observer must not hold up what it observes
+            except BaseException:  # a hook must not stop the message
                 logger.exception("consumer.on_failure_failed: the hook raised; the message goes its way")
 
 

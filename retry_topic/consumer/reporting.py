@@ -1,9 +1,8 @@
-"""How attempts ended, told to the store: what budgets and circuits of flow control go by.
+"""Reporter: tells the store how attempts ended; budgets and circuits of flow control depend on that.
 
-Once a second, and at most ten times a second while many fail, so that a circuit opens before many attempts are burnt.
-
-What cannot be told within a few seconds is dropped: old results say nothing about a destination's state now.
-Threads: `note` from any; one of ours tells.
+It reports once a second, and up to ten times a second while many attempts fail, so that a circuit opens before many
+attempts are wasted. Results that cannot be reported are dropped: old results say nothing about a destination's present
+state. Threads: `note` from any thread; one thread of its own reports.
 """
 
 from __future__ import annotations
@@ -21,17 +20,17 @@ from wheel_sched.store.flow_control import FlowControl
 logger = logger_of("retry_topic.consumer")
 
 _EVERY_S, _AT_MOST_EVERY_S = 1.0, 0.1
-_MANY = 10  # failures that are told at once
-_DESTINATIONS = 500  # told at once of one topic; the rest is counted under the topic's own
+_MANY = 10  # failures after which it reports at once
+_DESTINATIONS = 500  # per topic and report; results of further destinations count for the topic itself
 
 
 class Reporter:
-    """Counts results by topic and destination, and tells them.
+    """Counts results by topic and destination, and reports them.
 
     Args:
-        store: whom.
-        group: whose results they are.
-        destination: header that names the destination; "" = the topic.
+        store: the store that receives the reports.
+        group: the consumer group.
+        destination: the header that names the destination; "": the topic.
     """
 
     def __init__(self, store: DelayStore, group: str, destination: str) -> None:
@@ -46,18 +45,18 @@ class Reporter:
         self.thread = RevivedThread(self._run, f"{group}-report", self._stopping)
 
     def start(self) -> None:
-        """Begin to tell."""
+        """Start the thread."""
         self.thread.start()
 
     def stop(self) -> None:
-        """Tell what there is, and end."""
+        """Report what was counted, and end."""
         self._stopping.set()
         self._hurry.set()
         if self.thread.is_alive():
             self.thread.join(5)
 
     def note(self, message: Message, *, first: bool, succeeded: bool) -> None:
-        """Count the end of an attempt."""
+        """Count an attempt that has ended. Any thread."""
         destination = destination_of(message.headers, self._destination)
         with self._lock:
             counts = self._counts.setdefault(message.topic, {})
@@ -74,11 +73,11 @@ class Reporter:
         while not self._stopping.wait(_AT_MOST_EVERY_S):
             self._hurry.wait(_EVERY_S - _AT_MOST_EVERY_S)
             self._hurry.clear()
-            self.tell()
-        self.tell()
+            self.report()
+        self.report()
 
-    def tell(self) -> None:
-        """Tell what was counted since the last time."""
+    def report(self) -> None:
+        """Report what was counted since the last report."""
         with self._lock:
             counts, self._counts, self._failed = self._counts, {}, 0
         for topic, rows in counts.items():

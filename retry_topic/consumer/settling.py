@@ -1,11 +1,11 @@
-"""What becomes of deliveries once they were handled: acknowledged, or forwarded to the retry topic; and kept alive.
+"""Settling: acknowledges deliveries or forwards them to the retry topic, and keeps unsettled ones alive at the broker.
 
-Invariant: a delivery is in flight from the moment it was read until the broker has confirmed that it is settled, and
-while it is, its hold at the broker is renewed when a third of `idle_ms` has passed since it was read or renewed: a
-`HeartbeatMonitor` says whose. What the broker refuses stays in flight and
-is tried again with a growing delay: the runtime never forgets a message, it stops reading new ones.
+Invariant: a delivery is in flight from the moment it was read until the broker has confirmed that it is settled. While
+it is in flight, its hold at the broker is renewed whenever a third of `idle_ms` has passed since the last time; a
+`HeartbeatMonitor` knows which holds are due. An outcome that the broker refuses stays in flight and is tried again
+with a growing delay. The consumer never forgets a message; it stops reading new ones instead.
 
-Threads: handlers put outcomes, one thread of ours settles and beats, another one reads from the same broker consumer.
+Threads: handlers put outcomes; one thread settles and renews; another thread reads from the same broker consumer.
 """
 
 from __future__ import annotations
@@ -15,55 +15,34 @@ import queue
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal, Protocol
 
 from retry_topic.brokers.protocol import Broker, BrokerConsumer, Delivery
 from retry_topic.consumer.config import ConsumerStats
-from retry_topic.consumer.successes import Successes
-from retry_topic.history import Attempt, HistoryWriter
-from retry_topic.message import Message
+from retry_topic.consumer.outcome import HandlerOutcome
+from retry_topic.history import HistoryWriter
 from wheel_sched.errors import BrokerError
 from wheel_sched.escaping import logger_of
 from wheel_sched.purgatory import HeartbeatMonitor
+from wheel_sched.store import ENDED, DelayStore
 
 logger = logger_of("retry_topic.consumer")
 
 AWAY_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
-_AT_ONCE = 200  # outcomes settled together, up to twice as many
-_LAST_TRIES = 3  # how often a draining consumer tries a broker that is away; what is unsettled then comes again
+KNOWN_FOR_MS = 3_600_000
+"""How long a success is remembered at least. For a message that failed before: as long as its attempts are counted."""
+
+_STORE_AWAY_S = 5.0  # after a failure the store is left alone for so long
+_LOOK_S = 60.0  # how often the store's clock is read
+_AT_ONCE = 200  # outcomes that are settled together; twice as many at most
+_LAST_TRIES = 3  # how often a draining consumer tries an absent broker; unsettled deliveries then come again
 
 
-@dataclass(slots=True)
-class Outcome:
-    """What is to become of a delivery: settled as it is, or forwarded. `success`: what the store is told of it."""
-
-    delivery: Delivery
-    ended: Literal["acknowledged", "retried", "dead", "parked"]
-    forward: Message | None = None
-    refusals: int = 0
-    attempt: Attempt | None = None
-    success: str | None = None
-
-
-class Sink(Protocol):
-    """Where outcomes go: to be settled, or to whom the order of keys matters first."""
-
-    def put(self, outcome: Outcome) -> None:
-        """Have an outcome settled. Any thread."""
-        ...
-
-    def put_all(self, outcomes: Sequence[Outcome]) -> None:
-        """The same of several, in their order."""
-        ...
-
-
-class InFlight:
-    """Deliveries that were read and are not settled yet, by where they were read. Any thread.
+class InFlightDeliveries:
+    """The deliveries that were read and are not settled yet, by the place of their records. Any thread.
 
     Args:
-        idle_ms: how soon the broker gives a silent consumer's deliveries to another.
-        changed: told whenever some are settled; several may share one. Defaults to one of its own.
+        idle_ms: after this time the broker gives the deliveries of a silent consumer to another one.
+        changed: is notified whenever deliveries are settled; several objects may share one. Defaults to its own.
     """
 
     def __init__(self, idle_ms: int, changed: threading.Condition | None = None) -> None:
@@ -71,7 +50,7 @@ class InFlight:
         self._changed = changed or threading.Condition()
         self._held: dict[object, Delivery] = {}
         self._lapsing: list[object] = []
-        # a tenth of slack, so that one call renews what was read in many
+        # a tenth of slack, so that one call renews what was read in many polls
         self._holds: HeartbeatMonitor[object] = HeartbeatMonitor(
             renew_ms, self._lapsing.append, tick_ms=max(1, renew_ms // 10)
         )
@@ -80,10 +59,10 @@ class InFlight:
         return len(self._held)
 
     def add(self, delivery: Delivery) -> bool:
-        """Take a delivery in; False when the same record is here already.
+        """Add a delivery; False when the same record is in flight already.
 
-        That happens when the broker could not be told in time that it is worked on: the new handle is the one that
-        settles it, and the handler that has it goes on.
+        That happens when its hold was not renewed in time, and the broker delivered it again. The new handle settles
+        it, and the handler that works on it goes on.
         """
         key = _key(delivery)
         with self._changed:
@@ -93,17 +72,18 @@ class InFlight:
             return fresh
 
     def drop_all(self) -> None:
-        """Forget all of them: they are handed to others."""
+        """Forget all deliveries: other consumers receive them."""
         with self._changed:
             left = list(self._held.values())
         self.remove(left)
 
     def current(self, delivery: Delivery) -> Delivery:
-        """The delivery with the handle that was given last."""
+        """The delivery with its latest handle."""
         with self._changed:
             return self._held.get(_key(delivery), delivery)
 
     def remove(self, deliveries: Sequence[Delivery]) -> None:
+        """Forget these deliveries: they are settled, or come again."""
         with self._changed:
             for delivery in deliveries:
                 self._held.pop(_key(delivery), None)
@@ -111,7 +91,7 @@ class InFlight:
             self._changed.notify_all()
 
     def to_renew(self) -> list[Delivery]:
-        """Whose holds are to be renewed now; each of them counts as renewed from here on. One thread."""
+        """The deliveries whose holds are due for renewal. Each counts as renewed from now on. One thread."""
         self._holds.run_due()
         with self._changed:
             lapsing, self._lapsing[:] = list(self._lapsing), ()
@@ -121,18 +101,18 @@ class InFlight:
             return [delivery for _, delivery in due]
 
     def next_renewal_s(self) -> float | None:
-        """When `to_renew` will next have an answer, by `time.monotonic`; None when nothing is in flight."""
+        """When the next renewal is due, by `time.monotonic`; None when nothing is in flight."""
         next_ms = self._holds.next_ms()
         return None if next_ms is None else next_ms / 1000
 
     def room(self, limit: int, timeout_s: float) -> int:
-        """How many more may be read; waits up to `timeout_s` for the first."""
+        """How many more deliveries may be read; waits up to `timeout_s` until it is at least one."""
         with self._changed:
             self._changed.wait_for(lambda: len(self._held) < limit, timeout_s)
             return max(0, limit - len(self._held))
 
     def wait_until_at_most(self, count: int, timeout_s: float) -> bool:
-        """Wait until no more than `count` are in flight; False at the timeout."""
+        """Wait until at most `count` deliveries are in flight; False at the timeout."""
         with self._changed:
             return self._changed.wait_for(lambda: len(self._held) <= count, max(0.0, timeout_s))
 
@@ -142,25 +122,25 @@ def _key(delivery: Delivery) -> object:
 
 
 class Settler:
-    """Settles outcomes and keeps what is in flight alive, in the one thread that calls `run`.
+    """Settles outcomes and renews the holds of deliveries in flight, in the one thread that calls `run`.
 
     Args:
-        broker: to create a retry topic that somebody deleted.
-        consumer: whose deliveries they are.
-        in_flight: what was read.
-        stats: where it counts.
-        idle_ms: as `in_flight` has it.
-        history: told of what went through after a failure. Defaults to none.
-        successes: told of what has succeeded, before it is acknowledged. Defaults to none.
-        in_order: what could not be settled keeps back what came after it, or a crash would let an earlier message of
-            a key be handled again behind a later one. Defaults to False.
+        broker: creates the retry topic again when somebody deleted it.
+        consumer: the broker consumer that read the deliveries.
+        in_flight: the deliveries that were read.
+        stats: the consumer's counters.
+        idle_ms: as for `in_flight`.
+        history: gets a row for each success after a failure. Defaults to None: no history.
+        successes: gets the key of each success before it is acknowledged. Defaults to None.
+        in_order: an outcome that could not be settled holds back all later ones. Otherwise a crash could let an earlier
+            message of a key be handled again after a later one. Defaults to False.
     """
 
     def __init__(
         self,
         broker: Broker,
         consumer: BrokerConsumer,
-        in_flight: InFlight,
+        in_flight: InFlightDeliveries,
         stats: ConsumerStats,
         idle_ms: int,
         history: HistoryWriter | None = None,
@@ -176,30 +156,30 @@ class Settler:
         self._history = history
         self._successes = successes
         self._look_s = idle_ms / 3000
-        self._outcomes: queue.SimpleQueue[Sequence[Outcome]] = queue.SimpleQueue()
+        self._outcomes: queue.SimpleQueue[Sequence[HandlerOutcome]] = queue.SimpleQueue()
         self.finishing = threading.Event()
-        self._again: list[Outcome] = []  # what could not be settled, tried again at `_again_at`
+        self._again: list[HandlerOutcome] = []  # tried again at `_again_at`
         self._again_at = 0.0
         self._failures = 0
 
-    def put(self, outcome: Outcome) -> None:
-        """Have an outcome settled. Any thread."""
+    def put(self, outcome: HandlerOutcome) -> None:
+        """Settle an outcome soon. Any thread."""
         self._outcomes.put((outcome,))
 
-    def put_all(self, outcomes: Sequence[Outcome]) -> None:
-        """Have outcomes settled. Any thread."""
+    def put_all(self, outcomes: Sequence[HandlerOutcome]) -> None:
+        """Settle outcomes soon, in their order. Any thread."""
         for start in range(0, len(outcomes), _AT_ONCE):
             self._outcomes.put(outcomes[start : start + _AT_ONCE])
 
     def finish(self) -> None:
-        """No more outcomes will come; `run` returns when what there is is settled, or cannot be."""
+        """No more outcomes follow. `run` returns once all are settled, or the broker stays away."""
         self.finishing.set()
         self._outcomes.put(())
 
     def run(self) -> None:
-        """The thread."""
+        """Settle and renew until `finish`. The thread's function."""
         while True:
-            until = time.monotonic() + self._look_s  # what is read meanwhile lapses later than that
+            until = time.monotonic() + self._look_s  # the hold of what is read meanwhile is due later
             if (renewal_s := self._in_flight.next_renewal_s()) is not None:
                 until = min(until, renewal_s)
             ready = self._collect(min(until, self._again_at) if self._again else until)
@@ -213,11 +193,11 @@ class Settler:
             if self.finishing.is_set() and self._outcomes.empty():
                 if not self._again or self._failures > _LAST_TRIES:
                     return
-                time.sleep(AWAY_S[0])  # a draining consumer has nothing else to wait for
+                time.sleep(AWAY_S[0])  # while draining there is nothing else to wait for
 
-    def _collect(self, until: float) -> list[Outcome]:
-        """Outcomes that are there; waits until then for the first."""
-        taken: list[Outcome] = []
+    def _collect(self, until: float) -> list[HandlerOutcome]:
+        """The outcomes that have been put; waits until `until` for the first."""
+        taken: list[HandlerOutcome] = []
         with contextlib.suppress(queue.Empty):
             timeout_s = 0 if self.finishing.is_set() else max(0.0, until - time.monotonic())
             taken += self._outcomes.get(timeout=timeout_s)
@@ -225,8 +205,8 @@ class Settler:
                 taken += self._outcomes.get_nowait()
         return taken
 
-    def _settle(self, outcomes: list[Outcome]) -> None:
-        left: list[Outcome] = []
+    def _settle(self, outcomes: list[HandlerOutcome]) -> None:
+        left: list[HandlerOutcome] = []
         forwards = [outcome for outcome in outcomes if outcome.forward is not None]
         for settle, part in (
             (self._acknowledge, [outcome for outcome in outcomes if outcome.forward is None]),
@@ -236,7 +216,7 @@ class Settler:
                 continue
             try:
                 left += settle(part)
-            except Exception as error:  # one broker's bug must not end the thread that keeps messages alive
+            except Exception as error:  # a bug in a broker must not end the thread that renews holds
                 if not isinstance(error, BrokerError):
                     logger.exception("consumer.settling_failed")
                 elif self._failures == 0:
@@ -247,19 +227,19 @@ class Settler:
             self._again += left
             self._again_at = time.monotonic() + AWAY_S[min(self._failures, len(AWAY_S)) - 1]
 
-    def _acknowledge(self, outcomes: list[Outcome]) -> list[Outcome]:
+    def _acknowledge(self, outcomes: list[HandlerOutcome]) -> list[HandlerOutcome]:
         if self._successes is not None:
-            self._successes.tell([one.success for one in outcomes if one.success is not None])
+            self._successes.remember([one.success for one in outcomes if one.success is not None])
         self._consumer.ack([self._in_flight.current(outcome.delivery) for outcome in outcomes])
         self._done(outcomes)
         return []
 
-    def _forward(self, outcomes: list[Outcome]) -> list[Outcome]:
-        """Forward; what the broker refused comes back, changed when it would be refused for ever."""
+    def _forward(self, outcomes: list[HandlerOutcome]) -> list[HandlerOutcome]:
+        """Forward outcomes; answers those that the broker refused, changed if it would refuse them for ever."""
         pairs = [(self._in_flight.current(one.delivery), one.forward) for one in outcomes if one.forward is not None]
         answers = self._consumer.forward(pairs)
-        done: list[Outcome] = []
-        left: list[Outcome] = []
+        done: list[HandlerOutcome] = []
+        left: list[HandlerOutcome] = []
         for outcome, answer in zip(outcomes, answers, strict=True):
             if answer is None:
                 done.append(outcome)
@@ -272,10 +252,10 @@ class Settler:
         self._done(done)
         return left
 
-    def _refused(self, outcome: Outcome) -> None:
-        """Refused for good: the retry topic was deleted, or our headers are too many for the record.
+    def _refused(self, outcome: HandlerOutcome) -> None:
+        """The broker refused a record for good: the retry topic was deleted, or our headers make the record too large.
 
-        It is created again; and a record that came as it is can go as it is, without what we have to say about it.
+        After the first refusal the topic is created again. After the second, the record goes without our new headers.
         """
         outcome.refusals += 1
         if outcome.forward is None:
@@ -287,7 +267,7 @@ class Settler:
         else:
             outcome.forward = outcome.delivery.message.to(topic)
 
-    def _done(self, outcomes: Sequence[Outcome]) -> None:
+    def _done(self, outcomes: Sequence[HandlerOutcome]) -> None:
         stats = self._stats
         for outcome in outcomes:
             setattr(stats, outcome.ended, getattr(stats, outcome.ended) + 1)
@@ -304,3 +284,40 @@ class Settler:
             self._consumer.beat(deliveries)
         except Exception as error:  # as above
             logger.warning("consumer.cannot_beat: %s", error)
+
+
+class Successes:
+    """Remembers in the store which messages have succeeded, so that no second copy of them is retried or buried.
+
+    It does so before the delivery is acknowledged. A consumer that dies in between has its message handled again; if
+    that attempt fails, nothing follows from it. When the store does not answer, the message is acknowledged all the
+    same, and a second copy that fails counts as an ordinary attempt.
+
+    Cost: one call for all that is acknowledged together. One thread: the settler's.
+
+    Args:
+        store: the store into which the group's service takes failed messages.
+    """
+
+    def __init__(self, store: DelayStore) -> None:
+        self._store = store
+        self._silent_until = 0.0
+        self._ahead_ms = 0.0  # the store's clock minus this process's steady clock
+        self._looked: float | None = None
+
+    def remember(self, keys: Sequence[str]) -> None:
+        """Remember these messages, by the keys of `success_of`."""
+        if not keys or time.monotonic() < self._silent_until:
+            return
+        try:
+            until_ms = self._now_ms() + KNOWN_FOR_MS
+            self._store.remember([(key, ENDED, until_ms) for key in keys])
+        except Exception as error:  # whatever it is, a success is acknowledged
+            logger.warning("consumer.cannot_remember_success: %d messages: %s", len(keys), error)
+            self._silent_until = time.monotonic() + _STORE_AWAY_S
+
+    def _now_ms(self) -> int:
+        now = time.monotonic()
+        if self._looked is None or now - self._looked > _LOOK_S or not self._store.ticks:
+            self._ahead_ms, self._looked = self._store.now_ms() - now * 1000, now
+        return int(now * 1000 + self._ahead_ms)

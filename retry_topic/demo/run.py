@@ -20,7 +20,7 @@ from retry_topic import DeadLetters, Home, Message, connect
 from retry_topic.demo.records import load_records
 from retry_topic.demo.report import Report, percentiles
 from retry_topic.demo.webhooks import GROUP, TOPIC
-from retry_topic.names import redelivery_topic_of, retry_topic_of
+from retry_topic.message.topic_names import redelivery_topic_of, retry_topic_of
 from wheel_sched.errors import WheelSchedError
 from wheel_sched.store.embedded import EmbeddedServer
 

@@ -10,7 +10,7 @@ import threading
 import time
 
 from retry_topic import Consumer, ConsumerConfig, Message, connect
-from retry_topic.headers import read
+from retry_topic.message.headers import read
 
 TOPIC = "airports"
 GROUP = "webhooks"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
-from retry_topic.headers import RetryState
+from retry_topic.message.headers import RetryState
 from wheel_sched.errors import Rejected
 from wheel_sched.store.key_gates import route_of
 from wheel_sched.store.plans import shard_of

@@ -26,12 +26,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from retry_topic.brokers.protocol import LogReader, Slice
-from retry_topic.headers import homeward
 from retry_topic.home import Home
 from retry_topic.intake.plan import Entry, Plan, Work, make_way, records_of
 from retry_topic.intake.records import Decided, IntakeRecord, Known, Taken
 from retry_topic.intake.templates import Prepared
 from retry_topic.intake.transport import Transport, UntilAvailable, logger
+from retry_topic.message.headers import return_to_origin
 from retry_topic.policy import PolicySet
 from wheel_sched.errors import BrokerUnavailable, StaleCount, StalePosition, TakenId
 from wheel_sched.store import Outcome, Position, Stored
@@ -295,7 +295,7 @@ class IntakeFromLog(Transport):
             BrokerUnavailable: some may be there; repeat it.
         """
         topic, broker = self._dead_topic, self._home.broker
-        messages = [homeward(one.message.to(topic)) for one in dead if one.message is not None]
+        messages = [return_to_origin(one.message.to(topic)) for one in dead if one.message is not None]
         again = []
         for one, failure in zip(dead, broker.publish(messages), strict=False):
             if failure is not None and failure.transient:

@@ -15,12 +15,12 @@ import contextlib
 from collections.abc import Sequence
 
 from retry_topic.brokers.protocol import BrokerConsumer, Delivery, TrimBroker
-from retry_topic.headers import homeward
 from retry_topic.intake.plan import make_way
 from retry_topic.intake.records import Decided, Known, Taken
 from retry_topic.intake.rules import dead_letter
 from retry_topic.intake.transport import Transport, UntilAvailable, logger, once
 from retry_topic.message import Message
+from retry_topic.message.headers import return_to_origin
 from wheel_sched.errors import BrokerError
 from wheel_sched.store import Outcome
 from wheel_sched.store.core.call import new_token
@@ -117,7 +117,7 @@ class IntakeFromQueue(Transport):
     def _send_dead(self, consumer: BrokerConsumer, dead: Sequence[Decided]) -> None:
         """Tell everybody who listens to the dead topic. The store has the letter; a deleted topic comes back."""
         topic = self._dead_topic
-        pairs = [(one.delivery, homeward(one.message.to(topic))) for one in dead if one.message is not None]
+        pairs = [(one.delivery, return_to_origin(one.message.to(topic))) for one in dead if one.message is not None]
         refused = _refused(consumer, pairs)
         if refused:
             with contextlib.suppress(BrokerError):

@@ -26,7 +26,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from retry_topic.brokers.protocol import Delivery
-from retry_topic.headers import MAX_COUNT
 from retry_topic.intake.records import (
     Decided,
     IntakeRecord,
@@ -41,6 +40,7 @@ from retry_topic.intake.records import (
 from retry_topic.intake.rules import DAY_MS, Rules, dead_letter
 from retry_topic.intake.templates import Prepared, Templates
 from retry_topic.message import Message
+from retry_topic.message.headers import MAX_COUNT
 from retry_topic.policy import Dead, decide, failure_from
 from wheel_sched.store import ENDED, Found, Item, Tries
 

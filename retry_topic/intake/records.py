@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from retry_topic.brokers.protocol import Delivery
-from retry_topic.headers import HEADER_NAMES, MAX_COUNT, SPRING_NAMES, RetryState, content_print, retry_id
 from retry_topic.history import Attempt, releasing_shard
 from retry_topic.message import Message
+from retry_topic.message.body_codec import decode_body
+from retry_topic.message.headers import HEADER_NAMES, MAX_COUNT, SPRING_NAMES, RetryState, content_print, retry_id
 from retry_topic.policy import Decision, explain
-from retry_topic.wire import decode_body
 from wheel_sched.errors import Rejected
 from wheel_sched.store import ENDED, Found, Item, Tries
 

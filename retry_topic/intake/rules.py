@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from retry_topic.brokers.protocol import Delivery
-from retry_topic.fingerprint import fingerprint
-from retry_topic.headers import Restating, content_id, read, sign, verify, with_spring, write
-from retry_topic.headers.names import FIELDS
 from retry_topic.intake.records import Decided, IntakeRecord
 from retry_topic.message import Message
+from retry_topic.message.body_codec import encode_body
+from retry_topic.message.fingerprint import fingerprint
+from retry_topic.message.headers import HeaderRewriter, content_id, read, sign, verify, with_spring, write
+from retry_topic.message.headers.fields import FIELDS
 from retry_topic.policy import PolicySet, Retry, RetryPolicy
-from retry_topic.wire import encode_body
 from wheel_sched.errors import Rejected
 from wheel_sched.store import Item
 from wheel_sched.store.ordering.face import ref_of, route_of
@@ -29,7 +29,7 @@ _MAX_NAME = 249  # characters of a topic or ref in the store; a header may carry
 # the fields that the intake writes, whatever the headers said
 _SHARED = ("policy", "max_attempts", "error_fingerprint", "original_topic", "consumer_group")
 _OWN = ("started_ms", "due_ms", "delay_ms", "signature")
-_rewrite = Restating(_SHARED, _OWN)
+_rewrite = HeaderRewriter(_SHARED, _OWN)
 REWRITTEN = frozenset(FIELDS[name].header for name in (*_SHARED, *_OWN))
 
 _fingerprint = lru_cache(maxsize=1024)(fingerprint)  # the same error comes many times

@@ -23,14 +23,14 @@ from operator import itemgetter
 from typing import Any, ClassVar
 
 from retry_topic.brokers.protocol import Delivery
-from retry_topic.fields import KEY, VALUE, field_of
-from retry_topic.headers import AMPLE, content_print, read
-from retry_topic.headers.names import FIELDS, LAST_MS, Field
 from retry_topic.intake.records import Decided, IntakeRecord, Taken, attempts_key
 from retry_topic.intake.rules import DAY_MS, MAX_BODY_BYTES, REWRITTEN
 from retry_topic.message import Message, Source
+from retry_topic.message.body_codec import decode_body
+from retry_topic.message.headers import AMPLE, content_print, read
+from retry_topic.message.headers.fields import FIELDS, LAST_MS, Field
+from retry_topic.message.stream_encoding import KEY, VALUE, field_of
 from retry_topic.policy import Failure, Match, PolicySet, Retry, RetryPolicy, decide_by, failure_from
-from retry_topic.wire import decode_body
 from wheel_sched.duration import LONGEST_MS
 from wheel_sched.errors import Rejected
 from wheel_sched.store import Item, Tries

@@ -14,14 +14,14 @@ from retry_topic.intake.plan import Entry, Plan, Work, plan
 from retry_topic.intake.records import Decided, IntakeRecord, Known, Taken
 from retry_topic.intake.rules import MAX_BODY_BYTES, Rules
 from retry_topic.intake.templates import Prepared, Templates
-from retry_topic.names import NAMED_AFTER_GROUP, GroupTopics
+from retry_topic.message.topic_names import NAMED_AFTER_GROUP, GroupTopics
 from retry_topic.origins import Origins
 from retry_topic.policy import PolicySet
 from wheel_sched.escaping import logger_of
 from wheel_sched.store.attempt_counts.face import AttemptCounts
 from wheel_sched.store.history.face import History
-from wheel_sched.store.ordering.face import KeyGates
-from wheel_sched.store.rate_limits.face import FlowControl
+from wheel_sched.store.ordering.face import OrderedKeys
+from wheel_sched.store.rate_limits.face import RateLimits
 
 logger = logger_of("retry_topic.intake")
 
@@ -86,7 +86,7 @@ class Transport:
         self._origins = Origins(home.broker, group, origins) if redelivery == "origin" else None
         self._seen, self._history = seen, history
         self._counts, self._log = AttemptCounts(home.store), History(home.store)
-        self._gates, self._flows = KeyGates(home.store), FlowControl(home.store)
+        self._gates, self._flows = OrderedKeys(home.store), RateLimits(home.store)
         self._cached = cached and not spring and not secrets  # a template has no place for these headers
         self._rules = Rules(
             group,

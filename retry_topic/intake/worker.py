@@ -17,7 +17,7 @@ from typing import TypeVar
 from retry_topic.brokers.protocol import Broker, BrokerConsumer, Delivery, LogBroker, LogReader
 from retry_topic.intake.from_log import IntakeFromLog
 from retry_topic.intake.from_queue import IntakeFromQueue
-from retry_topic.names import intake_group_of
+from retry_topic.message.topic_names import intake_group_of
 from wheel_sched.errors import BrokerError, BrokerUnavailable, StoreError, WheelSchedError
 from wheel_sched.escaping import logger_of
 from wheel_sched.reviving import RevivedThread

@@ -10,8 +10,8 @@ from __future__ import annotations
 import threading
 
 from retry_topic.brokers.protocol import ClaimSender, Fenced, InDoubt, PublishFailure
-from retry_topic.fields import from_fields
 from retry_topic.message import Message
+from retry_topic.message.stream_encoding import from_fields
 from retry_topic.owning.store import OwnedStore
 from wheel_sched.dispatcher import Answer, Batch, Failed
 from wheel_sched.errors import BrokerError, Rejected, StoreError

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from retry_topic.policy.retry_after import parse_retry_after
 
 if TYPE_CHECKING:
-    from retry_topic.headers import RetryState
+    from retry_topic.message.headers import RetryState
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ import click
 from retry_topic.cli.group_topics import topics_options
 from retry_topic.cli.opening import policies_of
 from retry_topic.cli.settings import settings_of
-from retry_topic.names import GroupTopics
+from retry_topic.message.topic_names import GroupTopics
 from retry_topic.spark.opening import cluster_of, master_option, with_store
 from wheel_sched.cli.instants import DURATION
 from wheel_sched.cli.options import Session, dry_run_option, json_option, pass_session

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("cli", "dispatcher", "embedded", "observability", "purgatory", "servers", "store", "timer", "wheel")
+FOLDERS = ("cli", "dispatcher", "embedded", "observability", "purgatory", "servers", "store", "timers", "wheel")
 UNIT = "not real and not slow and not built and not spark and not kafka and not rabbit"
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]

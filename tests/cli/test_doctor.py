@@ -10,7 +10,7 @@ import pytest
 
 from tests.servers.valkey import temporary_server
 from wheel_sched.cli import doctor_namespace, doctor_server
-from wheel_sched.cli.doctor_finding import Finding, Target
+from wheel_sched.cli.doctor_finding import ExaminedTarget, Finding
 from wheel_sched.config import Settings
 from wheel_sched.store import open_store
 from wheel_sched.store.operations import Call, Count
@@ -154,9 +154,9 @@ def test_a_server_that_may_drop_or_lose_messages_is_a_problem(cli_at: Any) -> No
             assert harmed(cli, 1, "--durability", "replicated") == {("persistence", "problem")}
 
 
-def examined(durability: str, info: dict[str, Any], config: dict[str, str], replicas: int = 1) -> Target:
+def examined(durability: str, info: dict[str, Any], config: dict[str, str], replicas: int = 1) -> ExaminedTarget:
     settings = Settings(durability=durability, replicas=replicas)
-    return Target(settings, "redis://h", None, {"aof_enabled": 1, **info}, config)
+    return ExaminedTarget(settings, "redis://h", None, {"aof_enabled": 1, **info}, config)
 
 
 SYNCED = {"appendonly": "yes", "appendfsync": "always", "no-appendfsync-on-rewrite": "no"}
@@ -233,8 +233,8 @@ class Clock:
         return int(now), int(now % 1 * 1_000_000)
 
 
-def target(**given: Any) -> Target:
-    return Target(Settings(), "", given.pop("client", None), given.pop("info", {}), **given)
+def target(**given: Any) -> ExaminedTarget:
+    return ExaminedTarget(Settings(), "", given.pop("client", None), given.pop("info", {}), **given)
 
 
 @pytest.mark.parametrize(("off_s", "level"), [(0.0, "ok"), (2.0, "warn"), (-2.0, "warn"), (60.0, "problem")])

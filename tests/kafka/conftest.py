@@ -25,8 +25,14 @@ import redis
 
 from retry_topic import Home, Message, connect
 from retry_topic.brokers.kafka import KafkaBroker
-from retry_topic.names import dead_topic_of, intake_group_of, redelivery_topic_of, retry_topic_of, source_of
-from retry_topic.wire import decode_body
+from retry_topic.message.body_codec import decode_body
+from retry_topic.message.topic_names import (
+    dead_topic_of,
+    intake_group_of,
+    redelivery_topic_of,
+    retry_topic_of,
+    source_of,
+)
 from tests.servers.valkey import temporary_server
 from wheel_sched.errors import StoreError
 from wheel_sched.store import State

@@ -11,7 +11,7 @@ import pytest
 
 from retry_topic import Consumer, ConsumerConfig, DeadLetters, Message, RetryPolicy, RetryService, connect
 from retry_topic.brokers.kafka import KafkaBroker
-from retry_topic.headers import read
+from retry_topic.message.headers import read
 from retry_topic.policy import Fixed
 
 if TYPE_CHECKING:

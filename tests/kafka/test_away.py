@@ -15,9 +15,9 @@ from retry_topic import Home, RetryPolicy, RetryService, ServiceConfig, connect
 from retry_topic.brokers.kafka import KafkaBroker
 from retry_topic.intake.records import Taken
 from retry_topic.message import Message
-from retry_topic.names import redelivery_topic_of, retry_topic_of
+from retry_topic.message.body_codec import decode_body, encode_body
+from retry_topic.message.topic_names import redelivery_topic_of, retry_topic_of
 from retry_topic.policy import Fixed
-from retry_topic.wire import decode_body, encode_body
 from tests.servers.valkey import temporary_server
 from wheel_sched.dispatcher import DispatcherConfig
 from wheel_sched.store import MAX_BATCH, Item

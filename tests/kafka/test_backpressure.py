@@ -51,9 +51,9 @@ def test_a_handler_that_stands_still_holds_up_fetching_and_nothing_else(
     def watch() -> int:
         nonlocal most
         assert isinstance(member, KafkaConsumer)
-        most = max(most, member._hands.fetched_bytes)
-        lives.add(member._hands.life)
-        return member._hands.fetched
+        most = max(most, member._tracker.fetched_bytes)
+        lives.add(member._tracker.life)
+        return member._tracker.fetched
 
     config = ConsumerConfig(concurrency=100, idle_ms=SESSION_MS)
     with connect("memory:", broker=broker, namespace=name) as home:

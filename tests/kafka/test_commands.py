@@ -26,7 +26,7 @@ from retry_topic import (
     connect,
 )
 from retry_topic.brokers.kafka import KafkaBroker
-from retry_topic.headers import verify
+from retry_topic.message.headers import verify
 
 if TYPE_CHECKING:
     from conftest import Until

@@ -17,9 +17,9 @@ import pytest
 from retry_topic import connect
 from retry_topic.brokers.conformance import receive
 from retry_topic.brokers.kafka import KafkaBroker
-from retry_topic.headers import RetryState, read, write
 from retry_topic.message import Message
-from retry_topic.names import dead_topic_of, redelivery_topic_of
+from retry_topic.message.headers import RetryState, read, write
+from retry_topic.message.topic_names import dead_topic_of, redelivery_topic_of
 
 if TYPE_CHECKING:
     from tests.servers.kafka import TemporaryKafka

@@ -12,7 +12,7 @@ from confluent_kafka import TopicPartition
 from retry_topic import Consumer, ConsumerConfig, Message, RetryPolicy, RetryService, ServiceConfig, connect
 from retry_topic.brokers.conformance import receive
 from retry_topic.brokers.kafka import KafkaBroker
-from retry_topic.headers import of_another_group, read
+from retry_topic.message.headers import of_another_group, read
 from retry_topic.policy import Fixed
 from wheel_sched.errors import BrokerError
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from retry_topic import Message
-from retry_topic.consumer.failing import failed_message
-from retry_topic.headers import RetryState, read, write
+from retry_topic.consumer.retry_record import failed_message
 from retry_topic.message import Source
-from retry_topic.names import dead_topic_of
+from retry_topic.message.headers import RetryState, read, write
+from retry_topic.message.topic_names import dead_topic_of
 from retry_topic.policy import Failure
 
 if TYPE_CHECKING:

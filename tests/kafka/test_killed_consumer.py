@@ -13,8 +13,8 @@ import pytest
 
 from retry_topic import Consumer, ConsumerConfig, Message, connect
 from retry_topic.brokers.kafka import KafkaBroker
-from retry_topic.headers import read
-from retry_topic.names import retry_topic_of
+from retry_topic.message.headers import read
+from retry_topic.message.topic_names import retry_topic_of
 
 if TYPE_CHECKING:
     from conftest import Until

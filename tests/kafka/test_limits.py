@@ -19,8 +19,8 @@ import pytest
 
 from retry_topic import Consumer, ConsumerConfig, Home, Message, RetryPolicy, RetryService, connect, load_policies
 from retry_topic.brokers.kafka import KafkaBroker
-from retry_topic.headers import read
-from retry_topic.names import redelivery_topic_of, retry_topic_of
+from retry_topic.message.headers import read
+from retry_topic.message.topic_names import redelivery_topic_of, retry_topic_of
 from retry_topic.policy import Breaker, Budget, Fixed, Rate
 from tests.servers.valkey import temporary_server
 from wheel_sched.store import Outcome

@@ -11,12 +11,12 @@ from confluent_kafka import TopicPartition
 from retry_topic import Consumer, ConsumerConfig, DeadLetters, Home, RetryPolicy, RetryService, connect
 from retry_topic.brokers.kafka import KafkaBroker
 from retry_topic.brokers.protocol import PublishFailure
-from retry_topic.headers import read
 from retry_topic.message import Message, Reference, digest_of
-from retry_topic.names import retry_topic_of
+from retry_topic.message.body_codec import decode_body
+from retry_topic.message.headers import read
+from retry_topic.message.topic_names import retry_topic_of
 from retry_topic.policy import Fixed
 from retry_topic.service import ServiceConfig
-from retry_topic.wire import decode_body
 
 if TYPE_CHECKING:
     from conftest import Until

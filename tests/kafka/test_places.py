@@ -11,8 +11,8 @@ import pytest
 from retry_topic import Consumer, ConsumerConfig, Message, RetryPolicy, RetryService, ServiceConfig, connect
 from retry_topic.brokers.kafka import KafkaBroker
 from retry_topic.brokers.kafka.records import TOMBSTONE
-from retry_topic.headers import HEADER_NAMES, read
-from retry_topic.names import dead_topic_of, redelivery_topic_of, retry_topic_of
+from retry_topic.message.headers import HEADER_NAMES, read
+from retry_topic.message.topic_names import dead_topic_of, redelivery_topic_of, retry_topic_of
 from retry_topic.policy import Fixed
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from retry_topic import Message, RetryPolicy, RetryService
-from retry_topic.headers import read
-from retry_topic.names import dead_topic_of, redelivery_topic_of, retry_topic_of
+from retry_topic.message.headers import read
+from retry_topic.message.topic_names import dead_topic_of, redelivery_topic_of, retry_topic_of
 from retry_topic.policy import Fixed, Rate
 from wheel_sched.store.key_gates import KeyGates
 

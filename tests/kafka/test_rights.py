@@ -13,7 +13,7 @@ from confluent_kafka import admin as _typed_admin
 from retry_topic import Message, RetryPolicy, RetryService, connect
 from retry_topic.brokers.kafka import KafkaBroker
 from retry_topic.brokers.kafka.sender import claims_topic
-from retry_topic.names import dead_topic_of, intake_group_of, redelivery_topic_of, retry_topic_of
+from retry_topic.message.topic_names import dead_topic_of, intake_group_of, redelivery_topic_of, retry_topic_of
 from retry_topic.policy import Fixed
 
 if TYPE_CHECKING:

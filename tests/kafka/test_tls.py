@@ -11,7 +11,7 @@ import pytest
 from retry_topic import Consumer, Message, RetryPolicy, RetryService, connect
 from retry_topic.brokers.conformance import receive, values
 from retry_topic.brokers.kafka import KafkaBroker
-from retry_topic.names import dead_topic_of
+from retry_topic.message.topic_names import dead_topic_of
 from retry_topic.policy import Fixed
 from tests.servers.certificates import self_signed
 from tests.servers.kafka import temporary_kafka

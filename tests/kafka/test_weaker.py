@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from retry_topic import Message
-from retry_topic.names import redelivery_topic_of, retry_topic_of
+from retry_topic.message.topic_names import redelivery_topic_of, retry_topic_of
 
 if TYPE_CHECKING:
     from conftest import Crew, Member

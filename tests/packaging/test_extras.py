@@ -129,7 +129,7 @@ def test_celery_over_rabbitmq_does_without_the_redis_transport(with_extras: Make
         ("--store redis://localhost backup file", "redis"),
         ("--store redis://localhost list", "redis"),
         ("demo --count 1", "demo"),
-        ("aps jobs", "apscheduler"),
+        ("aps list", "apscheduler"),
         ("spark capacity", "spark"),
     ],
 )

@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 
-from wheel_sched.purgatory import DelayedOperation, Purgatory, Reaper
-from wheel_sched.purgatory.aio import AsyncPurgatory
+from wheel_sched.purgatory import AsyncPurgatory, DelayedOperation, Purgatory, Reaper
 from wheel_sched.testing import VirtualClock
 from wheel_sched.testing.virtual_loop import VirtualEventLoop
 from wheel_sched.timers import AsyncTimer, SystemTimer

@@ -9,7 +9,7 @@ from collections import Counter
 from typing import Any
 
 from wheel_sched.purgatory import LATENESS_BUCKETS_MS
-from wheel_sched.purgatory.statistics import Lateness, bucketed
+from wheel_sched.purgatory.statistics import Lateness, Tally, bucketed
 
 
 def test_each_lateness_falls_into_the_bucket_of_its_bound() -> None:
@@ -53,3 +53,26 @@ def test_threads_that_count_at_once_lose_nothing(run_all: Any) -> None:
         sys.setswitchinterval(interval)
     rounded = Counter(ms if ms <= 10_000 else -(-ms // 1_000) * 1_000 for mine in late for ms in mine)
     assert lateness.by_ms() == rounded
+
+
+def test_a_tally_can_be_read_while_threads_raise_it(run_all: Any) -> None:
+    """A read changes nothing: no number is counted twice or lost."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    tally = Tally()
+    seen: list[int] = []
+
+    def raise_it() -> None:
+        for _ in range(5_000):
+            tally.add()
+
+    def read() -> None:
+        for _ in range(500):
+            seen.append(tally.value)
+
+    try:
+        run_all([raise_it, raise_it, read])
+    finally:
+        sys.setswitchinterval(interval)
+    assert seen == sorted(seen)
+    assert (tally.value, tally.value) == (10_000, 10_000)

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from retry_topic import Consumer, ConsumerConfig, DeadLetterInfo, DeadLetters, Home, Message, RetryPolicy, connect
-from retry_topic.headers import RetryState, read
 from retry_topic.intake.records import Taken
 from retry_topic.message import Headers
+from retry_topic.message.headers import RetryState, read
 from retry_topic.policy import Fixed, PolicySet, Rule
 from retry_topic.service import RetryService, ServiceConfig
 
@@ -160,11 +160,12 @@ class Bench:
 @pytest.fixture
 def quick_poll(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let consumers and services look often whether they are to stop; nothing else depends on it."""
-    monkeypatch.setattr("retry_topic.consumer.runtime._POLL_MS", 10)
+    monkeypatch.setattr("retry_topic.consumer.consumer._POLL_MS", 10)
+    monkeypatch.setattr("retry_topic.consumer.ordered.leased_topic._POLL_MS", 10)
+    monkeypatch.setattr("retry_topic.consumer.ordered.leased_topic._STAND_BY_S", 0.02)
     monkeypatch.setattr("retry_topic.intake.worker._POLL_MS", 10)
-    monkeypatch.setattr("retry_topic.consumer.ordered._STAND_BY_S", 0.02)
     monkeypatch.setattr("retry_topic.consumer.reporting._EVERY_S", 0.11)
-    monkeypatch.setattr("retry_topic.consumer.lanes._FULL_S", 0.05)
+    monkeypatch.setattr("retry_topic.consumer.ordered.key_queues._FULL_S", 0.05)
 
 
 @pytest.fixture

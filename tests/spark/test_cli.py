@@ -55,7 +55,7 @@ def test_a_backfill_and_an_audit(redis_url: str, store: DelayStore, tmp_path: Pa
 def test_dead_letters_are_sorted_and_replayed(redis_url: str, store: DelayStore) -> None:
     """What is to be replayed must be said, and be confirmed where nobody can answer."""
     from retry_topic.message import Message
-    from retry_topic.wire import encode_body
+    from retry_topic.message.body_codec import encode_body
 
     store.bury([(Item(f"d{n}", 5, encode_body(Message("t", b"x")), "t"), "broken: badly") for n in range(8)])
     assert told(redis_url, "dlq")["letters"] == 8

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from retry_topic.headers import RetryState, read, write
 from retry_topic.message import Message
+from retry_topic.message.body_codec import decode_body, encode_body
+from retry_topic.message.headers import RetryState, read, write
 from retry_topic.spark.jobs import backfill, capacity, dead_letters, replay, triage
 from retry_topic.spark.jobs.capacity import simulate, waiting
 from retry_topic.spark.jobs.dlq import select
 from retry_topic.spark.jobs.store import place_of
 from retry_topic.spark.source.options import Place
-from retry_topic.wire import decode_body, encode_body
 from wheel_sched.errors import ConfigError, Rejected
 from wheel_sched.store import DelayStore, Item
 from wheel_sched.wheel import TimingWheel

@@ -11,8 +11,9 @@ import redis.asyncio
 
 from wheel_sched.errors import ConfigError, Rejected
 from wheel_sched.store import open_async_store, open_store
-from wheel_sched.store.items import MAX_BODY_BYTES, MAX_DUE_MS, Dead, Item, Next, Outcome, Settlement
-from wheel_sched.store.memory import MemoryBackend
+from wheel_sched.store.core.items import MAX_BODY_BYTES, MAX_DUE_MS, Item, Outcome
+from wheel_sched.store.core.settle import Dead, Next, Settlement
+from wheel_sched.store.memory.backend import MemoryBackend
 from wheel_sched.store.redis.backend import RedisBackend
 from wheel_sched.store.redis.conversation import Dialect
 from wheel_sched.testing.store_conformance import Bench

@@ -17,7 +17,8 @@ import pytest
 from tests.servers.valkey import TemporaryServer, temporary_server
 from wheel_sched.errors import InDoubt, StoreUnavailable
 from wheel_sched.store import open_store
-from wheel_sched.store.items import STATES, Done, Item
+from wheel_sched.store.core.items import STATES, Item
+from wheel_sched.store.core.settle import Done
 from wheel_sched.store.redis import durability
 from wheel_sched.store.redis.backend import RedisBackend, client_for
 from wheel_sched.store.redis.conversation import Dialect

@@ -20,9 +20,12 @@ from wheel_sched.errors import (
     WheelSchedError,
 )
 from wheel_sched.store import open_store
-from wheel_sched.store.items import Dead, Done, Item, Next, Outcome, Settlement
-from wheel_sched.store.operations import Call, Count, Schedule
-from wheel_sched.store.push_form import encode_push
+from wheel_sched.store.core.call import Call
+from wheel_sched.store.core.counts import Count
+from wheel_sched.store.core.items import Item, Outcome
+from wheel_sched.store.core.schedule import Schedule
+from wheel_sched.store.core.settle import Dead, Done, Next, Settlement
+from wheel_sched.store.push.push_form import encode_push
 from wheel_sched.store.redis import faults
 from wheel_sched.store.redis.backend import RedisBackend, client_for
 from wheel_sched.store.redis.conversation import Dialect, Sleep

@@ -9,7 +9,8 @@ import pytest
 
 from tests.servers.valkey import TemporaryServer
 from wheel_sched.store import open_store
-from wheel_sched.store.operations import Call, Count
+from wheel_sched.store.core.call import Call
+from wheel_sched.store.core.counts import Count
 from wheel_sched.store.redis.backend import client_for
 from wheel_sched.store.redis.line import Line
 

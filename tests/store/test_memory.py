@@ -12,12 +12,15 @@ from hypothesis import strategies as st
 from wheel_sched.errors import ConfigError, NamespaceMismatch, StoreError
 from wheel_sched.store import open_store
 from wheel_sched.store.attempt_counts.operations import AttemptCount, ListCounts
+from wheel_sched.store.core.call import Call
+from wheel_sched.store.core.counts import Count
+from wheel_sched.store.core.get import Get
+from wheel_sched.store.core.items import Item, Outcome
+from wheel_sched.store.core.settle import Done
 from wheel_sched.store.core.sorted_set import BLOCK, SortedSet
 from wheel_sched.store.delay_store import DelayStore
-from wheel_sched.store.items import Done, Item, Outcome
 from wheel_sched.store.maintenance.operations import Freeze
-from wheel_sched.store.memory import MemoryBackend
-from wheel_sched.store.operations import Call, Count, Get
+from wheel_sched.store.memory.backend import MemoryBackend
 from wheel_sched.testing.store_conformance import Bench
 
 WALL_US = 1_700_000_000_000_000

@@ -23,23 +23,16 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from wheel_sched.store.delay_store import Backend
-from wheel_sched.store.items import (
-    STATES,
-    Claim,
-    Dead,
-    Done,
-    Held,
-    Item,
-    Next,
-    Outcome,
-    Settlement,
-    State,
-    Window,
-)
-from wheel_sched.store.memory import MemoryBackend
-from wheel_sched.store.operations import Call, Find, Open
-from wheel_sched.store.record import encode_text
+from wheel_sched.store.core.call import Call
+from wheel_sched.store.core.claim import Claim
+from wheel_sched.store.core.delay_store import Backend
+from wheel_sched.store.core.get import Find
+from wheel_sched.store.core.items import STATES, Item, Outcome, State
+from wheel_sched.store.core.open import Open
+from wheel_sched.store.core.record import encode_text
+from wheel_sched.store.core.settle import Dead, Done, Held, Next, Settlement
+from wheel_sched.store.core.window import Window
+from wheel_sched.store.memory.backend import MemoryBackend
 from wheel_sched.store.redis.backend import RedisBackend
 from wheel_sched.store.redis.conversation import Dialect
 from wheel_sched.testing.store_conformance import Bench

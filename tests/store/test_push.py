@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from wheel_sched.errors import Rejected, StaleEpoch, StoreError
-from wheel_sched.store.items import Dead, Item, Outcome
-from wheel_sched.store.memory import MemoryBackend
-from wheel_sched.store.operations import Call, PushDue
-from wheel_sched.store.push_form import encode_push
+from wheel_sched.store.core.call import Call
+from wheel_sched.store.core.items import Item, Outcome
+from wheel_sched.store.core.settle import Dead
+from wheel_sched.store.memory.backend import MemoryBackend
+from wheel_sched.store.push.operations import PushDue
+from wheel_sched.store.push.push_form import encode_push
 from wheel_sched.store.redis.backend import RedisBackend
 from wheel_sched.store.redis.conversation import Dialect
 from wheel_sched.testing.store_conformance import Bench

@@ -10,12 +10,16 @@ import pytest
 
 from wheel_sched.errors import ConfigError, NamespaceMismatch, StoreError, StoreTooOld, StoreUnavailable
 from wheel_sched.store import open_store
+from wheel_sched.store.core.call import Call
+from wheel_sched.store.core.counts import Count
+from wheel_sched.store.core.get import Find
+from wheel_sched.store.core.items import Item, Outcome
 from wheel_sched.store.delay_store import DelayStore
-from wheel_sched.store.items import Fence, Item, Outcome
-from wheel_sched.store.operations import Call, Count, Find, Inspect, Mend
+from wheel_sched.store.maintenance.operations import Inspect, Mend
 from wheel_sched.store.redis.backend import RedisBackend, check_version
 from wheel_sched.store.redis.conversation import Dialect, Send, Sleep
 from wheel_sched.store.redis.library import library, shard_keys
+from wheel_sched.store.writer_fence.operations import Fence
 from wheel_sched.testing.store_conformance import Bench
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import pytest
 
 from wheel_sched.errors import NamespaceMismatch
 from wheel_sched.store import Item, open_store
-from wheel_sched.store.reshard import reshard
+from wheel_sched.store.maintenance.reshard import reshard
 
 
 def test_a_process_from_before_a_reshard_is_refused(redis_url: str) -> None:

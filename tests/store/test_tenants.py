@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from wheel_sched.store.items import Dead, Done, Held, Item, Next, Outcome
-from wheel_sched.store.memory import MemoryBackend
-from wheel_sched.store.push_form import decode_push, encode_push
+from wheel_sched.store.core.items import Item, Outcome
+from wheel_sched.store.core.settle import Dead, Done, Held, Next
+from wheel_sched.store.memory.backend import MemoryBackend
+from wheel_sched.store.push.push_form import decode_push, encode_push
 from wheel_sched.store.redis.backend import RedisBackend
 from wheel_sched.store.redis.conversation import Dialect
 from wheel_sched.testing.store_conformance import Bench

@@ -137,7 +137,7 @@ def test_the_queue_adds_no_call_to_the_wheel(core: str) -> None:
     """The hot methods are the wheel's own; an entry may be made before it waits where each call is one step."""
     tasks = DeadlineQueue[str]()
     wheel = CORES[core]
-    for method in (tasks.schedule, tasks.advance, tasks.next_ms):
+    for method in (tasks.schedule, tasks.advance, tasks.next_ms, tasks.count):
         assert isinstance(method.__self__, wheel)  # type: ignore[attr-defined]  # a bound method
     assert tasks.any_thread is wheel.any_thread
     assert (tasks.new_entry is not None) is tasks.any_thread

@@ -1,4 +1,4 @@
-"""The command line `wheel-sched`. This module imports the standard library alone, to be able to say what is missing."""
+"""The command line `wheel-sched`. It imports only the standard library, so that it can report missing packages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 
 def main() -> None:
-    """Entry point of the console script; ends the process with the command's exit code."""
+    """Entry point of the console script. Ends the process with the exit code of the command."""
     try:
         import click  # noqa: F401
     except ImportError:

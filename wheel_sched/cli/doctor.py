@@ -16,7 +16,7 @@ from functools import wraps
 import click
 
 from wheel_sched.cli import doctor_namespace, doctor_server
-from wheel_sched.cli.doctor_finding import Check, Finding, Target, problem, warn
+from wheel_sched.cli.doctor_finding import Check, ExaminedTarget, Finding, problem, warn
 from wheel_sched.cli.extensions import installed, resolve
 from wheel_sched.cli.failing import FAILED, OK, UNAVAILABLE
 from wheel_sched.cli.missing import install_line, package_of
@@ -143,14 +143,14 @@ def _check_of(name: str, loaded: Loaded) -> Check:
     check = resolve(name)
 
     @wraps(check)
-    def bound(target: Target) -> Finding:
+    def bound(target: ExaminedTarget) -> Finding:
         finding: Finding = check(target, loaded)
         return finding
 
     return bound
 
 
-def _examined(check: Check, target: Target) -> Finding:
+def _examined(check: Check, target: ExaminedTarget) -> Finding:
     """Run a check. A check that fails reports that, and the others still run."""
     try:
         return check(target)
@@ -161,7 +161,7 @@ def _examined(check: Check, target: Target) -> Finding:
 
 
 @contextlib.contextmanager
-def _target(settings: Settings) -> Iterator[Target]:
+def _target(settings: Settings) -> Iterator[ExaminedTarget]:
     """The server and the namespace. When an embedded folder does not exist, a scratch folder stands in for it."""
     import redis
 
@@ -180,7 +180,7 @@ def _target(settings: Settings) -> Iterator[Target]:
             raise translate(error) from error
 
 
-def _examine(stack: contextlib.ExitStack, settings: Settings, url: str) -> Target:
+def _examine(stack: contextlib.ExitStack, settings: Settings, url: str) -> ExaminedTarget:
     import redis
 
     from wheel_sched.store.operations import Call, Count
@@ -205,7 +205,7 @@ def _examine(stack: contextlib.ExitStack, settings: Settings, url: str) -> Targe
         if isinstance(answer, Exception):
             raise answer
     now_ms = max((part.now_us for part in counts), default=0) // 1000
-    return Target(settings, url, client, info, config, shards, counts, now_ms)
+    return ExaminedTarget(settings, url, client, info, config, shards, counts, now_ms)
 
 
 def _text(value: object) -> str:

@@ -34,7 +34,7 @@ class Finding:
 
 
 @dataclass(slots=True)
-class Target:
+class ExaminedTarget:
     """What checks examine: a server that answers, and the namespace when it exists.
 
     Args:
@@ -58,7 +58,7 @@ class Target:
     now_ms: int = 0
 
 
-Check = Callable[[Target], Finding]
+Check = Callable[[ExaminedTarget], Finding]
 
 
 def ok(check: str, evidence: str) -> Finding:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from wheel_sched.cli.doctor_finding import Finding, Target, ok, problem, warn
+from wheel_sched.cli.doctor_finding import ExaminedTarget, Finding, ok, problem, warn
 from wheel_sched.cli.output import span
 from wheel_sched.cli.overdue import NOTICED_MS, overdue, start_hint
 from wheel_sched.store import DelayStore
@@ -14,7 +14,7 @@ DEAD_CAP = 100_000  # the default of dispatchers
 _SAMPLE = 100  # items of each shard whose place is checked
 
 
-def frozen(target: Target) -> Finding:
+def frozen(target: ExaminedTarget) -> Finding:
     """No maintenance is unfinished."""
     reasons = {f"shard {shard}: {counts.frozen}" for shard, counts in enumerate(target.counts) if counts.frozen}
     if reasons:
@@ -22,7 +22,7 @@ def frozen(target: Target) -> Finding:
     return ok("frozen", "no")
 
 
-def backlog(target: Target) -> Finding:
+def backlog(target: ExaminedTarget) -> Finding:
     """A dispatcher releases due items."""
     heads = [counts.due_head_ms for counts in target.counts if counts.due_head_ms is not None]
     if not heads:
@@ -35,7 +35,7 @@ def backlog(target: Target) -> Finding:
     return problem("backlog", f"{overdue(_store(target)).words}: no dispatcher releases them", start_hint())
 
 
-def leases(target: Target) -> Finding:
+def leases(target: ExaminedTarget) -> Finding:
     """No lease has run out."""
     heads = [counts.fly_head_ms for counts in target.counts if counts.fly_head_ms is not None]
     flying = sum(counts.sizes["fly"] for counts in target.counts)
@@ -49,7 +49,7 @@ def leases(target: Target) -> Finding:
     return ok("leases", f"{flying} in flight" if flying else "nothing in flight")
 
 
-def counters(target: Target) -> Finding:
+def counters(target: ExaminedTarget) -> Finding:
     """The counters equal the items."""
     wrong = [f"shard {shard}: {text}" for shard, counts in enumerate(target.counts) for text in _differences(counts)]
     if wrong:
@@ -72,7 +72,7 @@ def _differences(counts: Counts) -> list[str]:
     return [f"{left} {mine}, {right} {theirs}" for left, mine, right, theirs in pairs if mine != theirs]
 
 
-def clock_jumps(target: Target) -> Finding:
+def clock_jumps(target: ExaminedTarget) -> Finding:
     """The server's clock has not jumped."""
     jumps = sum(counts.jumps for counts in target.counts)
     if not jumps:
@@ -86,7 +86,7 @@ def clock_jumps(target: Target) -> Finding:
     )
 
 
-def dead_letters(target: Target) -> Finding:
+def dead_letters(target: ExaminedTarget) -> Finding:
     """The number of dead letters is far below the cap."""
     dead = [counts.sizes["dead"] for counts in target.counts]
     trimmed = sum(counts.happened("trimmed") for counts in target.counts)
@@ -100,7 +100,7 @@ def dead_letters(target: Target) -> Finding:
     return ok("dead letters", text)
 
 
-def readable(target: Target) -> Finding:
+def readable(target: ExaminedTarget) -> Finding:
     """Every record that was read could be decoded."""
     count = sum(counts.unreadable for counts in target.counts)
     if not count:
@@ -112,7 +112,7 @@ def readable(target: Target) -> Finding:
     )
 
 
-def places(target: Target) -> Finding:
+def places(target: ExaminedTarget) -> Finding:
     """Items lie in the shard that their route names. A process with an old shard count stores them elsewhere."""
     from wheel_sched.store.operations import Call, Get, ListIds
     from wheel_sched.store.plans import EVER, shard_of
@@ -139,7 +139,7 @@ def places(target: Target) -> Finding:
     return ok("places", f"{looked} sampled items lie where they belong")
 
 
-def _store(target: Target) -> DelayStore:
+def _store(target: ExaminedTarget) -> DelayStore:
     from wheel_sched.store.redis.backend import RedisBackend
     from wheel_sched.store.redis.conversation import Dialect
 

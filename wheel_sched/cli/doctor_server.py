@@ -9,7 +9,7 @@ import time
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from wheel_sched.cli.doctor_finding import Finding, Target, ok, problem, warn
+from wheel_sched.cli.doctor_finding import ExaminedTarget, Finding, ok, problem, warn
 from wheel_sched.cli.extensions import installed
 from wheel_sched.errors import WheelSchedError
 
@@ -51,14 +51,14 @@ def _version(name: str) -> str | None:
         return None
 
 
-def reachable(target: Target) -> Finding:
+def reachable(target: ExaminedTarget) -> Finding:
     """The server answers."""
     from wheel_sched.redacting import redacted
 
     return ok("server", f"{redacted(target.settings.store)} answers in {target.info['ping_ms']:.1f} ms")
 
 
-def server_version(target: Target) -> Finding:
+def server_version(target: ExaminedTarget) -> Finding:
     """The server is new enough."""
     from wheel_sched.store.redis.backend import check_version
 
@@ -71,7 +71,7 @@ def server_version(target: Target) -> Finding:
     return ok("version", name)
 
 
-def eviction(target: Target) -> Finding:
+def eviction(target: ExaminedTarget) -> Finding:
     """The server never drops waiting items."""
     policy = target.info.get("maxmemory_policy") or target.config.get("maxmemory-policy")
     limit = int(target.info.get("maxmemory", 0) or 0)
@@ -87,7 +87,7 @@ def eviction(target: Target) -> Finding:
     return ok("eviction", "noeviction" + (f"; {100 * used // limit} % of maxmemory used" if limit else ""))
 
 
-def persistence(target: Target) -> Finding:
+def persistence(target: ExaminedTarget) -> Finding:
     """The server writes to disk as the durability in the settings requires."""
     asked = target.settings.durability
     aof = str(target.info.get("aof_enabled", "0")) == "1"
@@ -112,7 +112,7 @@ def persistence(target: Target) -> Finding:
     return ok("persistence", text)
 
 
-def _confirmed(target: Target, text: str) -> Finding:
+def _confirmed(target: ExaminedTarget, text: str) -> Finding:
     """Check a level whose writes wait for a confirmation: the server can give one, and enough replicas confirm."""
     from wheel_sched.store.redis.durability import Durability
 
@@ -135,7 +135,7 @@ def _confirmed(target: Target, text: str) -> Finding:
     return ok("persistence", f"{text}; {connected} replicas connected, all confirm")
 
 
-def failover(target: Target) -> Finding:
+def failover(target: ExaminedTarget) -> Finding:
     """A primary that is cut off from its replicas stops acknowledging writes."""
     connected = int(target.info.get("connected_slaves", 0) or 0)
     if target.info.get("role") == "slave":
@@ -160,7 +160,7 @@ def failover(target: Target) -> Finding:
     return ok("failover", f"{connected} replicas; loses at most what was written in the last {lag_s + 1} s or so")
 
 
-def round_trip(target: Target) -> Finding:
+def round_trip(target: ExaminedTarget) -> Finding:
     """Scripts load, and an item in a scratch namespace is stored, claimed and settled."""
     from wheel_sched.store import DelayStore, Done, Item
     from wheel_sched.store.redis.backend import RedisBackend
@@ -197,7 +197,7 @@ def _forget(client: Any, keys: tuple[bytes, ...]) -> None:
             client.pexpire(key, _SCRATCH_TTL_MS)
 
 
-def clock_skew(target: Target) -> Finding:
+def clock_skew(target: ExaminedTarget) -> Finding:
     """This machine's clock agrees with the server's, which decides what is early and what is late."""
     best: tuple[float, float] | None = None
     for _ in range(5):
@@ -216,7 +216,7 @@ def clock_skew(target: Target) -> Finding:
     return (problem if abs(skew_ms) >= _SKEW_PROBLEM_MS else warn)("clock", text, fix)
 
 
-def libraries(target: Target) -> Finding:
+def libraries(target: ExaminedTarget) -> Finding:
     """The server has no script libraries of other releases."""
     import redis
 

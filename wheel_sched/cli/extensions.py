@@ -51,7 +51,8 @@ class Extension:
         variables: environment variables, without the prefix WHEEL_SCHED_, that it reads itself. Defaults to none.
         dispatchers: what a user starts so that due items are released, for hints. Defaults to none.
         server_checks: checks of `wheel-sched doctor` on a server: "module:function", called as
-            `function(target, loaded)` with a `Target` and the `Loaded` settings; returns a `Finding`. Defaults to none.
+            `function(target, loaded)` with an `ExaminedTarget` and `Loaded` settings; returns a `Finding`. Defaults to
+            none.
         namespace_checks: likewise, on a namespace that exists. Defaults to none.
         stats: parts of `wheel-sched stats`: "module:function", called as `function(store, loaded)`; returns a
             `StatsPart`. Defaults to none.
@@ -112,8 +113,10 @@ class Installed:
         return frozenset(name for one in self.extensions for name in one.variables)
 
     @property
-    def dispatchers(self) -> tuple[str, ...]:
-        return tuple(words for one in self.extensions for words in one.dispatchers)
+    def dispatchers(self) -> str:
+        """What a user starts so that due items are released: `a Celery worker or ...`."""
+        words = [words for one in self.extensions for words in one.dispatchers] or ["a dispatcher"]
+        return " or ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
 
 @cache

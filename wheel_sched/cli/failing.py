@@ -1,4 +1,4 @@
-"""How commands end: one table from errors to exit codes, and errors in plain words on stderr.
+"""How commands end: a table from errors to exit codes, and errors in words on stderr.
 
     0    done                          69   the store or the broker cannot be reached (EX_UNAVAILABLE)
     1    failed, or problems found     130  interrupted by Ctrl-C
@@ -33,11 +33,11 @@ OK, FAILED, USAGE, UNAVAILABLE, INTERRUPTED = 0, 1, 2, 69, 130
 
 
 class CommandFailed(WheelSchedError):
-    """The command could not do what it was asked; says what stayed unchanged and the next step."""
+    """The command failed. The message says what stayed unchanged and what to do next."""
 
 
 def code_of(error: BaseException) -> int:
-    """The exit code an error stands for."""
+    """The exit code of an error."""
     if isinstance(error, KeyboardInterrupt | click.Abort):
         return INTERRUPTED
     if isinstance(error, click.ClickException):
@@ -52,12 +52,12 @@ def code_of(error: BaseException) -> int:
 
 
 def drop_output() -> None:
-    """Nobody reads stdout any more: what is written from now on goes nowhere."""
+    """Discard all further output, because nobody reads stdout any more."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def is_unread() -> bool:
-    """Whether nobody reads stdout any more: a pipe that is broken may also be a connection's."""
+    """Whether nobody reads stdout any more. A BrokenPipeError alone may also come from a connection."""
     if not hasattr(select, "poll"):  # Windows
         return True
     poll = select.poll()
@@ -66,21 +66,21 @@ def is_unread() -> bool:
 
 
 def in_sight(error: click.ClickException) -> click.ClickException:
-    """The error with its message as people may see it."""
-    error.message = safe(error.message)  # type: ignore[misc]  # final, but for us
+    """The error with its message escaped and without passwords."""
+    error.message = safe(error.message)  # type: ignore[misc]  # click declares it final
     return error
 
 
 def guarded(run: Callable[[], Any]) -> NoReturn:
-    """Run a command and end the process with its exit code."""
+    """Run a command, and end the process with its exit code."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a terminal that cannot show a bar still shows the numbers
+            stream.reconfigure(errors="backslashreplace")  # a terminal without Unicode shows escapes
     code: Any = OK
     try:
         code = run()
         sys.stdout.flush()
-    except BrokenPipeError:  # what was left to write; the command has ended, and its code holds
+    except BrokenPipeError:  # in the flush: the command has ended, and its code holds
         drop_output()
     except (click.Abort, KeyboardInterrupt) as error:
         sys.stderr.write("\ninterrupted\n")

@@ -1,7 +1,7 @@
-"""Command-line types: durations and instants.
+"""Types of command-line values: durations and instants.
 
-A duration is `250ms`, `90s`, `5m`, `1h30m`. An instant is `now`, RFC 3339 with a zone, a duration (so long ago) or
-`+` and a duration (from now on).
+A duration is `250ms`, `90s`, `5m` or `1h30m`. An instant is `now`, RFC 3339 with a time zone, a duration (that long
+ago), or `+` and a duration (that long from now).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from wheel_sched.errors import ConfigError
 
 
 def now_ms() -> int:
-    """This machine's time; the store's differs by the skew that doctor tells."""
+    """This machine's time. The store's time differs by the skew that `doctor` shows."""
     return time.time_ns() // 1_000_000
 
 
@@ -68,7 +68,7 @@ class InstantType(_Milliseconds):
             self.fail(f"expected a time zone, as in {value}Z or {value}+01:00, got: {value!r}", param, ctx)
         if at.year < 1970:
             self.fail(f"expected an instant after 1970, got: {value!r}", param, ctx)
-        return -int(-at.timestamp() * 1000 // 1)  # up to whole ms: never early
+        return -int(-at.timestamp() * 1000 // 1)  # rounded up to whole ms: never early
 
 
 DURATION = DurationType()

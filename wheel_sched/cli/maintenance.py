@@ -1,4 +1,4 @@
-"""`wheel-sched backup | restore | reshard`: the commands over `store.backup` and `store.reshard`."""
+"""`wheel-sched backup | restore | reshard`: maintenance of a namespace."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from wheel_sched.redacting import redacted
 def backup(session: Session, file: str, force: bool, as_json: bool) -> None:
     """Write the whole namespace to FILE as JSON Lines, with a checksum.
 
-    What is in flight is written as due. The file appears when it is whole, and its owner alone can read it. An empty
-    backup never replaces one with items. For an exact copy stop the services first:
-    what moves while it is written is written where it was seen first.
+    Items in flight are written as due. The file appears when it is complete, and only its owner can read it. An empty
+    backup never replaces one with items. Stop the services first for an exact copy: an item that changes its state
+    during the backup is written in the state in which it was seen first.
 
     \b
     Examples:
@@ -44,16 +44,16 @@ def backup(session: Session, file: str, force: bool, as_json: bool) -> None:
             f"{written.items:,} items and {written.tries:,} attempt records in {file}" + (f" ({states})" * bool(states))
         )
     if not written.exact:
-        note("messages moved meanwhile: each is written where it was seen first; stop the services for an exact copy")
+        note("items changed during the backup; each is written as it was seen first: stop the services for a copy")
 
 
 @click.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
-@click.option("--resume", is_flag=True, help="Go on with a restore that was interrupted.")
+@click.option("--resume", is_flag=True, help="Continue an interrupted restore.")
 @json_option
 @pass_session
 def restore(session: Session, file: str, resume: bool, as_json: bool) -> None:
-    """Put a backup into an empty namespace; it is created when absent, with as many shards as it had.
+    """Load a backup into an empty namespace. An absent namespace is created with the shard count of the backup.
 
     The whole file is checked before anything is written.
 
@@ -83,16 +83,16 @@ def restore(session: Session, file: str, resume: bool, as_json: bool) -> None:
 
 @click.command()
 @click.argument("shards", type=click.IntRange(1, 1024), required=False)
-@click.option("--resume", is_flag=True, help="Go on with a run that was interrupted.")
+@click.option("--resume", is_flag=True, help="Continue an interrupted reshard.")
 @yes_option
 @json_option
 @pass_session
 def reshard(session: Session, shards: int | None, resume: bool, yes: bool, as_json: bool) -> None:
-    """Give the namespace SHARDS shards, offline.
+    """Change the shard count of the namespace to SHARDS, offline.
 
-    Stop every process that uses the namespace first: it is frozen meanwhile, and processes keep the shard count they
-    started with. It refuses while items are in flight or a dispatcher runs. A run that was interrupted has lost
-    nothing: the namespace stays frozen until `--resume` has finished it.
+    Stop every process that uses the namespace first: the namespace is frozen during the reshard, and processes keep the
+    shard count with which they started. The command refuses while items are in flight or a dispatcher runs. An
+    interrupted reshard loses nothing: the namespace stays frozen until `--resume` has finished it.
 
     \b
     Examples:
@@ -115,7 +115,7 @@ def reshard(session: Session, shards: int | None, resume: bool, yes: bool, as_js
         if found.get("shards") != str(shards) or resume:
             confirm(
                 f"Reshard {settings.namespace} from {found.get('shards')} to {shards or 'the planned number of'} "
-                "shards? It is frozen meanwhile.",
+                "shards? The namespace is frozen until the end.",
                 yes,
             )
         dialect = Dialect(settings.namespace, settings.durability, settings.replicas)

@@ -1,7 +1,7 @@
-"""Open what the settings name: find the embedded server, look how the namespace was created, create nothing in passing.
+"""Opens the store that the settings name: finds the embedded server, and reads how the namespace was created.
 
-A command that only reads or changes what is there never creates a folder or a namespace: a mistyped name is an
-error, not an empty list.
+Only commands that store new items create a folder or a namespace. For all others a mistyped name is an error, not an
+empty list.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from wheel_sched.cli.extensions import installed
 from wheel_sched.cli.failing import CommandFailed
 from wheel_sched.config import Settings
 from wheel_sched.errors import ConfigError
@@ -18,24 +19,26 @@ from wheel_sched.redacting import redacted
 from wheel_sched.store import DelayStore, open_store
 
 DEFAULT_FOLDER = ".wheel-sched"
-_MADE_BY = "`wheel-sched publish` or `wheel-sched serve`"
 
 
 def embedded_folder(settings: Settings) -> Path | None:
-    """The data folder of an embedded store, None for any other."""
+    """The data folder of an embedded store; None for any other store."""
     if not settings.store.startswith("embedded:"):
         return None
     return Path(settings.store.removeprefix("embedded:") or DEFAULT_FOLDER)
 
 
 @contextlib.contextmanager
-def server_url(settings: Settings, *, create: bool = False, made_by: str = _MADE_BY) -> Iterator[str]:
-    """The address of the store's server; an embedded one runs at least as long as the block.
+def server_url(settings: Settings, *, create: bool = False, made_by: str = "") -> Iterator[str]:
+    """The address of the store's server. An embedded server runs at least as long as the block.
 
-    `made_by` is what an error says makes a store.
+    Args:
+        settings: which store.
+        create: whether an absent data folder is created. Defaults to False.
+        made_by: what creates a store, for errors. Defaults to "": the dispatchers of the extensions.
 
     Raises:
-        CommandFailed: an embedded folder does not exist and is not to be created.
+        CommandFailed: the data folder does not exist and may not be created.
         StoreError: the server cannot be started.
     """
     folder = embedded_folder(settings)
@@ -48,7 +51,8 @@ def server_url(settings: Settings, *, create: bool = False, made_by: str = _MADE
         return
     if not create and not folder.is_dir():
         raise CommandFailed(
-            f"there is no data folder {folder}: nothing was changed; give --store, or start with {made_by}"
+            f"there is no data folder {folder}: nothing was changed; give --store, or start "
+            f"{made_by or installed().dispatchers}"
         )
     from wheel_sched.store.embedded import EmbeddedServer, fsync_for
 
@@ -57,10 +61,10 @@ def server_url(settings: Settings, *, create: bool = False, made_by: str = _MADE
 
 
 def created_as(url: str, namespace: str) -> Mapping[str, str]:
-    """How a namespace was created (schema, shards, clock) and what it is frozen for; empty when it does not exist.
+    """Read how a namespace was created (schema, shards, clock) and why it is frozen; empty when it does not exist.
 
     Raises:
-        StoreError: the server could not answer.
+        StoreError: the server did not answer.
     """
     import redis
 
@@ -77,24 +81,24 @@ def created_as(url: str, namespace: str) -> Mapping[str, str]:
     return {name: value.decode() for name, value in zip(names, values, strict=True) if value is not None}
 
 
-def shards_of(settings: Settings, url: str, *, create: bool = False, made_by: str = _MADE_BY) -> int:
-    """The namespace's shard count, that of the settings for a new one; `made_by` as above.
+def shards_of(settings: Settings, url: str, *, create: bool = False, made_by: str = "") -> int:
+    """The shard count of the namespace, or that of the settings for a new one. Arguments as for `server_url`.
 
     Raises:
-        CommandFailed: it does not exist and is not to be created.
+        CommandFailed: the namespace does not exist and may not be created.
     """
     found = created_as(url, settings.namespace)
     if not found and not create:
         raise CommandFailed(
             f"there is no namespace {settings.namespace!r} in {redacted(settings.store)}: nothing was changed; check "
-            f"--namespace and --store, or create it with {made_by}"
+            f"--namespace and --store, or start {made_by or installed().dispatchers}"
         )
     return settings.shards or int(found.get("shards", 1))
 
 
 @contextlib.contextmanager
-def opened(settings: Settings, *, create: bool = False, made_by: str = _MADE_BY) -> Iterator[DelayStore]:
-    """The store, closed at the end of the block; `made_by` as above."""
+def opened(settings: Settings, *, create: bool = False, made_by: str = "") -> Iterator[DelayStore]:
+    """Open the store for the block. Arguments as for `server_url`."""
     with server_url(settings, create=create, made_by=made_by) as url:
         shards = shards_of(settings, url, create=create, made_by=made_by)
         with open_store(

@@ -1,10 +1,10 @@
-"""What commands write: data on stdout, narration on stderr, progress only where somebody watches.
+"""Output of commands: data on stdout, comments on stderr, progress on terminals only.
 
-Colour only on a terminal, never under NO_COLOR or TERM=dumb. JSON is one object a line, so a listing is NDJSON.
+Colour appears on terminals only, and never under NO_COLOR or TERM=dumb. JSON is one object a line.
 
-All text for people goes through `say`, `note` or `blame`, one line each: whatever it quotes is escaped there, so a
-message can neither forge a line nor drive the terminal. The styles of `paint` alone get through, by a mark that is made
-anew in every process. JSON is exact, and in ASCII.
+All text for people goes through `say`, `note` or `blame`, which escape it line by line. So a message can neither
+forge a line nor control the terminal. Only the styles of `paint` pass, because each process marks them with a random
+text of its own. JSON is exact and in ASCII.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}
 
 
 def emit(value: Any) -> None:
-    """One JSON value on a line of stdout."""
+    """Write a JSON value as a line of stdout."""
     sys.stdout.write(json.dumps(value) + "\n")
 
 
 def say(text: str = "") -> None:
-    """A line of data for people on stdout. What a terminal could take for a command is shown as its number."""
+    """Write a line of data for people to stdout; control characters are shown as escapes."""
     sys.stdout.write(_shown(text) + "\n")
 
 
 def note(text: str) -> None:
-    """A line of narration on stderr."""
+    """Write a comment as a line of stderr."""
     sys.stderr.write(_shown(text) + "\n")
 
 
 def blame(program: str, error: BaseException) -> None:
-    """An error on stderr, after the program's name; several problems a line each, and no password.
+    """Write an error to stderr after the program's name: each problem on its own line, without passwords.
 
-    Lines are only those that the error keeps apart: a break in a text that it quotes is shown escaped.
+    A line break inside a problem is escaped.
     """
     if isinstance(error, EmbeddedServerError):
         note(f"{program}: {redacted_text(f'{error.args[0]}')}")
@@ -61,7 +61,7 @@ def blame(program: str, error: BaseException) -> None:
 
 
 def paint(text: str, style: str, stream: TextIO | None = None) -> str:
-    """The text in a style, where the stream shows styles."""
+    """The text in a style, if the stream shows styles."""
     target: TextIO = sys.stdout if stream is None else stream
     if not target.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return text
@@ -69,16 +69,16 @@ def paint(text: str, style: str, stream: TextIO | None = None) -> str:
 
 
 def _shown(text: str) -> str:
-    """Escaped, but for our own styles."""
+    """The text escaped, except for the styles of `paint`."""
     parts = _STYLED.split(text)  # text, code, text, code, ...
     return "".join(f"\x1b[{part}m" if place % 2 else escaped(part) for place, part in enumerate(parts))
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> None:
-    """Columns on stdout; `right` names those that are set to the right."""
+    """Write columns to stdout; `right` holds the numbers of the right-aligned ones."""
     cells = [
         [cell if _MARK in cell else escaped(one_line(cell)) for cell in row] for row in rows
-    ]  # before their widths are measured
+    ]  # escaped before the widths are measured
     widths = [max(map(len, column)) for column in zip(head, *cells, strict=True)]
     for number, row in enumerate([head, *cells]):
         placed = [
@@ -134,7 +134,7 @@ def when(at_ms: int, now_ms: int) -> str:
 
 
 class Progress:
-    """A line on stderr that is rewritten, on a terminal only; at most ten times a second."""
+    """A line of stderr that is rewritten at most ten times a second, on terminals only."""
 
     def __init__(self, words: str) -> None:
         self._words = words

@@ -42,6 +42,5 @@ def overdue(store: DelayStore) -> OverdueItems:
 
 
 def start_hint() -> str:
-    """What a user starts to have overdue items released: the extensions know."""
-    *others, last = installed().dispatchers or ("a dispatcher",)
-    return f"start {', '.join(others)}{' or ' * bool(others)}{last}; if one runs, see its log"
+    """What a user does about overdue items."""
+    return f"start {installed().dispatchers}; if one runs, see its log"

@@ -1,4 +1,4 @@
-"""Commands that write a file: one that is there is replaced when somebody has said so, and never unasked."""
+"""Commands that write a file replace an existing one only with --force or after a question."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from wheel_sched.cli.options import confirm
 force_option = click.option(
     "--force",
     is_flag=True,
-    help="Replace FILE when it exists; without it a terminal asks, and where nobody can answer nothing is written.",
+    help="Replace an existing FILE without a question.",
 )
 
 
 def may_replace(file: str, force: bool) -> bool:
-    """Whether there is a `file`, which may be replaced then.
+    """Whether `file` exists; then it may be replaced.
 
     Raises:
-        CommandFailed: it may not be, or `file` is `-`, which is no name here; nothing was written.
+        CommandFailed: `file` exists and may not be replaced, or it is `-`; nothing was written.
     """
     if file == "-":
-        raise CommandFailed("- is no name of a file here: nothing was written; give one (./- for a file of that name)")
+        raise CommandFailed("- is no name of a file here: nothing was written; give a name (./- for a file called -)")
     there = Path(file).exists()
     if there and not force and not sys.stdin.isatty():
         raise CommandFailed(f"{file} exists: nothing was written; give another name, or --force to replace it")

@@ -1,7 +1,7 @@
-"""What an operator's tools see: metrics for Prometheus, and the probes of a process supervisor.
+"""Observability: metrics for Prometheus, and probes for a process supervisor.
 
-Nothing here is needed for the work itself, and nothing here takes part in it: the collector reads counters that exist
-anyway, and a probe is answered from this process alone.
+No other part needs this one. The collector reads counters that exist anyway, and a probe is answered from this process
+alone.
 """
 
 from wheel_sched.observability.endpoint import Endpoint, parse_address, verdict

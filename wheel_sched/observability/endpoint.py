@@ -1,7 +1,7 @@
-"""One small HTTP server for the operator: `/metrics`, `/livez`, `/readyz`.
+"""A small HTTP server for operators: `/metrics`, `/livez`, `/readyz`.
 
-Binds to loopback unless told otherwise; answers GET only; says nothing but what the three pages say. One thread per
-request, so that a slow scrape does not hold up a probe.
+It binds to loopback by default, answers only GET, and serves only these pages. Each request has its own thread, so a
+slow scrape does not delay a probe.
 """
 
 from __future__ import annotations
@@ -15,36 +15,36 @@ from typing import NamedTuple
 from wheel_sched.errors import ConfigError
 
 
-class Reply(NamedTuple):
-    """What a page answers."""
+class PageReply(NamedTuple):
+    """The answer of a page."""
 
     status: HTTPStatus
     content_type: str
     body: bytes
 
 
-Page = Callable[[], Reply]
+Page = Callable[[], PageReply]
 
 _TEXT = "text/plain; charset=utf-8"
 
 
 def verdict(problems: Callable[[], list[str]]) -> Page:
-    """A probe's page: 200 "ok", or 503 and the problems, one a line."""
+    """Make the page of a probe: 200 and "ok", or 503 and the problems, one a line."""
 
-    def page() -> Reply:
+    def page() -> PageReply:
         found = problems()
         if not found:
-            return Reply(HTTPStatus.OK, _TEXT, b"ok\n")
-        return Reply(HTTPStatus.SERVICE_UNAVAILABLE, _TEXT, "".join(f"{line}\n" for line in found).encode())
+            return PageReply(HTTPStatus.OK, _TEXT, b"ok\n")
+        return PageReply(HTTPStatus.SERVICE_UNAVAILABLE, _TEXT, "".join(f"{line}\n" for line in found).encode())
 
     return page
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """`HOST:PORT`, `:PORT` or `PORT` (loopback), `[IPv6]:PORT`; port 0 takes a free one.
+    """Parse `HOST:PORT`, `:PORT` or `PORT` (loopback), or `[IPv6]:PORT`. Port 0 stands for any free port.
 
     Raises:
-        ConfigError: it is none of these.
+        ConfigError: the text has none of these forms.
     """
     host, _, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
@@ -54,17 +54,17 @@ def parse_address(text: str) -> tuple[str, int]:
 
 
 class Endpoint:
-    """The server, running from its making to `close`.
+    """A server that runs from its creation until `close`.
 
     Args:
         host: address to bind to.
-        port: 0 takes a free one.
-        pages: path to page, e.g. {"/livez": verdict(...)}.
+        port: port to bind to; 0 for any free port.
+        pages: the page of each path, such as {"/livez": verdict(...)}.
 
     Raises:
         ConfigError: the address cannot be bound.
 
-    Thread rules: `close` from any thread; idempotent. Pages are called from threads of the server.
+    Thread rules: any thread may call `close`, repeatedly. The server calls pages from its own threads.
     """
 
     def __init__(self, host: str, port: int, pages: Mapping[str, Page]) -> None:
@@ -72,23 +72,23 @@ class Endpoint:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
-            timeout = 30  # seconds until a silent client is let go
+            timeout = 30  # seconds until the connection of a silent client is closed
 
             def do_GET(self) -> None:
                 page = served.get(self.path.partition("?")[0])
                 if page is None:
                     listed = "".join(f"{path}\n" for path in served).encode()
-                    self._answer(Reply(HTTPStatus.NOT_FOUND, _TEXT, listed))
+                    self._answer(PageReply(HTTPStatus.NOT_FOUND, _TEXT, listed))
                     return
                 try:
                     reply = page()
-                except Exception as error:  # a page that fails is an answer too; the service goes on
-                    reply = Reply(
+                except Exception as error:  # a page that fails becomes an answer; the service goes on
+                    reply = PageReply(
                         HTTPStatus.INTERNAL_SERVER_ERROR, _TEXT, f"{type(error).__name__}: {error}\n".encode()
                     )
                 self._answer(reply)
 
-            def _answer(self, reply: Reply) -> None:
+            def _answer(self, reply: PageReply) -> None:
                 self.send_response(reply.status)
                 self.send_header("Content-Type", reply.content_type)
                 self.send_header("Content-Length", str(len(reply.body)))
@@ -96,12 +96,12 @@ class Endpoint:
                 self.end_headers()
                 self.wfile.write(reply.body)
 
-            def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # its name in the base class
-                """Probes come every few seconds: not worth a line each."""
+            def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the name in the base class
+                """Write no line: probes come every few seconds."""
 
         class Server(ThreadingHTTPServer):
             daemon_threads = True
-            block_on_close = False  # a client that keeps its connection open does not hold up the end
+            block_on_close = False  # a client with an open connection does not delay the end
 
         try:
             self._server = Server((host, port), Handler)

@@ -1,4 +1,4 @@
-"""Counts per bucket, in the form Prometheus wants them."""
+"""Converts counts per bucket to the cumulative form of Prometheus."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def cumulated(bounds_ms: Sequence[int], counts: Sequence[int]) -> list[tuple[str, float]]:
-    """Each upper bound in seconds, the last being infinite, with how many lie at or below it."""
+    """Each upper bound in seconds, the last one infinite, with the count at or below it."""
     bounds = [str(bound_ms / 1000) for bound_ms in bounds_ms] + ["+Inf"]
     total, buckets = 0, []
     for bound, count in zip(bounds, list(counts), strict=True):

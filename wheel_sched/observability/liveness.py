@@ -1,9 +1,9 @@
-"""Liveness and readiness, kept apart as a supervisor needs them.
+"""Liveness and readiness, two questions of a process supervisor.
 
-Liveness is local: a thread that has ended, or one turn of it that does not end, is mended by a restart, and nothing
-else is; turns are watched with a `HeartbeatMonitor`, see `wheel_sched.dispatcher.pulse`. A probe that also asked the
-store would turn its outage into a storm of restarts. Readiness says whether work is getting done now: it fails while
-the store is away and comes back by itself.
+Liveness is about this process only: a restart helps when a thread has ended, or when a turn of its loop does not end. A
+`HeartbeatMonitor` watches these turns. A liveness probe that also asked the store would turn an outage of the store
+into a storm of restarts. Readiness says whether work is being done now. It fails while the store is away, and recovers
+by itself.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from typing import Protocol
 
 
 class Watched(Protocol):
-    """What can be probed: a dispatcher, a retry service. Both members from any thread, without I/O."""
+    """A part that can be probed, such as a dispatcher or a retry service. Any thread may ask; no I/O follows."""
 
     def ailing(self) -> list[str]:
-        """What of it a restart would mend, in words; empty when all is well."""
+        """The problems that a restart would solve, in words; empty when there are none."""
         ...
 
     @property
     def ready(self) -> bool:
-        """It has begun, and what it depends on answers."""
+        """Whether it has started, and the servers it depends on answer."""
         ...
 
 
 def dead_parts(parts: Mapping[str, Watched]) -> list[str]:
-    """What a restart would mend, in words; empty when all is well."""
+    """The problems that a restart would solve, in words; empty when there are none."""
     return [f"{name}: {problem}" for name, part in parts.items() for problem in part.ailing()]
 
 
 def unready_parts(parts: Mapping[str, Watched]) -> list[str]:
-    """What is not working now, in words; empty when all is well."""
+    """The parts that do no work now, in words; empty when all do."""
     return [
         f"{name}: not started, or the store or the broker is away" for name, part in parts.items() if not part.ready
     ]

@@ -1,8 +1,8 @@
-"""Metrics for Prometheus: a collector that reads, at scrape time, counters that exist anyway.
+"""Metrics for Prometheus: a collector that reads existing counters at each scrape.
 
-Base units, `_total` for counters only, no ids among the labels. Of all of them `wheel_sched_fire_lateness_seconds` is
-the one to alert on: it has a healthy baseline (milliseconds) whatever the load, where a count of waiting messages has
-none. Needs the extra `metrics`.
+Metrics have base units; only counters end in `_total`; no label holds an id. Alert on
+`wheel_sched_fire_lateness_seconds`: its healthy value is milliseconds under any load, while no count of waiting
+messages is unhealthy by itself. Needs the extra `metrics`.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from wheel_sched.dispatcher import DispatcherStats
 from wheel_sched.dispatcher.statistics import LATENESS_BUCKETS_MS
 from wheel_sched.errors import WheelSchedError
 from wheel_sched.escaping import logger_of
-from wheel_sched.observability.bounded import Bounded
-from wheel_sched.observability.endpoint import Page, Reply
+from wheel_sched.observability.endpoint import Page, PageReply
 from wheel_sched.observability.histogram import cumulated
 from wheel_sched.observability.purgatories import of_purgatories
+from wheel_sched.observability.timed_query import TimedQuery
 from wheel_sched.purgatory import Purgatory
 from wheel_sched.store import Counts, DelayStore
 from wheel_sched.store.flow_control import FlowControl
@@ -34,45 +34,45 @@ from wheel_sched.store.operations.flow import Flow
 
 logger = logger_of("wheel_sched.observability")
 
-STORE_S = 2.0  # a store that takes longer does not answer: the page says so, and all else it knows
+STORE_S = 2.0  # a slower store counts as away; the page shows the other metrics
 
 _COUNTERS = {
-    "published": "Items handed over and settled.",
-    "dead": "Items given up and kept among the dead.",
-    "held": "Items parked by the publisher's answer.",
+    "published": "Items published and settled.",
+    "dead": "Items given up and kept as dead letters.",
+    "held": "Items held because of the publisher's answer.",
     "failed": "Publishing attempts that failed; the item was released with backoff.",
     "in_doubt": "Items unanswered at the publish timeout: possible duplicates.",
-    "stale": "Settlements refused because the lease was another's by then.",
+    "stale": "Settlements refused because another dispatcher had the lease.",
     "claims": "Claims.",
     "empty_claims": "Claims that found nothing due.",
     "wake_ups": "Alarms of the wheel that went off.",
-    "marks": "Wake-ups by another process that scheduled something earlier.",
+    "marks": "Wake-ups because another process scheduled an earlier item.",
     "sweeps": "Sweeps.",
-    "recovered": "Items brought back from leases that ran out.",
-    "reconnects": "Lost connections to the store that are back.",
-    "store_errors": "Round trips that the store did not answer, or refused.",
-    "clock_jumps": "Steps of the store's clock.",
+    "recovered": "Items that became due again because their lease ran out.",
+    "reconnects": "Reconnections to the store.",
+    "store_errors": "Round trips that the store refused or did not answer.",
+    "clock_jumps": "Jumps of the store's clock.",
 }
 
 
 class _Dispatches(Protocol):
-    """A dispatcher or a service with one. A `Protocol`, so that a service need not be one of ours."""
+    """A dispatcher, or a service that has one."""
 
     @property
     def stats(self) -> DispatcherStats: ...
 
 
 class MetricsCollector(Collector):
-    """Everything there is to tell about some dispatchers and their store.
+    """Collects the metrics of dispatchers and their store.
 
     Args:
-        dispatchers: name, which becomes the label `dispatcher`, to a dispatcher or a service.
-        store: asked once per scrape, three commands a shard, and not waited for longer than two seconds: then
-            `wheel_sched_store_up` is 0. Defaults to None: nothing is told of it.
-        purgatories: name, which becomes the label `purgatory`, to a purgatory; a dispatcher's own is its `purgatory`.
-            Defaults to none.
+        dispatchers: dispatchers or services by name; the name becomes the label `dispatcher`.
+        store: queried once per scrape, with three commands per shard. When it does not answer within two seconds,
+            `wheel_sched_store_up` is 0. Defaults to None: no metrics of a store.
+        purgatories: purgatories by name; the name becomes the label `purgatory`. A dispatcher's own is its attribute
+            `purgatory`. Defaults to none.
 
-    Thread rules: `collect` from any thread.
+    Thread rules: any thread may call `collect`.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class MetricsCollector(Collector):
         purgatories: Mapping[str, Purgatory[Any]] | None = None,
     ) -> None:
         self._dispatchers = dict(dispatchers)
-        self._store = None if store is None else Bounded(lambda: _asked(store), STORE_S)
+        self._store = None if store is None else TimedQuery(lambda: _ask(store), STORE_S)
         self._purgatories = dict(purgatories or {})
 
     def collect(self) -> Iterator[Metric]:
@@ -114,10 +114,10 @@ class MetricsCollector(Collector):
         yield in_flight
         yield lateness
 
-    def _of_store(self, store: Bounded[_Asked]) -> Iterator[Metric]:
+    def _of_store(self, store: TimedQuery[_StoreAnswers]) -> Iterator[Metric]:
         up = GaugeMetricFamily("wheel_sched_store_up", "1 when the store answered this scrape.")
         try:
-            asked = store.answer()
+            answers = store.answer()
         except (WheelSchedError, TimeoutError) as error:
             logger.info("metrics.store_away: %s", error)
             up.add_metric([], 0)
@@ -125,13 +125,13 @@ class MetricsCollector(Collector):
             return
         up.add_metric([], 1)
         yield up
-        yield from _of_counts(asked.counts)
-        yield from _of_keys(asked.locked, asked.parked)
-        yield from _of_flows(asked.flows)
+        yield from _of_counts(answers.counts)
+        yield from _of_keys(answers.locked, answers.parked)
+        yield from _of_flows(answers.flows)
 
 
-class _Asked(NamedTuple):
-    """What the store said."""
+class _StoreAnswers(NamedTuple):
+    """The answers of the store."""
 
     counts: Counts
     locked: int
@@ -139,10 +139,10 @@ class _Asked(NamedTuple):
     flows: Sequence[Flow]
 
 
-def _asked(store: DelayStore) -> _Asked:
+def _ask(store: DelayStore) -> _StoreAnswers:
     counts = store.counts()
     locked, parked = KeyGates(store).counts(counts.topics)
-    return _Asked(counts, locked, parked, FlowControl(store).flows())
+    return _StoreAnswers(counts, locked, parked, FlowControl(store).flows())
 
 
 def _of_counts(counts: Counts) -> Iterator[Metric]:
@@ -150,7 +150,9 @@ def _of_counts(counts: Counts) -> Iterator[Metric]:
     for (state, topic), count in sorted(counts.now.items()):
         messages.add_metric([topic, state], count)
     yield messages
-    events = CounterMetricFamily("wheel_sched_events", "What ever happened to items.", labels=["topic", "event"])
+    events = CounterMetricFamily(
+        "wheel_sched_events", "Events of items since the beginning.", labels=["topic", "event"]
+    )
     for (event, topic), count in sorted(counts.ever.items()):
         events.add_metric([topic, event], count)
     yield events
@@ -160,8 +162,8 @@ def _of_counts(counts: Counts) -> Iterator[Metric]:
     yield paused
     head_ms, now_ms = counts.due_head_ms, counts.now_us // 1000
     overdue_s = 0.0 if head_ms is None else max(0, now_ms - head_ms) / 1000
-    yield GaugeMetricFamily("wheel_sched_oldest_overdue_seconds", "How long the head has been due.", value=overdue_s)
-    next_due = GaugeMetricFamily("wheel_sched_next_due_timestamp_seconds", "When the head is due; absent: none waits.")
+    yield GaugeMetricFamily("wheel_sched_oldest_overdue_seconds", "How late the first item is.", value=overdue_s)
+    next_due = GaugeMetricFamily("wheel_sched_next_due_timestamp_seconds", "When the first item is due, if any.")
     if head_ms is not None:
         next_due.add_metric([], head_ms / 1000)
     yield next_due
@@ -169,7 +171,9 @@ def _of_counts(counts: Counts) -> Iterator[Metric]:
 
 def _of_keys(locked: int, parked: Mapping[str, int]) -> Iterator[Metric]:
     yield GaugeMetricFamily("wheel_sched_locked_keys", "Ordering keys that wait for a failed message.", value=locked)
-    lines = GaugeMetricFamily("wheel_sched_parked_messages", "Messages behind the head of their key.", labels=["topic"])
+    lines = GaugeMetricFamily(
+        "wheel_sched_parked_messages", "Messages parked behind their key's head.", labels=["topic"]
+    )
     for topic, count in sorted(parked.items()):
         if count:
             lines.add_metric([topic], count)
@@ -177,13 +181,15 @@ def _of_keys(locked: int, parked: Mapping[str, int]) -> Iterator[Metric]:
 
 
 def _of_flows(flows: Sequence[Flow]) -> Iterator[Metric]:
-    """By topic; destinations are too many to be labels."""
-    released = CounterMetricFamily("wheel_sched_flow_released", "Let through by flow control.", labels=["topic"])
-    held = CounterMetricFamily(
-        "wheel_sched_flow_held_back", "Times something was sent back to wait.", labels=["topic", "reason"]
+    """The metrics of rate limits and circuits by topic. Destinations are too many to be labels."""
+    released = CounterMetricFamily(
+        "wheel_sched_flow_released", "Messages that flow control released.", labels=["topic"]
     )
-    spread = CounterMetricFamily("wheel_sched_flow_spread", "Dues that a policy spread.", labels=["topic"])
-    opened = GaugeMetricFamily("wheel_sched_circuits_open", "Destinations that get no retries now.", labels=["topic"])
+    held = CounterMetricFamily(
+        "wheel_sched_flow_held_back", "How often it delayed a message.", labels=["topic", "reason"]
+    )
+    spread = CounterMetricFamily("wheel_sched_flow_spread", "Due times that a policy spread.", labels=["topic"])
+    opened = GaugeMetricFamily("wheel_sched_circuits_open", "Destinations whose circuit is open.", labels=["topic"])
     opens, refused = Counter[str](), Counter[str]()
     for flow in flows:
         if flow.destination is None:
@@ -205,11 +211,11 @@ def _of_flows(flows: Sequence[Flow]) -> Iterator[Metric]:
 
 
 def metrics_page(collector: MetricsCollector) -> Page:
-    """The page of these metrics alone; the process's global registry is left to the application."""
+    """Make the page of these metrics. The global registry of the process is not touched."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(collector)
 
-    def page() -> Reply:
-        return Reply(HTTPStatus.OK, CONTENT_TYPE_LATEST, generate_latest(registry))
+    def page() -> PageReply:
+        return PageReply(HTTPStatus.OK, CONTENT_TYPE_LATEST, generate_latest(registry))
 
     return page

@@ -1,4 +1,4 @@
-"""Metrics of purgatories: what waits, how operations ended, and how late those were whose time was up."""
+"""Metrics of purgatories: how many operations wait, how they ended, and how late they expired."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from wheel_sched.purgatory import LATENESS_BUCKETS_MS, Completion, PurgatoryStat
 
 _GAUGES = {
     "watched": "Entries in watcher lists; an operation counts once per key.",
-    "keys": "Keys under which something waits.",
+    "keys": "Keys with waiting operations.",
     "delayed": "Operations that wait for their timer.",
 }
 _COUNTERS = {
-    "cancelled": "Operations taken away uncompleted.",
-    "failed": "Tries and callbacks that raised where no caller could be told.",
+    "cancelled": "Operations that were cancelled.",
+    "failed": "Tries and callbacks that raised an error without a caller to receive it.",
 }
 
 
 def of_purgatories(purgatories: Mapping[str, PurgatoryStats]) -> Iterator[Metric]:
-    """The metrics of some purgatories, by the name that becomes the label `purgatory`."""
+    """The metrics of purgatories. Their names become the label `purgatory`."""
     for field, text in _GAUGES.items():
         gauge = GaugeMetricFamily(f"wheel_sched_purgatory_{field}", text, labels=["purgatory"])
         for name, stats in purgatories.items():

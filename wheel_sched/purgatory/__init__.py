@@ -1,19 +1,20 @@
-"""The purgatory: operations that wait until they can be completed, or until their time is up. Exactly once.
+"""The purgatory: operations wait until they can be completed or until their time is up. Each ends exactly once.
 
     purgatory = Purgatory()
     purgatory.try_complete_else_watch(operation, ["orders-0", "orders-1"])
-    purgatory.check_and_complete("orders-0")    # whoever changed something about orders-0 says so
+    purgatory.check_and_complete("orders-0")    # after every change of orders-0
 
-Kafka's `DelayedOperation` framework on the timing wheel: on threads (`Purgatory`) and in an event loop
-(`wheel_sched.purgatory.aio.AsyncPurgatory`), with the operations it is known for: `DelayedFetch`, `DelayedProduce`,
-`DelayedJoin`, and a `HeartbeatMonitor`. Nothing is purged: a completed operation leaves every list.
+Kafka's `DelayedOperation` framework over a deadline queue, on threads (`Purgatory`) and in an event loop
+(`AsyncPurgatory`), with Kafka's well-known operations: `DelayedFetch`, `DelayedProduce`, `DelayedJoin`, and heartbeats
+(`HeartbeatMonitor`). A completed operation leaves every list at once, so nothing is ever purged.
 
-The deadlock rule. `check_and_complete(key)` takes, one after the other, the locks of the operations watched under
-`key` that are not completed. So call it while you hold no lock that a `try_complete` takes; or give the operation that
-very lock as its own (`DelayedOperation(lock=...)`) and hold no other. `on_complete` and `on_expiration` may take any
-lock: they run after the operation's own has been released.
+The deadlock rule. `check_and_complete(key)` takes the lock of each operation that waits under `key`, one after the
+other. Hold no lock that a `try_complete` takes when you call it. Or give the operation that very lock as its own
+(`DelayedOperation(lock=...)`), and hold no other. `on_complete` and `on_expiration` may take any lock: they run after
+the operation's own lock was released.
 """
 
+from wheel_sched.purgatory.asynchronous import AsyncPurgatory
 from wheel_sched.purgatory.fetch import Available, DelayedFetch
 from wheel_sched.purgatory.heartbeat import HeartbeatMonitor
 from wheel_sched.purgatory.join import DelayedJoin, Joined
@@ -25,6 +26,7 @@ from wheel_sched.purgatory.statistics import LATENESS_BUCKETS_MS, PurgatoryStats
 
 __all__ = [
     "LATENESS_BUCKETS_MS",
+    "AsyncPurgatory",
     "Available",
     "Completion",
     "DelayedFetch",

@@ -1,8 +1,8 @@
-"""DelayedFetch: wait until there is enough to take, or for so long; then take what there is.
+"""DelayedFetch: wait until there is enough to take, or until the time is up; then take what there is.
 
 Kafka's `DelayedFetch` (`fetch.min.bytes`, `fetch.max.wait.ms`). Whoever adds something calls `check_and_complete`.
-What is handed over is looked up when the fetch is completed, not when it was found to be enough, so nothing that came
-in between is left behind, and a fetch that is forced or expires has what there is, which may be nothing.
+The fetch takes its items when it completes, not when it sees that there are enough. So it also takes what came in
+between. A fetch that is forced or expires takes what there is, perhaps nothing.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ T = TypeVar("T")
 
 
 class Available(NamedTuple):
-    """What there is to take."""
+    """How many items there are to take, and their size in bytes."""
 
     items: int
     size: int = 0
 
 
 class DelayedFetch(DelayedOperation, Generic[T]):
-    """Takes when there is enough.
+    """Takes items when there are enough.
 
     Args:
-        look: how much there is; called under the operation's lock.
-        take: takes it; called once, under no lock of the operation's.
-        respond: called once with what was taken.
+        look: answers how much there is. Called under the operation's lock.
+        take: takes the items. Called once, not under the operation's lock.
+        respond: called once with what `take` answered.
         max_wait_ms: how long to wait for enough.
-        min_items: so many are enough, 0 = the number does not matter. Defaults to 1.
-        min_size: so much in bytes is enough, 0 = the size does not matter. Defaults to 0.
+        min_items: this many items are enough; 0 = their number does not matter. Defaults to 1.
+        min_size: this many bytes are enough; 0 = the size does not matter. Defaults to 0.
         lock: see `DelayedOperation`.
 
     Raises:
-        ConfigError: a minimum is not a whole number from 0 up, or both are 0.
+        ConfigError: a minimum is not a whole number from 0 up, or both minimums are 0.
     """
 
     __slots__ = ("_look", "_min_items", "_min_size", "_respond", "_take")
@@ -59,7 +59,7 @@ class DelayedFetch(DelayedOperation, Generic[T]):
             if type(value) is not int or value < 0
         ]
         if not problems and not min_items and not min_size:
-            problems = ["expected min_items or min_size to be above 0; a fetch for nothing need not wait"]
+            problems = ["expected min_items or min_size to be above 0: a fetch of nothing needs no wait"]
         if problems:
             raise ConfigError(problems)
         self._look = look
@@ -69,10 +69,10 @@ class DelayedFetch(DelayedOperation, Generic[T]):
         self._min_size = min_size
 
     def try_complete(self) -> bool:
-        """See `DelayedOperation`: there is enough of one or the other."""
+        """See `DelayedOperation`: there are enough items, or enough bytes."""
         items, size = self._look()
         return 0 < self._min_items <= items or 0 < self._min_size <= size
 
     def on_complete(self) -> None:
-        """See `DelayedOperation`: the second look."""
+        """See `DelayedOperation`: take what there is now."""
         self._respond(self._take())

@@ -1,8 +1,8 @@
-"""DelayedJoin: wait until all known members are there, or for so long; then go on with those who came.
+"""DelayedJoin: wait until all expected members have arrived, or until the time is up; go on with those who came.
 
-Kafka's `DelayedJoin` (a group's rebalance) and its initial delay. Who is expected may change while it waits: `expect`
-adds one, `dismiss` takes one out. A member that was not expected and comes in time has joined as well; one that comes
-afterwards is late and is told so. Whoever calls `arrive` or `dismiss` calls `check_and_complete`.
+Kafka's `DelayedJoin` (a group's rebalance) and its initial delay. The expected members may change during the wait:
+`expect` adds one, `dismiss` removes one. A member that was not expected joins too if it arrives in time. A member that
+arrives later gets False. Whoever calls `arrive` or `dismiss` calls `check_and_complete` afterwards.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ M = TypeVar("M", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class Joined(Generic[M]):
-    """Who came.
+    """The members that came, and those that did not.
 
     Args:
         members: in the order in which they came.
-        missing: who was expected and did not come in time.
+        missing: expected members that did not come in time.
     """
 
     members: tuple[M, ...]
@@ -30,13 +30,13 @@ class Joined(Generic[M]):
 
 
 class DelayedJoin(DelayedOperation, Generic[M]):
-    """A barrier that does not wait for ever.
+    """A barrier with a timeout.
 
     Args:
-        members: who is expected; none: it is complete at once.
-        respond: called once with who came.
+        members: the expected members. Without any, the join is complete at once.
+        respond: called once with the members that came.
         timeout_ms: how long to wait for them.
-        lock: see `DelayedOperation`; guards the members too.
+        lock: see `DelayedOperation`; it guards the members too.
     """
 
     __slots__ = ("_arrived", "_expected", "_respond")
@@ -55,7 +55,7 @@ class DelayedJoin(DelayedOperation, Generic[M]):
         self._respond = respond
 
     def arrive(self, member: M) -> bool:
-        """A member is there, expected or not; twice is once. False: too late. Any thread."""
+        """A member has arrived, expected or not; twice counts once. False: too late. Any thread."""
         self._lock.acquire()
         try:
             if self._ended is not None:
@@ -67,7 +67,7 @@ class DelayedJoin(DelayedOperation, Generic[M]):
             self._lock.release()
 
     def expect(self, member: M) -> bool:
-        """Wait for another member too, unless it is there already. False: too late. Any thread."""
+        """Wait for another member too, unless it has arrived. False: too late. Any thread."""
         self._lock.acquire()
         try:
             if self._ended is not None:
@@ -79,7 +79,7 @@ class DelayedJoin(DelayedOperation, Generic[M]):
             self._lock.release()
 
     def dismiss(self, member: M) -> bool:
-        """Wait for a member no more, and forget it if it has come. False: too late. Any thread."""
+        """Stop waiting for a member, and forget it if it has arrived. False: too late. Any thread."""
         self._lock.acquire()
         try:
             if self._ended is not None:
@@ -91,7 +91,7 @@ class DelayedJoin(DelayedOperation, Generic[M]):
             self._lock.release()
 
     def try_complete(self) -> bool:
-        """See `DelayedOperation`: everybody who is expected has come."""
+        """See `DelayedOperation`: all expected members have arrived."""
         return not self._expected
 
     def on_complete(self) -> None:

@@ -1,31 +1,29 @@
-"""An operation that waits until it can be completed, or until its time is up. It is completed exactly once.
+"""An operation that waits until it can be completed or until its time is up. It is completed exactly once.
 
-Kafka's `DelayedOperation` in its current form: whoever makes an operation's condition true tries it, the timer forces
-it, and whichever comes first runs `on_complete`; the others find it completed and go their way.
+Kafka's `DelayedOperation` in its current form. Whoever makes an operation's condition true tries the operation; the
+timer completes it when its time is up. The first of them runs `on_complete`; the others find it completed.
 
     waiting ── try_complete said True ──► SATISFIED ─┐
             ── force_complete ──────────► FORCED ────┼─► on_complete, once ─► (EXPIRED only) on_expiration
             ── run, by the timer ───────► EXPIRED ───┘
 
-Locks. `try_complete` runs under the operation's lock, so two threads never try one operation at the same time, and
-who comes second waits instead of giving up (a try that is skipped under contention is a completion that is missed).
-`on_complete` and `on_expiration` run after the lock has been released, which Kafka's do not: what they take cannot
-close a circle with this lock. What remains to be observed is in `wheel_sched.purgatory`'s docstring.
+Locks. `try_complete` runs under the operation's lock, so two threads never try one operation at the same time. The
+second thread waits: if it gave up instead, a completion could be missed. `on_complete` and `on_expiration` run after
+the lock was released, unlike Kafka's. So locks that they take cannot deadlock with this one. The rule that remains is
+in the docstring of `wheel_sched.purgatory`.
 
-Threads: everything may be called from any thread. Cost: no object but the lock is made per operation.
+Threads: any thread may call anything. Cost: an operation makes no object but its lock.
 """
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Generator
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 from wheel_sched.errors import Rejected
-
-if TYPE_CHECKING:
-    import asyncio
 
 
 class Completion(Enum):
@@ -42,17 +40,17 @@ _FORCED: Final = Completion.FORCED
 _EXPIRED: Final = Completion.EXPIRED
 
 _IDLE: Final = 0
-_TRYING: Final = 1  # in the thread that holds the lock
+_TRYING: Final = 1  # by the thread that holds the lock
 _FINISHED: Final = 2  # on_complete has returned
-_TAKEN: Final = 3  # taken away by `cancel_for_key`: nothing but force_complete completes it
+_TAKEN: Final = 3  # taken out by `cancel_for_key`: only `force_complete` completes it
 
 _RLock: Final = threading.RLock
 
 
-class Place(Protocol):
-    """Where an operation is watched."""
+class WatchingPurgatory(Protocol):
+    """What an operation uses of the purgatory that watches it."""
 
-    # Counters, called when an operation has left its lists.
+    # Each counts one operation; called after it has left its lists.
     ended_at_once: Callable[[], object]
     ended_by_force: Callable[[], object]
     ended_by_try: Callable[[], object]
@@ -62,7 +60,7 @@ class Place(Protocol):
         ...
 
     def emptied(self, operation: DelayedOperation) -> None:
-        """It was the last in some of its lists."""
+        """Some of its lists are empty now."""
         ...
 
 
@@ -70,7 +68,7 @@ class Lock(Protocol):
     """A reentrant lock, as `threading.RLock` is one."""
 
     def acquire(self) -> Any:
-        """Take it, waiting for it."""
+        """Wait for the lock, and take it."""
         ...
 
     def release(self) -> Any:
@@ -79,14 +77,14 @@ class Lock(Protocol):
 
 
 class DelayedOperation:
-    """What waits. Override `try_complete` and `on_complete`, and `on_expiration` if an expiry is news.
+    """What waits. Override `try_complete` and `on_complete`, and `on_expiration` for what only an expiry does.
 
     Watcher lists tell operations apart by identity: leave `__eq__` and `__hash__` as they are.
 
     Args:
-        timeout_ms: how long it may wait once it is watched; 0 or less: it expires at once.
-        lock: what `try_complete` runs under, where its condition is already guarded by a lock of the caller's: then it
-            must be that one, and reentrant. Defaults to a lock of its own.
+        timeout_ms: how long it may wait once it is watched. With 0 or less it expires at once.
+        lock: `try_complete` runs under it. If a lock of the caller already guards the condition, it must be that lock,
+            and reentrant. Defaults to a lock of its own.
 
     Raises:
         Rejected: `timeout_ms` is not an int.
@@ -101,11 +99,11 @@ class DelayedOperation:
         "_lists",
         "_lock",
         "_phase",
-        "_place",
+        "_purgatory",
         "timeout_ms",
     )
 
-    # Set by the place when it is watched; unset before, for a store is half of what making an object costs.
+    # The purgatory sets these when it watches the operation. `__init__` does not: three stores would double its cost.
     _keys: tuple[Any, ...]
     _lists: Any
     _handle: Any
@@ -117,26 +115,26 @@ class DelayedOperation:
         self._lock: Lock = _RLock() if lock is None else lock
         self._ended: Completion | None = None
         self._phase = _IDLE
-        self._place: Place | None = None  # where it is watched
+        self._purgatory: WatchingPurgatory | None = None  # the one that watches it
         self._callbacks: list[Callable[[Completion], object]] | None = None
 
     # -- for subclasses
 
     def try_complete(self) -> bool:
-        """Whether the operation can be completed now; called under its lock. True completes it.
+        """Whether the operation can be completed now. Called under its lock. True completes it.
 
-        `force_complete` called in here completes it as well, whatever is answered then.
+        A call of `force_complete` in here completes it too, whatever this method answers.
         """
         raise NotImplementedError(f"{type(self).__name__} does not say when it is complete: override try_complete")
 
     def on_complete(self) -> None:
-        """What happens once, when the operation has been completed; under no lock of its own."""
+        """What happens once, after the operation was completed. Not called under its lock."""
         raise NotImplementedError(f"{type(self).__name__} does not say what follows: override on_complete")
 
     def on_expiration(self) -> None:
-        """What happens after `on_complete` when it was the timer that completed the operation. Defaults to nothing."""
+        """What happens after `on_complete` when the timer completed the operation. Defaults to nothing."""
 
-    # -- for everybody; lock.acquire and release instead of `with`, which costs twice as much
+    # -- for everybody; `lock.acquire` and `release`, for `with` costs twice as much
 
     @property
     def completion(self) -> Completion | None:
@@ -149,7 +147,7 @@ class DelayedOperation:
         return self._ended is not None
 
     def force_complete(self) -> bool:
-        """Complete it whatever `try_complete` would say. True for the one caller that did."""
+        """Complete it, whatever `try_complete` would answer. True for the one caller that completed it."""
         if self._ended is not None:
             return False
         lock = self._lock
@@ -157,7 +155,7 @@ class DelayedOperation:
         try:
             if self._ended is not None:
                 return False
-            if self._phase is _TRYING:  # called by try_complete itself: who tries goes on when the lock is free
+            if self._phase is _TRYING:  # called by `try_complete` itself: its caller finishes when the lock is free
                 self._ended = _SATISFIED
                 return True
             self._ended = _FORCED
@@ -167,21 +165,21 @@ class DelayedOperation:
         return True
 
     def run(self) -> None:
-        """Its time is up: what the timer calls. Without effect on an operation that is not watched (any more)."""
+        """Its time is up; the timer calls this. Without effect when the operation is not watched (any more)."""
         lock = self._lock
         lock.acquire()
         try:
-            if self._ended is not None or self._place is None:
+            if self._ended is not None or self._purgatory is None:
                 return
             self._ended = _EXPIRED
-            if self._phase is _TRYING:  # as above: time was moved on by try_complete itself
+            if self._phase is _TRYING:  # as above: `try_complete` itself moved the time on
                 return
         finally:
             lock.release()
         self._finish(_EXPIRED)
 
     def safe_try_complete(self) -> bool:
-        """Try it under its lock, waiting for that. True for the one caller that completed it."""
+        """Wait for its lock and try it. True for the one caller that completed it."""
         if self._ended is not None:
             return False
         ended: Completion | None = None
@@ -196,7 +194,7 @@ class DelayedOperation:
                 finally:
                     self._phase = _IDLE
                     ended = self._ended
-        finally:  # `ended` also when try_complete has completed it and then failed
+        finally:  # `ended` is also set when `try_complete` completed the operation and then raised
             lock.release()
             if ended is not None:
                 self._finish(ended)
@@ -227,7 +225,7 @@ class DelayedOperation:
         return ended is not None
 
     def when_completed(self, callback: Callable[[Completion], object]) -> None:
-        """Have `callback` called once, after `on_complete`, with who completed it; at once if that is past."""
+        """Call `callback(completion)` once, after `on_complete`; at once if `on_complete` has run already."""
         self._lock.acquire()
         try:
             callbacks = self._callbacks
@@ -236,27 +234,27 @@ class DelayedOperation:
             callbacks.append(callback)
         finally:
             self._lock.release()
-        # The finisher sets the phase and then looks at the list; this looks the other way round, so one of both sees
-        # the callback, and a pop hands it to one.
+        # The finisher sets the phase and then reads the list; this thread does it the other way round. So at least one
+        # of them sees the callback, and `pop` gives it to only one.
         if self._phase is _FINISHED:
             self._call_back(callbacks)
 
     def wait(self, timeout_s: float | None = None) -> Completion | None:
-        """Block until `on_complete` has run; who completed it, None when `timeout_s` (real seconds) were over."""
+        """Block until `on_complete` has run; who completed it. None when `timeout_s` (real seconds) passed before."""
         done = threading.Event()
 
-        def tell(_: Completion) -> None:
+        def notify(_: Completion) -> None:
             done.set()
 
-        self.when_completed(tell)
+        self.when_completed(notify)
         if done.wait(timeout_s):
             return self._ended
-        self._withdraw(tell)
+        self._withdraw(notify)
         return None
 
     @property
     def completed(self) -> Completed:
-        """`await operation.completed`: until `on_complete` has run, in any loop; answers who completed it."""
+        """`await operation.completed` waits, in any loop, until `on_complete` has run. Answers who completed it."""
         return Completed(self)
 
     def __repr__(self) -> str:
@@ -266,31 +264,31 @@ class DelayedOperation:
     # -- inside
 
     def _finish(self, ended: Completion) -> None:
-        """What follows on completion; called by the one thread that completed it."""
-        place = self._place
-        if place is not None:
+        """What follows on completion. Only the thread that completed it calls this."""
+        purgatory = self._purgatory
+        if purgatory is not None:
             emptied = False
             for watchers in self._lists:
                 try:
                     del watchers[self]
-                except KeyError:  # a key was given twice
+                except KeyError:  # the caller gave a key twice
                     continue
                 if not watchers:
                     emptied = True
             if emptied:
-                place.emptied(self)
+                purgatory.emptied(self)
             handle = self._handle
-            self._place = self._lists = self._handle = None
+            self._purgatory = self._lists = self._handle = None
             if handle is None:
-                place.ended_at_once()
+                purgatory.ended_at_once()
             elif ended is _FORCED:
-                place.ended_by_force()
+                purgatory.ended_by_force()
                 handle.cancel()
             elif ended is _SATISFIED:
-                place.ended_by_try()
+                purgatory.ended_by_try()
                 handle.cancel()
             else:
-                place.expired(handle)
+                purgatory.expired(handle)
         try:
             self.on_complete()
             if ended is _EXPIRED:
@@ -301,13 +299,13 @@ class DelayedOperation:
                 self._call_back(self._callbacks)
 
     def _call_back(self, callbacks: list[Callable[[Completion], object]]) -> None:
-        """Call all of them, for somebody may be blocked until his is; then raise what the first that failed raised."""
+        """Call all of them, for each may end a wait. Then raise the first error."""
         ended = self._ended
         problem: BaseException | None = None
         while callbacks and ended is not None:
             try:
                 callback = callbacks.pop(0)
-            except IndexError:  # another thread was quicker
+            except IndexError:  # another thread took the last one
                 break
             try:
                 callback(ended)
@@ -317,12 +315,12 @@ class DelayedOperation:
             raise problem
 
     def _withdraw(self, callback: Callable[[Completion], object]) -> None:
-        """Forget a callback of somebody who waits no more."""
+        """Forget a callback; its caller waits no more."""
         self._lock.acquire()
         try:
             if self._callbacks is not None:
                 self._callbacks.remove(callback)
-        except ValueError:  # it is being called
+        except ValueError:  # another thread is calling it
             pass
         finally:
             self._lock.release()
@@ -337,25 +335,23 @@ class Completed:
         self._operation = operation
 
     def __await__(self) -> Generator[Any, None, Completion]:
-        import asyncio
-
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Completion] = loop.create_future()
 
-        def tell(ended: Completion) -> None:
+        def set_result(ended: Completion) -> None:
             if not future.done():
                 future.set_result(ended)
 
-        def told(ended: Completion) -> None:
+        def notify(ended: Completion) -> None:
             try:
-                loop.call_soon_threadsafe(tell, ended)
+                loop.call_soon_threadsafe(set_result, ended)
             except RuntimeError:
-                if not loop.is_closed():  # if it is, nobody waits in it any more
+                if not loop.is_closed():  # in a closed loop nobody waits any more
                     raise
 
-        self._operation.when_completed(told)
+        self._operation.when_completed(notify)
         try:
             return (yield from future.__await__())
         except BaseException:
-            self._operation._withdraw(told)
+            self._operation._withdraw(notify)
             raise

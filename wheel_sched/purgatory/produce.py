@@ -1,7 +1,7 @@
-"""DelayedProduce: wait until every partition has acknowledged, or for so long; then answer with what each said.
+"""DelayedProduce: wait until every partition has answered, or until the time is up; then respond with the answers.
 
-Kafka's `DelayedProduce` (`acks=all`). A partition that failed has answered too; one that has not when the time is up
-is without an answer, which is not the same as having failed. Whoever calls `acknowledge` calls `check_and_complete`.
+Kafka's `DelayedProduce` (`acks=all`). A failure is an answer too. A partition without an answer when the time is up is
+not the same as one that failed. Whoever calls `acknowledge` calls `check_and_complete` afterwards.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ A = TypeVar("A")
 
 
 class DelayedProduce(DelayedOperation, Generic[P, A]):
-    """Collects one answer per partition.
+    """Collects one answer from each partition.
 
     Args:
-        partitions: who has to answer.
+        partitions: the partitions that have to answer.
         respond: called once with the answers; None for a partition that has not answered.
         timeout_ms: how long to wait for them.
-        lock: see `DelayedOperation`; guards the answers too.
+        lock: see `DelayedOperation`; it guards the answers too.
     """
 
     __slots__ = ("_answers", "_missing", "_respond")
@@ -41,9 +41,9 @@ class DelayedProduce(DelayedOperation, Generic[P, A]):
         self._respond = respond
 
     def acknowledge(self, partition: P, answer: A) -> bool:
-        """A partition's answer, also that it failed. False when it has answered, is none of these, or it is too late.
+        """Note a partition's answer, which may be a failure. Any thread.
 
-        Any thread.
+        False: the partition has answered already or is unknown, or the operation is completed.
         """
         self._lock.acquire()
         try:
@@ -57,7 +57,7 @@ class DelayedProduce(DelayedOperation, Generic[P, A]):
 
     @property
     def missing(self) -> frozenset[P]:
-        """Who has not answered."""
+        """The partitions that have not answered."""
         self._lock.acquire()
         try:
             return frozenset(self._missing)
@@ -65,7 +65,7 @@ class DelayedProduce(DelayedOperation, Generic[P, A]):
             self._lock.release()
 
     def try_complete(self) -> bool:
-        """See `DelayedOperation`: everybody has answered."""
+        """See `DelayedOperation`: all partitions have answered."""
         return not self._missing
 
     def on_complete(self) -> None:

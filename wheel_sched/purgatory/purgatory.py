@@ -1,14 +1,14 @@
-"""The purgatory: operations that wait under keys, each until it can be completed or until its time is up.
+"""The purgatory: operations wait under keys, each until it can be completed or until its time is up.
 
 Kafka's `DelayedOperationPurgatory`. Whoever changes what operations wait for calls `check_and_complete(key)`
-afterwards, in the thread that changed it; nothing is polled for and nothing is purged.
+afterwards, in the same thread. Nothing polls, and nothing needs a purge.
 
-An operation is tried, watched under all its keys, tried again and only then given a timer, all under its lock. The
-second try is what makes it safe: a change that came before the operation was watched is seen by it, one that comes
-later finds the operation in its list, and what tries it then waits for the lock.
+`try_complete_else_watch` tries an operation, watches it under all its keys, tries it again and only then starts its
+timer, all under the operation's lock. The second try makes this safe: it sees each change that came before the
+operation was watched. A later change finds the operation in its list, and its thread waits for the lock.
 
-Cost. Watching takes a dict operation per key and one schedule, completing a dict operation per key and one cancel;
-`check_and_complete` tries what is watched under its key. `stats` adds up all lists.
+Cost. To watch costs a dict operation per key and one schedule. To complete costs a dict operation per key and one
+cancel. `check_and_complete` tries the operations under its key only. `stats` adds up all lists.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ class Purgatory(Generic[K]):
     """Where operations wait, by key.
 
     Args:
-        timer: what expires them, a `SystemTimer` say; it stays the caller's, to close after the purgatory, and hears of
-            what a callback of an expired operation raises. Defaults to a `Reaper` of its own.
+        timer: expires the operations, for example a `SystemTimer`. The caller closes it, after the purgatory. It also
+            reports what a callback of an expired operation raises. Defaults to a `Reaper` of its own.
         clock: the timer's. Defaults to the machine's.
-        on_error: told of (operation, error) when an operation raises where no caller of its own could be told: in
+        on_error: called with (operation, error) when an operation raises where no caller could catch it: in
             `check_and_complete`, `close` and the purgatory's own reaper. Defaults to a line in the log
             `wheel_sched.purgatory`.
 
-    Thread rules: any thread, and re-entrant: an operation's callbacks may call the purgatory. With a timer of one
-    event loop, that loop's thread.
+    Threads: any, and reentrant: an operation's callbacks may call the purgatory. With a timer of an event loop, only
+    that loop's thread.
     """
 
     def __init__(
@@ -75,10 +75,11 @@ class Purgatory(Generic[K]):
         self._lateness = Lateness()
 
     def try_complete_else_watch(self, operation: DelayedOperation, keys: Sequence[K]) -> bool:
-        """Complete the operation if that is possible now, else have it wait under `keys`. True: it is completed.
+        """Complete the operation if that is possible now, else let it wait under `keys`. True: it is completed.
 
         Raises:
-            Rejected: no key, a closed purgatory or timer, or an operation that is watched already; nothing was changed.
+            Rejected: there is no key, the purgatory or timer is closed, or the operation is watched already; nothing
+                was changed.
             TypeError: a key is not hashable; nothing was changed.
             Exception: whatever its `try_complete` raised; nothing was watched.
         """
@@ -90,15 +91,15 @@ class Purgatory(Generic[K]):
             raise Rejected("expected at least one key to watch, got none; the operation was not watched")
         if operation._ended is not None:
             return True
-        # `safe_try_complete_or_else` written out, and the watching too: the calls would cost as much as what they do.
+        # `safe_try_complete_or_else` in line, and the watching too: the calls would cost as much as the work.
         ended: Completion | None = None
         lock = operation._lock
         lock.acquire()
         try:
             if operation._ended is not None:
                 return True
-            if operation._place is not None or operation._phase:
-                raise Rejected(f"{operation!r} is watched already, or was taken away; nothing was changed")
+            if operation._purgatory is not None or operation._phase:
+                raise Rejected(f"{operation!r} is watched already, or was taken out; nothing was changed")
             operation._phase = _TRYING
             try:
                 if operation.try_complete():
@@ -107,8 +108,8 @@ class Purgatory(Generic[K]):
                     operation._lists = self._enter(keys, operation)
                     operation._keys = keys
                     operation._handle = None
-                    operation._place = self
-                    if self._closed:  # looked at after it was entered: either `close` sees it, or it sees `close`
+                    operation._purgatory = self
+                    if self._closed:  # read after the operation was entered: either `close` sees it, or this sees that
                         raise Rejected("the purgatory is closed; the operation was not watched")
                     if operation.try_complete():
                         operation._ended = _SATISFIED
@@ -116,24 +117,24 @@ class Purgatory(Generic[K]):
                         operation._handle = self._schedule(operation.timeout_ms, operation.run)
                         self._armed()
             except BaseException:
-                if operation._ended is None and operation._place is not None:
+                if operation._ended is None and operation._purgatory is not None:
                     self._disconnect(operation)
                 raise
             finally:
                 operation._phase = 0
                 ended = operation._ended
-        finally:  # `ended` also when try_complete has completed it and then failed
+        finally:  # `ended` is also set when `try_complete` completed the operation and then raised
             lock.release()
             if ended is not None:
-                if operation._place is None:  # at the first try
+                if operation._purgatory is None:  # at the first try
                     self.ended_at_once()
                 operation._finish(ended)
         return ended is not None
 
     def check_and_complete(self, key: K) -> int:
-        """Try what waits under `key`, the longest waiting first; how many operations this completed.
+        """Try the operations under `key`, the longest waiting first; how many this call completed.
 
-        Call it after every change that may complete one of them, and hold no lock that they want.
+        Call it after every change that may complete one of them, and hold no lock that a `try_complete` takes.
         """
         completed = 0
         for operation in self._lists.watching(key):
@@ -146,14 +147,14 @@ class Purgatory(Generic[K]):
         return completed
 
     def cancel_for_key(self, key: K) -> list[DelayedOperation]:
-        """Take away what waits under `key`, from its other keys too, uncompleted; answers it.
+        """Take the operations under `key` out, from their other keys too, uncompleted; answers them.
 
-        Neither the timer nor a check completes it from here on; `force_complete` still does.
+        From then on neither the timer nor a check completes them; `force_complete` still does.
         """
         return [each for each in self._lists.watching(key) if self._cancel(each)]
 
     def watched(self, key: K | None = None) -> int:
-        """How many entries the watcher lists hold, one per operation and key; with a `key` in its list alone."""
+        """How many entries all watcher lists hold, one per operation and key. With a `key`: only its list."""
         if key is not None:
             return len(self._lists.watching(key))
         return self._lists.watched()
@@ -162,12 +163,12 @@ class Purgatory(Generic[K]):
     def delayed(self) -> int:
         """How many operations wait for their timer."""
         ended = (self._forced_tally, self._satisfied_tally, self._expired_tally, self._cancelled)
-        gone = sum(tally.value for tally in ended)  # first, so that the difference never falls below what there is
+        gone = sum(tally.value for tally in ended)  # first, so that the difference is never too small
         return self._armed_tally.value - gone
 
     @property
     def stats(self) -> PurgatoryStats:
-        """What was done and what waits; a sum over lists that may change meanwhile."""
+        """What was done, and what waits. The lists may change while they are added up."""
         lateness = self._lateness.by_ms()
         return PurgatoryStats(
             watched=self.watched(),
@@ -184,10 +185,10 @@ class Purgatory(Generic[K]):
         )
 
     def close(self) -> list[DelayedOperation]:
-        """Let nothing more in, complete what waits by force, so that nobody waits for ever, and answer it. Idempotent.
+        """Accept no more operations, and complete those that wait by force; answers them. Idempotent.
 
-        A reaper of the purgatory's own is stopped, after the callback it may be at: so hold no lock that an operation
-        wants. What `on_complete` raises is told to `on_error`.
+        Waits for a callback that the purgatory's own reaper runs, so hold no lock that an operation takes. What
+        `on_complete` raises goes to `on_error`.
         """
         self._closed = True
         waiting = {operation: None for key in self._lists for operation in self._lists.watching(key)}
@@ -196,18 +197,18 @@ class Purgatory(Generic[K]):
             lock = operation._lock
             lock.acquire()
             try:
-                # no longer here: it was completed, or told that the purgatory is closed
-                if operation._ended is not None or operation._place is not self:
+                # not here any more: it was completed, or was rejected because the purgatory is closed
+                if operation._ended is not None or operation._purgatory is not self:
                     continue
-                trying = operation._phase is _TRYING  # it is that try which closes
+                trying = operation._phase is _TRYING  # its own `try_complete` called `close`
                 if trying and operation._handle is None:
-                    continue  # on its way in, and about to be told
+                    continue  # `try_complete_else_watch` is about to reject it
                 operation._ended = _FORCED
             finally:
                 lock.release()
             forced.append(operation)
             if trying:
-                continue  # who tries finishes it when the lock is free
+                continue  # the caller of `try_complete` finishes it when the lock is free
             try:
                 operation._finish(_FORCED)
             except Exception as error:
@@ -229,27 +230,27 @@ class Purgatory(Generic[K]):
     # -- the operation's side
 
     def expired(self, handle: Handle) -> None:
-        """See `Place`."""
+        """See `WatchingPurgatory`."""
         self._expired()
         self._lateness.add(self._clock.monotonic_ms() - handle.deadline_ms)
 
     def emptied(self, operation: DelayedOperation) -> None:
-        """See `Place`."""
+        """See `WatchingPurgatory`."""
         self._lists.drop(operation._keys, operation._lists)
 
     def _disconnect(self, operation: DelayedOperation) -> Handle | None:
-        """Take it out of its lists; its timer, if it had one."""
+        """Take it out of its lists; answers its timer, None when it had none."""
         self._lists.leave(operation._keys, operation, operation._lists)
         handle: Handle | None = operation._handle
-        operation._place = operation._lists = operation._handle = None
+        operation._purgatory = operation._lists = operation._handle = None
         return handle
 
     def _cancel(self, operation: DelayedOperation) -> bool:
-        """Take it away uncompleted; False when it is completed or gone."""
+        """Take it out uncompleted; False when it is completed or gone."""
         lock = operation._lock
         lock.acquire()
         try:
-            if operation._ended is not None or operation._place is not self or operation._phase is _TRYING:
+            if operation._ended is not None or operation._purgatory is not self or operation._phase is _TRYING:
                 return False
             operation._phase = _TAKEN
             handle = self._disconnect(operation)
@@ -264,7 +265,7 @@ class Purgatory(Generic[K]):
         self._failed.add()
         try:
             self._on_error(operation, error)
-        except Exception:  # the other operations of the key are to be tried all the same
+        except Exception:  # the other operations of the key must still be tried
             logger.exception("purgatory.on_error_failed: for %r and %r", operation, error)
 
     def _expiry_failed(self, callback: Any, error: Exception) -> None:

@@ -1,10 +1,11 @@
 """What a purgatory has done, counted without a lock.
 
-A `Tally` counts with `next(itertools.count())`, one C call that no other thread can get in between.
+A `Tally` counts with `next(itertools.count())`. That is one C call, so no other thread can come in between.
 """
 
 from __future__ import annotations
 
+import threading
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,11 +27,11 @@ class PurgatoryStats:
         satisfied: completed by a successful try, at once or later.
         forced: completed by `force_complete`.
         expired: completed by the timer.
-        cancelled: taken away uncompleted, by `cancel_for_key` or `close`.
-        failed: callbacks and tries that raised where no caller could be told.
-        lateness_counts: expirations by lateness, one bucket for each bound of `LATENESS_BUCKETS_MS` (its upper end,
-            inclusive) and one for what lies above all of them.
-        lateness_sum_ms: of all expirations together; what was over 10 s late counts with its seconds rounded up.
+        cancelled: taken out uncompleted by `cancel_for_key`.
+        failed: callbacks and tries that raised where no caller could catch the error.
+        lateness_counts: expirations by lateness: one bucket for each bound of `LATENESS_BUCKETS_MS`, which is its
+            inclusive upper end, and a last one for all that is above.
+        lateness_sum_ms: of all expirations together. A lateness above 10 s counts as whole seconds, rounded up.
         lateness_max_ms: the latest expiration.
     """
 
@@ -48,25 +49,33 @@ class PurgatoryStats:
 
 
 class Tally:
-    """A number that any thread may raise by one."""
+    """A number that any thread may raise by one.
 
-    __slots__ = ("_count", "add")
+    Attributes:
+        add: raises it. One C call.
+    """
+
+    __slots__ = ("_lock", "_reads", "add")
 
     def __init__(self) -> None:
-        self._count = count()
-        self.add = self._count.__next__
+        self.add = count().__next__
+        self._lock = threading.Lock()
+        self._reads = 0  # a read takes a number from the count too
 
     @property
     def value(self) -> int:
         """How often `add` was called."""
-        return int(repr(self._count)[len("count(") : -1])  # the one way to read a count without raising it
+        with self._lock:
+            value = self.add() - self._reads
+            self._reads += 1
+        return value
 
 
 class Lateness:
-    """How late expirations were: a tally for each lateness there was, from which all else is added up.
+    """How late expirations were: one tally for each lateness that occurred.
 
-    Healthy ones are a few milliseconds late, so the tallies are few. Above 10 s they are a second apart, which bounds
-    them after a stall of any length.
+    Usually expirations are a few milliseconds late, so the tallies are few. Above 10 s the tallies are a second apart,
+    so they stay few after a long stall.
     """
 
     __slots__ = ("_tallies", "max_ms")
@@ -76,7 +85,7 @@ class Lateness:
         self.max_ms = 0
 
     def add(self, lateness_ms: int) -> None:
-        """Count one."""
+        """Count one expiration."""
         tally = self._tallies.get(lateness_ms)
         if tally is None:
             rounded_ms = lateness_ms if lateness_ms <= _EXACT_MS else -(-lateness_ms // 1_000) * 1_000
@@ -86,12 +95,12 @@ class Lateness:
             self.max_ms = lateness_ms
 
     def by_ms(self) -> dict[int, int]:
-        """How many were how late."""
+        """The number of expirations by lateness."""
         return {lateness_ms: tally.value for lateness_ms, tally in list(self._tallies.items())}
 
 
 def bucketed(by_ms: Mapping[int, int]) -> tuple[int, ...]:
-    """One number for each bucket."""
+    """The number of expirations in each bucket."""
     counts = [0] * (len(LATENESS_BUCKETS_MS) + 1)
     for lateness_ms, times in by_ms.items():
         counts[bisect_left(LATENESS_BUCKETS_MS, lateness_ms)] += times

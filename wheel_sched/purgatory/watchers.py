@@ -1,17 +1,18 @@
-"""Who waits for what: the operations watched under each key.
+"""Watcher lists: the operations that wait under each key.
 
-A watcher list is an insertion-ordered `dict[operation, None]`, so a completed operation leaves each of its lists in
-O(1), and a list goes with its last operation. Hence nothing is ever purged, `watched` is exact, and no list keeps
-anything alive. Kafka's lists hold completed operations until a purge has walked all of them.
+A watcher list is an insertion-ordered `dict[operation, None]`. A completed operation leaves each of its lists in O(1),
+and a list ends with its last operation. So nothing needs a purge, `watched` is exact, and no list keeps a completed
+operation alive. Kafka's lists hold completed operations until a purge walks through all of them.
 
-Threads: any. Entering a list that exists and leaving one that stays are single dict operations, atomic by themselves.
-Making and dropping a list takes the lock of the key's shard; a lock for each entry would cost as much as all the rest.
-The one race between them: somebody drops a list as empty while somebody else, who has looked it up, is about to enter
-it. Whoever drops takes the list away, starts a new epoch, and puts the list back if it is no longer empty; whoever
-entered and finds another epoch than before verifies under the lock that the list is still the key's; whoever finds
-no list looks again under the lock, where neither is half done.
+Threads: any. To enter an existing list, or to leave a list that stays, is one dict operation, which is atomic. To make
+or drop a list takes the lock of the key's shard. A lock for each entry would cost as much as all the rest.
 
-No shard's lock is held while an operation is tried or completed, and no two are ever held together.
+One race remains: thread A drops an empty list while thread B has looked it up and is about to enter it. Three rules
+settle it. A removes the list, starts a new epoch, and puts the list back if it is no longer empty. B, when it finds a
+new epoch after it has entered, checks under the lock that the list still belongs to the key. A thread that finds no
+list looks again under the lock, where no change is half done.
+
+No shard's lock is held while an operation is tried or completed, and no thread holds two of them.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import TypeAlias
 
 from wheel_sched.purgatory.operation import DelayedOperation
 
-_SHARDS = 64  # Kafka has 512, for cores that really run at the same time
+_SHARDS = 64  # Kafka has 512, for threads that really run at the same time
 
 WatcherList: TypeAlias = dict[DelayedOperation, None]
 
@@ -35,7 +36,7 @@ class WatcherLists:
     def __init__(self) -> None:
         self._lists: dict[Hashable, WatcherList] = {}
         self._locks = [threading.Lock() for _ in range(_SHARDS)]
-        self._epoch = object()  # another one since a list was last dropped
+        self._epoch = object()  # replaced whenever a list is dropped
 
     def __len__(self) -> int:
         return len(self._lists)
@@ -44,7 +45,7 @@ class WatcherLists:
         return iter(list(self._lists))
 
     def enter(self, keys: Sequence[Hashable], operation: DelayedOperation) -> list[WatcherList]:
-        """Watch `operation` under `keys`; answers the lists it is in now, one for each key.
+        """Watch `operation` under `keys`. Answers its lists, one for each key.
 
         Raises:
             TypeError: a key is not hashable; the operation is in no list.
@@ -77,7 +78,7 @@ class WatcherLists:
         self.drop(keys, entered)
 
     def drop(self, keys: Sequence[Hashable], entered: Sequence[WatcherList]) -> None:
-        """Let go of the lists of `keys` that are empty."""
+        """Drop the lists of `keys` that are empty."""
         for key, watchers in zip(keys, entered, strict=False):  # `enter` may have stopped half-way
             if watchers:
                 continue
@@ -89,7 +90,7 @@ class WatcherLists:
                         self._lists[key] = watchers
 
     def watching(self, key: Hashable) -> list[DelayedOperation]:
-        """The operations watched under `key`, the one that has waited longest first."""
+        """The operations that wait under `key`, the longest waiting first."""
         watchers = self._lists.get(key)
         if watchers is None:
             with self._locks[hash(key) % _SHARDS]:
@@ -97,7 +98,7 @@ class WatcherLists:
         return [] if watchers is None else list(watchers)
 
     def watched(self) -> int:
-        """Entries in all lists."""
+        """How many entries all lists have together."""
         return sum(map(len, list(self._lists.values())))
 
     def _enter_locked(self, key: Hashable, operation: DelayedOperation) -> WatcherList:

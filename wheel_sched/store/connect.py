@@ -72,7 +72,7 @@ def _backend(
     repeat_timeouts: bool,
 ) -> Backend:
     if target == "memory:":
-        from wheel_sched.store.memory import MemoryBackend
+        from wheel_sched.store.memory.backend import MemoryBackend
 
         return MemoryBackend(shards, clock="server" if test_clock is None else "test")
     _check_target(
@@ -89,7 +89,8 @@ def _backend(
     if not isinstance(target, str):
         return RedisBackend(target, dialect)
     if target.startswith("embedded:"):
-        from wheel_sched.store.embedded import EmbeddedServer, fsync_for
+        from wheel_sched.store.embedded.server import EmbeddedServer
+        from wheel_sched.store.embedded.settings import fsync_for
         from wheel_sched.store.redis.embedded_backend import EmbeddedBackend
 
         folder = target.removeprefix("embedded:") or ".wheel-sched"

@@ -7,19 +7,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from wheel_sched.errors import Rejected
-from wheel_sched.store.attempt_counts.face import raise_counts, schedule_counted
+from wheel_sched.store.attempt_counts.face import raise_and_record, raise_counts, schedule_counted
+from wheel_sched.store.attempt_counts.operations import Tries
 from wheel_sched.store.core.async_delay_store import AsyncCoreStore
 from wheel_sched.store.core.call import Plan, new_token
 from wheel_sched.store.core.delay_store import *
 from wheel_sched.store.core.delay_store import CoreStore
-from wheel_sched.store.core.items import Fence, Item, Position, Pushed, Stored, Tries
-from wheel_sched.store.core.plans import Plans, together
+from wheel_sched.store.core.items import Item
+from wheel_sched.store.core.plans import Plans
+from wheel_sched.store.core.schedule import Stored
 from wheel_sched.store.history.face import append_history
 from wheel_sched.store.history.operations import Logged, ReadLog
 from wheel_sched.store.known_ids.face import is_known, schedule_known
 from wheel_sched.store.log_intake.face import accept, read_positions
-from wheel_sched.store.push.operations import PushDue
+from wheel_sched.store.log_intake.operations import Position
+from wheel_sched.store.push.operations import PushDue, Pushed
 from wheel_sched.store.writer_fence.face import close_epoch, schedule_fenced
+from wheel_sched.store.writer_fence.operations import Fence
 
 
 def schedule_all(
@@ -40,14 +44,6 @@ def schedule_all(
     stored = yield from schedule_fenced(plans, items, fence, token)
     yield from raise_counts(plans, tries)
     return stored
-
-
-def remember_all(
-    plans: Plans, tries: Sequence[tuple[str, int, int]], logged: Sequence[tuple[str, bytes]], keep: int
-) -> Plan[list[int]]:
-    known, _ = yield from together(raise_counts(plans, tries), append_history(plans, logged, keep))
-    answer: list[int] = known
-    return answer
 
 
 class DelayStore(CoreStore):
@@ -157,7 +153,7 @@ class DelayStore(CoreStore):
 
         `logged` and `keep` as in `log`, in the same round trip.
         """
-        return self.run(remember_all(self.plans, tries, logged, keep))
+        return self.run(raise_and_record(self.plans, tries, logged, keep))
 
     def log(self, entries: Sequence[tuple[str, bytes]], *, keep: int) -> int:
         """Append (route, entry) to the store's log, which keeps about `keep` of them; how many were appended.
@@ -220,7 +216,7 @@ class AsyncDelayStore(AsyncCoreStore):
     async def remember(
         self, tries: Sequence[tuple[str, int, int]], *, logged: Sequence[tuple[str, bytes]] = (), keep: int = 0
     ) -> list[int]:
-        return await self.run(remember_all(self.plans, tries, logged, keep))
+        return await self.run(raise_and_record(self.plans, tries, logged, keep))
 
     async def log(self, entries: Sequence[tuple[str, bytes]], *, keep: int) -> int:
         return await self.run(append_history(self.plans, entries, keep))

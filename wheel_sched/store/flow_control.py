@@ -3,3 +3,6 @@
 # ruff: noqa: F403
 
 from wheel_sched.store.rate_limits.face import *
+from wheel_sched.store.rate_limits.face import RateLimits
+
+FlowControl = RateLimits

@@ -1,4 +1,4 @@
-"""What tests of schedules need: time that moves when the test says so."""
+"""Tools for tests of schedules: virtual clocks and event loops, pytest fixtures, conformance suites."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Virtual time as pytest fixtures, for every project that has wheel-sched and pytest installed.
+"""Pytest fixtures of virtual time, for every project with wheel-sched and pytest installed.
 
     def test_a_reminder(virtual_clock):
         with SystemTimer(clock=virtual_clock) as timer: ...
@@ -6,7 +6,7 @@
     def test_a_timeout(virtual_loop):
         virtual_loop.run_until_complete(asyncio.sleep(3600))
 
-Adds the two fixtures and nothing else: no hooks, options, marks or warnings. `-p no:wheel_sched` leaves it out.
+The plugin adds only these two fixtures: no hooks, options, marks or warnings. `-p no:wheel_sched` disables it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def virtual_clock() -> VirtualClock:
-    """A clock at 0 that moves when the test calls `advance`; give it to a `SystemTimer`."""
+    """A clock at 0 that moves when the test calls `advance`. Pass it to a `SystemTimer`."""
     return VirtualClock()
 
 
@@ -32,13 +32,13 @@ def virtual_clock() -> VirtualClock:
 def virtual_loop() -> Iterator[VirtualEventLoop]:
     """An event loop whose time jumps from timer to timer; `virtual_loop.clock` is its clock.
 
-    At the end its tasks are cancelled and it is closed.
+    At the end the fixture cancels the loop's tasks and closes the loop.
     """
-    import asyncio  # here, since most test runs that load this plugin want neither
+    import asyncio  # here, because most test runs that load this plugin need neither
 
     from wheel_sched.testing.virtual_loop import VirtualEventLoop
 
     with asyncio.Runner(loop_factory=VirtualEventLoop) as runner:
         loop = runner.get_loop()
-        assert isinstance(loop, VirtualEventLoop)  # noqa: S101  # the factory above made it
+        assert isinstance(loop, VirtualEventLoop)  # noqa: S101  # made by the factory above
         yield loop

@@ -1,14 +1,15 @@
-"""A clock that moves when told to, or by itself when every thread that uses it is asleep.
+"""A virtual clock: it moves when a test moves it, or by itself when all threads that use it are asleep.
 
-It is a `wheel_sched.clock.Clock`, so the real timers, dispatchers and services run on it unchanged: a year takes as
-long as its firings take. `autojump_threshold` is trio's `MockClock` idea carried over to threads: once every
-waiter has been waiting for that many real seconds, time jumps to the earliest waiter's deadline.
+It is a `wheel_sched.clock.Clock`, so real timers, dispatchers and services run on it unchanged. A virtual year takes as
+long as its firings take. `autojump_threshold` is the idea of trio's `MockClock` for threads: when all waiters have
+waited for that many real seconds, time jumps to the earliest deadline.
 
-Invariant: time never goes back; a waiter returns "time has passed" only once its deadline was reached, and no jump
-happens while a waiter that is due has not returned. Cost: O(waiters) per move.
+Invariant: time never goes back. A waiter returns "time has passed" only after its deadline, and time does not jump
+while a waiter that is due has not returned. Cost: O(waiters) per move.
 
-Threads: any thread may call anything. `advance` takes the conditions of the waiters it wakes, one at a time and
-holding no lock of its own: don't call it while holding a lock that a waiting thread takes before its condition.
+Threads: any thread may call any method. `advance` acquires the condition of each waiter that it wakes, one after the
+other, and holds no lock of its own meanwhile. So do not call `advance` while you hold a lock that a waiting thread
+acquires before its condition.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from dataclasses import dataclass
 from wheel_sched.errors import ConfigError, Rejected
 
 NS_PER_MS = 1_000_000
-WALL_START_MS = 1_767_225_600_000  # 2026-01-01T00:00:00Z: a date that reads as one in logs and assertions
-MIN_POLL_SECONDS = 0.001  # how often a waiter looks whether time may jump when the threshold is shorter
+WALL_START_MS = 1_767_225_600_000  # 2026-01-01T00:00:00Z, easy to recognise in logs and assertions
+MIN_POLL_SECONDS = 0.001  # how often a waiter checks whether time may jump, when the threshold is shorter
 
 
 @dataclass(eq=False, slots=True)
@@ -33,17 +34,18 @@ class _Waiter:
 
 
 class VirtualClock:
-    """Time for tests.
+    """A clock for tests.
 
     Args:
-        start_ms: what `monotonic_ms` says at first. Defaults to 0.
+        start_ms: the first value of `monotonic_ms`. Defaults to 0.
         wall_offset_ms: wall time minus monotonic time. Defaults to the start of 2026.
-        autojump_threshold: real seconds for which every waiter must have waited before time jumps to the earliest
-            deadline; 0 = at once. With several threads choose more than the pauses between their steps (0.01, say),
-            for a thread that is working and not waiting is not seen. Defaults to None (never; call `advance`).
+        autojump_threshold: real seconds for which all waiters must have waited before time jumps to the earliest
+            deadline; 0 means at once. The clock does not see a thread that works instead of waiting. So with several
+            threads choose more than the pauses between their steps, such as 0.01. Defaults to None: time never jumps;
+            call `advance`.
 
     Raises:
-        ConfigError: all that is wrong with the arguments.
+        ConfigError: lists all wrong arguments.
     """
 
     def __init__(
@@ -68,9 +70,9 @@ class VirtualClock:
         self._wall_offset_ms = wall_offset_ms
         self._threshold = autojump_threshold
         self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)  # notified when a waiter comes
+        self._changed = threading.Condition(self._lock)  # notified when a waiter arrives
         self._waiters: dict[_Waiter, None] = {}
-        self._busy_at = time.monotonic()  # real seconds: when a waiter last came or went, or time last moved
+        self._busy_at = time.monotonic()  # real seconds: the last time a waiter arrived or left, or time moved
 
     def monotonic_ns(self) -> int:
         """Virtual nanoseconds."""
@@ -81,18 +83,18 @@ class VirtualClock:
         return self._now_ns // NS_PER_MS
 
     def wall_ms(self) -> int:
-        """Virtual wall time: monotonic time plus the offset, which `jump_wall` changes."""
+        """Virtual wall time: monotonic time plus an offset, which `jump_wall` changes."""
         with self._lock:
             return self._now_ns // NS_PER_MS + self._wall_offset_ms
 
     @property
     def waiting(self) -> int:
-        """How many threads wait on this clock."""
+        """The number of threads that wait on this clock."""
         with self._lock:
             return len(self._waiters)
 
     def advance(self, ms: float) -> None:
-        """Move time on by `ms` and wake every waiter whose time came.
+        """Advance time by `ms` and wake every waiter whose deadline is reached.
 
         Raises:
             Rejected: `ms` is negative or not a number; time stays.
@@ -101,13 +103,13 @@ class VirtualClock:
             raise Rejected(f"expected ms to be a number of at least 0 (milliseconds), got: {ms!r}; time has not moved")
         with self._lock:
             conditions = {waiter.condition: None for waiter in self._move_to(self._now_ns + _to_ns(ms))}
-        # A waiter registers and goes to sleep under its condition, so whoever gets that finds it asleep.
+        # A waiter registers and falls asleep while it holds its condition, so it is asleep once we hold the condition.
         for condition in conditions:
             with condition:
                 condition.notify_all()
 
     def jump_wall(self, ms: int) -> None:
-        """Step the wall clock by `ms`, back when negative, as an administrator or NTP does. Wakes nobody.
+        """Step the wall clock by `ms` (negative: back), as an administrator or NTP does. No waiter wakes.
 
         Raises:
             Rejected: `ms` is not an int; the clock stays.
@@ -120,8 +122,8 @@ class VirtualClock:
     def wait(self, condition: threading.Condition, timeout_ms: float | None) -> bool:
         """Wait on `condition`, which the caller holds, for up to `timeout_ms` virtual milliseconds.
 
-        Answers whether it was notified. Waiters that share a condition are all woken when one of them is due: the
-        others then answer True without cause, which every loop around a condition allows for.
+        Returns whether the condition was notified. When one waiter of a shared condition is due, all its waiters wake,
+        and the others return True without cause. A loop around a condition allows for that.
         """
         waiter = _Waiter(condition, None)
         with self._lock:
@@ -147,10 +149,10 @@ class VirtualClock:
                 self._busy_at = time.monotonic()
 
     def wait_for_waiters(self, count: int = 1, timeout_seconds: float = 30.0) -> None:
-        """Block, in real time, until at least `count` threads wait on this clock: the test's signal to move on.
+        """Block, in real time, until at least `count` threads wait on this clock. Then a test may advance it.
 
         Raises:
-            TimeoutError: they did not within `timeout_seconds` real seconds.
+            TimeoutError: fewer threads wait after `timeout_seconds` real seconds.
         """
         with self._changed:
             if not self._changed.wait_for(lambda: len(self._waiters) >= count, timeout_seconds):
@@ -163,7 +165,7 @@ class VirtualClock:
             return f"<VirtualClock now={self._now_ns / NS_PER_MS:g}ms waiting={len(self._waiters)} next={next_wake}>"
 
     def _move_to(self, now_ns: int) -> list[_Waiter]:
-        """Set the time, under the lock, and mark and answer who is due."""
+        """Set the time, mark the waiters that are due and return them. The caller holds the lock."""
         self._now_ns = now_ns
         self._busy_at = time.monotonic()
         due = [w for w in self._waiters if not w.due and w.deadline_ns is not None and w.deadline_ns <= now_ns]
@@ -172,16 +174,16 @@ class VirtualClock:
         return due
 
     def _jump_if_idle(self) -> None:
-        """Jump to the earliest deadline if every waiter has waited for the threshold.
+        """Jump to the earliest deadline if all waiters have waited for the threshold.
 
-        Called by a waiter that holds its condition, which therefore must not take another's to wake it (two locks
-        in no order): the others look for themselves every threshold.
+        The caller is a waiter that holds its condition. It must not acquire the condition of another waiter, because
+        two locks without an order can deadlock. So the other waiters check for themselves once per threshold.
         """
         with self._lock:
             if self._threshold is None or time.monotonic() - self._busy_at < self._threshold:
                 return
             if any(waiter.due for waiter in self._waiters):
-                return  # one is on its way out and may change what comes next
+                return  # a waiter is about to return and may change the next deadline
             deadlines = [waiter.deadline_ns for waiter in self._waiters if waiter.deadline_ns is not None]
             if deadlines:
                 self._move_to(min(deadlines))
@@ -192,5 +194,5 @@ def _is_duration(value: object) -> bool:
 
 
 def _to_ns(ms: float) -> int:
-    """Rounded up, so that nobody wakes early; exact for ints of any size, as a float product would not be."""
+    """Nanoseconds, rounded up so that nobody wakes early. Ints of any size stay exact, unlike in a float product."""
     return ms * NS_PER_MS if isinstance(ms, int) else math.ceil(ms * NS_PER_MS)

@@ -1,14 +1,14 @@
-"""An asyncio event loop on virtual time: what sleeps an hour is over at once, and in the right order.
+"""An asyncio event loop on virtual time: a sleep of an hour ends at once, and all timers keep their order.
 
     with asyncio.Runner(loop_factory=VirtualEventLoop) as runner:
         runner.run(main())
 
-It is asyncio's own selector loop with another clock. When nothing is ready and nothing runs in a thread of its
-executor, time jumps to the loop's next timer. Real sockets work; what they bring comes at a virtual time of its own, so
-give `idle_seconds` to programs that talk to others. Do not put a `SystemTimer` on the same clock: the loop does not
-know when its thread wants to wake.
+It is asyncio's own selector loop with another clock. When nothing is ready and no thread of its executor works, time
+jumps to the next timer of the loop. Real sockets work, but virtual time may jump while data is on its way. So set
+`idle_seconds` in programs that talk to others. Do not use a `SystemTimer` on the same clock: the loop does not know
+when the timer's thread wants to wake.
 
-Invariant: time never jumps past a timer of the loop, nor while `run_in_executor` or `to_thread` is at work.
+Invariant: time never jumps past a timer of the loop, and never while `run_in_executor` or `to_thread` works.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ if TYPE_CHECKING:
     from _typeshed import FileDescriptorLike
 
 CLOCK_RESOLUTION = 1e-6  # the loop's own 1e-9 s vanishes in the rounding of float seconds beyond 2**24
-POLL_SECONDS = 0.001  # how often a loop that does not jump looks whether its clock was moved
+POLL_SECONDS = 0.001  # how often a loop without jumps checks whether its clock was moved
 
 
 class VirtualEventLoop(asyncio.SelectorEventLoop):
     """asyncio's selector loop on a `VirtualClock`.
 
     Args:
-        clock: the time of `loop.time()`, also `loop.clock`; `advance` may be called from inside the loop or elsewhere.
-            Defaults to a new one.
-        autojump: jump when idle; else time moves by `clock.advance` only. Defaults to True.
-        idle_seconds: for how many real seconds nothing must have come in before a jump. Defaults to 0.
+        clock: the clock of `loop.time()`, also available as `loop.clock`. `advance` may be called inside the loop or
+            elsewhere. Defaults to a new one.
+        autojump: whether time jumps when the loop is idle; otherwise only `clock.advance` moves it. Defaults to True.
+        idle_seconds: real seconds without input before a jump. Defaults to 0.
 
     Raises:
-        ConfigError: all that is wrong with the arguments.
+        ConfigError: lists all wrong arguments.
     """
 
-    _closed = True  # until asyncio has set it up: else a refused one complains when it is collected
+    _closed = True  # until asyncio has set the loop up; otherwise the garbage collector warns of a refused loop
 
     def __init__(self, clock: VirtualClock | None = None, *, autojump: bool = True, idle_seconds: float = 0.0) -> None:
         problems = []
@@ -67,14 +67,14 @@ class VirtualEventLoop(asyncio.SelectorEventLoop):
     def run_in_executor(  # type: ignore[override]  # typeshed spells the arguments as a TypeVarTuple
         self, executor: Executor | None, func: Callable[..., Any], *args: Any
     ) -> asyncio.Future[Any]:
-        """As asyncio's; time stands still until it is done."""
+        """Like asyncio's; time stands still until the call has ended."""
         future: asyncio.Future[Any] = super().run_in_executor(executor, func, *args)
         self._in_executor += 1
         future.add_done_callback(self._left_executor)
         return future
 
     async def shutdown_default_executor(self, *timeout: float | None) -> None:
-        """As asyncio's, whose timeout must not pass while its threads end."""
+        """Like asyncio's; time stands still, so the timeout does not pass while threads end."""
         self._in_executor += 1
         try:
             await super().shutdown_default_executor(*timeout)
@@ -85,10 +85,10 @@ class VirtualEventLoop(asyncio.SelectorEventLoop):
         self._in_executor -= 1
 
     def _wait_for_time(self, select: _Select, timeout: float) -> _Ready:
-        """What becomes ready before `timeout` virtual seconds have passed."""
+        """Wait for sockets for up to `timeout` virtual seconds."""
         if self._in_executor:
-            return select(None)  # its end comes in through the loop's own socket
-        # To the microsecond, near enough for the loop, so that sums of float seconds leave no crumbs in the time.
+            return select(None)  # the end of the call wakes the loop through its own socket
+        # Rounded to microseconds, which is exact enough for the loop, so that float errors do not add up.
         until_ns = max(round((self.time() + timeout) * 1e6), self.clock.monotonic_ns() // 1000 + 1) * 1000
         if self._autojump:
             if not (ready := select(self._idle_seconds)):
@@ -104,7 +104,7 @@ _Select = Callable[[float | None], _Ready]
 
 
 class _JumpingSelector(selectors.BaseSelector):
-    """The platform's selector, but for how it waits."""
+    """The platform's selector with another way to wait."""
 
     def __init__(self, wait_for_time: Callable[[_Select, float], _Ready]) -> None:
         self._real = selectors.DefaultSelector()

@@ -1,14 +1,11 @@
-"""The pure core's entry: what `schedule` answers. Its wheel is in `pure`; both know each other's insides, for speed."""
+"""The entry of the pure core, which `schedule` returns. For speed, it and the wheel use each other's private fields."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 from wheel_sched.wheel.arguments import whole
 from wheel_sched.wheel.states import EntryState
-
-if TYPE_CHECKING:
-    from wheel_sched.wheel.pure import TimingWheel
 
 T = TypeVar("T")
 
@@ -19,6 +16,15 @@ _FIRED: Final = EntryState.FIRED
 _CANCELLED: Final = EntryState.CANCELLED
 
 
+class _Wheel(Protocol[T]):
+    """The part of `TimingWheel` that its entries use."""
+
+    _pending: int
+
+    def _place(self, entry: TimerTaskEntry[T]) -> None: ...
+    def _emptied(self) -> None: ...
+
+
 class TimerTaskEntry(Generic[T]):
     """The handle of one scheduled task, made by `TimingWheel.schedule` only."""
 
@@ -26,13 +32,13 @@ class TimerTaskEntry(Generic[T]):
 
     # No __init__: passing five arguments to one costs more than making the object.
     _deadline_ms: int
-    _slot: TimerTaskList[T] | EntryState  # what it waits in; the state when it does not wait: a field less is 16 bytes
+    _slot: TimerTaskList[T] | EntryState  # the slot it waits in, else its state: one field less saves 16 bytes
     _task: T | None
-    _wheel: TimingWheel[T]
+    _wheel: _Wheel[T]
 
     @property
     def task(self) -> T | None:
-        """What was scheduled; None once cancelled, so that a kept handle keeps nothing else alive."""
+        """What was scheduled; None once cancelled, so that a handle that is kept does not keep the task alive."""
         return self._task
 
     @property
@@ -42,17 +48,17 @@ class TimerTaskEntry(Generic[T]):
 
     @property
     def state(self) -> EntryState:
-        """Where the entry stands."""
+        """The state of the entry."""
         slot = self._slot
-        return _PENDING if type(slot) is dict else slot  # type: ignore[return-value]  # else it is one
+        return _PENDING if type(slot) is dict else slot  # type: ignore[return-value]  # otherwise it is the state
 
     def cancel(self) -> EntryState:
-        """Take the entry out at once and let go of its task. Answers the state the entry is now in.
+        """Remove the entry at once and drop its task. Returns the new state of the entry.
 
-        CANCELLED: it will not be handed out (again). RUNNING, FIRED: too late, nothing changed.
+        CANCELLED: the wheel will not hand it out (again). RUNNING, FIRED: too late, nothing changed.
         """
         slot = self._slot
-        try:  # costs nothing when it waits, a look at the type does
+        try:  # costs nothing when the entry waits; a check of the type would cost something
             del slot[self]  # type: ignore[union-attr]
         except TypeError:
             return slot  # type: ignore[return-value]
@@ -64,14 +70,14 @@ class TimerTaskEntry(Generic[T]):
         return _CANCELLED
 
     def finish(self) -> None:
-        """Say that a handed-out task has been run. Without effect on an entry that was armed again meanwhile."""
+        """Mark a task that was handed out as run. No effect on an entry that was armed again meanwhile."""
         if self._slot is _RUNNING:
             self._slot = _FIRED
 
     def reschedule(self, deadline_ms: int) -> bool:
-        """Wait for `deadline_ms` instead, as if scheduled now; arms an entry again that was handed out.
+        """Wait for `deadline_ms` instead, as if scheduled now. An entry that was handed out is armed again.
 
-        False, and nothing changed, when the entry was cancelled: its task is gone.
+        Returns False and changes nothing when the entry was cancelled: its task is gone.
         """
         if type(deadline_ms) is not int:
             deadline_ms = whole("deadline_ms", deadline_ms)
@@ -87,10 +93,10 @@ class TimerTaskEntry(Generic[T]):
         return True
 
     def touch(self, deadline_ms: int) -> bool:
-        """Postpone a waiting entry by writing its deadline down; it moves when its old place comes up.
+        """Postpone a waiting entry. It only notes the new deadline; the entry moves when its old deadline comes.
 
-        The cheap way to keep a heartbeat alive. An earlier deadline is a `reschedule`. False, and nothing changed,
-        when the entry does not wait (any more).
+        The cheap way to keep a heartbeat alive. For an earlier deadline it does what `reschedule` does. Returns False
+        and changes nothing when the entry does not wait (any more).
         """
         if type(deadline_ms) is not int:
             deadline_ms = whole("deadline_ms", deadline_ms)

@@ -8,45 +8,45 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from wheel_sched_apscheduler.fire import CurrentFire, Finish, Fire, current_fire
-    from wheel_sched_apscheduler.memory import WheelJobStore
-    from wheel_sched_apscheduler.passes import Batch, BatchStore
+    from wheel_sched_apscheduler.occurrence import CurrentOccurrence, Finish, Occurrence, current_occurrence
     from wheel_sched_apscheduler.producer import Producer
-    from wheel_sched_apscheduler.redis_store import RedisWheelJobStore
     from wheel_sched_apscheduler.schedulers import (
         WheelAsyncIOScheduler,
         WheelBackgroundScheduler,
         WheelBlockingScheduler,
     )
+    from wheel_sched_apscheduler.stores.contract import ClaimingStore, OccurrenceBatch
+    from wheel_sched_apscheduler.stores.memory import WheelJobStore
+    from wheel_sched_apscheduler.stores.redis import RedisWheelJobStore
 
 __all__ = [
-    "Batch",
-    "BatchStore",
-    "CurrentFire",
+    "ClaimingStore",
+    "CurrentOccurrence",
     "Finish",
-    "Fire",
+    "Occurrence",
+    "OccurrenceBatch",
     "Producer",
     "RedisWheelJobStore",
     "WheelAsyncIOScheduler",
     "WheelBackgroundScheduler",
     "WheelBlockingScheduler",
     "WheelJobStore",
-    "current_fire",
+    "current_occurrence",
 ]
 
 _MODULES: Final = {
-    "Batch": "passes",
-    "BatchStore": "passes",
-    "CurrentFire": "fire",
-    "Finish": "fire",
-    "Fire": "fire",
+    "ClaimingStore": "stores.contract",
+    "CurrentOccurrence": "occurrence",
+    "Finish": "occurrence",
+    "Occurrence": "occurrence",
+    "OccurrenceBatch": "stores.contract",
     "Producer": "producer",
-    "RedisWheelJobStore": "redis_store",
+    "RedisWheelJobStore": "stores.redis",
     "WheelAsyncIOScheduler": "schedulers",
     "WheelBackgroundScheduler": "schedulers",
     "WheelBlockingScheduler": "schedulers",
-    "WheelJobStore": "memory",
-    "current_fire": "fire",
+    "WheelJobStore": "stores.memory",
+    "current_occurrence": "occurrence",
 }
 
 

@@ -22,7 +22,7 @@ from apscheduler.util import ref_to_obj
 from wheel_sched.errors import ConfigError, StoreError, StoreUnavailable, WheelSchedError
 from wheel_sched.redacting import redacted
 from wheel_sched_apscheduler.codec import JobCodec, NotSerializable
-from wheel_sched_apscheduler.redis_store import RedisWheelJobStore
+from wheel_sched_apscheduler.stores.redis import RedisWheelJobStore
 
 _PAGE = 500
 _PLAIN = {
@@ -53,7 +53,7 @@ _PLAIN = {
 
 
 @dataclass(slots=True)
-class Report:
+class MigrationReport:
     """What a migration did.
 
     Args:
@@ -245,7 +245,7 @@ def trigger_classes(classes: Iterable[str]) -> list[type]:
 
 def migrate(
     stock: Stock, store: RedisWheelJobStore | None, *, classes: Iterable[str] = (), codec: JobCodec | None = None
-) -> Report:
+) -> MigrationReport:
     """Copy every job of a stock store; without `store` only say what would be copied.
 
     Args:
@@ -257,7 +257,7 @@ def migrate(
     Raises:
         StoreError: one of the stores does not answer. Repeat the call: what is copied already is left alone.
     """
-    report = Report()
+    report = MigrationReport()
     codec = store.codec if store is not None else codec or JobCodec()
     chosen = list(classes)
     batch: list[Any] = []
@@ -280,7 +280,7 @@ def migrate(
     return report
 
 
-def _copy(jobs: list[Any], store: RedisWheelJobStore | None, report: Report) -> None:
+def _copy(jobs: list[Any], store: RedisWheelJobStore | None, report: MigrationReport) -> None:
     if store is None:
         report.copied += len(jobs)
         return
@@ -296,14 +296,14 @@ def _copy(jobs: list[Any], store: RedisWheelJobStore | None, report: Report) -> 
             report.failed[job.id] = "it was written and is not there any more as it was: is a scheduler running?"
 
 
-def export(store: RedisWheelJobStore, stock: Stock, *, dry_run: bool = False) -> Report:
+def export(store: RedisWheelJobStore, stock: Stock, *, dry_run: bool = False) -> MigrationReport:
     """Copy every job back into a stock store.
 
     Raises:
         StoreError: one of the stores does not answer.
     """
-    report = Report()
-    for found in store._shelf.pages(("due", "held", "fly")):
+    report = MigrationReport()
+    for found in store.repository.pages(("due", "held", "fly")):
         report.found += 1
         try:
             job = store.codec.decode(found.id, found.body, resolve=False).job

@@ -1,6 +1,6 @@
-"""Producer: add and remove jobs from a process that runs no scheduler.
+"""Producer: adds and removes jobs in a process that runs no scheduler.
 
-The same calls as a scheduler's, and the same atomic scripts; whoever runs the scheduler is woken. No thread, no pass.
+It has the calls of a scheduler and uses the same atomic scripts. The schedulers of the store are woken. No threads.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from apscheduler.jobstores.base import ConflictingIdError
 from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.util import undefined
 
-from wheel_sched_apscheduler.redis_store import RedisWheelJobStore
+from wheel_sched_apscheduler.stores.redis import RedisWheelJobStore
 
 
 class Producer:
     """A jobstore without a scheduler.
 
     Args:
-        jobstore: where the jobs go; `RedisWheelJobStore(url)` as the schedulers have it.
+        jobstore: where the jobs go: a `RedisWheelJobStore` with the settings of the schedulers' one.
         timezone: of triggers without one. Defaults to None: the local one.
         job_defaults: as a scheduler's: misfire_grace_time, coalesce, max_instances. Defaults to none.
     """
@@ -31,7 +31,7 @@ class Producer:
     ) -> None:
         self.jobstore = jobstore
         options = {} if timezone is None else {"timezone": timezone}
-        # never started: it knows how triggers and jobs are made
+        # never started: it makes triggers and jobs
         self._maker = BackgroundScheduler(job_defaults=dict(job_defaults or {}), **options)
 
     def __enter__(self) -> Producer:
@@ -58,10 +58,10 @@ class Producer:
         executor: str = "default",
         **trigger_args: Any,
     ) -> Job:
-        """A job as `scheduler.add_job` would make it, not yet stored.
+        """A job as `scheduler.add_job` makes it, not stored.
 
         Raises:
-            TypeError, ValueError: an argument is wrong, as a scheduler says it.
+            TypeError, ValueError: an argument is wrong, as in `scheduler.add_job`.
         """
         maker = self._maker
         given = {
@@ -94,16 +94,16 @@ class Producer:
         tags: Sequence[str] = (),
         **options: Any,
     ) -> str:
-        """Make and store a job; its id.
+        """Make and store a job, and return its id.
 
         Raises:
-            ConflictingIdError: the id exists and is not to be replaced; nothing was changed.
-            NotSerializable, Forbidden: it cannot be stored.
+            ConflictingIdError: the id exists, and `replace_existing` is False; nothing was changed.
+            NotSerializable, Forbidden: the job cannot be stored.
             StoreError: the store does not answer.
         """
         job = self.make(func, trigger, **options)
         try:
-            self.jobstore._shelf.add([job], metadata, tags)
+            self.jobstore.repository.add([job], metadata, tags)
         except ConflictingIdError:
             if not replace_existing:
                 raise
@@ -114,14 +114,14 @@ class Producer:
     def add_jobs(
         self, jobs: Iterable[Job], *, metadata: Mapping[str, Any] | None = None, tags: Sequence[str] = ()
     ) -> list[str]:
-        """Store what `make` made, 500 to a round trip; ids that exist are left alone. The answer: these ids."""
+        """Store jobs from `make`, 500 to a round trip. Jobs whose id exists are left alone; their ids are returned."""
         return self.jobstore.add_jobs(list(jobs), metadata=metadata, tags=tags)
 
     def remove_job(self, job_id: str) -> None:
         """Remove a job.
 
         Raises:
-            JobLookupError: there is none of that id.
+            JobLookupError: there is no job with this id.
         """
         self.jobstore.remove_job(job_id)
 

@@ -194,7 +194,10 @@ class KafkaBroker:
 
     def sender(self, namespace: str, shards: int) -> KafkaSender | None:
         """What sends the claims of a store's shards in transactions; None without them."""
-        return KafkaSender(self, namespace, shards) if self.transactions else None
+        if not self.transactions:
+            return None
+        producers = partial(self.transaction_producer, producers=2)
+        return KafkaSender(self.settings, self.topology, producers, self.placing.placed, namespace, shards)
 
     def originals(self, references: Sequence[Reference]) -> list[bytes | PublishFailure]:
         """See `OriginalsBroker`."""

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from retry_topic.brokers.kafka.attendant import LeftBehind, attended
+from retry_topic.brokers.kafka.deadline_call import DeadlinePassed, call_with_deadline
 from retry_topic.brokers.kafka.faults import broker_error, error_of, said_meanwhile
 
 T = TypeVar("T")
@@ -93,6 +93,6 @@ class Groups:
                 client.close()
 
         try:
-            return attended(do, calls * _CALL_S, what)
-        except (KafkaException, LeftBehind) as error:
+            return call_with_deadline(do, calls * _CALL_S, what)
+        except (KafkaException, DeadlinePassed) as error:
             raise broker_error(error, f"the offsets of group {group!r} could not be {what}", writes=True) from error

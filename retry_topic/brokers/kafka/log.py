@@ -25,14 +25,14 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
+from retry_topic.brokers.kafka.back_pressure import PausedPartitions
 from retry_topic.brokers.kafka.faults import EXPELLED, TOPIC_GONE, UNANSWERED, broker_error
 from retry_topic.brokers.kafka.groups import Groups
-from retry_topic.brokers.kafka.hands import RECORD_BYTES
-from retry_topic.brokers.kafka.pausing import Pausing
+from retry_topic.brokers.kafka.offset_tracker import RECORD_BYTES
 from retry_topic.brokers.kafka.records import from_record
 from retry_topic.brokers.kafka.topology import Topology
 from retry_topic.brokers.protocol import Delivery, PositionsOf, Slice
-from retry_topic.names import source_of
+from retry_topic.message.topic_names import source_of
 from wheel_sched.errors import BrokerError, BrokerUnavailable
 from wheel_sched.escaping import logger_of
 
@@ -105,7 +105,7 @@ class KafkaLog:
         self._bytes = 0  # in the buffers, about
         self._client: Any = None
         self._expelled = False
-        self._pausing = Pausing()
+        self._paused = PausedPartitions()
         self._warned: set[int] = set()
         self._tell_s = 0.0
         self._closed = False
@@ -191,7 +191,7 @@ class KafkaLog:
             self._leave()
         if self._client is None:
             self._expelled = False
-            self._pausing.begin()
+            self._paused.begin()
             self._client = Consumer(self._settings)
             self._client.subscribe(
                 [self._topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked
@@ -237,12 +237,12 @@ class KafkaLog:
         """Pause fetching while the buffers are full, and nobody takes of them: back-pressure without leaving the
         group. A client that was paused takes half a second to fetch again."""
         if self._full:
-            self._pausing.pause(self._client)
-        elif self._pausing and self._count() <= _LOW and self._bytes <= self._full_bytes // 4:
-            self._pausing.resume(self._client)
+            self._paused.pause(self._client)
+        elif self._paused and self._count() <= _LOW and self._bytes <= self._full_bytes // 4:
+            self._paused.resume(self._client)
 
     def _keep(self, records: Sequence[Any]) -> None:
-        self._pausing.flow((self._topic, number) for number in {one.partition() for one in records if not one.error()})
+        self._paused.came((self._topic, number) for number in {one.partition() for one in records if not one.error()})
         for record in records:
             error = record.error()
             if error is None:
@@ -294,7 +294,7 @@ class KafkaLog:
 
     def _begin_anew(self) -> None:
         """What was read and not handed out is dropped: the sources' positions say where to go on."""
-        logger.warning("kafka.topic_made_anew: %s has another id: its partitions are looked up anew", self._topic)
+        logger.warning("kafka.topic_recreated: %s has another id: its partitions are looked up again", self._topic)
         self._expelled = True
         for part in self._parts.values():
             self._empty(part)
@@ -305,7 +305,7 @@ class KafkaLog:
             records.clear()
 
     def _assigned(self, client: Any, partitions: list[TopicPartition]) -> None:
-        if self._pausing.are_deaf((self._topic, place.partition) for place in partitions):
+        if self._paused.are_deaf((self._topic, place.partition) for place in partitions):
             self._expelled = True
             return
         try:
@@ -337,7 +337,7 @@ class KafkaLog:
         if client is not self._client:  # one that was left, and took long to close
             return
         self._tell(now=True)
-        self._pausing.lose((self._topic, place.partition) for place in partitions)
+        self._paused.lose((self._topic, place.partition) for place in partitions)
         for place in partitions:
             part = self._parts.pop(place.partition, None)
             if part is not None:

@@ -1,39 +1,38 @@
-"""Sends the claims of a delay store in transactions that carry the claim's number.
+"""KafkaSender: sends the claims of a delay store in transactions that carry the claim's number.
 
-Two transactional producers per shard take turns, their ids made of namespace and shard: a new pair fences those before
-it. The number
-is committed as the offset of the partition that has the shard's number, in a topic that stays empty, by a group that
-nobody joins; with the messages or not at all. So whoever takes a shard over learns which of the open claims went out.
+Each shard has two transactional producers, which take turns. Their ids are made of the namespace and the shard, so a
+new pair fences the pair before it. The number is committed as an offset, with the messages or not at all: in a topic
+that stays empty, for the partition with the shard's number, by a group that nobody joins. So whoever takes a shard over
+learns which of the open claims went out.
 
-A committed offset without a group expires (`offsets.retention.minutes`, 7 days): the owner commits it again each day.
+The committed offset of a group without members expires (`offsets.retention.minutes`, 7 days). So the owner commits it
+again each day.
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from retry_topic.brokers.kafka.attendant import LeftBehind, attended
+from retry_topic.brokers.kafka.deadline_call import DeadlinePassed, call_with_deadline
 from retry_topic.brokers.kafka.faults import broker_error, said_meanwhile
+from retry_topic.brokers.kafka.topology import Topology
+from retry_topic.brokers.kafka.transactions import Transactions
 from retry_topic.brokers.protocol import InDoubt, PublishFailure
-from retry_topic.headers import homeward
 from retry_topic.message import Message
+from retry_topic.message.headers import return_to_origin
 from wheel_sched.errors import BrokerUnavailable
-
-if TYPE_CHECKING:
-    from retry_topic.brokers.kafka.broker import KafkaBroker
-    from retry_topic.brokers.kafka.transactions import Transactions
 
 READ_S = 10.0
 AGAIN_S = 86_400.0
 
 
 def claims_topic(namespace: str) -> str:
-    """The topic whose partitions stand for the shards of a namespace; also the group that commits there."""
+    """The topic whose partitions stand for the shards of a namespace. The group that commits there has its name."""
     return f"{re.sub(r'[^A-Za-z0-9._-]', '_', namespace)}.claims"
 
 
@@ -41,33 +40,45 @@ class KafkaSender:
     """See `ClaimSender`. One thread per shard at a time.
 
     Args:
-        broker: whose cluster.
-        namespace: of the store.
-        shards: of the store.
+        settings: librdkafka's settings of the broker.
+        topology: creates the topic of the numbers.
+        producers: makes the transactional producers of an id.
+        placed: gives messages the partitions and times that their topics have and keep.
+        namespace: the store's namespace.
+        shards: the number of the store's shards.
     """
 
-    def __init__(self, broker: KafkaBroker, namespace: str, shards: int) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        settings: Mapping[str, Any],
+        topology: Topology,
+        producers: Callable[[str], Transactions],
+        placed: Callable[[Iterable[Message]], list[Message]],
+        namespace: str,
+        shards: int,
+    ) -> None:
+        self._topology = topology
+        self._producers = producers
+        self._placed = placed
         self._shards = shards
         self.topic = claims_topic(namespace)
         self._senders: dict[int, Transactions] = {}
         self._committed_s: dict[int, float] = {}
-        # never subscribes: it reads offsets, and lends its name to the transactions that commit them
-        settings = {**broker.settings, "group.id": self.topic, "isolation.level": "read_committed"}
+        # it never subscribes; it reads offsets, and the transactions that commit them use its name
+        settings = {**settings, "group.id": self.topic, "isolation.level": "read_committed"}
         self._reader: Any = Consumer({**settings, "enable.auto.commit": False})
 
     def take_over(self, shard: int) -> int | None:
         """See `ClaimSender`."""
-        self._broker.topology.create([self.topic], partitions=self._shards, settings={"cleanup.policy": "compact"})
+        self._topology.create([self.topic], partitions=self._shards, settings={"cleanup.policy": "compact"})
         sender = self._senders.get(shard)
         if sender is None:
-            name = f"{self.topic}-{shard}"
-            sender = self._senders[shard] = self._broker.transaction_producer(name, producers=2)
+            sender = self._senders[shard] = self._producers(f"{self.topic}-{shard}")
         sender.revive()
         place = TopicPartition(self.topic, shard)
         try:
-            (found,) = attended(lambda: self._reader.committed([place], timeout=READ_S), READ_S, "committed")
-        except LeftBehind as error:
+            (found,) = call_with_deadline(lambda: self._reader.committed([place], timeout=READ_S), READ_S, "committed")
+        except DeadlinePassed as error:
             raise BrokerUnavailable(f"{error}: the claims that went out are not known") from error
         except KafkaException as error:
             why = said_meanwhile(self._reader, error)
@@ -78,8 +89,8 @@ class KafkaSender:
 
     def send(self, shard: int, number: int, messages: Sequence[Message]) -> list[PublishFailure | None]:
         """See `ClaimSender`."""
-        sender, messages = self._senders[shard], self._broker.placing.placed(map(homeward, messages))
-        if not sender.ready:  # a new producer would fence whoever owns the shard by now: that is for the owner to do
+        sender, messages = self._senders[shard], self._placed(map(return_to_origin, messages))
+        if not sender.ready:  # a new producer would fence the present owner of the shard
             raise InDoubt(f"the producer of shard {shard} was given up: who owns the shard is to be asked first")
         offsets = [TopicPartition(self.topic, shard, number)]
         answers = sender.send(messages, offsets, self._reader.consumer_group_metadata())

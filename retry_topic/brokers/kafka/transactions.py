@@ -1,14 +1,14 @@
-"""A transactional producer that can always say what became of a transaction, or that it cannot.
+"""A transactional producer that always knows whether a transaction was committed, or says that it does not know.
 
-One transaction at a time, one thread. All that blocks is attended: it may be left behind (see `attendant`), and then
-the producer is given up for a new one of the same id, whose `init_transactions` ends what the old one had open, the one
-way or the other; the offsets that were part of it tell which.
+One transaction at a time, one thread. Every call that can block has a deadline (`deadline_call`). When it passes, the
+producer is replaced by a new one with the same id. `init_transactions` of the new one ends the open transaction one way
+or the other, and the offsets that were part of it tell which.
 
-Two producers may take turns, each with an id of its own: a broker answers a transaction before it has written the marks
-of it, and asked for the next one of the same id it has the client wait (librdkafka: 20 ms or 100 ms, however short it
-takes). A transaction begins when the one before is known to be committed, so of several none can overtake another.
+Two producers may take turns, each with its own id. A broker answers a commit before it has written the markers of the
+transaction, and makes the client wait when the same id begins the next one (librdkafka waits 20 ms or 100 ms, however
+short the time needed). A transaction begins once the one before is committed, so none can overtake another.
 
-Messages that arrive are not reported, only those that fail: each report takes the interpreter's lock.
+Only failed messages are reported, because each report takes the interpreter's lock.
 
 Source: KIP-98 (transactions), KIP-447 (offsets with group metadata).
 """
@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
-from retry_topic.brokers.kafka.attendant import Attended, LeftBehind, attended
+from retry_topic.brokers.kafka.deadline_call import DeadlineCall, DeadlinePassed, call_with_deadline
 from retry_topic.brokers.kafka.faults import (
     EXPELLED,
     RIGHTS,
@@ -84,13 +84,13 @@ class Transactions:
         """
         self._producers.clear()
         fresh: list[Any] = [Producer({**self._settings, "transactional.id": name}) for name in self._ids]
-        calls = [Attended(partial(producer.init_transactions, self._timeout_s), "init") for producer in fresh]
+        calls = [DeadlineCall(partial(producer.init_transactions, self._timeout_s), "init") for producer in fresh]
         for call in calls:
             try:
                 call.wait(self._timeout_s)
             except KafkaException as error:
                 self._refused("init_transactions", error)
-            except LeftBehind as error:
+            except DeadlinePassed as error:
                 raise BrokerUnavailable(f"{error}: nothing is known of what was open") from error
         self._producers.extend(fresh)
 
@@ -118,8 +118,8 @@ class Transactions:
             self.revive()
         transaction = _Transaction(self._producers[0], messages, offsets, group, self._timeout_s)
         try:
-            to_blame = Attended(transaction.perform, "transaction").wait(self._timeout_s, transaction.steps)
-        except LeftBehind as error:  # what it is at may be done yet, and more after it
+            to_blame = DeadlineCall(transaction.perform, "transaction").wait(self._timeout_s, transaction.steps)
+        except DeadlinePassed as error:  # what it is at may be done yet, and more after it
             self._producers.clear()
             raise InDoubt(f"{error}, it was at {transaction.steps[-1]}: it may be committed") from error
         except BrokerUnavailable:
@@ -181,8 +181,10 @@ class Transactions:
             return
         try:
             producer.purge(in_queue=True, in_flight=False, blocking=False)
-            attended(lambda: producer.abort_transaction(self._timeout_s), self._timeout_s, "abort_transaction")
-        except (KafkaException, LeftBehind, RuntimeError) as error:
+            call_with_deadline(
+                lambda: producer.abort_transaction(self._timeout_s), self._timeout_s, "abort_transaction"
+            )
+        except (KafkaException, DeadlinePassed, RuntimeError) as error:
             logger.info("kafka.abort_failed: %s", error)
             self._producers.clear()
 

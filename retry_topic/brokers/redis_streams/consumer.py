@@ -27,7 +27,7 @@ from retry_topic.brokers.protocol import Delivery, PublishFailure
 from retry_topic.brokers.redis_streams import faults, scripts
 from retry_topic.brokers.redis_streams.connections import release
 from retry_topic.brokers.redis_streams.settling import Handle, Settler, by_stream
-from retry_topic.fields import from_entry
+from retry_topic.message.stream_encoding import from_entry
 from wheel_sched.errors import BrokerError, BrokerUnavailable
 
 if TYPE_CHECKING:

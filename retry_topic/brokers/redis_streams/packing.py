@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from retry_topic.brokers.protocol import PublishFailure
 from retry_topic.brokers.redis_streams.faults import REASON_CHARACTERS
-from retry_topic.fields import to_fields
+from retry_topic.message.stream_encoding import to_fields
 from wheel_sched.store.redis.durability import OURS
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ _AT_MOST = 10_000  # findings of one kind that are looked at twice and told; the
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Finding:
+class FlawedItem:
     """One thing that should not be.
 
     Args:
@@ -48,7 +48,7 @@ class Audit:
     items: int = 0
     found: dict[str, int] = field(default_factory=dict)
     drifted: list[str] = field(default_factory=list)
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[FlawedItem] = field(default_factory=list)
     mended: int = 0
     recovered: int = 0
     left: int = 0
@@ -89,7 +89,7 @@ def audit(spark: SparkSession, place: Place, *, grace_ms: int = 60_000, repair: 
     return report
 
 
-def _suspects(spark: SparkSession, place: Place, before_ms: int) -> list[Finding]:
+def _suspects(spark: SparkSession, place: Place, before_ms: int) -> list[FlawedItem]:
     from pyspark.sql import functions as f
 
     seen = read(spark, place, form="damage")
@@ -111,8 +111,8 @@ def _suspects(spark: SparkSession, place: Place, before_ms: int) -> list[Finding
     return [finding for part in (flawed, overdue, doubled) for finding in _collected(part)]
 
 
-def _collected(part: DataFrame) -> list[Finding]:
-    return [Finding(r["flaw"], r["id"], r["shard"], r["state"]) for r in part.limit(_AT_MOST).collect()]
+def _collected(part: DataFrame) -> list[FlawedItem]:
+    return [FlawedItem(r["flaw"], r["id"], r["shard"], r["state"]) for r in part.limit(_AT_MOST).collect()]
 
 
 def drift(shard: int, counts: Counts) -> list[str]:

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from retry_topic.dead_letters import reborn_state
-from retry_topic.headers import read, write
 from retry_topic.loop_guard import MAX_REPLAYS
-from retry_topic.names import dead_topic_of, redelivery_topic_of
+from retry_topic.message.headers import read, write
+from retry_topic.message.topic_names import dead_topic_of, redelivery_topic_of
 from retry_topic.spark.faults import plain_errors
 from retry_topic.spark.jobs.dlq import Replay, repaired, samples_of
 from wheel_sched.errors import ConfigError, Rejected

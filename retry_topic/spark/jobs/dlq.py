@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from retry_topic.dead_letters import DeadLetters, Order
-from retry_topic.fingerprint import fingerprint
 from retry_topic.home import Home
 from retry_topic.loop_guard import MAX_REPLAYS
+from retry_topic.message.fingerprint import fingerprint
 from retry_topic.spark.faults import plain_errors
 from retry_topic.spark.jobs.store import read
 from retry_topic.spark.source.options import Place

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from retry_topic.consumer.config import secrets_problems
-from retry_topic.names import NAMED_AFTER_GROUP, GroupTopics, intake_group_of, source_of
+from retry_topic.message.topic_names import NAMED_AFTER_GROUP, GroupTopics, intake_group_of, source_of
 from retry_topic.origins import origins_problems
 from retry_topic.policy import PolicySet, RetryPolicy
 from retry_topic.policy.dumping import dump_policies

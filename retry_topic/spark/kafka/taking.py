@@ -16,7 +16,7 @@ from retry_topic.brokers.kafka.records import from_parts, from_record
 from retry_topic.home import Home
 from retry_topic.intake.from_log import IntakeFromLog
 from retry_topic.message import Message, Source
-from retry_topic.names import NAMED_AFTER_GROUP, GroupTopics, intake_group_of, source_of
+from retry_topic.message.topic_names import NAMED_AFTER_GROUP, GroupTopics, intake_group_of, source_of
 from retry_topic.policy import load_policies
 from retry_topic.spark.kafka.options import Settings, broker_of, check_topics
 from retry_topic.spark.kafka.patience import insist

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaException, Producer
 
-from retry_topic.brokers.kafka.attendant import LeftBehind, attended
+from retry_topic.brokers.kafka.deadline_call import DeadlinePassed, call_with_deadline
 from retry_topic.brokers.kafka.faults import broker_error, error_of, publish_failure
 from retry_topic.brokers.kafka.producing import produce
 from wheel_sched.errors import BrokerUnavailable, Rejected
@@ -102,9 +102,9 @@ class Transaction:
 
     def abort(self) -> None:
         """Let nothing of it be seen. Where that fails, whoever opens the id next does it, or its time ends it."""
-        with contextlib.suppress(KafkaException, LeftBehind, RuntimeError):
+        with contextlib.suppress(KafkaException, DeadlinePassed, RuntimeError):
             self._producer.purge(in_queue=True, in_flight=False, blocking=False)
-            attended(lambda: self._producer.abort_transaction(_CALL_S), _CALL_S, "abort_transaction")
+            call_with_deadline(lambda: self._producer.abort_transaction(_CALL_S), _CALL_S, "abort_transaction")
 
     def _reporter(self, topic: str) -> Callable[[Any, Any], None]:
         def told(error: Any, _: Any) -> None:
@@ -123,6 +123,6 @@ class Transaction:
 
     def _call(self, name: str, call: Callable[[], T]) -> T:
         try:
-            return attended(call, _CALL_S, name)
-        except (KafkaException, LeftBehind) as error:
+            return call_with_deadline(call, _CALL_S, name)
+        except (KafkaException, DeadlinePassed) as error:
             raise broker_error(error, f"{self._name}: {name}") from error

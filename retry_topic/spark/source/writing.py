@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from retry_topic.headers import published
-from retry_topic.headers.names import FIELDS
 from retry_topic.message import Message
+from retry_topic.message.body_codec import encode_body
+from retry_topic.message.headers import published
+from retry_topic.message.headers.fields import FIELDS
 from retry_topic.spark.source.options import Place
 from retry_topic.spark.source.pacing import BYTES_BESIDE_A_BODY, Pace, bytes_left, check_room
-from retry_topic.wire import encode_body
 from wheel_sched.errors import ConfigError, Rejected
 from wheel_sched.store import Fence, Item
 

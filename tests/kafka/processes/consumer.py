@@ -14,7 +14,7 @@ from typing import Any
 from telling import Telling, settings, tell_until_stdin_ends
 
 from retry_topic import Consumer, ConsumerConfig, Message, connect
-from retry_topic.headers import read
+from retry_topic.message.headers import read
 
 
 def main(given: dict[str, Any]) -> None:

@@ -36,7 +36,7 @@ class Telling(KafkaBroker):
 
     def places(self) -> list[list[Any]]:
         """The partitions that a consumer of this process has now: topic and number."""
-        return sorted([*place] for reader in list(self.readers) for place in reader.terms())
+        return sorted([*place] for reader in list(self.readers) for place in reader.assignments())
 
     def parts(self) -> dict[int, int]:
         """The partitions of the retry topic that this process has now, and how much of each lies in its memory."""

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from retry_topic import DeadLetters, RetryPolicy
-from retry_topic.headers import RetryState, read, write
 from retry_topic.message import Message
-from retry_topic.names import dead_topic_of, redelivery_topic_of, retry_topic_of
-from retry_topic.wire import decode_body, encode_body
+from retry_topic.message.body_codec import decode_body, encode_body
+from retry_topic.message.headers import RetryState, read, write
+from retry_topic.message.topic_names import dead_topic_of, redelivery_topic_of, retry_topic_of
 from wheel_sched.errors import Rejected
 from wheel_sched.store import Item, encode_push
 

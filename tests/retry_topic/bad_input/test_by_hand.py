@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from retry_topic import RetryPolicy
-from retry_topic.headers import read
 from retry_topic.message import Message
-from retry_topic.wire import encode_body
+from retry_topic.message.body_codec import encode_body
+from retry_topic.message.headers import read
 from wheel_sched.store import Item
 
 if TYPE_CHECKING:

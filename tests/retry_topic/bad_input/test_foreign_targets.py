@@ -10,9 +10,9 @@ import pytest
 from retry_topic import RetryPolicy
 from retry_topic.brokers.memory import MemoryBroker
 from retry_topic.brokers.redis_streams.packing import topic_problem
-from retry_topic.headers import RetryState, write
 from retry_topic.home import Home
-from retry_topic.names import redelivery_topic_of, retry_topic_of
+from retry_topic.message.headers import RetryState, write
+from retry_topic.message.topic_names import redelivery_topic_of, retry_topic_of
 from retry_topic.service import RetryService, ServiceConfig
 from wheel_sched.dispatcher import Dispatcher, PushTarget
 from wheel_sched.errors import ConfigError

@@ -28,4 +28,4 @@ def test_retries_that_no_service_ever_took_in_are_told(imitation: MockCluster, n
         assert broker.publish([Message(f"{name}.retry", b"%d" % number) for number in range(3)]) == [None] * 3
     finally:
         broker.close()
-    assert f"3 retries wait in {name}.retry, and no service of {name} has ever taken any in" in told()
+    assert f"3 retries wait in {name}.retry, and no service of {name} has ever read them" in told()

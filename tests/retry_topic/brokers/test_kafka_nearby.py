@@ -18,8 +18,8 @@ import pytest
 from retry_topic import Consumer, ConsumerConfig, Message, RetryPolicy, RetryService, connect
 from retry_topic.brokers.kafka import KafkaBroker
 from retry_topic.brokers.protocol import Delivery
-from retry_topic.headers import read
-from retry_topic.names import dead_topic_of, redelivery_topic_of, retry_topic_of
+from retry_topic.message.headers import read
+from retry_topic.message.topic_names import dead_topic_of, redelivery_topic_of, retry_topic_of
 from retry_topic.policy import Fixed, Rate
 from retry_topic.service import ServiceConfig
 from tests.servers.mock_cluster import MockCluster

@@ -72,7 +72,7 @@ def test_an_intake_reads_a_partition_again_that_went_while_it_was_paused(
     """Another member comes, and goes, while its buffers are full."""
     client = filled(imitation, name, protocol)
     one = Reading(client(), name, f"{name}-a")
-    until(lambda: one.parts() == {0, 1} and one.log._pausing, lambda: one.log)
+    until(lambda: one.parts() == {0, 1} and one.log._paused, lambda: one.log)
     other = Reading(client(), name, f"{name}-a")
     until(lambda: [len(member.parts()) for member in (one, other)] == [1, 1], lambda: (one.log, other.log))
     other.log.close()
@@ -92,10 +92,10 @@ def test_a_consumer_reads_a_partition_again_that_went_while_it_was_paused(imitat
 
     def parts(consumer: KafkaConsumer) -> int:
         consumer.poll(0, 1)  # which says that it is there
-        return len(consumer._hands.ledgers)
+        return len(consumer._tracker.partitions)
 
     one = member()
-    until(lambda: parts(one) == 2 and one._valve.pausing, lambda: one)
+    until(lambda: parts(one) == 2 and one._loop.back_pressure.paused, lambda: one)
     other = member()
     until(lambda: [parts(member) for member in (one, other)] == [1, 1], lambda: (one, other))
     other.close()
@@ -120,9 +120,9 @@ def test_a_client_that_was_left_takes_nothing_with_it(imitation: MockCluster, na
     until(lambda: reading.parts() == {0, 1}, lambda: reading.log)
     until(lambda: consumer.poll(1, 50), lambda: consumer)
     places = [TopicPartition(name, part) for part in (0, 1)]
-    for left in (reading.log._revoked, consumer._revoked, consumer._lost):
+    for left in (reading.log._revoked, consumer._loop._revoked, consumer._loop._lost):
         left(object(), places)
-    assert (reading.parts(), len(consumer._hands.ledgers)) == ({0, 1}, 2)
+    assert (reading.parts(), len(consumer._tracker.partitions)) == ({0, 1}, 2)
     until(lambda: reading.take() == 2 * COUNT, lambda: reading.log)
     reading.log.close()
     consumer.close()

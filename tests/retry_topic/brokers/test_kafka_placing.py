@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from retry_topic.brokers.kafka.hands import Hands
 from retry_topic.brokers.kafka.placing import Placing, oldest_ms
 from retry_topic.message import Message, Source
-from retry_topic.wire import encode_body
+from retry_topic.message.body_codec import encode_body
 from wheel_sched.errors import Rejected
 
 DAY_MS = 86_400_000
@@ -108,22 +107,3 @@ def test_a_message_that_waits_has_no_place_of_its_own(place: dict[str, int]) -> 
     """It is refused, not forgotten."""
     with pytest.raises(Rejected, match="nothing was stored"):
         encode_body(Message("t", b"v", **place))  # type: ignore[arg-type]
-
-
-def test_hands_know_how_many_bytes_they_hold() -> None:
-    """Whichever way records go: taken, of a partition that is lost, or all at once."""
-    hands = Hands(1_000, lambda: 0)
-    for partition in (0, 1):
-        hands.open(("t", partition), 0, "")
-        for offset in range(10):
-            hands.fetch(offset, Message("t", bytes(1_000), b"k", (("h", b"1"),), Source("t", partition, str(offset))))
-    full = hands.fetched_bytes
-    assert 20_000 < full < 25_000
-    hands.take(10)
-    assert hands.fetched_bytes == full // 2
-    hands.drop([("t", 0)])
-    hands.take(20)
-    assert (hands.fetched, hands.fetched_bytes) == (0, 0)
-    hands.fetch(10, Message("t", b"v", None, (), Source("t", 1, "10")))
-    hands.begin()
-    assert (hands.fetched, hands.fetched_bytes) == (0, 0)

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from retry_topic import Home, Message, connect
-from retry_topic.headers import RetryState, write
-from retry_topic.wire import encode_body
+from retry_topic.message.body_codec import encode_body
+from retry_topic.message.headers import RetryState, write
 from tests.cli.running import WHEEL_SCHED, Cli, Program, isolate
 from wheel_sched.store import Item
 

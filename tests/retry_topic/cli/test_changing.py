@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from retry_topic.headers import RetryState, read, sign, verify, write
 from retry_topic.message import Message
-from retry_topic.wire import decode_body, encode_body
+from retry_topic.message.body_codec import decode_body, encode_body
+from retry_topic.message.headers import RetryState, read, sign, verify, write
 from wheel_sched.store import Item
 
 SECRET = b"sixteen bytes ok"
@@ -115,7 +115,7 @@ def test_a_message_in_flight_is_left_alone_and_said_so(cli: Any, home: Any, wait
     wait_for("f", now_ms() - 5)
     home.store.claim(1)
     done = cli("run-now", "f", code=1)
-    assert "in flight: being tried right now" in done.stdout
+    assert "in flight: their attempt runs now" in done.stdout
 
 
 def test_reschedule_to_an_instant_and_by_a_delay(cli: Any, home: Any, waiting: int) -> None:
@@ -288,7 +288,7 @@ def test_an_id_of_several_messages_has_to_be_said_whole(cli: Any, home: Any, com
     stored = sorted([published(home, "billing"), published(home, "stock")])
     before = dues(home)
     told = cli(*command, "invoice-9", code=1).stderr
-    assert f"invoice-9 is the id of 2 messages: say which of {', '.join(stored)}" in told
+    assert f"invoice-9 is the id of 2 messages: choose from {', '.join(stored)}" in told
     assert dues(home) == before
 
 
@@ -300,9 +300,9 @@ def test_of_several_attempts_the_latest_is_meant(cli: Any, home: Any) -> None:
 
 def test_no_more_is_looked_through_than_is_said(cli: Any, home: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A store of millions is not read through for one id; the error says that there was more."""
-    monkeypatch.setattr("retry_topic.cli.finding._LOOKED_THROUGH", 2)
-    monkeypatch.setattr("retry_topic.cli.finding.MAX_BATCH", 1)
+    monkeypatch.setattr("retry_topic.cli.selecting._LOOKED_THROUGH", 2)
+    monkeypatch.setattr("retry_topic.cli.selecting.MAX_BATCH", 1)
     for number in range(4):
         published(home, "billing", name=f"m{number}")
     told = cli("show", "m9", code=1).stderr
-    assert "among the 2 that were looked through; give the id that `list` shows" in told
+    assert "among the 2 that were searched; give the id that `list` shows" in told

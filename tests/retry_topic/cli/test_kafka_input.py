@@ -15,11 +15,11 @@ from retry_topic.brokers.kafka import KafkaBroker
 from retry_topic.cli.group_topics import topics_options
 from retry_topic.cli.kafka_checks import copies, creation, longest_transaction, retention, timeouts
 from retry_topic.cli.opening import kafka_settings, secrets_of
-from retry_topic.cli.replaying import Reborn
 from retry_topic.cli.settings import RetrySettings
-from retry_topic.headers import RetryState, read, sign, verify, write
+from retry_topic.cli.topic_replay import LetterToMessage
 from retry_topic.message import Message, Source
-from retry_topic.names import GroupTopics
+from retry_topic.message.headers import RetryState, read, sign, verify, write
+from retry_topic.message.topic_names import GroupTopics
 from tests.servers.kafka import mock_kafka
 from wheel_sched.cli.doctor_finding import Finding
 from wheel_sched.cli.options import Session
@@ -223,17 +223,17 @@ def letter(*, signed: bool) -> Message:
 def test_a_replayed_letter_is_signed_anew_under_an_id_of_its_own() -> None:
     """The same one however often it is sent; attempts start anew, and its own headers stay."""
     own = GroupTopics().of("g")
-    reborn = Reborn("g", own, own["redelivery"], "topic-id", (SECRET,))
-    again = reborn(letter(signed=True), 2)
+    convert = LetterToMessage("g", own, own["redelivery"], "topic-id", (SECRET,))
+    again = convert(letter(signed=True), 2)
     state = read(again.headers)
     assert verify(state, again, SECRET, "g") is state
     assert (state.attempt, state.replays, state.original_topic, state.consumer_group) == (0, 2, "orders", "g")
     assert state.id not in (None, "x")
     assert again.header("own") == b"1"
-    assert again == reborn(letter(signed=True), 2)
+    assert again == convert(letter(signed=True), 2)
     with pytest.raises(ConfigError, match="--secrets FILE"):
-        replace(reborn, secrets=())(letter(signed=True), 1)
-    plain = replace(reborn, to="elsewhere", secrets=())(letter(signed=False), 1)
+        replace(convert, secrets=())(letter(signed=True), 1)
+    plain = replace(convert, to="elsewhere", secrets=())(letter(signed=False), 1)
     assert read(plain.headers).signature is None
     assert read(plain.headers).original_topic == "elsewhere"  # whose own it is from then on
 
@@ -285,11 +285,11 @@ def test_a_replayed_letter_goes_home_and_elsewhere_is_elsewhere() -> None:
     """To the group: the partition and time of its original. To another topic: that topic's own."""
     state = RetryState(id="x", attempt=3, original_topic="t", original_partition=2, original_timestamp_ms=1_700)
     dead = Message("g.dead", b"v", b"k", write((), state))
-    reborn = Reborn("g", {"redelivery": "g.redelivery"}, "g.redelivery", "topic-id")
-    home = reborn(dead, 1)
+    convert = LetterToMessage("g", {"redelivery": "g.redelivery"}, "g.redelivery", "topic-id")
+    home = convert(dead, 1)
     assert (home.topic, home.partition, home.timestamp_ms) == ("g.redelivery", 2, 1_700)
     assert read(home.headers).original_partition == 2
-    away = replace(reborn, to="elsewhere")(dead, 1)
+    away = replace(convert, to="elsewhere")(dead, 1)
     assert (away.partition, away.timestamp_ms, read(away.headers).original_topic) == (None, None, "elsewhere")
 
 

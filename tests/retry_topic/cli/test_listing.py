@@ -187,7 +187,7 @@ def test_a_record_that_is_no_message_is_shown_and_listed_all_the_same(cli: Any, 
 
     home.store.schedule([Item("odd", now_ms() + HOUR, b"\x80 not a message", "orders")])
     assert ids(cli.objects("list")) == ["odd"]
-    assert "cannot be read" in cli("show", "odd").stdout
+    assert "unreadable" in cli("show", "odd").stdout
 
 
 @pytest.mark.parametrize(

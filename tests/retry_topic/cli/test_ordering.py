@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from retry_topic import Home, Message, connect
-from retry_topic.consumer.failing import ordered_state, parked_message
+from retry_topic.consumer.retry_record import ordered_state, parked_message
 from retry_topic.flow import flow_of
-from retry_topic.headers import RetryState
 from retry_topic.message import Source
-from retry_topic.wire import encode_body
+from retry_topic.message.body_codec import encode_body
+from retry_topic.message.headers import RetryState
 from wheel_sched.store import Item, Outcome
 from wheel_sched.store.flow_control import FlowControl
 from wheel_sched.store.key_gates import KeyGates, gate_of, ref_of, route_of, scope_of
@@ -116,7 +116,7 @@ def test_stats_and_explain_tell_what_is_held_back(cli: Any, home: Home, wait_for
     assert "circuit open until" in told
     home.store.reschedule(["a"], FUTURE_MS + 1_000)
     why = cli("policy", "explain", "--id", "a").stdout
-    assert "held back since: " in why
+    assert "flow control holds it back: " in why
     assert "one every 1m" in why
     assert "the circuit of destination api is open" in why
 

@@ -263,5 +263,5 @@ def test_a_publish_to_nowhere_makes_no_folder(wheel_sched: Any, tmp_path: Path) 
     """A command in the wrong folder leaves nothing behind."""
     done = wheel_sched("publish", "orders", "x")
     assert done.returncode == 1
-    assert b"--create makes it" in done.stderr
+    assert b"--create creates it" in done.stderr
     assert list(tmp_path.iterdir()) == []

@@ -25,7 +25,7 @@ from wheel_sched.store.redis.backend import client_for
         ["doctor"],
         ["doctor", "--json"],
         ["serve", "g"],
-        ["aps", "jobs"],
+        ["aps", "list"],
     ],
     ids=" ".join,
 )
@@ -83,7 +83,7 @@ def test_a_parameter_that_no_client_has_is_refused_at_once(query: str, says: str
         assert "ter2" not in str(raised.value)
 
 
-@pytest.mark.parametrize("command", [["list"], ["serve", "g"], ["doctor"], ["aps", "jobs"]], ids=" ".join)
+@pytest.mark.parametrize("command", [["list"], ["serve", "g"], ["doctor"], ["aps", "list"]], ids=" ".join)
 def test_no_command_ends_in_a_traceback_for_a_mistyped_parameter(command: list[str]) -> None:
     """It says which."""
     result = CliRunner().invoke(cli, ["--store", "redis://127.0.0.1:1/0?passwd=hunter2", *command])

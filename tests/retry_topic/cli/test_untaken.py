@@ -9,7 +9,7 @@ import pytest
 
 from retry_topic import Consumer, ConsumerConfig, GroupTopics, Message, RetryService
 from retry_topic.brokers.redis_streams import RedisStreamsBroker
-from retry_topic.headers import RetryState, write
+from retry_topic.message.headers import RetryState, write
 from wheel_sched.errors import BrokerError
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def fails(message: Message) -> None:
 @pytest.fixture(autouse=True)
 def _quick_poll(monkeypatch: pytest.MonkeyPatch) -> None:
     """Consumers and services look often whether they are to stop."""
-    monkeypatch.setattr("retry_topic.consumer.runtime._POLL_MS", 10)
+    monkeypatch.setattr("retry_topic.consumer.consumer._POLL_MS", 10)
     monkeypatch.setattr("retry_topic.intake.worker._POLL_MS", 10)
 
 

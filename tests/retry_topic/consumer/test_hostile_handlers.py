@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from retry_topic import RetryPolicy
-from retry_topic.consumer.failing import failure_in
+from retry_topic.consumer.outcome import failure_in
 from retry_topic.message import Message
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ def test_a_consumer_is_not_ready_while_one_of_its_threads_is_down(
     monkeypatch.setattr(consumer._in_flight, "room", failing)
     memory.until(lambda: not consumer.ready)
     memory.until(lambda: consumer.ready)
-    assert "billing-poll begins anew" in caplog.text
+    assert "billing-poll starts again" in caplog.text
     assert consumer.ailing() == []
 
 

@@ -12,10 +12,10 @@ import pytest
 
 from retry_topic import Consumer, ConsumerConfig, connect
 from retry_topic.brokers.redis_streams import RedisStreamsBroker
-from retry_topic.headers import read
 from retry_topic.home import Home
 from retry_topic.message import Message
-from retry_topic.names import retry_topic_of
+from retry_topic.message.headers import read
+from retry_topic.message.topic_names import retry_topic_of
 from tests.servers.faulty_proxy import FaultyProxy
 from tests.servers.valkey import temporary_server
 from wheel_sched.errors import BrokerError, ConfigError

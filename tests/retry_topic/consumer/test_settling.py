@@ -12,7 +12,8 @@ import pytest
 from retry_topic.brokers.memory import MemoryBroker
 from retry_topic.brokers.protocol import Delivery, PublishFailure
 from retry_topic.consumer.config import ConsumerStats
-from retry_topic.consumer.settling import InFlight, Outcome, Settler
+from retry_topic.consumer.outcome import HandlerOutcome
+from retry_topic.consumer.settling import InFlightDeliveries, Settler
 from retry_topic.message import Message, Source
 from wheel_sched.errors import BrokerUnavailable
 
@@ -68,7 +69,7 @@ class Rig:
     def __init__(self, idle_ms: int = 60_000) -> None:
         self.broker = MemoryBroker()
         self.stub = Stub()
-        self.in_flight = InFlight(idle_ms)
+        self.in_flight = InFlightDeliveries(idle_ms)
         self.stats = ConsumerStats()
         self.settler = Settler(self.broker, self.stub, self.in_flight, self.stats, idle_ms)
         self.thread = threading.Thread(target=self.settler.run, daemon=True)
@@ -106,7 +107,7 @@ def test_what_could_not_be_settled_is_settled_later(rig: Rig, error: Exception, 
     """Nothing is forgotten and the thread lives on, whatever the broker raises."""
     rig.stub.plan = [error, error, error]
     ended: Any = "acknowledged" if forward is None else "retried"
-    rig.settler.put(Outcome(rig.deliver(), ended, forward))
+    rig.settler.put(HandlerOutcome(rig.deliver(), ended, forward))
     assert rig.drained()
     assert len(rig.stub.acked) + len(rig.stub.forwarded) == 1
     assert (rig.stats.acknowledged, rig.stats.retried) == ((1, 0) if forward is None else (0, 1))
@@ -115,11 +116,11 @@ def test_what_could_not_be_settled_is_settled_later(rig: Rig, error: Exception, 
 def test_one_refused_record_does_not_hold_up_the_others(rig: Rig) -> None:
     """While one waits for its next try, outcomes that come meanwhile are settled at once."""
     rig.stub.plan = [PublishFailure("busy")] * 10_000
-    rig.settler.put(Outcome(rig.deliver("refused"), "retried", RECORD))
+    rig.settler.put(HandlerOutcome(rig.deliver("refused"), "retried", RECORD))
     _until(lambda: rig.stub.asked > 2)
     rig.stub.plan = [PublishFailure("busy")]
     for offset in map(str, range(20)):
-        rig.settler.put(Outcome(rig.deliver(offset), "acknowledged"))
+        rig.settler.put(HandlerOutcome(rig.deliver(offset), "acknowledged"))
     assert rig.drained()
     assert (len(rig.stub.acked), len(rig.stub.forwarded)) == (20, 1)
 
@@ -127,7 +128,7 @@ def test_one_refused_record_does_not_hold_up_the_others(rig: Rig) -> None:
 def test_a_deleted_retry_topic_is_created_again(rig: Rig) -> None:
     """A refusal for good creates the topic, and the record goes as it was."""
     rig.stub.plan = [PublishFailure("unknown topic", transient=False)]
-    rig.settler.put(Outcome(rig.deliver(), "retried", RECORD))
+    rig.settler.put(HandlerOutcome(rig.deliver(), "retried", RECORD))
     assert rig.drained()
     assert rig.stub.forwarded == [RECORD]
     assert "billing.retry" in rig.broker.topics()
@@ -136,7 +137,7 @@ def test_a_deleted_retry_topic_is_created_again(rig: Rig) -> None:
 def test_a_record_our_headers_make_too_large_goes_without_them(rig: Rig) -> None:
     """What came as it is can go as it is: the message is more than what we have to say about it."""
     rig.stub.plan = [PublishFailure("too many headers", transient=False)] * 2
-    rig.settler.put(Outcome(rig.deliver(), "retried", RECORD))
+    rig.settler.put(HandlerOutcome(rig.deliver(), "retried", RECORD))
     assert rig.drained()
     assert rig.stub.forwarded == [Message("billing.retry", b"m")]
 
@@ -146,7 +147,7 @@ def test_a_record_refused_for_ever_stays_in_flight_and_is_kept_alive() -> None:
     rig = Rig(idle_ms=30)
     rig.stub.plan = [PublishFailure("never", transient=False)] * 10_000
     delivery = rig.deliver()
-    rig.settler.put(Outcome(delivery, "retried", RECORD))
+    rig.settler.put(HandlerOutcome(delivery, "retried", RECORD))
     _until(lambda: rig.stub.beaten.count(delivery) > 2 and rig.stub.asked > 5)
     assert len(rig.in_flight) == 1
     assert rig.finish()
@@ -161,7 +162,7 @@ def test_what_is_in_flight_is_kept_alive_even_when_a_beat_fails() -> None:
     time.sleep(0.05)  # a few beats fail
     rig.stub.beat_error = None
     _until(lambda: rig.stub.beaten.count(delivery) > 2)
-    rig.settler.put(Outcome(delivery, "acknowledged"))
+    rig.settler.put(HandlerOutcome(delivery, "acknowledged"))
     assert rig.drained()
     assert rig.finish()
     beats = len(rig.stub.beaten)
@@ -171,7 +172,7 @@ def test_what_is_in_flight_is_kept_alive_even_when_a_beat_fails() -> None:
 def test_finishing_settles_what_is_there(rig: Rig) -> None:
     """Outcomes put before the end are settled before the thread ends."""
     for offset in map(str, range(500)):
-        rig.settler.put(Outcome(rig.deliver(offset), "acknowledged"))
+        rig.settler.put(HandlerOutcome(rig.deliver(offset), "acknowledged"))
     assert rig.finish()
     assert len(rig.stub.acked) == 500
 
@@ -179,7 +180,7 @@ def test_finishing_settles_what_is_there(rig: Rig) -> None:
 def test_finishing_does_not_wait_for_a_broker_that_is_away(rig: Rig) -> None:
     """After a few tries the thread ends; what is unsettled comes again elsewhere."""
     rig.stub.plan = [BrokerUnavailable("away")] * 10_000
-    rig.settler.put(Outcome(rig.deliver(), "acknowledged"))
+    rig.settler.put(HandlerOutcome(rig.deliver(), "acknowledged"))
     start = time.monotonic()
     assert rig.finish()
     assert time.monotonic() - start < 20
@@ -190,14 +191,14 @@ def test_a_record_that_is_here_already_is_settled_with_its_newest_handle(rig: Ri
     first = rig.deliver("1", handle="old")
     again = Delivery(first.message, "new", 2)
     assert rig.in_flight.add(again) is False
-    rig.settler.put(Outcome(first, "acknowledged"))
+    rig.settler.put(HandlerOutcome(first, "acknowledged"))
     assert rig.drained()
     assert [delivery.handle for delivery in rig.stub.acked] == ["new"]
 
 
 def test_room_is_what_is_free() -> None:
     """A reader waits while everything is taken, and no longer than it says."""
-    in_flight = InFlight(60_000)
+    in_flight = InFlightDeliveries(60_000)
     deliveries = [Delivery(Message("t", b"", source=Source("t", 0, str(n))), n) for n in range(3)]
     for delivery in deliveries:
         in_flight.add(delivery)
@@ -214,7 +215,7 @@ def test_holds_are_renewed_because_a_heartbeat_monitor_says_so(monkeypatch: pyte
         gone = rig.deliver("gone")
         _until(lambda: len(rig.in_flight._holds) == 2)  # fewer for a moment, while they are being renewed
         _until(lambda: rig.stub.beaten.count(kept) >= 2)
-        rig.settler.put(Outcome(gone, "acknowledged"))
+        rig.settler.put(HandlerOutcome(gone, "acknowledged"))
         assert rig.in_flight.wait_until_at_most(1, 40)
         _until(lambda: len(rig.in_flight._holds) == 1)  # none for a moment, while it is being renewed
         assert rig.in_flight._holds.expired >= 2
@@ -222,7 +223,7 @@ def test_holds_are_renewed_because_a_heartbeat_monitor_says_so(monkeypatch: pyte
         seen = len(rig.stub.beaten)
         time.sleep(0.3)  # three renewals would be due
         assert len(rig.stub.beaten) <= seen + 1  # one may have been on its way
-        rig.settler.put(Outcome(kept, "acknowledged"))
+        rig.settler.put(HandlerOutcome(kept, "acknowledged"))
         assert rig.drained()
         assert len(rig.in_flight._holds) == 0
     finally:

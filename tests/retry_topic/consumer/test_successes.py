@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from retry_topic import RetryPolicy
-from retry_topic.consumer.successes import KNOWN_FOR_MS, Successes, success_of
-from retry_topic.headers import RetryState, content_id, published, read
+from retry_topic.consumer.outcome import success_of
+from retry_topic.consumer.settling import KNOWN_FOR_MS, Successes
 from retry_topic.intake.records import attempts_key
 from retry_topic.message import Message, Source
+from retry_topic.message.headers import RetryState, content_id, published, read
 from wheel_sched.errors import StoreUnavailable
 from wheel_sched.store import ENDED, DelayStore
 from wheel_sched.store.memory import MemoryBackend
@@ -68,7 +69,7 @@ def test_a_success_is_known_for_an_hour_at_least() -> None:
     """By the store's clock; then its record goes."""
     now = [1_000_000]
     store = DelayStore(MemoryBackend(1, clock="test"), test_clock=lambda: now[0]).open()
-    Successes(store).tell(["k"])
+    Successes(store).remember(["k"])
     now[0] += KNOWN_FOR_MS - 1_000
     assert store.remember([("k", 0, 0)]) == [ENDED]
     now[0] += 2_001
@@ -92,7 +93,7 @@ def test_a_store_that_is_away_holds_up_no_acknowledgement(
         memory.home.publish("orders", b"m", delay=0.001)
     memory.until(lambda: consumer.stats.acknowledged == 3)
     assert asked == [1]
-    assert "consumer.cannot_tell_success" in caplog.text
+    assert "consumer.cannot_remember_success" in caplog.text
 
 
 def test_a_first_success_costs_the_store_nothing(

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from retry_topic import Ack, DeadLetter, Retry
-from retry_topic.headers import read
 from retry_topic.message import Message
-from retry_topic.names import retry_topic_of
+from retry_topic.message.headers import read
+from retry_topic.message.topic_names import retry_topic_of
 
 if TYPE_CHECKING:
     from conftest import Bench, Handler

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from retry_topic import DeadLetters, RetryPolicy, Selection
-from retry_topic.cli.replaying import Reborn, TopicReplay
-from retry_topic.headers import read
-from retry_topic.names import GroupTopics
+from retry_topic.cli.topic_replay import LetterToMessage, TopicReplay
+from retry_topic.message.headers import read
+from retry_topic.message.topic_names import GroupTopics
 from wheel_sched.errors import StoreUnavailable
 
 if TYPE_CHECKING:
@@ -25,11 +25,11 @@ class DeadTopic:
     def __init__(self, bench: Any, idle_ms: int = 30_000) -> None:
         self.bench = bench
         self.consumer = bench.home.broker.consumer([OWN["dead"]], "billing.replay", idle_ms=idle_ms)
-        self.reborn = Reborn("billing", OWN, OWN["redelivery"], "topic-id")
+        self.convert = LetterToMessage("billing", OWN, OWN["redelivery"], "topic-id")
 
     def replay(self, letters: int = 1, **settings: Any) -> TopicReplay:
         """Replay so many letters, which have to be there."""
-        done = TopicReplay(self.reborn, self.bench.home.store, **settings)
+        done = TopicReplay(self.convert, self.bench.home.store, **settings)
         found: list[Any] = []
         while len(found) < letters:  # what the test waits for is there, or a poll's own time brings it
             found += self.consumer.poll(500, 10)

@@ -22,7 +22,8 @@ from tests.servers.faulty_proxy import FaultyProxy
 from tests.servers.valkey import TemporaryServer, temporary_server
 from wheel_sched.errors import BrokerUnavailable, ConfigError, InDoubt, StoreError, StoreUnavailable
 from wheel_sched.store import Done, Item, open_async_store, open_store
-from wheel_sched.store.operations import Call, Schedule
+from wheel_sched.store.core.call import Call
+from wheel_sched.store.core.schedule import Schedule
 from wheel_sched.store.redis import durability
 from wheel_sched.store.redis.durability import Durability
 

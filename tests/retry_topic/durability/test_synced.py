@@ -21,7 +21,7 @@ from retry_topic import connect
 from tests.servers.valkey import TemporaryServer, temporary_server
 from wheel_sched.errors import StoreError, WheelSchedError
 from wheel_sched.store import open_store
-from wheel_sched.store.embedded import Fsync
+from wheel_sched.store.embedded.settings import Fsync
 
 pytestmark = [
     pytest.mark.real,

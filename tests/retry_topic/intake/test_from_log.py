@@ -11,15 +11,15 @@ import pytest
 
 from retry_topic.brokers.memory import MemoryBroker
 from retry_topic.brokers.protocol import Delivery, Slice
-from retry_topic.consumer.successes import Successes
-from retry_topic.headers import RetryState, content_id, read, write
+from retry_topic.consumer.settling import Successes
 from retry_topic.history import read_attempt
 from retry_topic.home import Home
 from retry_topic.intake.from_log import IntakeFromLog
 from retry_topic.intake.records import Taken, attempts_key
 from retry_topic.message import Message, Source
+from retry_topic.message.body_codec import decode_body
+from retry_topic.message.headers import RetryState, content_id, read, write
 from retry_topic.policy import Fixed, PolicySet, RetryPolicy
-from retry_topic.wire import decode_body
 from wheel_sched.store import Found, open_store
 
 T = TypeVar("T")
@@ -152,7 +152,7 @@ def test_what_has_succeeded_is_neither_retried_nor_buried(bench: Bench, attempt:
     """Whatever number its other copy failed with, a verdict included."""
     bench.take(failed("a", 1))
     bench.home.store.cancel(["a.1"], route=bench.found("a.1").route)
-    Successes(bench.home.store).tell([attempts_key(failed("a"), Message("g.retry", b"v"))])
+    Successes(bench.home.store).remember([attempts_key(failed("a"), Message("g.retry", b"v"))])
     first, second = bench.take(failed("a", attempt), replace(failed("a", attempt), verdict="dead"), expected=1)
     assert (first.duplicate, second.duplicate) == (True, True)
     assert [bench.home.store.counts().total(state) for state in ("due", "dead")] == [0, 0]
@@ -168,7 +168,7 @@ def test_records_that_nobody_signed_are_counted_by_the_store(bench: Bench) -> No
     assert len({one.id for one in taken}) == 4
     # no consumer of ours says so of such an id; whoever did has ended these records, and the slice comes to its end
     ended = RetryState(id=content_id("g", b"v", None))
-    Successes(bench.home.store).tell([attempts_key(ended, Message("g.retry", b"v"))])
+    Successes(bench.home.store).remember([attempts_key(ended, Message("g.retry", b"v"))])
     assert bench.take(RetryState(), expected=4)[0].duplicate
 
 

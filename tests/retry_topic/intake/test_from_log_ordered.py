@@ -11,11 +11,11 @@ import pytest
 
 from retry_topic.brokers.memory import MemoryBroker
 from retry_topic.brokers.protocol import Delivery, Slice
-from retry_topic.headers import RetryState, write
 from retry_topic.home import Home
 from retry_topic.intake.from_log import IntakeFromLog
 from retry_topic.intake.records import Taken, attempts_key
 from retry_topic.message import Message, Source
+from retry_topic.message.headers import RetryState, write
 from retry_topic.policy import Fixed, PolicySet, RetryPolicy
 from wheel_sched.store import DelayStore, Done, Item
 from wheel_sched.store.key_gates import KeyGates, gate_of, ref_of, scope_of

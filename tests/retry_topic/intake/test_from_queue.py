@@ -11,14 +11,15 @@ import pytest
 from retry_topic import DeadLetters, RetryPolicy, connect
 from retry_topic.brokers.protocol import BrokerConsumer, Delivery
 from retry_topic.consumer import failed_message, retry_state
-from retry_topic.consumer.successes import Successes, success_of
-from retry_topic.headers import MAX_COUNT, RetryState, read, sign, write
+from retry_topic.consumer.outcome import success_of
+from retry_topic.consumer.settling import Successes
 from retry_topic.intake.from_queue import IntakeFromQueue
 from retry_topic.intake.records import Taken, attempts_key
 from retry_topic.message import Headers, Message, Source
-from retry_topic.names import dead_topic_of, retry_topic_of
+from retry_topic.message.body_codec import decode_body
+from retry_topic.message.headers import MAX_COUNT, RetryState, read, sign, write
+from retry_topic.message.topic_names import dead_topic_of, retry_topic_of
 from retry_topic.policy import Failure, PolicySet
-from retry_topic.wire import decode_body
 from wheel_sched.errors import StoreUnavailable
 from wheel_sched.store import Outcome, Stored
 from wheel_sched.store.attempt_counts.face import AttemptCounts
@@ -325,14 +326,14 @@ class TestCopies:
         message = Message("billing.redelivery", b"m", source=Source("billing.redelivery", 0, "1"))
         key = success_of("billing", message, RetryState(id="m", attempt=1))
         assert key is not None
-        Successes(desk.store).tell([key])
+        Successes(desk.store).remember([key])
         taken = self.fail(desk, attempt)
         assert (taken.duplicate, desk.waiting(), desk.letters()) == (True, [], [])
 
     def test_another_payload_under_the_same_id_is_another_message(self, desk: Desk) -> None:
         """A handler that sends its message on with all headers loses nothing by it."""
         self.fail(desk, 2)
-        Successes(desk.store).tell([attempts_of("m")])
+        Successes(desk.store).remember([attempts_of("m")])
         taken = self.fail(desk, 2, b"another")
         assert not taken.duplicate
         assert len(desk.waiting()) == 2
@@ -376,7 +377,7 @@ class TestCopies:
         assert gates.close(owner, [(gate, "m", True, "k")]) == [Outcome.DUPLICATE]  # cancelled: given up
         gates.close(owner, [(gate, "m", False, "k")])
         if succeeded:
-            Successes(desk.store).tell([attempts_of("m")])
+            Successes(desk.store).remember([attempts_of("m")])
         assert self.fail(desk, 2, ordering=gate).duplicate
         assert [key.gate for key in gates.closed(scope)] == ([] if succeeded else [gate])
 

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from retry_topic.brokers.memory import MemoryBroker
 from retry_topic.brokers.protocol import Delivery, Slice
-from retry_topic.headers import MAX_COUNT, RetryState, read, write
 from retry_topic.home import Home
 from retry_topic.intake.from_log import IntakeFromLog
 from retry_topic.intake.from_queue import IntakeFromQueue
@@ -21,8 +20,9 @@ from retry_topic.intake.plan import Plan, plan
 from retry_topic.intake.records import Decided, IntakeRecord, Known, Taken, attempts_key, replays_key
 from retry_topic.intake.rules import MAX_BODY_BYTES, Rules
 from retry_topic.message import Message, Source
+from retry_topic.message.body_codec import decode_body, encode_body
+from retry_topic.message.headers import MAX_COUNT, RetryState, read, write
 from retry_topic.policy import Fixed, PolicySet, RetryPolicy, Rule, explain
-from retry_topic.wire import decode_body, encode_body
 from wheel_sched.store import ENDED, DelayStore, Found
 from wheel_sched.store.attempt_counts.face import AttemptCounts
 from wheel_sched.store.core.items import Item

@@ -11,13 +11,13 @@ import pytest
 
 from retry_topic.brokers.memory import MemoryBroker
 from retry_topic.brokers.protocol import Delivery, Slice
-from retry_topic.headers import RetryState, retry_id, write
 from retry_topic.home import Home
 from retry_topic.intake.from_log import IntakeFromLog
 from retry_topic.message import Message, Source
-from retry_topic.names import dead_topic_of
+from retry_topic.message.body_codec import decode_body, encode_body
+from retry_topic.message.headers import RetryState, retry_id, write
+from retry_topic.message.topic_names import dead_topic_of
 from retry_topic.policy import Fixed, PolicySet, RetryPolicy
-from retry_topic.wire import decode_body, encode_body
 from tests.servers.valkey import TemporaryServer
 from wheel_sched.store import DelayStore, Item, open_store
 

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from retry_topic.brokers.memory import MemoryBroker
 from retry_topic.brokers.protocol import Delivery, Slice
-from retry_topic.consumer.failing import failed_message
-from retry_topic.headers import RetryState, read, write
+from retry_topic.consumer.retry_record import failed_message
 from retry_topic.home import Home
 from retry_topic.intake.from_log import IntakeFromLog
 from retry_topic.intake.plan import Plan, plan
@@ -23,6 +22,7 @@ from retry_topic.intake.records import Decided, IntakeRecord, Known, Taken, atte
 from retry_topic.intake.rules import Rules
 from retry_topic.intake.templates import Prepared, Templates
 from retry_topic.message import Headers, Message, Source
+from retry_topic.message.headers import RetryState, read, write
 from retry_topic.policy import Decorrelated, Failure, Fixed, PolicySet, RetryPolicy, Rule, explain
 from wheel_sched.store import DelayStore, Found, open_store
 from wheel_sched.store.memory import MemoryBackend

@@ -22,9 +22,9 @@ from retry_topic import (
     connect,
 )
 from retry_topic.brokers.memory import MemoryBroker
-from retry_topic.consumer.failing import ordered_state
-from retry_topic.headers import RetryState
-from retry_topic.names import redelivery_topic_of
+from retry_topic.consumer.retry_record import ordered_state
+from retry_topic.message.headers import RetryState
+from retry_topic.message.topic_names import redelivery_topic_of
 from wheel_sched.errors import ConfigError
 from wheel_sched.store.key_gates import KeyGates, gate_of, scope_of
 from wheel_sched.store.operations.ordering import Owner

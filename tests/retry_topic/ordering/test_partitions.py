@@ -12,13 +12,12 @@ import pytest
 from retry_topic import Consumer, ConsumerConfig, Home, Message
 from retry_topic.brokers.memory import MemoryBroker
 from retry_topic.brokers.protocol import Delivery, PublishFailure
-from retry_topic.consumer.lanes import _PARKED_AT_ONCE
-from retry_topic.consumer.partitions import OrderedPartitions
-from retry_topic.consumer.reader import OrderedReader
-from retry_topic.headers import retry_id
+from retry_topic.consumer.ordered.assigned_partitions import OrderedPartitions
+from retry_topic.consumer.ordered.key_queues import _PARKED_AT_ONCE
+from retry_topic.consumer.ordered.reader import OrderedReader
 from retry_topic.message import Source
-from wheel_sched.store import Item, open_store
-from wheel_sched.store import Outcome as Fate
+from retry_topic.message.headers import retry_id
+from wheel_sched.store import Item, Outcome, open_store
 from wheel_sched.store.key_gates import KeyGates, gate_of, ref_of, scope_of
 from wheel_sched.store.operations.ordering import Owner
 
@@ -38,12 +37,12 @@ class Member:
         self.rejoined = 0
         self._changed = threading.Condition()
 
-    def give(self, term: int, *values: bytes, first: int = 0) -> None:
-        """Records of the partition, read in a term of it."""
+    def give(self, assignment: int, *values: bytes, first: int = 0) -> None:
+        """Records of the partition, read in a assignment of it."""
         with self._changed:
             for offset, value in enumerate(values, first):
                 source = Source(*PLACE, str(offset), 1)
-                self.waiting.append(Delivery(Message("orders", value, b"k", (), source), term))
+                self.waiting.append(Delivery(Message("orders", value, b"k", (), source), assignment))
             self._changed.notify_all()
 
     def poll(self, limit: int, timeout_ms: int) -> list[Delivery]:
@@ -62,10 +61,10 @@ class Member:
     def beat(self, deliveries: Sequence[Delivery]) -> None:
         """Nobody counts."""
 
-    def terms(self) -> dict[tuple[str, int], int]:
+    def assignments(self) -> dict[tuple[str, int], int]:
         return dict(self.ours)
 
-    def term_of(self, delivery: Delivery) -> int:
+    def assignment_of(self, delivery: Delivery) -> int:
         return int(delivery.handle)
 
     def rejoin(self) -> None:
@@ -154,21 +153,21 @@ def test_records_wait_until_the_partition_s_scope_is_ours(bench: Bench) -> None:
     bench.member.ours = {PLACE: 1}
     with bench.consumer:
         bench.member.give(1, b"0")
-        until(lambda: bench.reader._terms and len(bench.reader._terms[PLACE][1].in_flight) == 1)
+        until(lambda: bench.reader._assignments and len(bench.reader._assignments[PLACE][1].in_flight) == 1)
         assert bench.seen == []
         bench.gates.leave(SCOPE, "before")
         until(lambda: bench.member.settled == [b"0"])
 
 
 def test_what_belongs_to_a_term_that_is_over_is_not_handled(bench: Bench) -> None:
-    """Neither what is read late nor what waits behind a running handler; the next term has it again."""
+    """Neither what is read late nor what waits behind a running handler; the next assignment has it again."""
     go_on = bench.hold[b"0"] = threading.Event()
     bench.member.ours = {PLACE: 1}
     with bench.consumer:
         bench.member.give(1, b"0", b"1")
         until(lambda: bench.seen == [b"0"])
         bench.member.ours = {}
-        until(lambda: not bench.reader._terms)
+        until(lambda: not bench.reader._assignments)
         bench.member.give(1, b"2", first=2)
         until(lambda: not bench.member.waiting)
         bench.hold.clear()
@@ -240,7 +239,7 @@ def test_a_head_read_again_behind_others_is_handled_though_the_line_is_full(benc
     first = Owner(SCOPE, "first", bench.gates.own(SCOPE, "first", 60_000).epoch)
     bench.gates.close(first, [(gate, stems[count], True, "k")])
     parked = Item(f"{stems[count + 1]}.0", None, b"", "orders", (ref_of(gate),), SCOPE)
-    assert bench.gates.park(first, 1, [(gate, stems[count + 1], True, parked)]) == [Fate.HELD]
+    assert bench.gates.park(first, 1, [(gate, stems[count + 1], True, parked)]) == [Outcome.HELD]
     bench.gates.leave(SCOPE, "first")
     values = [b"%d" % offset for offset in range(count + 3)]
     bench.member.ours = {PLACE: 1}
@@ -253,16 +252,16 @@ def test_a_head_read_again_behind_others_is_handled_though_the_line_is_full(benc
         (closed,) = bench.gates.closed()
         assert (bench.seen, closed.head) == ([values[count]], stems[count + 1])
         bench.member.ours = {}  # or its end would wait for room in the line
-        until(lambda: not bench.reader._terms)
+        until(lambda: not bench.reader._assignments)
 
 
 def test_a_scope_that_is_anothers_makes_the_member_begin_anew(bench: Bench) -> None:
     """The store says so while the broker does not: what was in hand must not come behind what follows it."""
     bench.member.ours = {PLACE: 1}
     with bench.consumer:
-        until(lambda: bench.reader._terms and bench.reader._terms[PLACE][1]._lanes is not None)
-        term = bench.reader._terms[PLACE][1]
-        bench.gates.leave(SCOPE, term._holder)
+        until(lambda: bench.reader._assignments and bench.reader._assignments[PLACE][1]._queues is not None)
+        assignment = bench.reader._assignments[PLACE][1]
+        bench.gates.leave(SCOPE, assignment._holder)
         assert bench.gates.own(SCOPE, "another", 60_000).epoch
         bench.fails = {b"0"}
         bench.member.give(1, b"0", b"1")

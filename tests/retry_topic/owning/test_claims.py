@@ -11,11 +11,11 @@ import pytest
 
 from retry_topic.brokers.protocol import Fenced, InDoubt, PublishFailure
 from retry_topic.flow import FlowPublisher
-from retry_topic.headers.names import FIELDS
 from retry_topic.message import Message
+from retry_topic.message.body_codec import encode_body
+from retry_topic.message.headers.fields import FIELDS
 from retry_topic.owning import ClaimPublisher, OwnedStore, Shards, in_transactions
 from retry_topic.policy import load_policies
-from retry_topic.wire import encode_body
 from wheel_sched.dispatcher import Batch, Dispatcher, DispatcherConfig, Failed
 from wheel_sched.errors import BrokerError, BrokerUnavailable
 from wheel_sched.store import Claim, Dead, DelayStore, Done, Item, Next, Settlement, open_store

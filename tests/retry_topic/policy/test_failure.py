@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from retry_topic.headers import RetryState
+from retry_topic.message.headers import RetryState
 from retry_topic.policy import failure_from, failure_of, parse_retry_after
 from wheel_sched.duration import LONGEST_MS
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from retry_topic import RetryPolicy
-from retry_topic.headers import read
+from retry_topic.message.headers import read
 from wheel_sched.dispatcher import DispatcherConfig
 
 if TYPE_CHECKING:

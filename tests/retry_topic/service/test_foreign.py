@@ -10,7 +10,7 @@ import pytest
 
 from retry_topic import RetryPolicy
 from retry_topic.message import Headers
-from retry_topic.names import retry_topic_of
+from retry_topic.message.topic_names import retry_topic_of
 
 if TYPE_CHECKING:
     from tests.retry_topic.conftest import Bench, Handler

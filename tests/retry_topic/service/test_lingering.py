@@ -13,9 +13,9 @@ from retry_topic import Home, Message, RetryService, connect
 from retry_topic import lingering as lingering_module
 from retry_topic.brokers.protocol import PublishFailure
 from retry_topic.lingering import LingeringPublisher
+from retry_topic.message.body_codec import encode_body
 from retry_topic.publisher import BrokerPublisher
 from retry_topic.service import ServiceConfig
-from retry_topic.wire import encode_body
 from wheel_sched.dispatcher import Batch, DispatcherConfig, Failed
 from wheel_sched.errors import ConfigError
 from wheel_sched.purgatory import DelayedFetch

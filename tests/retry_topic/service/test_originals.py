@@ -12,14 +12,14 @@ import pytest
 from retry_topic import Message, RetryService, connect
 from retry_topic.brokers.memory import MemoryBroker
 from retry_topic.brokers.protocol import Delivery, PublishFailure
-from retry_topic.headers import RetryState, write
 from retry_topic.home import Home
 from retry_topic.intake.from_queue import IntakeFromQueue
 from retry_topic.message import Reference, Source, digest_of
+from retry_topic.message.body_codec import decode_body, encode_body, split_reference
+from retry_topic.message.headers import RetryState, write
 from retry_topic.originals import MOST_BYTES, OriginalsPublisher
 from retry_topic.policy import Fixed, PolicySet, RetryPolicy
 from retry_topic.service import ServiceConfig
-from retry_topic.wire import decode_body, encode_body, taken_apart
 from wheel_sched.dispatcher import Batch, Failed
 from wheel_sched.errors import BrokerUnavailable, ConfigError, Rejected
 from wheel_sched.store import Claim, Claimed, Dead, Done, Held, Next, open_store
@@ -82,7 +82,7 @@ def test_a_body_says_where_its_payload_lies() -> None:
     body = encode_body(message)
     assert LARGE not in body
     assert decode_body(body) == message
-    reference, _ = taken_apart(body)
+    reference, _ = split_reference(body)
     assert reference == Reference("g.retry", 3, 17, len(LARGE), digest_of(LARGE))
     assert str(reference) == "g.retry/3/17"
     assert decode_body(encode_body(replace(message, value=b"mended"))).reference is None
@@ -92,8 +92,8 @@ def test_a_body_says_where_its_payload_lies() -> None:
 def test_a_body_that_refers_to_nothing_is_held(head: bytes) -> None:
     """It is a person's to look at, and nothing is fetched or sent for it."""
     body = head + encode_body(large(b""))
-    with pytest.raises(Rejected, match="refers to nothing"):
-        taken_apart(body)
+    with pytest.raises(Rejected, match="has no readable reference"):
+        split_reference(body)
     (answer,), sent = published(Originals(), body)
     assert isinstance(answer, Held)
     assert sent == []

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from retry_topic import RetryPolicy
-from retry_topic.headers import RetryState, write
-from retry_topic.names import dead_topic_of, retry_topic_of
+from retry_topic.message.headers import RetryState, write
+from retry_topic.message.topic_names import dead_topic_of, retry_topic_of
 
 if TYPE_CHECKING:
     from conftest import Bench, Handler
@@ -31,7 +31,7 @@ RETRY = retry_topic_of("billing")
 CONSUMER = """
 import os, sys, threading
 from retry_topic import Consumer, ConsumerConfig, connect
-from retry_topic.headers import read
+from retry_topic.message.headers import read
 
 def handle(message):
     os.write(1, b"%s %d\\n" % (message.value, read(message.headers).attempt + 1))

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from retry_topic import DeadLetter, GroupTopics, Retry, RetryPolicy
-from retry_topic.headers import read
 from retry_topic.message import Message
-from retry_topic.names import dead_topic_of, redelivery_topic_of, retry_topic_of
+from retry_topic.message.headers import read
+from retry_topic.message.topic_names import dead_topic_of, redelivery_topic_of, retry_topic_of
 from retry_topic.policy import Exponential, Fixed, PolicySet, Rule
 
 if TYPE_CHECKING:

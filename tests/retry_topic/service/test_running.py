@@ -11,11 +11,11 @@ import pytest
 
 from retry_topic import Consumer, ConsumerConfig, RetryPolicy, RetryService, ServiceConfig, connect
 from retry_topic.brokers.redis_streams import RedisStreamsBroker
-from retry_topic.headers import RetryState, read, write
 from retry_topic.home import Home
 from retry_topic.intake.from_queue import IntakeFromQueue
 from retry_topic.message import Message
-from retry_topic.names import dead_topic_of, redelivery_topic_of, retry_topic_of
+from retry_topic.message.headers import RetryState, read, write
+from retry_topic.message.topic_names import dead_topic_of, redelivery_topic_of, retry_topic_of
 from tests.servers.faulty_proxy import FaultyProxy
 from tests.servers.valkey import temporary_server
 from wheel_sched.errors import ConfigError, StoreUnavailable

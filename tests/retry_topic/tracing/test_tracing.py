@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from retry_topic import Consumer, Message, Retry, RetryPolicy, RetryService, connect
-from retry_topic.headers import RetryState, write
+from retry_topic.message.headers import RetryState, write
 from retry_topic.policy.delays import Fixed
 from retry_topic.tracing import trace_headers, traced
 from wheel_sched.errors import ConfigError

@@ -17,8 +17,8 @@ from click.testing import CliRunner
 from confluent_kafka import TopicPartition
 
 from retry_topic.brokers.kafka import KafkaBroker
-from retry_topic.headers import RetryState, read, write
 from retry_topic.message import Message
+from retry_topic.message.headers import RetryState, read, write
 from retry_topic.spark.jobs import replay_topic, topic_letters, triage
 from retry_topic.spark.jobs.dlq import select
 from wheel_sched.cli.program import cli

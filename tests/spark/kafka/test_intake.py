@@ -18,15 +18,15 @@ from confluent_kafka import TopicPartition
 
 from retry_topic import RetryPolicy, RetryService, connect
 from retry_topic.brokers.kafka import KafkaBroker
-from retry_topic.headers import RetryState, read, write
 from retry_topic.message import Message
-from retry_topic.names import dead_topic_of, intake_group_of, retry_topic_of, source_of
+from retry_topic.message.body_codec import decode_body
+from retry_topic.message.headers import RetryState, read, write
+from retry_topic.message.topic_names import dead_topic_of, intake_group_of, retry_topic_of, source_of
 from retry_topic.policy import Fixed
 from retry_topic.spark.jobs import intake
 from retry_topic.spark.jobs.store import place_of
 from retry_topic.spark.kafka.patience import insist
 from retry_topic.spark.source.options import Place
-from retry_topic.wire import decode_body
 from wheel_sched.errors import ConfigError
 from wheel_sched.store import DelayStore, Found, Position, open_store
 

@@ -5,13 +5,16 @@ A count belongs to a key of the caller's choice, and lives until its expiry. Any
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from wheel_sched.store.attempt_counts.operations import AttemptCount, ListCounts, RaiseCounts, ScheduleCounted
+from wheel_sched.store.core.async_delay_store import AsyncCoreStore
 from wheel_sched.store.core.call import Plan
 from wheel_sched.store.core.delay_store import CoreStore
-from wheel_sched.store.core.items import MAX_BATCH, Item, Stored, check_id
-from wheel_sched.store.core.plans import Plans
+from wheel_sched.store.core.items import MAX_BATCH, Item, check_id
+from wheel_sched.store.core.plans import Plans, together
+from wheel_sched.store.core.schedule import Stored
+from wheel_sched.store.history.face import append_history
 
 
 def raise_counts(plans: Plans, counts: Sequence[tuple[str, int, int]]) -> Plan[list[int]]:
@@ -25,6 +28,17 @@ def raise_counts(plans: Plans, counts: Sequence[tuple[str, int, int]]) -> Plan[l
         for i, answer in zip(indices, answers, strict=True):
             known[i] = answer
     return known
+
+
+def raise_and_record(
+    plans: Plans, counts: Sequence[tuple[str, int, int]], history: Sequence[tuple[str, bytes]], keep: int
+) -> Plan[list[int]]:
+    """Raise counts and append history in one round trip."""
+    if not history:
+        return (yield from raise_counts(plans, counts))
+    known, _ = yield from together(raise_counts(plans, counts), append_history(plans, history, keep))
+    answer: list[int] = known
+    return answer
 
 
 def schedule_counted(
@@ -42,6 +56,15 @@ def schedule_counted(
     return stored
 
 
+def all_counts(plans: Plans, shard: int) -> Plan[list[AttemptCount]]:
+    found: list[AttemptCount] = []
+    while True:
+        page = yield from plans.one(shard, ListCounts(len(found)))
+        found += page
+        if len(page) < MAX_BATCH:
+            return found
+
+
 class AttemptCounts:
     """The attempt counts of a store.
 
@@ -52,12 +75,15 @@ class AttemptCounts:
     def __init__(self, store: CoreStore) -> None:
         self._store = store
 
-    def raise_to(self, counts: Sequence[tuple[str, int, int]]) -> list[int]:
+    def raise_to(
+        self, counts: Sequence[tuple[str, int, int]], *, history: Sequence[tuple[str, bytes]] = (), keep: int = 0
+    ) -> list[int]:
         """Raise counts (key, attempts, expiry in ms); the greatest known of each key. 0 attempts only asks.
 
-        `ENDED` in place of the attempts says that the message has ended. A repeat changes nothing more.
+        `ENDED` in place of the attempts says that the message has ended. A repeat changes nothing more. `history` and
+        `keep` as in `History.append`, in the same round trip.
         """
-        return self._store.run(raise_counts(self._store.plans, counts))
+        return self._store.run(raise_and_record(self._store.plans, counts, history, keep))
 
     def schedule(
         self, items: Sequence[Item], counts: Sequence[tuple[str, int, int]], *, token: str | None = None
@@ -68,12 +94,30 @@ class AttemptCounts:
         """
         return self._store.run(schedule_counted(self._store.plans, items, counts, token))
 
-    def all(self, shard: int) -> Iterator[AttemptCount]:
-        """All counts of a shard in order of expiry, page by page."""
-        start = 0
-        while True:
-            page = self._store.run(self._store.plans.one(shard, ListCounts(start)))
-            yield from page
-            if len(page) < MAX_BATCH:
-                return
-            start += len(page)
+    def all(self, shard: int) -> list[AttemptCount]:
+        """All counts of a shard in order of expiry."""
+        return self._store.run(all_counts(self._store.plans, shard))
+
+
+class AsyncAttemptCounts:
+    """The asyncio twin of `AttemptCounts`, on one event loop.
+
+    Args:
+        store: an open asyncio delay store.
+    """
+
+    def __init__(self, store: AsyncCoreStore) -> None:
+        self._store = store
+
+    async def raise_to(
+        self, counts: Sequence[tuple[str, int, int]], *, history: Sequence[tuple[str, bytes]] = (), keep: int = 0
+    ) -> list[int]:
+        return await self._store.run(raise_and_record(self._store.plans, counts, history, keep))
+
+    async def schedule(
+        self, items: Sequence[Item], counts: Sequence[tuple[str, int, int]], *, token: str | None = None
+    ) -> Stored:
+        return await self._store.run(schedule_counted(self._store.plans, items, counts, token))
+
+    async def all(self, shard: int) -> list[AttemptCount]:
+        return await self._store.run(all_counts(self._store.plans, shard))

@@ -7,10 +7,22 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from wheel_sched.store.core.call import Argument, Operation, new_token
-from wheel_sched.store.core.items import ENDED, MAX_BATCH, Item, Stored
+from wheel_sched.store.core.items import MAX_BATCH, Item
 from wheel_sched.store.core.record import decode_text, encode_text
-from wheel_sched.store.core.schedule import answer_stored, stored_before, stored_of, triples_of
+from wheel_sched.store.core.schedule import Stored, answer_stored, stored_before, stored_of, triples_of
 from wheel_sched.store.core.shard import MemoryShard, check_batch
+
+ENDED = 999
+"""In place of a number of attempts: the message has succeeded. Of numbers, a record knows none above 998."""
+
+
+Tries = tuple[str, int, int | None]
+"""An attempt record that a slice is stored with: its key, the attempts to raise it to, until when it is kept (ms).
+
+A record that knows of as many, or has ended, refuses the slice. Without an expiry it is not raised, and must know of
+just these.
+"""
+
 
 UNSEEN = 10_000  # counts that nobody looks through before they have doubled
 

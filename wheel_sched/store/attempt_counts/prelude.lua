@@ -3,7 +3,7 @@
 local ENDED = 999
 room_keys[#room_keys + 1] = 'tries'
 
-local function counts_key(s) return s.base .. 'tries' end
+local function counts_key(s) return s.prefix .. 'tries' end
 
 -- The attempts in a score, and when the count expires (s). A count past its time says 0 attempts.
 local function attempts_in(s, score)

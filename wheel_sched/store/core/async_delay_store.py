@@ -10,27 +10,17 @@ from typing import Any, Protocol, Self, TypeVar
 
 from wheel_sched.store.core.call import Call, Plan, new_token
 from wheel_sched.store.core.change import Alteration
-from wheel_sched.store.core.claim import ClaimDue
+from wheel_sched.store.core.claim import Claim, ClaimDue, NumberedClaim
+from wheel_sched.store.core.counts import Counts
 from wheel_sched.store.core.delay_store import release_of, replacement_of, values_of
-from wheel_sched.store.core.items import (
-    MAX_DUE_MS,
-    Claim,
-    Counts,
-    Found,
-    Item,
-    Outcome,
-    Page,
-    Pushed,
-    Settled,
-    Settlement,
-    State,
-    Stored,
-    Swept,
-    Window,
-)
+from wheel_sched.store.core.items import MAX_DUE_MS, Found, Item, Outcome, State
 from wheel_sched.store.core.levels import opening
+from wheel_sched.store.core.listing import Page
 from wheel_sched.store.core.plans import Plans
-from wheel_sched.store.core.sweep import ReportJump
+from wheel_sched.store.core.schedule import Stored
+from wheel_sched.store.core.settle import Settled, Settlement
+from wheel_sched.store.core.sweep import ReportJump, Swept
+from wheel_sched.store.core.window import Window
 
 T = TypeVar("T")
 
@@ -105,7 +95,7 @@ class AsyncCoreStore:
 
     async def settle(
         self,
-        claim: Claim | Pushed,
+        claim: NumberedClaim,
         settlements: Sequence[Settlement],
         *,
         dead_cap: int = 0,
@@ -113,7 +103,7 @@ class AsyncCoreStore:
     ) -> Settled:
         return await self.run(self.plans.settle(claim, settlements, dead_cap, token))
 
-    async def extend(self, claim: Claim | Pushed, ids: Sequence[str], lease_ms: int = 30_000) -> list[Outcome]:
+    async def extend(self, claim: NumberedClaim, ids: Sequence[str], lease_ms: int = 30_000) -> list[Outcome]:
         return await self.run(self.plans.extend(claim, ids, lease_ms))
 
     async def reschedule(
@@ -162,8 +152,13 @@ class AsyncCoreStore:
     ) -> list[Outcome]:
         return await self.run(self.plans.change([Alteration(i, "x") for i in ids], route, token))
 
-    async def get(self, ids: Sequence[str], *, route: str | None = None) -> list[Found | None]:
-        return await self.run(self.plans.get(ids, route))
+    async def change(
+        self, alterations: Sequence[Alteration], *, route: str | None = None, token: str | None = None
+    ) -> list[Outcome]:
+        return await self.run(self.plans.change(alterations, route, token))
+
+    async def get(self, ids: Sequence[str], *, route: str | None = None, anywhere: bool = False) -> list[Found | None]:
+        return await self.run(self.plans.get(ids, route, anywhere))
 
     async def find(self, ref: str, *, limit: int = 1000) -> list[str]:
         return await self.run(self.plans.find(ref, limit))

@@ -4,13 +4,52 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from wheel_sched.errors import Rejected, StaleEpoch
 from wheel_sched.store.core.call import Argument, Operation, head_of, new_token
-from wheel_sched.store.core.items import MAX_BATCH, Claim, Claimed
+from wheel_sched.store.core.items import MAX_BATCH
 from wheel_sched.store.core.record import decode_text, read_record
 from wheel_sched.store.core.shard import MemoryItem, MemoryShard, check_batch
+
+
+@dataclass(slots=True)
+class Claimed:
+    """An item in the hands of a claimer: settle it before the lease ends, or it is handed out again.
+
+    `lapses` is how often it was claimed before by somebody whose lease ran out.
+    """
+
+    id: str
+    due_ms: int
+    version: int
+    topic: str
+    body: bytes
+    refs: tuple[str, ...] = ()
+    route: str | None = None
+    lapses: int = 0
+
+
+@dataclass(slots=True)
+class Claim:
+    """One claimed batch of one shard; `number` is its fencing token (0 = nothing was claimed)."""
+
+    shard: int
+    number: int
+    now_us: int
+    epoch: int
+    due_head_ms: int | None
+    fly_head_ms: int | None
+    items: list[Claimed]
+
+
+class NumberedClaim(Protocol):
+    """What a settlement needs to know of a claim, whoever made it."""
+
+    @property
+    def shard(self) -> int: ...
+    @property
+    def number(self) -> int: ...
 
 
 def claimed_items(reply: Sequence[Any], start: int, stop: int, step: int) -> list[Claimed]:

@@ -7,9 +7,41 @@ from dataclasses import dataclass
 from typing import Any
 
 from wheel_sched.store.core.call import Argument, Operation, head_of
-from wheel_sched.store.core.items import Counts
 from wheel_sched.store.core.record import decode_text
 from wheel_sched.store.core.shard import MemoryShard
+
+
+@dataclass(slots=True)
+class Counts:
+    """Counters of a shard or a namespace.
+
+    `now` is how many items are in each (state, topic), `ever` how many (event, topic) there were: accepted,
+    completed, cancelled, lapsed, died, requeued, deleted, trimmed. `sizes` are the true cardinalities, so that
+    anyone can check that the counters never drift.
+    """
+
+    now_us: int
+    now: dict[tuple[str, str], int]
+    ever: dict[tuple[str, str], int]
+    sizes: dict[str, int]
+    due_head_ms: int | None
+    fly_head_ms: int | None
+    epoch: int
+    jumps: int
+    last_jump_ms: int
+    paused: dict[str, int]
+    unreadable: int = 0
+    frozen: str | None = None
+
+    def total(self, state: str) -> int:
+        return sum(n for (kind, _), n in self.now.items() if kind == state)
+
+    def happened(self, event: str) -> int:
+        return sum(n for (kind, _), n in self.ever.items() if kind == event)
+
+    @property
+    def topics(self) -> list[str]:
+        return sorted({topic for _, topic in self.now} | {topic for _, topic in self.ever} | set(self.paused))
 
 
 @dataclass(slots=True)

@@ -14,27 +14,16 @@ from wheel_sched.errors import InDoubt
 from wheel_sched.store.core.begun import Begun
 from wheel_sched.store.core.call import Call, new_token
 from wheel_sched.store.core.change import Alteration
-from wheel_sched.store.core.claim import ClaimDue
-from wheel_sched.store.core.items import (
-    MAX_DUE_MS,
-    Claim,
-    Counts,
-    Found,
-    Item,
-    Mark,
-    Outcome,
-    Page,
-    Pushed,
-    Settled,
-    Settlement,
-    State,
-    Stored,
-    Swept,
-    Window,
-)
+from wheel_sched.store.core.claim import Claim, ClaimDue, NumberedClaim
+from wheel_sched.store.core.counts import Counts
+from wheel_sched.store.core.items import MAX_DUE_MS, Found, Item, Mark, Outcome, State
 from wheel_sched.store.core.levels import opening
+from wheel_sched.store.core.listing import Page
 from wheel_sched.store.core.plans import Plans
-from wheel_sched.store.core.sweep import ReportJump
+from wheel_sched.store.core.schedule import Stored
+from wheel_sched.store.core.settle import Settled, Settlement
+from wheel_sched.store.core.sweep import ReportJump, Swept
+from wheel_sched.store.core.window import Window
 
 T = TypeVar("T")
 
@@ -204,7 +193,7 @@ class CoreStore:
 
     def settle(
         self,
-        claim: Claim | Pushed,
+        claim: NumberedClaim,
         settlements: Sequence[Settlement],
         *,
         dead_cap: int = 0,
@@ -213,7 +202,7 @@ class CoreStore:
         """End items of a claim; those that are no longer under it are STALE and nothing of them changes."""
         return self.run(self.plans.settle(claim, settlements, dead_cap, token))
 
-    def extend(self, claim: Claim | Pushed, ids: Sequence[str], lease_ms: int = 30_000) -> list[Outcome]:
+    def extend(self, claim: NumberedClaim, ids: Sequence[str], lease_ms: int = 30_000) -> list[Outcome]:
         """Lengthen leases, counted from now."""
         return self.run(self.plans.extend(claim, ids, lease_ms))
 

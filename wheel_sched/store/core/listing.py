@@ -14,9 +14,17 @@ from typing import Any, NamedTuple, Protocol
 from wheel_sched.errors import Rejected
 from wheel_sched.store.core.call import Argument, Call, Operation, Plan
 from wheel_sched.store.core.get import Get
-from wheel_sched.store.core.items import MAX_BATCH, Found, Page, State
+from wheel_sched.store.core.items import MAX_BATCH, Found, State
 from wheel_sched.store.core.record import decode_text, encode_text
 from wheel_sched.store.core.shard import MemoryShard
+
+
+@dataclass(slots=True)
+class Page:
+    """One page of a listing; give `cursor` back for the next one, None = that was the last."""
+
+    found: list[Found]
+    cursor: str | None = None
 
 
 class IdPage(NamedTuple):

@@ -7,7 +7,7 @@
 local s = begin(KEYS, ARGV)
 if s.err then return s end
 local topic, from = ARGV[4], tonumber(ARGV[5])
-local flag, index = 'p:' .. topic, s.base .. 'held:paused:' .. topic
+local flag, index = 'p:' .. topic, s.prefix .. 'held:paused:' .. topic
 if ARGV[3] == 'pause' then
   if redis.call('HSETNX', KEYS[META], flag, ms(s.now)) == 1 then redis.call('HINCRBY', KEYS[META], 'paused', 1) end
   local found = redis.call('ZRANGE', KEYS[DUE], from, from + MAX_BATCH - 1, 'WITHSCORES')

@@ -13,38 +13,28 @@ from typing import Any, TypeVar
 from wheel_sched.errors import NamespaceMismatch, Rejected
 from wheel_sched.store.core.call import Call, Operation, Plan, new_token
 from wheel_sched.store.core.change import Alteration, Change
-from wheel_sched.store.core.counts import Count, add_up
+from wheel_sched.store.core.claim import NumberedClaim
+from wheel_sched.store.core.counts import Count, Counts, add_up
 from wheel_sched.store.core.get import Find, Get
 from wheel_sched.store.core.items import (
     MAX_BATCH,
-    Claim,
-    Counts,
-    Done,
     Found,
     Item,
     Outcome,
-    Page,
-    Pushed,
-    Settled,
-    Settlement,
     State,
-    Stored,
-    Swept,
-    Window,
     check_due,
     check_id,
     check_name,
-    check_settlement,
 )
-from wheel_sched.store.core.listing import ListIds, list_items
+from wheel_sched.store.core.listing import ListIds, Page, list_items
 from wheel_sched.store.core.open import SCHEMA, Open
 from wheel_sched.store.core.pause import Pause
 from wheel_sched.store.core.record import encode_text
 from wheel_sched.store.core.restore import Restore
-from wheel_sched.store.core.schedule import Schedule
-from wheel_sched.store.core.settle import Extend, Settle
-from wheel_sched.store.core.sweep import Sweep
-from wheel_sched.store.core.window import Look
+from wheel_sched.store.core.schedule import Schedule, Stored
+from wheel_sched.store.core.settle import Done, Extend, Settle, Settled, Settlement, check_settlement
+from wheel_sched.store.core.sweep import Sweep, Swept
+from wheel_sched.store.core.window import Look, Window
 
 T = TypeVar("T")
 
@@ -160,7 +150,7 @@ class Plans:
         return value
 
     def settle(
-        self, claim: Claim | Pushed, settlements: Sequence[Settlement], dead_cap: int, token: str | None
+        self, claim: NumberedClaim, settlements: Sequence[Settlement], dead_cap: int, token: str | None
     ) -> Plan[Settled]:
         if len(settlements) > MAX_BATCH:
             raise Rejected(f"at most {MAX_BATCH} settlements a call, got: {len(settlements)}; nothing was settled")
@@ -170,7 +160,7 @@ class Plans:
         operation = Settle(claim.number, settlements, dead_cap, token or new_token())
         return (yield from self.one(claim.shard, operation))
 
-    def extend(self, claim: Claim | Pushed, ids: Sequence[str], lease_ms: int) -> Plan[list[Outcome]]:
+    def extend(self, claim: NumberedClaim, ids: Sequence[str], lease_ms: int) -> Plan[list[Outcome]]:
         settled: Settled = yield from self.one(claim.shard, Extend(claim.number, ids, lease_ms))
         return settled.outcomes
 

@@ -77,7 +77,7 @@ local function begin(KEYS, ARGV, mode, ...)
     us = tonumber(t[1]) * 1000000 + tonumber(t[2])
   end
   local s = {K = KEYS, epoch = tonumber(m[3]), paused = tonumber(m[4] or '0'), tally = {}, due = {}, held = {},
-             base = string.sub(KEYS[META], 1, -5), token = ARGV[2], meta = m, sets = {},
+             prefix = string.sub(KEYS[META], 1, -5), token = ARGV[2], meta = m, sets = {},
              now = math.floor(us / 1000), us = us}
   local last = tonumber(m[2] or '0')
   if s.now < last then
@@ -145,7 +145,7 @@ local function topic_of(state, rec)
 end
 
 local function refs_of(s, refs, id, command)
-  for ref in string.gmatch(refs, '[^\n]+') do redis.call(command, s.base .. 'ref:' .. ref, id) end
+  for ref in string.gmatch(refs, '[^\n]+') do redis.call(command, s.prefix .. 'ref:' .. ref, id) end
 end
 
 local function unref(s, id, rec)
@@ -156,7 +156,7 @@ end
 local function reason_code(reason) return string.match(reason, '^[%w_%-]+') or 'other' end
 
 local function put_held(s, id, due, topic, reason)
-  local key = s.base .. 'held:' .. reason_code(reason) .. ':' .. topic
+  local key = s.prefix .. 'held:' .. reason_code(reason) .. ':' .. topic
   if #s.held == 0 then s.whys, s.index = {}, {} end
   table.insert(s.held, due) table.insert(s.held, id)
   table.insert(s.whys, id) table.insert(s.whys, reason .. '\n' .. topic)
@@ -190,7 +190,7 @@ local function drop_held(s, id)
   local why = redis.call('HGET', s.K[WHY], id)
   if not why then return nil end
   local reason, topic = string.match(why, '^(.-)\n(.*)$')
-  redis.call('ZREM', s.base .. 'held:' .. reason_code(reason) .. ':' .. topic, id)
+  redis.call('ZREM', s.prefix .. 'held:' .. reason_code(reason) .. ':' .. topic, id)
   redis.call('ZREM', s.K[HELD], id)
   redis.call('HDEL', s.K[WHY], id)
   return reason
@@ -290,10 +290,10 @@ local function finish(s)
   return write(s) or first_score(s.K[DUE]), first_score(s.K[FLY])
 end
 
-local function recall(s) return s.token ~= '' and redis.call('GET', s.base .. 'op:' .. s.token) end
+local function recall(s) return s.token ~= '' and redis.call('GET', s.prefix .. 'op:' .. s.token) end
 
 local function record_answer(s, text)
-  if s.token ~= '' then redis.call('SET', s.base .. 'op:' .. s.token, text, 'PX', REPLY_TTL_MS) end
+  if s.token ~= '' then redis.call('SET', s.prefix .. 'op:' .. s.token, text, 'PX', REPLY_TTL_MS) end
 end
 
 -- Leases that ran out: back to waiting, or to the dead after `cap` lapses (0 = never), or gone when cancelled.

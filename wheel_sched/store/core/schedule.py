@@ -7,9 +7,21 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from wheel_sched.store.core.call import Argument, Operation, new_token, outcomes_of
-from wheel_sched.store.core.items import Item, Outcome, Stored
+from wheel_sched.store.core.items import Item, Outcome
 from wheel_sched.store.core.record import encode_text, make_tail
 from wheel_sched.store.core.shard import MemoryShard, check_batch
+
+
+@dataclass(slots=True)
+class Stored:
+    """Outcomes of a `schedule` in the order of its items: STORED, HELD or DUPLICATE."""
+
+    outcomes: list[Outcome]
+    now_us: int
+
+    @property
+    def accepted(self) -> int:
+        return len(self.outcomes) - self.outcomes.count(Outcome.DUPLICATE)
 
 
 def triples_of(items: Sequence[Item]) -> list[Argument]:

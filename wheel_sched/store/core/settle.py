@@ -8,9 +8,77 @@ from typing import Any
 
 from wheel_sched.store.core.call import Argument, Operation, bounded_reason, head_of, new_token, outcomes_of
 from wheel_sched.store.core.claim import check_lease
-from wheel_sched.store.core.items import MAX_BATCH, Dead, Done, Held, Next, Outcome, Settled, Settlement
+from wheel_sched.store.core.items import MAX_BATCH, Item, Outcome, check_due
 from wheel_sched.store.core.record import encode_text, make_tail
 from wheel_sched.store.core.shard import MemoryItem, MemoryShard, check_batch
+
+
+@dataclass(slots=True)
+class Done:
+    """Settle: the item is finished and removed; with a `version` only while its record is that one."""
+
+    id: str
+    version: int | None = None
+
+
+@dataclass(slots=True)
+class Next:
+    """Settle: the same id waits again, with a new body when one is given; `due_ms` None parks it.
+
+    With a `version` only while its record is that one: see `DelayStore.replace` with `in_flight`.
+    """
+
+    id: str
+    due_ms: int | None
+    body: bytes | None = None
+    topic: str = ""
+    refs: tuple[str, ...] = ()
+    route: str | None = None
+    version: int | None = None
+
+
+@dataclass(slots=True)
+class Held:
+    """Settle: the item is parked in `held` under `reason` (its first word is the code it is indexed by)."""
+
+    id: str
+    reason: str
+
+
+@dataclass(slots=True)
+class Dead:
+    """Settle: the item is given up and kept among the dead, with a new body when one is given."""
+
+    id: str
+    reason: str
+    body: bytes | None = None
+    topic: str = ""
+    refs: tuple[str, ...] = ()
+    route: str | None = None
+
+
+Settlement = Done | Next | Held | Dead
+
+
+def check_settlement(settlement: Settlement) -> None:
+    """Raise `Rejected` unless the store can hold what is to become of the item."""
+    if isinstance(settlement, Next):
+        check_due(settlement.due_ms, settlement.id)
+    if isinstance(settlement, Next | Dead) and settlement.body is not None:
+        Item(settlement.id, None, settlement.body, settlement.topic, settlement.refs, settlement.route).check()
+
+
+@dataclass(slots=True)
+class Settled:
+    """Outcomes in the order of the settlements, and what comes next in the shard.
+
+    DONE, STALE, CANCELLED, or OTHER_VERSION: its record was replaced meanwhile; it is still claimed.
+    """
+
+    outcomes: list[Outcome]
+    now_us: int
+    due_head_ms: int | None
+    fly_head_ms: int | None
 
 
 @dataclass(slots=True)

@@ -6,8 +6,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from wheel_sched.store.core.call import Argument, Operation, head_of
-from wheel_sched.store.core.items import MAX_BATCH, Swept
+from wheel_sched.store.core.items import MAX_BATCH
 from wheel_sched.store.core.shard import MemoryShard
+
+
+@dataclass(slots=True)
+class Swept:
+    """What a sweep of one shard found."""
+
+    shard: int
+    now_us: int
+    epoch: int
+    due_head_ms: int | None
+    fly_head_ms: int | None
+    recovered: int
 
 
 @dataclass(slots=True)

@@ -6,9 +6,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from wheel_sched.store.core.call import Argument, Operation, head_of
-from wheel_sched.store.core.items import Window
 from wheel_sched.store.core.record import decode_text
 from wheel_sched.store.core.shard import MemoryShard
+
+
+@dataclass(slots=True)
+class Window:
+    """What a shard will release next: ids with their dues, without bodies."""
+
+    shard: int
+    now_us: int
+    epoch: int
+    due_head_ms: int | None
+    fly_head_ms: int | None
+    mark: bytes
+    dues: list[tuple[str, int]]
 
 
 @dataclass(slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from wheel_sched.errors import Rejected
+from wheel_sched.store.core.async_delay_store import AsyncCoreStore
 from wheel_sched.store.core.call import Plan
 from wheel_sched.store.core.delay_store import CoreStore
 from wheel_sched.store.core.plans import Plans
@@ -41,3 +42,20 @@ class History:
     def read(self, shard: int, last: str = "", limit: int = 1_000) -> Logged:
         """One page of a shard's history behind `last` ("" = from the start), oldest first."""
         return self._store.run(self._store.plans.one(shard, ReadLog(last, limit)))
+
+
+class AsyncHistory:
+    """The asyncio twin of `History`, on one event loop.
+
+    Args:
+        store: an open asyncio delay store.
+    """
+
+    def __init__(self, store: AsyncCoreStore) -> None:
+        self._store = store
+
+    async def append(self, entries: Sequence[tuple[str, bytes]], *, keep: int) -> int:
+        return await self._store.run(append_history(self._store.plans, entries, keep))
+
+    async def read(self, shard: int, last: str = "", limit: int = 1_000) -> Logged:
+        return await self._store.run(self._store.plans.one(shard, ReadLog(last, limit)))

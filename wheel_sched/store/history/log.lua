@@ -7,7 +7,7 @@ local s = begin(KEYS, ARGV)
 if s.err then return s end
 local added = 0
 for at = 4, #ARGV do
-  local answer = redis.pcall('XADD', s.base .. 'log', 'MAXLEN', '~', ARGV[3], '*', 'e', ARGV[at])
+  local answer = redis.pcall('XADD', s.prefix .. 'log', 'MAXLEN', '~', ARGV[3], '*', 'e', ARGV[at])
   if type(answer) == 'string' then added = added + 1 end
 end
 return added

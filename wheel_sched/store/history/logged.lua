@@ -5,7 +5,7 @@
 local s = begin(KEYS, ARGV, READING)
 if s.err then return s end
 local start = ARGV[3] == '' and '-' or '(' .. ARGV[3]
-local found = redis.call('XRANGE', s.base .. 'log', start, '+', 'COUNT', math.min(tonumber(ARGV[4]), 2 * MAX_BATCH))
+local found = redis.call('XRANGE', s.prefix .. 'log', start, '+', 'COUNT', math.min(tonumber(ARGV[4]), 2 * MAX_BATCH))
 local places, entries = {}, {}
 for i, entry in ipairs(found) do places[i], entries[i] = entry[1], entry[2][2] end
 return {s.us, places, entries}

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from wheel_sched.store.core.async_delay_store import AsyncCoreStore
 from wheel_sched.store.core.call import Plan
 from wheel_sched.store.core.delay_store import CoreStore
-from wheel_sched.store.core.items import Item, Stored, check_id, check_name
+from wheel_sched.store.core.items import Item, check_id, check_name
 from wheel_sched.store.core.plans import Plans, shard_of
+from wheel_sched.store.core.schedule import Stored
 from wheel_sched.store.known_ids.operations import FindKnown, ScheduleKnown
 
 
@@ -42,3 +44,20 @@ class KnownIds:
     def known(self, item_id: str, topic: str) -> bool:
         """Whether an item of `topic` waits or is in flight under the id, or the id is still known for the topic."""
         return self._store.run(is_known(self._store.plans, item_id, topic))
+
+
+class AsyncKnownIds:
+    """The asyncio twin of `KnownIds`, on one event loop.
+
+    Args:
+        store: an open asyncio delay store.
+    """
+
+    def __init__(self, store: AsyncCoreStore) -> None:
+        self._store = store
+
+    async def schedule(self, items: Sequence[Item], known_ms: int, *, token: str | None = None) -> Stored:
+        return await self._store.run(schedule_known(self._store.plans, items, known_ms, token))
+
+    async def known(self, item_id: str, topic: str) -> bool:
+        return await self._store.run(is_known(self._store.plans, item_id, topic))

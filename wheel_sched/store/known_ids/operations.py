@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from wheel_sched.store.core.call import Argument, Operation, new_token
-from wheel_sched.store.core.items import Item, Outcome, Stored
+from wheel_sched.store.core.items import Item, Outcome
 from wheel_sched.store.core.record import encode_text
-from wheel_sched.store.core.schedule import answer_stored, stored_before, stored_of, triples_of
+from wheel_sched.store.core.schedule import Stored, answer_stored, stored_before, stored_of, triples_of
 from wheel_sched.store.core.shard import MemoryItem, MemoryShard, check_batch, plain
 
 UNSEEN = 10_000  # known ids that nobody looks through before they have doubled

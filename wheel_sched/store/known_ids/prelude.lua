@@ -1,7 +1,7 @@
 -- Known ids: an id that a caller has chosen stays known for its topic after its item has left, so that a repeat stores
 -- nothing. An id whose item was cancelled or deleted may be used again.
 --   known:<length of id>:<id>:<topic>   STRING  until when the id is known (ms)
-local function known_key(s, id, topic) return s.base .. 'known:' .. #id .. ':' .. id .. ':' .. topic end
+local function known_key(s, id, topic) return s.prefix .. 'known:' .. #id .. ':' .. id .. ':' .. topic end
 
 local function is_known(s, id, topic)
   local until_ms = redis.call('GET', known_key(s, id, topic))

@@ -24,7 +24,7 @@ if said then
   return {said, s.us}
 end
 if all > MAX_BATCH then return {err = 'WSBATCH at most ' .. MAX_BATCH .. ' items a call'} end
-local position = redis.call('HGET', s.base .. 'in', source) or ''
+local position = redis.call('HGET', s.prefix .. 'in', source) or ''
 if position ~= expected then return {err = 'WSPOSITION ' .. position} end
 if raises + compares > 2 * MAX_BATCH then
   return {err = 'WSBATCH at most ' .. 2 * MAX_BATCH .. ' attempt counts a call'}
@@ -75,7 +75,7 @@ for i = n + 1, all do
   if rl > 0 then refs_of(s, string.sub(tail, at + tl + kl, at + tl + kl + rl - 1), ids[i], 'SADD') end
   codes[i] = 's'
 end
-redis.call('HSET', s.base .. 'in', source, ARGV[5])
+redis.call('HSET', s.prefix .. 'in', source, ARGV[5])
 if #raised > 0 then
   redis.call('ZADD', counts_key(s), unpack(raised))
   forget_old_counts(s, math.min(#raised, MAX_BATCH))

@@ -6,12 +6,14 @@ from collections.abc import Callable, Sequence
 
 from wheel_sched.errors import Rejected, StaleCount, StalePosition
 from wheel_sched.store.attempt_counts.face import raise_counts
-from wheel_sched.store.attempt_counts.operations import RaiseCounts
+from wheel_sched.store.attempt_counts.operations import ENDED, RaiseCounts, Tries
+from wheel_sched.store.core.async_delay_store import AsyncCoreStore
 from wheel_sched.store.core.call import Call, Plan, new_token
 from wheel_sched.store.core.delay_store import CoreStore
-from wheel_sched.store.core.items import ENDED, MAX_BATCH, Item, Position, Stored, Tries, check_id
+from wheel_sched.store.core.items import MAX_BATCH, Item, check_id
 from wheel_sched.store.core.plans import Plans, shard_of
-from wheel_sched.store.log_intake.operations import AcceptLogBatch, ReadPositions
+from wheel_sched.store.core.schedule import Stored
+from wheel_sched.store.log_intake.operations import AcceptLogBatch, Position, ReadPositions
 
 
 def accept(
@@ -140,3 +142,28 @@ class LogIntake:
     def positions(self, sources: Sequence[str]) -> list[int | None]:
         """How far the logs of sources were taken in, None where nothing was."""
         return self._store.run(read_positions(self._store.plans, sources))
+
+
+class AsyncLogIntake:
+    """The asyncio twin of `LogIntake`, on one event loop.
+
+    Args:
+        store: an open asyncio delay store.
+    """
+
+    def __init__(self, store: AsyncCoreStore) -> None:
+        self._store = store
+
+    async def accept(
+        self,
+        position: Position,
+        items: Sequence[Item],
+        dead_letters: Sequence[tuple[Item, str]] = (),
+        *,
+        counts: Sequence[Tries] = (),
+        token: str | None = None,
+    ) -> Stored:
+        return await self._store.run(accept(self._store.plans, position, items, dead_letters, counts, token))
+
+    async def positions(self, sources: Sequence[str]) -> list[int | None]:
+        return await self._store.run(read_positions(self._store.plans, sources))

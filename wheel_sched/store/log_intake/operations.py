@@ -6,13 +6,47 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from wheel_sched.errors import StaleCount, StalePosition, TakenId
-from wheel_sched.store.attempt_counts.operations import AttemptCountsInMemory
+from wheel_sched.errors import Rejected, StaleCount, StalePosition, TakenId
+from wheel_sched.store.attempt_counts.operations import ENDED, AttemptCountsInMemory, Tries
 from wheel_sched.store.core.call import Argument, Operation, bounded_reason, new_token
-from wheel_sched.store.core.items import ENDED, Item, Outcome, Position, Stored, Tries
+from wheel_sched.store.core.items import Item, Outcome, check_name
 from wheel_sched.store.core.record import encode_text, make_tail
-from wheel_sched.store.core.schedule import answer_stored, stored_before, stored_of, triples_of
+from wheel_sched.store.core.schedule import Stored, answer_stored, stored_before, stored_of, triples_of
 from wheel_sched.store.core.shard import MemoryShard, check_batch
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far the log of a source is taken in, before and after a call that stores a slice of it.
+
+    The position moves in the step that stores the slice, and only from `expected`: whoever comes late, or read another
+    slice, stores nothing. All items of the slice must lie in one shard, which has a position of its own.
+
+    Args:
+        source: a name for ever of one partition of one topic, for one reader.
+        expected: what the store must have now; None: nothing yet.
+        next: the position behind the slice.
+        route: decides the shard. Defaults to the source.
+
+    Raises:
+        Rejected: from `check`.
+    """
+
+    source: str
+    expected: int | None
+    next: int
+    route: str | None = None
+
+    def check(self) -> None:
+        check_name(self.source, "source")
+        if self.route is not None:
+            check_name(self.route, "route")
+        numbers = (self.next,) if self.expected is None else (self.expected, self.next)
+        if not self.source or any(type(number) is not int or not 0 <= number < 2**63 for number in numbers):
+            raise Rejected(f"expected a source and positions from 0 up, got: {self!r}; nothing was stored")
+
+    def text(self, raised: int, compared: int) -> str:
+        return f"@{'' if self.expected is None else self.expected}:{self.next}:{raised}:{compared}:{self.source}"
 
 
 class LogIntakeInMemory:

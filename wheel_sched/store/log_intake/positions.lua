@@ -5,5 +5,5 @@
 local s = begin(KEYS, ARGV, READING)
 if s.err then return s end
 local reply = {}
-for at = 3, #ARGV do reply[#reply + 1] = redis.call('HGET', s.base .. 'in', ARGV[at]) or '' end
+for at = 3, #ARGV do reply[#reply + 1] = redis.call('HGET', s.prefix .. 'in', ARGV[at]) or '' end
 return reply

@@ -44,7 +44,7 @@ if verb == 'adopt' then
   end
 elseif verb == 'thaw' then
   if redis.call('HGET', KEYS[META], 'shards') ~= ARGV[4] then
-    for _, name in ipairs(reshard_keys) do redis.call('DEL', s.base .. name) end
+    for _, name in ipairs(reshard_keys) do redis.call('DEL', s.prefix .. name) end
   end
   redis.call('HSET', KEYS[META], 'shards', ARGV[4])
   if frozen ~= '' then
@@ -63,7 +63,7 @@ elseif verb == 'drop' then
   end
   local shards = tonumber(redis.call('HGET', KEYS[META], 'shards'))
   redis.call('DEL', unpack(KEYS))
-  for _, name in ipairs(room_keys) do redis.call('DEL', s.base .. name) end
+  for _, name in ipairs(room_keys) do redis.call('DEL', s.prefix .. name) end
   return {0, '', shards}
 end
 return answer()

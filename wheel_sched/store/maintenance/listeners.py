@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 from wheel_sched.store.core.call import Call
-from wheel_sched.store.delay_store import Backend
+from wheel_sched.store.core.delay_store import Backend
 from wheel_sched.store.maintenance.operations import Freeze
 
 _KNOCK_S = 0.3  # a listener answers a knock within a millisecond; more is for a busy machine

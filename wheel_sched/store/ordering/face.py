@@ -1,15 +1,15 @@
-"""KeyGates: ordering keys of a namespace: a failed key is closed, its later messages stand in line behind its head.
+"""OrderedKeys: a failed key is closed, and its later messages are parked behind its head.
 
-    closed by a failure ──► head waits for its next attempt ──► succeeds or is given up ──► the next in line is due
+    closed by a failure ──► head waits for its next attempt ──► succeeds or is given up ──► the next parked one is due
                             later messages of the key are parked                            none: the key is open
 
-A *scope* is one ordered source of one group (a partition of a topic); it decides the shard, so that the gates of its
-keys, their heads and those parked behind them move in one script. Whoever reads a scope owns it under a lease; a
-reader that has lost it can neither close nor park.
+A *scope* is one ordered source of one group (a partition of a topic). It decides the shard, so one script moves the key
+locks of a scope, their heads and the messages parked behind them. A reader owns its scope under a lease; a reader that
+has lost the scope can neither close nor park.
 
-A *stem* names a message: the ids of its items are `<stem>.<attempt>`. Items of ordered messages carry the ref
-`ref_of(gate)` and the scope as their route: when such an item dies or is cancelled in the store and is its key's head,
-the same script lets the next one follow.
+An *id base* names a message: the ids of its items are `<id base>.<attempt>`. Items of ordered messages carry the ref
+`ref_of(lock)`, and the scope is their route. When such an item dies or is cancelled and is the head of its key, the
+script that ends it lets the next one follow.
 
 Every call may be repeated after an error. Blocking; any thread.
 """
@@ -45,19 +45,19 @@ def scope_of(group: str, topic: str, partition: int = 0) -> str:
     return _digest(9, group.encode(), topic.encode(errors="surrogateescape"), b"%d" % partition)
 
 
-def gate_of(scope: str, key: bytes) -> str:
-    """The gate of a key in a scope: `<scope>.<16 url-safe characters>`."""
+def lock_of(scope: str, key: bytes) -> str:
+    """The key lock of a key in a scope: `<scope>.<16 url-safe characters>`."""
     return f"{scope}.{_digest(12, key)}"
 
 
-def ref_of(gate: str) -> str:
+def ref_of(lock: str) -> str:
     """The ref that items of an ordered message carry."""
-    return f"gate:{gate}"
+    return f"gate:{lock}"
 
 
-def route_of(gate: str) -> str:
-    """The route of items of an ordered message: the scope, so that they lie beside their gate."""
-    return gate.partition(".")[0]
+def route_of(lock: str) -> str:
+    """The route of items of an ordered message: the scope, so that they lie in the shard of their lock."""
+    return lock.partition(".")[0]
 
 
 def _digest(size: int, *parts: bytes) -> str:
@@ -67,7 +67,7 @@ def _digest(size: int, *parts: bytes) -> str:
     return urlsafe_b64encode(digest.digest()).decode()
 
 
-class KeyGates:
+class OrderedKeys:
     """The ordering keys of a store.
 
     Args:
@@ -77,20 +77,20 @@ class KeyGates:
     def __init__(self, store: CoreStore) -> None:
         self._store = store
 
-    def own(self, scope: str, holder: str, lease_ms: int) -> ScopeOwnership:
-        """Take or renew a scope for `lease_ms`; epoch 0: another holds it for so long still."""
+    def acquire(self, scope: str, holder: str, lease_ms: int) -> ScopeOwnership:
+        """Own a scope for `lease_ms` from now, or extend that. Epoch 0: another holds it, for `for_ms` more."""
         return self._one(scope, OwnScope(scope, holder, lease_ms))
 
-    def leave(self, scope: str, holder: str) -> None:
-        """Give a scope up, so that another can take it at once."""
+    def release(self, scope: str, holder: str) -> None:
+        """Give a scope up, so that another reader can own it at once."""
         self._one(scope, OwnScope(scope, holder, 0))
 
     def close(self, owner: Owner, rows: Sequence[tuple[str, str, bool, str]]) -> list[Outcome]:
-        """Close gates: (gate, stem, placed, label for people); see `CloseKeys`."""
+        """Close keys: (lock, id base, position derived, label for people); see `CloseKeys`."""
         return self._paged(owner.scope, rows, lambda part: CloseKeys(owner, part))
 
     def park(self, owner: Owner, cap: int, rows: Sequence[tuple[str, str, bool, Item]]) -> list[Outcome]:
-        """Put items in line: (gate, stem, placed, item); see `ParkItems`.
+        """Park items: (lock, id base, position derived, item); see `ParkItems`.
 
         Raises:
             Rejected: an item is malformed; none was parked.
@@ -100,20 +100,20 @@ class KeyGates:
         return self._paged(owner.scope, rows, lambda part: ParkItems(owner, cap, part))
 
     def look(self, rows: Sequence[tuple[str, str]]) -> list[Outcome]:
-        """What each (gate, stem) is; see `LookAtHeads`."""
+        """What each (lock, id base) is; see `LookAtHeads`."""
         return self._by_scope(rows, LookAtHeads)
 
     def succeeded(self, rows: Sequence[tuple[str, str]]) -> list[Outcome]:
-        """The heads (gate, stem) were handled: the next ones are due; see `PassHeads`."""
+        """The heads (lock, id base) have succeeded: the next ones are due; see `PassHeads`."""
         return self._by_scope(rows, lambda part: PassHeads("s", part))
 
     def given_up(self, rows: Sequence[tuple[str, str]]) -> list[Outcome]:
-        """The heads (gate, stem) are dead: the next ones are due."""
+        """The heads (lock, id base) are dead: the next ones are due."""
         return self._by_scope(rows, lambda part: PassHeads("d", part))
 
-    def pass_by_hand(self, gates: Sequence[str]) -> list[Outcome]:
-        """Whatever the heads of these gates are, let the next ones follow; ABSENT: the key is not closed."""
-        return self._by_scope([(gate, "") for gate in gates], lambda part: PassHeads("*", part))
+    def pass_by_hand(self, locks: Sequence[str]) -> list[Outcome]:
+        """Let the next ones follow, whatever the heads of these locks are; ABSENT: the key is not closed."""
+        return self._by_scope([(lock, "") for lock in locks], lambda part: PassHeads("*", part))
 
     def closed(self, scope: str | None = None) -> Iterator[ClosedKey]:
         """The closed keys of a scope, or of all, in no order; one changed meanwhile may come twice."""
@@ -126,7 +126,7 @@ class KeyGates:
                     break
 
     def counts(self, topics: Sequence[str]) -> tuple[int, dict[str, int]]:
-        """How many keys are closed, and how many messages of each topic stand in line."""
+        """How many keys are closed, and how many messages of each topic are parked."""
         total, parked = 0, dict.fromkeys(topics, 0)
         for shard in range(self._store.shards):
             closed, found = self._on(shard, CountParked(topics))
@@ -155,8 +155,8 @@ class KeyGates:
     ) -> list[Outcome]:
         outcomes = [Outcome.ABSENT] * len(rows)
         scopes: dict[str, list[int]] = {}
-        for place, (gate, _) in enumerate(rows):
-            scopes.setdefault(route_of(gate), []).append(place)
+        for place, (lock, _) in enumerate(rows):
+            scopes.setdefault(route_of(lock), []).append(place)
         for scope, places in scopes.items():
             answers = self._paged(scope, [rows[place] for place in places], make)
             for place, outcome in zip(places, answers, strict=True):

@@ -1,4 +1,4 @@
-"""Ordering keys in memory: the state behind `gate.lua` and `prelude.lua`, and the verbs of `gate.lua`."""
+"""Ordering keys in memory: the state behind `key_lock.lua` and `prelude.lua`, and the verbs of `key_lock.lua`."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _PARKED = b"ordered: key "
 
 
 @dataclass(slots=True)
-class Gate:
-    """A closed key; `line` maps ids to when they were parked, in order."""
+class KeyLock:
+    """A closed key; `parked` maps ids to when they were parked, in order."""
 
     since_ms: int
     label: str
     head: str
     released: bool
-    line: dict[bytes, int] = field(default_factory=dict)
+    parked: dict[bytes, int] = field(default_factory=dict)
 
 
 class OrderingInMemory:
@@ -31,70 +31,70 @@ class OrderingInMemory:
 
     def __init__(self, shard: MemoryShard) -> None:
         self._shard = shard
-        self.closed: dict[str, Gate] = {}
+        self.closed: dict[str, KeyLock] = {}
         self.owners: dict[str, tuple[int, int, str]] = {}  # scope -> (epoch, until in ms, holder)
-        self.done: dict[str, int] = {}  # stem -> until in ms
+        self.done: dict[str, int] = {}  # id base -> until in ms
         self.gave_up: dict[str, int] = {}
         shard.on_given_up.append(self.give_way)
         shard.on_restored.append(self.rebuild)
 
-    def is_head(self, gate: str, item_id: str) -> bool:
-        found = self.closed.get(gate)
+    def is_head(self, lock: str, item_id: str) -> bool:
+        found = self.closed.get(lock)
         return found is not None and item_id.startswith(f"{found.head}.")
 
-    def first_in_line(self, gate: str) -> bytes | None:
-        found = self.closed.get(gate)
-        return None if found is None else next(iter(found.line), None)
+    def first_parked(self, lock: str) -> bytes | None:
+        found = self.closed.get(lock)
+        return None if found is None else next(iter(found.parked), None)
 
-    def leave_line(self, gate: str, key: bytes) -> None:
-        if gate in self.closed:
-            self.closed[gate].line.pop(key, None)
+    def unpark(self, lock: str, key: bytes) -> None:
+        if lock in self.closed:
+            self.closed[lock].parked.pop(key, None)
 
-    def promote(self, gate: str, head: str, now_ms: int) -> None:
-        found = self.closed[gate]
+    def promote(self, lock: str, head: str, now_ms: int) -> None:
+        found = self.closed[lock]
         found.head, found.since_ms, found.released = head, now_ms, True
 
-    def open(self, gate: str) -> None:
-        self.closed.pop(gate, None)
+    def open(self, lock: str) -> None:
+        self.closed.pop(lock, None)
 
     def rebuild(self, item: MemoryItem, score_ms: int) -> None:
         """A parked item that was put back is parked again, behind a head that nobody knows any more."""
         if not item.reason.startswith(_PARKED):
             return
-        gate = item.reason.removeprefix(_PARKED).decode()
-        found = self.closed.setdefault(gate, Gate(self._shard.now_ms, "", UNKNOWN_HEAD, released=True))
-        found.line[item.key] = score_ms
-        found.line = dict(sorted(found.line.items(), key=lambda pair: (pair[1], pair[0])))
+        lock = item.reason.removeprefix(_PARKED).decode()
+        found = self.closed.setdefault(lock, KeyLock(self._shard.now_ms, "", UNKNOWN_HEAD, released=True))
+        found.parked[item.key] = score_ms
+        found.parked = dict(sorted(found.parked.items(), key=lambda pair: (pair[1], pair[0])))
 
-    def end(self, ended: dict[str, int], stem: str, now_ms: int) -> None:
-        """A message is through, or given up: for a day its stem is known."""
+    def end(self, ended: dict[str, int], base: str, now_ms: int) -> None:
+        """A message has succeeded or was given up: its id base is remembered for a day."""
         for old in [old for old, until_ms in ended.items() if until_ms <= now_ms]:
             del ended[old]
-        ended[stem] = now_ms + _ENDED_FOR_MS
+        ended[base] = now_ms + _ENDED_FOR_MS
 
     def give_way(self, item: MemoryItem) -> None:
         """An item is given up: when it is the head of its ordering key, the next one follows."""
         for ref in item.refs:
             if ref.startswith("gate:"):
-                gate = ref.removeprefix("gate:")
+                lock = ref.removeprefix("gate:")
                 self.end(self.gave_up, item.id.rpartition(".")[0] or item.id, self._shard.now_ms)
-                self.leave_line(gate, item.key)
-                if self.is_head(gate, item.id):
-                    self.next_of_key(gate)
+                self.unpark(lock, item.key)
+                if self.is_head(lock, item.id):
+                    self.next_of_key(lock)
                 return
 
-    def next_of_key(self, gate: str) -> None:
+    def next_of_key(self, lock: str) -> None:
         """The next parked id of a key becomes its head, due at once; without one the key opens."""
-        shard, reason = self._shard, _PARKED + gate.encode()
-        while (key := self.first_in_line(gate)) is not None:
-            self.leave_line(gate, key)
+        shard, reason = self._shard, _PARKED + lock.encode()
+        while (key := self.first_parked(lock)) is not None:
+            self.unpark(lock, key)
             item = shard.items.get(key)
             if item is not None and item.state == "held" and item.reason == reason:
                 shard.drop_held(item)
                 shard.moves(item.topic, "held", shard.put_waiting(item, shard.now_ms))
-                self.promote(gate, item.id.rpartition(".")[0] or item.id, shard.now_ms)
+                self.promote(lock, item.id.rpartition(".")[0] or item.id, shard.now_ms)
                 return
-        self.open(gate)
+        self.open(lock)
 
     def stale(self, owner: Owner) -> bool:
         epoch, _, holder = self.owners.get(owner.scope, (0, 0, ""))
@@ -103,8 +103,8 @@ class OrderingInMemory:
 
 def closed_keys(shard: MemoryShard, scope: str) -> list[ClosedKey]:
     return [
-        ClosedKey(name, gate.since_ms, gate.label, gate.head, gate.released, len(gate.line))
-        for name, gate in shard.room(OrderingInMemory).closed.items()
+        ClosedKey(name, lock.since_ms, lock.label, lock.head, lock.released, len(lock.parked))
+        for name, lock in shard.room(OrderingInMemory).closed.items()
         if name.startswith(scope)
     ]
 
@@ -133,42 +133,44 @@ def close_keys(shard: MemoryShard, owner: Owner, rows: Sequence[tuple[str, str, 
     if shard.room(OrderingInMemory).stale(owner):
         return [Outcome.STALE] * len(rows)
     outcomes = []
-    for name, stem, placed, label in rows:
+    for name, base, position_derived, label in rows:
         found = shard.room(OrderingInMemory).closed.get(name)
-        if (found is None or found.head != stem) and _ended(shard, stem, placed):
+        if (found is None or found.head != base) and _ended(shard, base, position_derived):
             outcomes.append(Outcome.DUPLICATE)
             continue
         if found is None:
-            found = shard.room(OrderingInMemory).closed[name] = Gate(shard.now_ms, label, stem, released=False)
+            found = shard.room(OrderingInMemory).closed[name] = KeyLock(shard.now_ms, label, base, released=False)
         elif found.head == UNKNOWN_HEAD:
-            found.since_ms, found.label, found.head, found.released = shard.now_ms, label, stem, False
-        outcomes.append(Outcome.DONE if found.head == stem else Outcome.WRONG_STATE)
+            found.since_ms, found.label, found.head, found.released = shard.now_ms, label, base, False
+        outcomes.append(Outcome.DONE if found.head == base else Outcome.WRONG_STATE)
     return outcomes
 
 
-def _succeeded(shard: MemoryShard, stem: str) -> bool:
-    return shard.room(OrderingInMemory).done.get(stem, 0) > shard.now_ms
+def _succeeded(shard: MemoryShard, base: str) -> bool:
+    return shard.room(OrderingInMemory).done.get(base, 0) > shard.now_ms
 
 
-def _ended(shard: MemoryShard, stem: str, placed: bool) -> bool:
-    return _succeeded(shard, stem) or (placed and shard.room(OrderingInMemory).gave_up.get(stem, 0) > shard.now_ms)
+def _ended(shard: MemoryShard, base: str, position_derived: bool) -> bool:
+    return _succeeded(shard, base) or (
+        position_derived and shard.room(OrderingInMemory).gave_up.get(base, 0) > shard.now_ms
+    )
 
 
-def look_at(shard: MemoryShard, name: str, stem: str) -> Outcome:
+def look_at(shard: MemoryShard, name: str, base: str) -> Outcome:
     found = shard.room(OrderingInMemory).closed.get(name)
-    if found is not None and found.head in (stem, UNKNOWN_HEAD):
+    if found is not None and found.head in (base, UNKNOWN_HEAD):
         return Outcome.DONE
-    return Outcome.DUPLICATE if _succeeded(shard, stem) else Outcome.ABSENT
+    return Outcome.DUPLICATE if _succeeded(shard, base) else Outcome.ABSENT
 
 
-def pass_head(shard: MemoryShard, how: str, name: str, stem: str) -> Outcome:
+def pass_head(shard: MemoryShard, how: str, name: str, base: str) -> Outcome:
     found = shard.room(OrderingInMemory).closed.get(name)
-    if found is None or not (found.head in (stem, UNKNOWN_HEAD) or how == "*"):
+    if found is None or not (found.head in (base, UNKNOWN_HEAD) or how == "*"):
         return Outcome.ABSENT
     if how != "*":
         shard.room(OrderingInMemory).end(
             shard.room(OrderingInMemory).done if how == "s" else shard.room(OrderingInMemory).gave_up,
-            stem,
+            base,
             shard.now_ms,
         )
     shard.room(OrderingInMemory).next_of_key(name)
@@ -184,21 +186,21 @@ def park_items(
     return [_parked(shard, *row, cap) for row in rows]
 
 
-def _parked(shard: MemoryShard, name: str, stem: str, placed: bool, given: Item, cap: int) -> Outcome:
+def _parked(shard: MemoryShard, name: str, base: str, position_derived: bool, given: Item, cap: int) -> Outcome:
     found = shard.room(OrderingInMemory).closed.get(name)
     key = encode_text(given.id)
-    if found is not None and found.head == stem:
+    if found is not None and found.head == base:
         return Outcome.DUPLICATE if found.released else Outcome.DONE
-    if _ended(shard, stem, placed) or key in shard.items:
+    if _ended(shard, base, position_derived) or key in shard.items:
         return Outcome.DUPLICATE
     if found is None:
         return Outcome.ABSENT
-    if len(found.line) >= cap:
+    if len(found.parked) >= cap:
         return Outcome.WRONG_STATE
-    last_ms = found.line[next(reversed(found.line))] if found.line else -1
+    last_ms = found.parked[next(reversed(found.parked))] if found.parked else -1
     score_ms = max(shard.now_ms, last_ms + 1)
     item = shard.new_item(given)
     shard.moves(item.topic, None, shard.put_held(item, score_ms, bounded_reason(f"ordered: key {name}")))
     shard.event("accepted", item.topic)
-    found.line[key] = score_ms
+    found.parked[key] = score_ms
     return Outcome.HELD

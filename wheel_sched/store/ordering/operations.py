@@ -1,6 +1,6 @@
-"""Operations on ordering keys: who reads, which keys are closed, who stands in line; the verbs of gate.lua.
+"""Operations on ordering keys, one for each verb of key_lock.lua.
 
-All rows of one call lie in one shard, which the gate's scope decides (see `face.py`).
+All rows of one call lie in one shard, which the scope decides (see `face.py`).
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from wheel_sched.store.ordering.values import ClosedKey, Owner, ScopeOwnership
 
 @dataclass(slots=True)
 class OwnScope(Operation[ScopeOwnership]):
-    """Take or renew a scope, or give it up with a lease of 0."""
+    """Acquire or extend a scope; a lease of 0 releases it."""
 
-    script = "gate"
+    script = "key_lock"
     writes = False
     scope: str
     holder: str
@@ -50,15 +50,15 @@ class OwnScope(Operation[ScopeOwnership]):
 
 @dataclass(slots=True)
 class CloseKeys(Operation[list[Outcome]]):
-    """Close keys with their heads: (gate, stem, placed, label).
+    """Close keys with their heads: (lock, id base, position derived, label).
 
-    `placed`: the stem is made of the place the message was read at, so that no other message has it.
+    Position derived: the id base comes from the position of the message, so that no other message has it.
 
-    DONE; WRONG_STATE: another head is there; DUPLICATE: it has succeeded before, or, being placed, was given up, and
-    closes nothing; STALE: not the owner.
+    DONE: closed with this head. WRONG_STATE: the key has another head. DUPLICATE: the message has ended before and
+    closes nothing; one that was given up counts only when its id base is position derived. STALE: not the owner.
     """
 
-    script = "gate"
+    script = "key_lock"
     writes = True
     owner: Owner
     rows: Sequence[tuple[str, str, bool, str]]
@@ -67,8 +67,8 @@ class CloseKeys(Operation[list[Outcome]]):
     def argv(self) -> list[Argument]:
         owner = self.owner
         args: list[Argument] = ["close", owner.scope, owner.holder, owner.epoch]
-        for gate, stem, placed, label in self.rows:
-            args += [gate, encode_text(stem), int(placed), encode_text(label)]
+        for lock, base, position_derived, label in self.rows:
+            args += [lock, encode_text(base), int(position_derived), encode_text(label)]
         return args
 
     def parse(self, reply: Any, shard: int) -> list[Outcome]:
@@ -80,13 +80,13 @@ class CloseKeys(Operation[list[Outcome]]):
 
 @dataclass(slots=True)
 class ParkItems(Operation[list[Outcome]]):
-    """Put items in line behind their closed keys: (gate, stem, placed, item); `placed` as in `CloseKeys`.
+    """Park items behind their closed keys: (lock, id base, position derived, item); see `CloseKeys`.
 
-    HELD: parked; ABSENT: the key is open; DONE: it is the head that closed the key; DUPLICATE: it was parked or has
-    succeeded before, or, being placed, was given up; WRONG_STATE: `cap` stand in line already; STALE: not the owner.
+    HELD: parked. ABSENT: the key is open. DONE: the item is the head that closed the key. DUPLICATE: it was parked
+    before, or has ended before. WRONG_STATE: `cap` items are parked already. STALE: not the owner.
     """
 
-    script = "gate"
+    script = "key_lock"
     writes = True
     owner: Owner
     cap: int
@@ -96,9 +96,9 @@ class ParkItems(Operation[list[Outcome]]):
     def argv(self) -> list[Argument]:
         owner = self.owner
         args: list[Argument] = ["park", owner.scope, owner.holder, owner.epoch, self.cap]
-        for gate, stem, placed, item in self.rows:
+        for lock, base, position_derived, item in self.rows:
             tail = make_tail(item.topic, item.route, item.refs, item.body)
-            args += [gate, encode_text(stem), int(placed), encode_text(item.id), tail]
+            args += [lock, encode_text(base), int(position_derived), encode_text(item.id), tail]
         return args
 
     def parse(self, reply: Any, shard: int) -> list[Outcome]:
@@ -110,9 +110,9 @@ class ParkItems(Operation[list[Outcome]]):
 
 @dataclass(slots=True)
 class LookAtHeads(Operation[list[Outcome]]):
-    """What (gate, stem) is: DONE the head, DUPLICATE it has succeeded before, ABSENT outside the order."""
+    """What (lock, id base) is: DONE the head, DUPLICATE it has succeeded before, ABSENT neither."""
 
-    script = "gate"
+    script = "key_lock"
     writes = False
     rows: Sequence[tuple[str, str]]
     token: str = ""
@@ -129,12 +129,12 @@ class LookAtHeads(Operation[list[Outcome]]):
 
 @dataclass(slots=True)
 class PassHeads(Operation[list[Outcome]]):
-    """The heads (gate, stem) are through: the next ones are due. `how`: "s" succeeded, "d" given up, "*" by hand.
+    """The heads (lock, id base) have ended: the next ones are due. `how`: "s" succeeded, "d" given up, "*" any head.
 
     DONE, or ABSENT: it was not the head.
     """
 
-    script = "gate"
+    script = "key_lock"
     writes = True
     how: str
     rows: Sequence[tuple[str, str]]
@@ -154,7 +154,7 @@ class PassHeads(Operation[list[Outcome]]):
 class ListKeys(Operation[tuple[str, list[ClosedKey]]]):
     """One page of closed keys of a scope ("" = of all), in no order: (next cursor, "0" = that was all; keys)."""
 
-    script = "gate"
+    script = "key_lock"
     writes = False
     scope: str = ""
     cursor: str = "0"
@@ -172,18 +172,18 @@ class ListKeys(Operation[tuple[str, list[ClosedKey]]]):
         return "0", closed_keys(shard, self.scope)
 
 
-def closed_key(gate: str, value: bytes, parked: int) -> ClosedKey:
-    """A gate's value taken apart."""
+def closed_key(lock: str, value: bytes, parked: int) -> ClosedKey:
+    """A lock's value taken apart."""
     kind, since, length, rest = value.split(b":", 3)
     stop = int(length)
-    return ClosedKey(gate, int(since), decode_text(rest[:stop]), decode_text(rest[stop:]), kind == b"r", int(parked))
+    return ClosedKey(lock, int(since), decode_text(rest[:stop]), decode_text(rest[stop:]), kind == b"r", int(parked))
 
 
 @dataclass(slots=True)
 class CountParked(Operation[tuple[int, dict[str, int]]]):
-    """How many keys are closed, and how many items of each topic stand in line."""
+    """How many keys are closed, and how many items of each topic are parked."""
 
-    script = "gate"
+    script = "key_lock"
     writes = False
     topics: Sequence[str]
     token: str = ""

@@ -1,4 +1,4 @@
-"""What ordering keys are told as: owners of scopes, closed keys."""
+"""Values of ordering keys: owners of scopes, closed keys."""
 
 from __future__ import annotations
 
@@ -9,29 +9,34 @@ UNKNOWN_HEAD = "?"  # of a key that was rebuilt from a backup
 
 
 class ScopeOwnership(NamedTuple):
-    """Who reads a scope: `epoch` fences its holder's calls, 0 = another holds it; `for_ms` until it lapses."""
+    """Who owns a scope. `epoch` fences the calls of its holder, 0 = another holds it; the lease ends in `for_ms`."""
 
     epoch: int
     for_ms: int
 
 
 class ClosedKey(NamedTuple):
-    """A closed key: since when, its label for people, the stem of its head's ids, and how many stand in line.
+    """A closed key: since when, its label for people, the id base of its head, and how many messages are parked.
 
-    `released`: the head came from the line, it did not close the key itself.
+    `released`: the head was parked before; it did not close the key itself.
     """
 
-    gate: str
+    lock: str
     since_ms: int
     label: str
     head: str
     released: bool
     parked: int
 
+    @property
+    def gate(self) -> str:
+        """The lock, under the name that callers still use."""
+        return self.lock
+
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """In whose name a reader closes and parks."""
+    """The reader that closes and parks, and the epoch in which it owns the scope."""
 
     scope: str
     holder: str

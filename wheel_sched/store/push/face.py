@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from wheel_sched.store.core.async_delay_store import AsyncCoreStore
 from wheel_sched.store.core.call import new_token
 from wheel_sched.store.core.delay_store import CoreStore
-from wheel_sched.store.core.items import Pushed
-from wheel_sched.store.push.operations import PushDue
+from wheel_sched.store.push.operations import PushDue, Pushed
 
 
 class ServerPush:
@@ -35,3 +35,28 @@ class ServerPush:
         """
         operation = PushDue(limit, lease_ms, prefix, create, maxlen, token=token or new_token())
         return self._store.run(self._store.plans.one(shard, operation))
+
+
+class AsyncServerPush:
+    """The asyncio twin of `ServerPush`, on one event loop.
+
+    Args:
+        store: an open asyncio delay store.
+    """
+
+    def __init__(self, store: AsyncCoreStore) -> None:
+        self._store = store
+
+    async def push(
+        self,
+        limit: int = 100,
+        *,
+        lease_ms: int = 30_000,
+        shard: int = 0,
+        prefix: str = "",
+        create: bool = False,
+        maxlen: int = 0,
+        token: str | None = None,
+    ) -> Pushed:
+        operation = PushDue(limit, lease_ms, prefix, create, maxlen, token=token or new_token())
+        return await self._store.run(self._store.plans.one(shard, operation))

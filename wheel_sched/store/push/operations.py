@@ -7,9 +7,30 @@ from typing import Any
 
 from wheel_sched.errors import StoreError
 from wheel_sched.store.core.call import Argument, Operation, head_of, new_token
-from wheel_sched.store.core.claim import check_lease, claimed_items
-from wheel_sched.store.core.items import Pushed, Refused
+from wheel_sched.store.core.claim import Claimed, check_lease, claimed_items
 from wheel_sched.store.core.shard import MemoryShard
+
+
+@dataclass(slots=True)
+class Refused:
+    """An item that could not be pushed; it stays claimed until it is settled."""
+
+    item: Claimed
+    reason: str
+
+
+@dataclass(slots=True)
+class Pushed:
+    """What one claim-and-publish step did: the dues of all that went out, and what was refused under `number`."""
+
+    shard: int
+    number: int
+    now_us: int
+    epoch: int
+    due_head_ms: int | None
+    fly_head_ms: int | None
+    dues_ms: list[int]
+    refused: list[Refused]
 
 
 @dataclass(slots=True)

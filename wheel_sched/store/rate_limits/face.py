@@ -1,7 +1,7 @@
-"""FlowControl: what may be released now of a topic and of its destinations, kept in the store for all dispatchers.
+"""RateLimits: what may be released now of a topic and of its destinations, kept in the store for all dispatchers.
 
-A topic's state lies in one shard, whatever the number of shards, so a cap is one for the whole namespace. Each call is
-one round trip, and can be repeated: an `admit` whose reply was lost has at worst given slots away that nobody takes.
+The state of a topic lies in one shard, so a rate limit holds for the whole namespace. Each call is one round trip and
+may be repeated: an `admit` whose reply was lost wastes at most the slots that it granted.
 Blocking; any thread.
 """
 
@@ -13,14 +13,14 @@ from typing import TypeVar
 from wheel_sched.store.core.call import Call, Operation
 from wheel_sched.store.core.delay_store import CoreStore, values_of
 from wheel_sched.store.core.plans import shard_of
-from wheel_sched.store.rate_limits.operations import Admit, CountSpread, LookAtFlows, Report
+from wheel_sched.store.rate_limits.operations import Admit, CountSpread, LookAtFlows, ReportResults
 from wheel_sched.store.rate_limits.values import Admitted, Flow, Limits
 
 T = TypeVar("T")
 
 
-class FlowControl:
-    """Rates and circuits of a store.
+class RateLimits:
+    """The rate limits and circuits of a store.
 
     Args:
         store: an open delay store.
@@ -30,15 +30,15 @@ class FlowControl:
         self._store = store
 
     def admit(self, topic: str, limits: Limits, wanted: Sequence[tuple[str, int]]) -> list[Admitted]:
-        """What of (destination, count) may be released now, and when the rest is to ask again."""
+        """How many of each (destination, count) may be released now, and when the rest may ask again."""
         return self._on(topic, Admit(topic, limits, wanted))
 
     def report(self, topic: str, rows: Sequence[tuple[str, int, int, int]]) -> None:
         """What became of attempts: (destination, first attempts, succeeded, failed)."""
-        self._on(topic, Report(topic, rows))
+        self._on(topic, ReportResults(topic, rows))
 
     def spread(self, topic: str, count: int) -> int:
-        """So many more dues of a topic were spread by its policy; how many in all."""
+        """Count dues of a topic that its policy has spread; how many in all."""
         return self._on(topic, CountSpread(topic, count))
 
     def flows(self) -> list[Flow]:

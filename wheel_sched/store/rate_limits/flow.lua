@@ -18,7 +18,7 @@ local verb = ARGV[3]
 local s = begin(KEYS, ARGV, verb == 'look' and READING or nil)
 if s.err then return s end
 local KEEP_MS, WINDOW_MS = 3600000, 10000
-local flows = s.base .. 'flows'
+local flows = s.prefix .. 'flows'
 
 local function fields_of(key)
   local all, found = redis.call('HGETALL', key), {}
@@ -54,7 +54,7 @@ end
 if verb == 'look' then
   local reply = {s.us}
   for _, name in ipairs(redis.call('ZREVRANGE', flows, 0, MAX_BATCH - 1)) do
-    local key = s.base .. (string.sub(name, 1, 1) == 't' and 'flow:' or 'circuit:') .. string.sub(name, 2)
+    local key = s.prefix .. (string.sub(name, 1, 1) == 't' and 'flow:' or 'circuit:') .. string.sub(name, 2)
     local all = redis.call('HGETALL', key)
     if #all > 0 then
       reply[#reply + 1] = name
@@ -65,12 +65,12 @@ if verb == 'look' then
 end
 
 local topic = ARGV[4]
-local flow_key = s.base .. 'flow:' .. topic
+local flow_key = s.prefix .. 'flow:' .. topic
 local f = fields_of(flow_key)
 slide(f, WINDOW_MS, {'f'})
 redis.call('ZREMRANGEBYSCORE', flows, '-inf', s.now - KEEP_MS)
 
-local function circuit_of(dest) return s.base .. 'circuit:' .. topic .. '\n' .. dest, 'c' .. topic .. '\n' .. dest end
+local function circuit_of(dest) return s.prefix .. 'circuit:' .. topic .. '\n' .. dest, 'c' .. topic .. '\n' .. dest end
 
 if verb == 'report' then
   for at = 5, #ARGV, 4 do

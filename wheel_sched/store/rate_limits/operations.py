@@ -1,4 +1,4 @@
-"""Operations on flow control: what may be released now, and what became of it; the verbs of flow.lua."""
+"""Operations on rate limits, one for each verb of flow.lua."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WHY: dict[bytes, WhyNot] = {b"r": "rate", b"b": "budget", b"o": "open", b"h": "
 
 @dataclass(slots=True)
 class Admit(Operation[list[Admitted]]):
-    """Ask what of (destination, wanted) may be released now. A repeat asks again: it has no memory of its answer."""
+    """Ask how many of each (destination, wanted) may be released now. A repeat asks anew."""
 
     script = "flow"
     writes = False
@@ -43,8 +43,8 @@ class Admit(Operation[list[Admitted]]):
 
 
 @dataclass(slots=True)
-class Report(Operation[int]):
-    """Tell what became of attempts: (destination, first attempts, succeeded, failed)."""
+class ReportResults(Operation[int]):
+    """Report what became of attempts: (destination, first attempts, succeeded, failed)."""
 
     script = "flow"
     writes = False
@@ -67,7 +67,7 @@ class Report(Operation[int]):
 
 @dataclass(slots=True)
 class CountSpread(Operation[int]):
-    """Tell how many dues of a topic were spread by its policy; nothing is held back by it, and only `look` tells it."""
+    """Count dues of a topic that its policy has spread. It holds nothing back; only reports show it."""
 
     script = "flow"
     writes = False

@@ -1,4 +1,4 @@
-"""What rate limits are told as: limits, what is admitted, and the flows of topics."""
+"""Values of rate limits: limits, what is admitted, flows of topics and circuits of destinations."""
 
 from __future__ import annotations
 

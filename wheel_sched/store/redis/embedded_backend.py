@@ -17,7 +17,7 @@ import redis
 from wheel_sched.errors import EmbeddedServerError, StoreUnavailable
 from wheel_sched.escaping import logger_of
 from wheel_sched.store.core.items import Mark
-from wheel_sched.store.embedded import EmbeddedServer
+from wheel_sched.store.embedded.server import EmbeddedServer
 from wheel_sched.store.redis.backend import RedisBackend
 from wheel_sched.store.redis.conversation import Dialect, Send
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from wheel_sched.store.core.async_delay_store import AsyncCoreStore
 from wheel_sched.store.core.delay_store import CoreStore
-from wheel_sched.store.core.items import Ownership, Resolved
-from wheel_sched.store.shard_ownership.operations import Own, Resolve
+from wheel_sched.store.shard_ownership.operations import Own, Ownership, Resolve, Resolved
 
 
 class ShardOwnership:
@@ -29,3 +29,22 @@ class ShardOwnership:
         Claims up to `committed` went out, those above did not. The claim `spared` is left alone.
         """
         return self._store.run(self._store.plans.one(shard, Resolve(epoch, committed, spared, lapse_cap)))
+
+
+class AsyncShardOwnership:
+    """The asyncio twin of `ShardOwnership`, on one event loop.
+
+    Args:
+        store: an open asyncio delay store.
+    """
+
+    def __init__(self, store: AsyncCoreStore) -> None:
+        self._store = store
+
+    async def acquire(self, shard: int, owner: str, lease_ms: int) -> Ownership:
+        return await self._store.run(self._store.plans.one(shard, Own(owner, lease_ms)))
+
+    async def resolve(
+        self, shard: int, epoch: int, committed: int | None, *, spared: int | None = None, lapse_cap: int = 0
+    ) -> Resolved:
+        return await self._store.run(self._store.plans.one(shard, Resolve(epoch, committed, spared, lapse_cap)))

@@ -7,9 +7,38 @@ from typing import Any
 
 from wheel_sched.errors import StaleEpoch
 from wheel_sched.store.core.call import Argument, Operation, head_of
-from wheel_sched.store.core.items import MAX_BATCH, Ownership, Resolved
+from wheel_sched.store.core.items import MAX_BATCH
 from wheel_sched.store.core.record import decode_text, encode_text
 from wheel_sched.store.core.shard import MemoryShard
+
+
+@dataclass(slots=True)
+class Ownership:
+    """Whether a shard is the asker's, in which epoch and until when; `new` when it was not before.
+
+    `claims` is the number of the shard's last claim.
+    """
+
+    mine: bool
+    epoch: int
+    owner: str
+    until_ms: int
+    now_us: int
+    new: bool
+    claims: int
+
+
+@dataclass(slots=True)
+class Resolved:
+    """What became of the open claims of a shard whose dispatcher has ended."""
+
+    completed: int
+    released: int
+    held: int
+    more: bool
+    now_us: int
+    due_head_ms: int | None
+    fly_head_ms: int | None
 
 
 class OwnershipInMemory:

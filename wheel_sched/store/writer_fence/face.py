@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from wheel_sched.store.core.async_delay_store import AsyncCoreStore
 from wheel_sched.store.core.call import Plan
 from wheel_sched.store.core.delay_store import CoreStore
-from wheel_sched.store.core.items import Fence, Item, Stored
+from wheel_sched.store.core.items import Item
 from wheel_sched.store.core.plans import Plans
-from wheel_sched.store.writer_fence.operations import CloseEpoch, ScheduleFenced
+from wheel_sched.store.core.schedule import Stored
+from wheel_sched.store.writer_fence.operations import CloseEpoch, Fence, ScheduleFenced
 
 
 def schedule_fenced(plans: Plans, items: Sequence[Item], fence: Fence, token: str | None) -> Plan[Stored]:
@@ -41,3 +43,20 @@ class WriterFences:
     def close_epoch(self, fence: Fence) -> None:
         """Refuse everything for an epoch of a writer and for the epochs before it; its memory of ids is freed."""
         self._store.run(close_epoch(self._store.plans, fence))
+
+
+class AsyncWriterFences:
+    """The asyncio twin of `WriterFences`, on one event loop.
+
+    Args:
+        store: an open asyncio delay store.
+    """
+
+    def __init__(self, store: AsyncCoreStore) -> None:
+        self._store = store
+
+    async def schedule(self, items: Sequence[Item], fence: Fence, *, token: str | None = None) -> Stored:
+        return await self._store.run(schedule_fenced(self._store.plans, items, fence, token))
+
+    async def close_epoch(self, fence: Fence) -> None:
+        await self._store.run(close_epoch(self._store.plans, fence))

@@ -6,11 +6,36 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from wheel_sched.errors import Rejected
 from wheel_sched.store.core.call import Argument, Operation, new_token
-from wheel_sched.store.core.items import Fence, Item, Stored
+from wheel_sched.store.core.items import Item, check_name
 from wheel_sched.store.core.record import encode_text
-from wheel_sched.store.core.schedule import answer_stored, stored_before, stored_of, triples_of
+from wheel_sched.store.core.schedule import Stored, answer_stored, stored_before, stored_of, triples_of
 from wheel_sched.store.core.shard import MemoryShard, check_batch
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """Who stores, and in which of its epochs: so that a repeat of the epoch, whole or in part, stores nothing twice.
+
+    Args:
+        writer: a name of its own for ever, at most 249 characters: an id of a streaming query, of a job.
+        epoch: 0 and up; an epoch that was closed stores nothing any more, nor does one before it.
+
+    Raises:
+        Rejected: from `check`.
+    """
+
+    writer: str
+    epoch: int = 0
+
+    def check(self) -> None:
+        check_name(self.writer, "writer")
+        if not self.writer or type(self.epoch) is not int or not 0 <= self.epoch < 2**53:
+            raise Rejected(f"expected a writer with a name and an epoch from 0 up, got: {self!r}; nothing was stored")
+
+    def text(self) -> str:
+        return f"{self.epoch}:{self.writer}"
 
 
 class WriterFencesInMemory:

@@ -16,9 +16,9 @@ if said then
   return {said, s.us}
 end
 if n > MAX_BATCH then return {err = 'WSBATCH at most ' .. MAX_BATCH .. ' items a call'} end
-local last = redis.call('HGET', s.base .. 'fences', ARGV[4])
+local last = redis.call('HGET', s.prefix .. 'fences', ARGV[4])
 local closed = last and tonumber(ARGV[3]) <= tonumber(last)
-local seen_key = s.base .. 'seen:' .. ARGV[3] .. ':' .. ARGV[4]
+local seen_key = s.prefix .. 'seen:' .. ARGV[3] .. ':' .. ARGV[4]
 local have, dead, ids = existing(s, ARGV, 5, n)
 local brought = n > 0 and not closed and redis.call('SMISMEMBER', seen_key, unpack(ids)) or {}
 for i = 1, n do have[i] = have[i] or closed or brought[i] == 1 end

@@ -18,19 +18,23 @@ from collections.abc import Iterator
 
 import pytest
 
-from wheel_sched.testing.store_conformance.bench import BackendMaker, Bench, ManualClock
+from wheel_sched.testing.store_conformance.attempt_counts import AttemptCountCases
+from wheel_sched.testing.store_conformance.bench import BackendMaker, Bench, BenchMaker, ManualClock
 from wheel_sched.testing.store_conformance.changing import ChangingCases
 from wheel_sched.testing.store_conformance.claiming import ClaimingCases
 from wheel_sched.testing.store_conformance.clocks import ClockCases
 from wheel_sched.testing.store_conformance.dead_letters import DeadLetterCases
+from wheel_sched.testing.store_conformance.history import HistoryCases
+from wheel_sched.testing.store_conformance.known_ids import KnownIdCases
 from wheel_sched.testing.store_conformance.listing import ListingCases
-from wheel_sched.testing.store_conformance.logging import LogCases
-from wheel_sched.testing.store_conformance.owning import OwningCases
+from wheel_sched.testing.store_conformance.log_intake import LogIntakeCases
 from wheel_sched.testing.store_conformance.scheduling import SchedulingCases
 from wheel_sched.testing.store_conformance.settling import SettlingCases
+from wheel_sched.testing.store_conformance.shard_ownership import ShardOwnershipCases
 from wheel_sched.testing.store_conformance.topics import TopicCases
+from wheel_sched.testing.store_conformance.writer_fence import WriterFenceCases
 
-__all__ = ["BackendMaker", "Bench", "ManualClock", "StoreConformance"]
+__all__ = ["BackendMaker", "Bench", "BenchMaker", "ManualClock", "StoreConformance"]
 
 
 class StoreConformance(
@@ -39,11 +43,15 @@ class StoreConformance(
     SettlingCases,
     ChangingCases,
     TopicCases,
-    LogCases,
     DeadLetterCases,
     ListingCases,
     ClockCases,
-    OwningCases,
+    KnownIdCases,
+    AttemptCountCases,
+    LogIntakeCases,
+    WriterFenceCases,
+    ShardOwnershipCases,
+    HistoryCases,
 ):
     """Subclass it, give it a `make_backend` fixture, and let pytest collect it."""
 
@@ -53,18 +61,22 @@ class StoreConformance(
         raise NotImplementedError("a subclass of StoreConformance needs a `make_backend` fixture")
 
     @pytest.fixture
-    def bench(self, make_backend: BackendMaker) -> Iterator[Bench]:
-        """A store of one shard."""
-        yield from _bench(make_backend, 1)
+    def make_bench(self, make_backend: BackendMaker) -> BenchMaker:
+        """Overridden where the store has another face than `DelayStore`."""
+        return lambda shards: Bench(make_backend(shards), shards)
 
     @pytest.fixture
-    def wide(self, make_backend: BackendMaker) -> Iterator[Bench]:
+    def bench(self, make_bench: BenchMaker) -> Iterator[Bench]:
+        """A store of one shard."""
+        yield from _checked(make_bench(1))
+
+    @pytest.fixture
+    def wide(self, make_bench: BenchMaker) -> Iterator[Bench]:
         """A store of three shards."""
-        yield from _bench(make_backend, 3)
+        yield from _checked(make_bench(3))
 
 
-def _bench(make_backend: BackendMaker, shards: int) -> Iterator[Bench]:
-    bench = Bench(make_backend(shards), shards)
+def _checked(bench: Bench) -> Iterator[Bench]:
     try:
         yield bench
         bench.check()

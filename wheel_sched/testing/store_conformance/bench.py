@@ -5,10 +5,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
 
-from wheel_sched.store.core.items import STATES, Claim, Claimed, Dead, Done, Found, Item, Outcome, State
+from wheel_sched.store.attempt_counts.face import AttemptCounts
+from wheel_sched.store.core.claim import Claim, Claimed
+from wheel_sched.store.core.delay_store import Backend
+from wheel_sched.store.core.items import STATES, Found, Item, Outcome, State
 from wheel_sched.store.core.record import encode_text
-from wheel_sched.store.delay_store import Backend, DelayStore
+from wheel_sched.store.core.settle import Dead, Done
+from wheel_sched.store.delay_store import DelayStore
+from wheel_sched.store.history.face import History
+from wheel_sched.store.known_ids.face import KnownIds
+from wheel_sched.store.log_intake.face import LogIntake
+from wheel_sched.store.ordering.face import OrderedKeys
+from wheel_sched.store.shard_ownership.face import ShardOwnership
+from wheel_sched.store.writer_fence.face import WriterFences
 
 START_MS = 1_000_000_000
 MINUTE_MS = 60_000
@@ -16,6 +27,13 @@ HOUR_MS = 3_600_000
 DAY_MS = 86_400_000
 
 BackendMaker = Callable[[int], Backend]
+T = TypeVar("T")
+
+
+class StoreMaker(Protocol):
+    """What makes a store of a backend."""
+
+    def __call__(self, backend: Backend, *, shards: int, test_clock: Callable[[], int]) -> DelayStore: ...
 
 
 class ManualClock:
@@ -36,12 +54,50 @@ class ManualClock:
 
 
 class Bench:
-    """One store and its clock. `check` compares all that every store has to keep at all times."""
+    """One store, its capabilities and its clock. `check` compares all that every store has to keep at all times.
 
-    def __init__(self, backend: Backend, shards: int) -> None:
+    Args:
+        backend: over a fresh namespace on test time.
+        shards: how many shards the namespace has.
+        make_store: a blocking face over the backend. Defaults to `DelayStore`.
+    """
+
+    def __init__(self, backend: Backend, shards: int, make_store: StoreMaker = DelayStore) -> None:
         self.clock = ManualClock()
-        self.store = DelayStore(backend, shards=shards, test_clock=self.clock).open()
+        self.store = make_store(backend, shards=shards, test_clock=self.clock).open()
         self.unreadable = False  # a test that damages a record gives up the counters of its topic
+
+    def capability(self, kind: Callable[[DelayStore], T]) -> T:
+        """A capability of the store. Overridden where the store has another face."""
+        return kind(self.store)
+
+    @property
+    def known_ids(self) -> KnownIds:
+        return self.capability(KnownIds)
+
+    @property
+    def attempt_counts(self) -> AttemptCounts:
+        return self.capability(AttemptCounts)
+
+    @property
+    def log_intake(self) -> LogIntake:
+        return self.capability(LogIntake)
+
+    @property
+    def writer_fences(self) -> WriterFences:
+        return self.capability(WriterFences)
+
+    @property
+    def ordered_keys(self) -> OrderedKeys:
+        return self.capability(OrderedKeys)
+
+    @property
+    def shard_ownership(self) -> ShardOwnership:
+        return self.capability(ShardOwnership)
+
+    @property
+    def history(self) -> History:
+        return self.capability(History)
 
     @property
     def now_ms(self) -> int:
@@ -113,3 +169,6 @@ class Bench:
 
 def done(items: Sequence[Claimed]) -> list[Done]:
     return [Done(item.id) for item in items]
+
+
+BenchMaker = Callable[[int], Bench]

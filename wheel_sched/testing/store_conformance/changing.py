@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
-from wheel_sched.store.core.items import Done, Item, Next, Outcome, Settlement
-from wheel_sched.store.operations import Alteration, Call, Change
+from wheel_sched.store.core.call import Call
+from wheel_sched.store.core.change import Alteration, Change
+from wheel_sched.store.core.items import Item, Outcome
+from wheel_sched.store.core.settle import Done, Next, Settlement
 from wheel_sched.testing.store_conformance.bench import MINUTE_MS, Bench
 
 ABSENT, DONE, IN_FLIGHT = Outcome.ABSENT, Outcome.DONE, Outcome.IN_FLIGHT

@@ -7,7 +7,8 @@ from __future__ import annotations
 import pytest
 
 from wheel_sched.errors import Rejected, StaleEpoch
-from wheel_sched.store.core.items import Done, Item, Next, Outcome
+from wheel_sched.store.core.items import Item, Outcome
+from wheel_sched.store.core.settle import Done, Next
 from wheel_sched.testing.store_conformance.bench import Bench, done
 
 

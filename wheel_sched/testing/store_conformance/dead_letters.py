@@ -4,7 +4,8 @@
 
 from __future__ import annotations
 
-from wheel_sched.store.core.items import Dead, Found, Item, Outcome
+from wheel_sched.store.core.items import Found, Item, Outcome
+from wheel_sched.store.core.settle import Dead
 from wheel_sched.testing.store_conformance.bench import DAY_MS, Bench
 
 ABSENT, DONE, IN_FLIGHT, WRONG_STATE = Outcome.ABSENT, Outcome.DONE, Outcome.IN_FLIGHT, Outcome.WRONG_STATE

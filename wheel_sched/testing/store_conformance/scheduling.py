@@ -4,13 +4,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from wheel_sched.errors import Rejected
-from wheel_sched.store.core.items import MAX_BATCH, MAX_DUE_MS, Dead, Fence, Item, Next, Outcome
-from wheel_sched.store.operations import Call, Schedule
+from wheel_sched.store.core.call import Call
+from wheel_sched.store.core.items import MAX_BATCH, MAX_DUE_MS, Item, Outcome
+from wheel_sched.store.core.schedule import Schedule
+from wheel_sched.store.core.settle import Dead
 from wheel_sched.testing.store_conformance.bench import Bench
 
 ALL_BYTES = bytes(range(256))
@@ -71,60 +71,6 @@ class SchedulingCases:
         bench.store.schedule([Item("old", 0, b""), Item("far", MAX_DUE_MS, b""), Item("odd", MAX_DUE_MS - 1, b"")])
         assert [item.due_ms for item in bench.claim().items] == [0]
         assert [found.score_ms for found in bench.everything("due")] == [MAX_DUE_MS - 1, MAX_DUE_MS]
-
-    def test_a_given_id_is_known_until_so_long_after_its_due(self, bench: Bench) -> None:
-        """A repeat stores nothing once it has gone out, until the time is over; another topic's item is another one."""
-        item, other = Item("a", bench.now_ms + 50, b"", "mail"), Item("b", bench.now_ms, b"", "mail")
-        assert not bench.store.known("a", "mail")
-        assert bench.store.schedule([item, other], known_ms=1_000).outcomes == [Outcome.STORED] * 2
-        assert bench.store.known("a", "mail")
-        bench.clock.advance(50)
-        assert bench.settle_all(bench.claim()) == [Outcome.DONE] * 2
-        assert bench.store.schedule([item, other], known_ms=1_000).outcomes == [Outcome.DUPLICATE] * 2
-        assert [bench.store.known("a", topic) for topic in ("mail", "post")] == [True, False]
-        assert bench.store.schedule([replace(item, topic="post")], known_ms=1_000).outcomes == [Outcome.STORED]
-        bench.settle_all(bench.claim())
-        bench.clock.advance(1_000)
-        assert not bench.store.known("a", "mail")
-        assert bench.store.schedule([item], known_ms=1_000).outcomes == [Outcome.STORED]
-
-    def test_what_waits_is_known_without_a_time(self, bench: Bench) -> None:
-        """Under its own topic, parked and in flight as well; what is dead, or has gone out, is not."""
-        for item_id, in_ms in (("due", 9), ("held", None), ("fly", 0)):
-            bench.put(item_id, in_ms=in_ms, topic="mail")
-        bench.bury("dead", topic="mail")
-        bench.claim()
-        ids = ("due", "held", "fly", "dead")
-        assert [bench.store.known(item_id, "mail") for item_id in ids] == [True, True, True, False]
-        assert not bench.store.known("due", "post")
-
-    def test_a_given_id_that_was_cancelled_is_free(self, bench: Bench) -> None:
-        """While it waits, in flight when it is dropped, when its lease runs out; and when a dead one is deleted."""
-        items = [Item(item_id, bench.now_ms, b"", "mail") for item_id in ("a", "b", "c", "d")]
-
-        def stored_anew() -> bool:
-            return bench.store.schedule(items, known_ms=10**7).outcomes == [Outcome.STORED] * 4
-
-        assert stored_anew()
-        assert bench.store.cancel(["a", "b"]) == [Outcome.DONE] * 2
-        claim = bench.claim(lease_ms=1)
-        bench.store.settle(claim, [Dead("d", "broken")])
-        assert bench.store.delete_dead(["d"]) == [Outcome.DONE]
-        assert bench.store.cancel(["c"]) == [Outcome.CANCELLED]
-        bench.clock.advance(2)
-        bench.claim()  # finds the lease of c run out
-        assert stored_anew()
-        claim = bench.claim()
-        ids = [item.id for item in claim.items]
-        bench.store.cancel(ids)
-        bench.store.settle(claim, [Next(item_id, bench.now_ms) for item_id in ids])
-        assert stored_anew()
-
-    def test_known_ids_have_no_fence(self, bench: Bench) -> None:
-        """Both say what is a repeat; nothing is stored."""
-        with pytest.raises(Rejected, match="got both"):
-            bench.store.schedule([Item("a", 0, b"")], known_ms=1, fence=Fence("writer", 1))
-        assert bench.states("a") == [None]
 
     def test_an_id_is_stored_once_wherever_it_is(self, bench: Bench) -> None:
         """Waiting, in flight, held and dead ids are DUPLICATE, and what was stored first stays."""
@@ -254,31 +200,3 @@ class SchedulingCases:
         claim = bench.claim()
         bench.store.settle(claim, [Dead("x", "no")])
         assert bench.put("x", "z") == [Outcome.DUPLICATE, Outcome.STORED]
-
-    def test_an_epoch_lets_an_id_in_once_however_often_it_is_repeated(self, wide: Bench) -> None:
-        """Also when the item has gone out in between, which a plain schedule would store again."""
-        fence = Fence("query", 3)
-        items = [Item(f"i{n}", wide.now_ms, b"") for n in range(20)]
-        assert wide.store.schedule(items[:12], fence=fence).accepted == 12
-        for shard in range(wide.store.shards):
-            wide.settle_all(wide.claim(shard=shard))
-        assert wide.store.schedule(items, fence=fence).accepted == 8
-        assert wide.store.schedule(items, fence=fence).accepted == 0
-        assert wide.store.schedule(items[:1], fence=Fence("other", 3)).accepted == 1
-
-    def test_a_closed_epoch_lets_nothing_in(self, wide: Bench) -> None:
-        """Nor does one before it; the next one does, and an epoch may be closed twice."""
-        assert wide.store.schedule([Item("a", wide.now_ms, b"")], fence=Fence("query", 3)).accepted == 1
-        for _ in range(2):
-            wide.store.close_epoch(Fence("query", 3))
-        for epoch in (2, 3):
-            late = wide.store.schedule([Item("b", wide.now_ms, b"")], fence=Fence("query", epoch))
-            assert late.outcomes == [Outcome.DUPLICATE]
-        assert wide.store.schedule([Item("b", wide.now_ms, b"")], fence=Fence("query", 4)).accepted == 1
-
-    @pytest.mark.parametrize("fence", [Fence(""), Fence("x" * 250), Fence("x", -1), Fence("a\nb")])
-    def test_a_fence_needs_a_name_and_an_epoch(self, bench: Bench, fence: Fence) -> None:
-        """Refused before anything is stored."""
-        with pytest.raises(Rejected):
-            bench.store.schedule([Item("a", bench.now_ms, b"")], fence=fence)
-        assert bench.states("a") == [None]

@@ -7,8 +7,10 @@ from __future__ import annotations
 import pytest
 
 from wheel_sched.errors import Rejected
-from wheel_sched.store.core.items import Claim, Dead, Done, Held, Item, Next, Outcome, Settlement
-from wheel_sched.store.operations import Call, Settle
+from wheel_sched.store.core.call import Call
+from wheel_sched.store.core.claim import Claim
+from wheel_sched.store.core.items import Item, Outcome
+from wheel_sched.store.core.settle import Dead, Done, Held, Next, Settle, Settlement
 from wheel_sched.testing.store_conformance.bench import Bench
 
 

@@ -1,12 +1,12 @@
 """Cases: paused topics, held reasons, attempt records."""
 
-# ruff: noqa: S101, S106 - assertions are what a test-suite is made of; a token is no password
+# ruff: noqa: S101 - assertions are what a test-suite is made of; a token is no password
 
 from __future__ import annotations
 
-from wheel_sched.store.backup import all_tries
-from wheel_sched.store.core.items import ENDED, Done, Held, Item, Next, Outcome
-from wheel_sched.testing.store_conformance.bench import MINUTE_MS, Bench
+from wheel_sched.store.core.items import Item, Outcome
+from wheel_sched.store.core.settle import Done, Held, Next
+from wheel_sched.testing.store_conformance.bench import Bench
 
 
 class TopicCases:
@@ -117,44 +117,3 @@ class TopicCases:
         bench.put("x", topic="u")
         assert bench.store.windows(0)[0].dues == [("x", bench.now_ms)]
         assert [i.id for i in bench.claim(1).items] == ["x"]
-
-    def test_attempts_never_go_down(self, wide: Bench) -> None:
-        """The greatest known wins until it expires; asking records nothing."""
-        store, later = wide.store, wide.now_ms + MINUTE_MS
-        assert store.remember([("k", 3, later), ("l", 0, later)]) == [3, 0]
-        assert store.remember([("k", 1, later), ("l", 1, later), ("k", 0, later)]) == [3, 1, 3]
-        assert store.remember([("k", 5000, later)]) == [998]
-        assert store.remember([(f"k{n}", n, later) for n in range(900)]) == list(range(900))
-        wide.clock.advance(MINUTE_MS + 1000)
-        assert store.remember([("k", 0, later), ("l", 2, wide.now_ms + MINUTE_MS)]) == [0, 2]
-        store.sweep()
-        assert store.remember([("l", 1, later), ("k", 0, 0)]) == [2, 0]
-
-    def test_a_record_that_has_ended_stays_so(self, wide: Bench) -> None:
-        """No number of attempts says that it has ended, and none undoes it before its time."""
-        store, later = wide.store, wide.now_ms + MINUTE_MS
-        raised = [("k", 3, later), ("k", ENDED, later), ("k", 4, later), ("k", 0, 0)]
-        assert store.remember(raised) == [3, ENDED, ENDED, ENDED]
-        wide.clock.advance(MINUTE_MS + 1000)
-        assert store.remember([("k", 0, 0)]) == [0]
-
-    def test_records_past_their_time_go_as_others_come(self, bench: Bench) -> None:
-        """However many there are: what is raised makes room for itself, between two sweeps as well."""
-        store = bench.store
-        store.remember([(f"old{n}", 1, bench.now_ms + 1_000) for n in range(400)])
-        bench.clock.advance(MINUTE_MS)
-        later = bench.now_ms + MINUTE_MS
-        store.remember([(f"new{n}", 1, later) for n in range(150)])
-        store.schedule([Item("x", bench.now_ms, b"")], tries=[(f"more{n}", 1, later) for n in range(50)])
-        assert len([*all_tries(store, 0)]) == 200
-
-    def test_items_come_with_their_attempt_records(self, wide: Bench) -> None:
-        """Whatever these know: they are raised with the items, those that are there already included."""
-        store, later = wide.store, wide.now_ms + MINUTE_MS
-        store.remember([("b", 7, later), ("c", ENDED, later)])
-        items = [Item(name, wide.now_ms, b"") for name in "abc"]
-        tries = [("a", 1, later), ("b", 2, later), ("c", 3, later), ("d", 5_000, later)]
-        assert store.schedule(items[:2], tries=tries[:2], token="t").accepted == 2
-        assert store.schedule(items[:2], tries=tries[:2], token="t").accepted == 2  # a repeat after a lost reply
-        assert store.schedule(items, tries=tries).accepted == 1
-        assert store.remember([(name, 0, 0) for name in "abcd"]) == [1, 7, ENDED, 998]

@@ -1,4 +1,4 @@
-"""`wheel-sched aps`: APScheduler jobs in a shared store; found by the command line by name alone."""
+"""`wheel-sched aps`: APScheduler jobs in a shared store."""
 
 from __future__ import annotations
 
@@ -9,37 +9,38 @@ from wheel_sched.cli.lazy import LazyGroup
 
 _HERE = "wheel_sched_apscheduler.cli"
 
-HELP = """APScheduler jobs in a shared store: look, mend, move.
+HELP = """APScheduler jobs in a shared store: list, change, migrate.
 
 \b
 Examples:
-  wheel-sched aps jobs                                what is scheduled, in order of next run time
+  wheel-sched aps list                                all jobs, in order of next run time
   wheel-sched aps run-now nightly-report
-  wheel-sched aps quarantine list                     what could not be loaded, and why
-  wheel-sched aps quarantine repoint app.old:f app.new:f
+  wheel-sched aps list --state quarantined            what no process could run, and why
+  wheel-sched aps repoint app.old:f app.new:f
   wheel-sched aps migrate --from redis://localhost:6379/0 --dry-run
 
 No command imports a job's function. The namespace is "apscheduler" unless you name another. Commands that write jobs
-sign them with the secret of WHEEL_SCHED_APS_SECRET, over embedded:FOLDER with the one kept there, as the schedulers do.
+sign them as the schedulers do: with the secret in WHEEL_SCHED_APS_SECRET, or with the one kept in embedded:FOLDER.
 """
 
 
 @click.group(
     cls=LazyGroup,
     lazy={
-        "jobs": Lazy(f"{_HERE}.looking:jobs", "List jobs, in order of next run time."),
-        "show": Lazy(f"{_HERE}.looking:show", "All that is known of one job."),
-        "in-flight": Lazy(f"{_HERE}.looking:in_flight", "What runs now, where, and how long its lease is."),
-        "history": Lazy(f"{_HERE}.looking:history", "How the last runs went."),
-        "run-now": Lazy(f"{_HERE}.changing:run_now", "Make jobs due at once."),
-        "pause": Lazy(f"{_HERE}.changing:pause", "Take jobs out of the schedule and keep them."),
-        "resume": Lazy(f"{_HERE}.changing:resume", "Schedule paused jobs from now on."),
-        "remove": Lazy(f"{_HERE}.changing:remove", "Remove jobs for good."),
-        "quarantine": Lazy(f"{_HERE}.quarantine:quarantine", "Jobs that could not be loaded: list, retry, repoint."),
-        "migrate": Lazy(f"{_HERE}.moving:migrate", "Copy the jobs of a stock store, and verify them."),
-        "export": Lazy(f"{_HERE}.moving:export", "Copy the jobs back into a stock store."),
+        "list": Lazy(f"{_HERE}.queries:list_jobs", "List jobs, in order of next run time."),
+        "show": Lazy(f"{_HERE}.queries:show", "Show one job and its last runs."),
+        "in-flight": Lazy(f"{_HERE}.queries:in_flight", "List what runs now, where, and until when its lease holds."),
+        "history": Lazy(f"{_HERE}.queries:history", "List how the last runs ended."),
+        "run-now": Lazy(f"{_HERE}.changes:run_now", "Make jobs due at once."),
+        "pause": Lazy(f"{_HERE}.changes:pause", "Take jobs out of the schedule and keep them."),
+        "resume": Lazy(f"{_HERE}.changes:resume", "Schedule paused jobs from now on."),
+        "delete": Lazy(f"{_HERE}.changes:delete", "Delete jobs for good."),
+        "release": Lazy(f"{_HERE}.changes:release", "Schedule quarantined jobs again."),
+        "repoint": Lazy(f"{_HERE}.changes:repoint", "Give the jobs of a function another function."),
+        "migrate": Lazy(f"{_HERE}.migration:migrate", "Copy the jobs of a stock store, and verify them."),
+        "export": Lazy(f"{_HERE}.migration:export", "Copy the jobs back into a stock store."),
     },
     help=HELP,
 )
 def aps() -> None:
-    """Group of the commands about APScheduler jobs."""
+    """The commands about APScheduler jobs."""

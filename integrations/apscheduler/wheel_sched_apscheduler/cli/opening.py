@@ -1,4 +1,4 @@
-"""Open the job store that the settings name; only `migrate` creates a namespace."""
+"""Opens the jobstore that the settings name. Only `migrate` creates a namespace."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 from wheel_sched.cli.opening import opened
 from wheel_sched.cli.options import Session
-from wheel_sched_apscheduler.codec.secret import secret_for
-from wheel_sched_apscheduler.redis_store import NAMESPACE, RedisWheelJobStore
+from wheel_sched_apscheduler.codec.signing import secret_for
+from wheel_sched_apscheduler.stores.redis import NAMESPACE, RedisWheelJobStore
 
 _MADE_BY = "a scheduler that has this job store, or `wheel-sched aps migrate`"
 
@@ -19,12 +19,12 @@ _MADE_BY = "a scheduler that has this job store, or `wheel-sched aps migrate`"
 def opened_jobs(
     session: Session, *, create: bool = False, codec: Mapping[str, Any] | None = None
 ) -> Iterator[RedisWheelJobStore]:
-    """The job store without a scheduler, closed at the end of the block.
+    """The jobstore, without a scheduler. It is closed at the end of the block.
 
     Args:
         session: with the settings.
         create: whether to create the namespace. Defaults to False.
-        codec: settings of how jobs are written, as a store takes them. Defaults to none.
+        codec: how jobs are written, as `RedisWheelJobStore` takes it. Defaults to none.
     """
     settings = session.settings
     if session.loaded.origins["namespace"] == "default":

@@ -1,7 +1,7 @@
 """How a job lies in a durable store: JSON, an allow-list of what it may name, and a signature if you want one."""
 
-from wheel_sched_apscheduler.codec.allowing import Allowed, Forbidden, NotRegistered
-from wheel_sched_apscheduler.codec.jobs import JobCodec, JobHead, Stored, unsigned
+from wheel_sched_apscheduler.codec.allow_list import Allowed, Forbidden, NotRegistered
+from wheel_sched_apscheduler.codec.jobs import JobCodec, JobHead, StoredJob, unsigned
 from wheel_sched_apscheduler.codec.signing import BadSignature, Signer
 from wheel_sched_apscheduler.codec.zones import NotHere, NotSerializable, Unreadable
 
@@ -15,7 +15,7 @@ __all__ = [
     "NotRegistered",
     "NotSerializable",
     "Signer",
-    "Stored",
+    "StoredJob",
     "Unreadable",
     "unsigned",
 ]

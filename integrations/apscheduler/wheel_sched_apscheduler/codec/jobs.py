@@ -17,9 +17,8 @@ from typing import Any
 
 from apscheduler.job import Job
 
-from wheel_sched_apscheduler.codec.allowing import Allowed, Forbidden
-from wheel_sched_apscheduler.codec.secret import ENVIRONMENT
-from wheel_sched_apscheduler.codec.signing import MARK, Secret, Signer
+from wheel_sched_apscheduler.codec.allow_list import Allowed, Forbidden
+from wheel_sched_apscheduler.codec.signing import ENVIRONMENT, MARK, Secret, Signer
 from wheel_sched_apscheduler.codec.triggers import Triggers
 from wheel_sched_apscheduler.codec.values import Values
 from wheel_sched_apscheduler.codec.zones import NotHere, NotSerializable, Unreadable, moment_of, zone_name
@@ -61,7 +60,7 @@ class JobHead:
 
 
 @dataclass(slots=True)
-class Stored:
+class StoredJob:
     """A job that was read, its trigger as it was read, and its bytes in parts."""
 
     job: Any
@@ -144,7 +143,7 @@ class JobCodec:
         zone = b"" if moment is None else zone_name(moment.tzinfo).encode()
         return self._joined(job.id, moment, zone, rest)
 
-    def advanced(self, stored: Stored, next_run_time: datetime | None) -> bytes:
+    def advanced(self, stored: StoredJob, next_run_time: datetime | None) -> bytes:
         """The bytes of the same job with another next run time."""
         if not self._triggers.stateless(stored.trigger):
             doc = _loads(stored.rest.decode())
@@ -179,7 +178,7 @@ class JobCodec:
             raise NotHere(f"it is signed; give secret=... or {ENVIRONMENT}")
         return raw
 
-    def decode(self, job_id: str, raw: bytes, kind: Any = Job, *, resolve: bool = True) -> Stored:
+    def decode(self, job_id: str, raw: bytes, kind: Any = Job, *, resolve: bool = True) -> StoredJob:
         """The job behind the bytes; without `resolve` its function is only named, and nothing is imported.
 
         Raises:
@@ -206,7 +205,7 @@ class JobCodec:
         job.name, job.executor = doc["n"], doc["e"]
         job.misfire_grace_time, job.coalesce, job.max_instances = doc["g"], doc["c"], doc["m"]
         job.next_run_time = None if when is None else moment_of(when, zone.decode())
-        return Stored(job, trigger, zone, rest, doc.get("x") or {})
+        return StoredJob(job, trigger, zone, rest, doc.get("x") or {})
 
     def next_run_time(self, raw: bytes) -> datetime | None:
         """The next run time, read from the front alone, in UTC.

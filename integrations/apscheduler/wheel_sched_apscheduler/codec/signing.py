@@ -1,12 +1,28 @@
-"""Signatures of stored jobs: HMAC-SHA256 over id and body, so that only holders of the secret can make or move one."""
+"""Signatures of stored jobs: HMAC-SHA256 over id and body, so that only holders of a secret can make or move a job.
+
+The secret is given to the store, or it is the one of the environment, `WHEEL_SCHED_APS_SECRET`. Over a folder
+(`embedded:FOLDER`) a secret is made at the first use and kept beside the data, readable by its owner alone. A store
+behind a URL has no place that its writers cannot read, so there the secret must be given.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import hmac
+import os
+import secrets
+import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 from wheel_sched.errors import ConfigError, StoreError
 
+ENVIRONMENT = "WHEEL_SCHED_APS_SECRET"
+FILE = "jobs.secret"
+_EMBEDDED = "embedded:"
+_DEFAULT_FOLDER = ".wheel-sched"  # where the embedded server lives when no folder is named
+_warned = threading.Event()
 Secret = str | bytes | Sequence[str | bytes] | Callable[[], bytes]  # one, several, or where to get it
 _LENGTH = 32
 MARK = b"s"
@@ -20,19 +36,19 @@ class Signer:
     """Signs with the first secret, accepts each.
 
     Args:
-        secrets: at least one, each of at least 16 bytes; put a new one in front and drop the old one when no job
-            signed with it is left. As one text, as a file of settings or the environment has it: "new,old". Or where to
-            get one when it is first needed.
+        given: at least one secret, each of at least 16 bytes. Put a new one in front, and drop the old one when no job
+            signed with it is left. One text holds several as "new,old", for files of settings and the environment. A
+            function gives one when it is first needed.
 
     Raises:
         ConfigError: a secret is missing or too short.
     """
 
-    def __init__(self, secrets: Secret) -> None:
-        self._source = secrets if callable(secrets) else None
+    def __init__(self, given: Secret) -> None:
+        self._source = given if callable(given) else None
         self._secrets: list[bytes] = []
-        if not callable(secrets):
-            self._take(_listed(secrets) if isinstance(secrets, str | bytes) else list(secrets))
+        if not callable(given):
+            self._take(_listed(given) if isinstance(given, str | bytes) else list(given))
 
     def _take(self, given: Sequence[str | bytes]) -> None:
         self._secrets = [secret.encode() if isinstance(secret, str) else bytes(secret) for secret in given]
@@ -57,7 +73,7 @@ class Signer:
         """The body.
 
         Raises:
-            BadSignature: it was not signed for this job with a secret known here.
+            BadSignature: no secret known here has signed it for this job.
         """
         if signed[:1] == MARK and len(signed) > _LENGTH:
             mac, body = signed[1 : _LENGTH + 1], signed[_LENGTH + 1 :]
@@ -67,13 +83,75 @@ class Signer:
         raise BadSignature("it is not signed, and this store reads signed jobs only")
 
 
-def _listed(secrets: str | bytes) -> list[str | bytes]:
-    """The secrets of a text: a comma stands between them, blanks around it do not count; bytes are one."""
-    if isinstance(secrets, bytes) or "," not in secrets:
-        return [secrets]
-    return [secret.strip() for secret in secrets.split(",")]
+def _listed(given: str | bytes) -> list[str | bytes]:
+    """The secrets in a text, between commas and without blanks around them. Bytes are one secret."""
+    if isinstance(given, bytes) or "," not in given:
+        return [given]
+    return [secret.strip() for secret in given.split(",")]
 
 
 def _mac(secret: bytes, job_id: str, body: bytes) -> bytes:
     raw = job_id.encode("utf-8", "surrogateescape")
     return hmac.digest(secret, b"%d:" % len(raw) + raw + body, "sha256")
+
+
+def secret_for(target: Any) -> Secret | None:
+    """The secret of a store that was given none. None = jobs are not signed.
+
+    Args:
+        target: the store's URL, or a client.
+    """
+    given = os.environ.get(ENVIRONMENT)
+    if given:
+        return given
+    if isinstance(target, str) and target.startswith(_EMBEDDED):
+        folder = Path(target.removeprefix(_EMBEDDED) or _DEFAULT_FOLDER).expanduser().absolute()
+        return lambda: kept_secret(folder)
+    return None
+
+
+def kept_secret(folder: Path) -> bytes:
+    """The secret of a data folder. It is made if there is none; of several processes that make one, one wins.
+
+    Raises:
+        ConfigError: it cannot be read or written, or is empty.
+    """
+    path = folder / FILE
+    try:
+        if not path.exists():
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            draft = folder / f"{FILE}.{os.getpid()}.{secrets.token_hex(4)}"
+            descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            try:
+                with os.fdopen(descriptor, "wb") as file:
+                    file.write(secrets.token_hex(32).encode())
+                    file.flush()
+                    os.fsync(file.fileno())
+                with contextlib.suppress(FileExistsError):
+                    os.link(draft, path)  # complete or not at all, and never over an existing one
+            finally:
+                draft.unlink(missing_ok=True)
+        found = path.read_bytes().strip()
+    except OSError as error:
+        raise ConfigError(
+            f"the secret that signs jobs cannot be kept in {path}: {error.strerror or error}; nothing was stored or "
+            f"run; give secret=... or {ENVIRONMENT}"
+        ) from error
+    if len(found) < 16:
+        raise ConfigError(
+            f"expected a secret of at least 16 bytes in {path}, got {len(found)}; nothing was stored or run"
+        )
+    return found
+
+
+def warn_once(logger: Any, allowed: Any) -> None:
+    """Warn once in a process that its shared jobs are not signed."""
+    if _warned.is_set():
+        return
+    _warned.set()
+    logger.warning(
+        "Jobs in this store are not signed: whoever can write to it chooses what runs, among %s. Give every process "
+        "that adds or runs jobs the same secret=... or %s",
+        allowed,
+        ENVIRONMENT,
+    )

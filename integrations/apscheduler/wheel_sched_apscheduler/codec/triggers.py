@@ -1,13 +1,18 @@
-"""Triggers as data: the six of APScheduler by their own names, others by a class you name.
+"""Triggers as data: APScheduler's six by their own names, others by a class you name.
 
-Each is written as [name, state]. A built-in one is rebuilt by assigning the fields known here; a class of yours by its
-own `__setstate__`, from its own `__getstate__`, both limited to plain values.
+Each is written as [name, state]. A built-in trigger is rebuilt by assigning the fields that are known here. A class of
+yours is rebuilt by its own `__setstate__`, from its own `__getstate__`; both are limited to plain values.
+
+APScheduler takes the fields of a trigger as they are, and meets a wrong one only when it asks for the next run time, in
+the middle of a scheduler's loop. So `flaw_of` checks what is added and what is read: asking the trigger then neither
+raises nor goes on for ever.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
-from datetime import timedelta
+from datetime import date, datetime, timedelta, tzinfo
 from functools import lru_cache
 from typing import Any
 
@@ -19,8 +24,7 @@ from apscheduler.triggers.interval import IntervalTrigger
 from apscheduler.util import ref_to_obj
 
 from wheel_sched.errors import ConfigError
-from wheel_sched_apscheduler.codec.allowing import Forbidden
-from wheel_sched_apscheduler.codec.trigger_limits import flaw_of
+from wheel_sched_apscheduler.codec.allow_list import Forbidden
 from wheel_sched_apscheduler.codec.values import MAX_DEPTH, Values
 from wheel_sched_apscheduler.codec.zones import NotSerializable, Unreadable, moment_of, zone_name, zone_of
 from wheel_sched_apscheduler.instants import to_us
@@ -34,6 +38,9 @@ _BUILT_IN = {
     AndTrigger: "and",
     OrTrigger: "or",
 }
+
+JITTER_AT_MOST_S = 366 * 86_400
+MONTHS_AT_MOST = 12 * 1000  # beyond the end of the calendar CalendarIntervalTrigger looks for a date for ever
 
 
 class Triggers:
@@ -196,3 +203,35 @@ def _cron_fields(fields: tuple[tuple[str, str, bool], ...]) -> list[Any]:
     if [name for name, _, _ in fields] != list(CronTrigger.FIELD_NAMES):
         raise Unreadable("its cron fields are not those of APScheduler 3")
     return [CronTrigger.FIELDS_MAP[name](name, text, default) for name, text, default in fields]
+
+
+def flaw_of(trigger: Any) -> str | None:
+    """What is wrong with a built-in trigger; None = nothing. The parts of a combined trigger are checked alone."""
+    jitter = getattr(trigger, "jitter", None)
+    if jitter is not None and not (
+        type(jitter) in (int, float) and math.isfinite(jitter) and 0 <= jitter <= JITTER_AT_MOST_S
+    ):
+        return f"expected its jitter to be a number of seconds from 0 to {JITTER_AT_MOST_S}, got: {str(jitter)[:40]!r}"
+    if isinstance(trigger, IntervalTrigger):
+        if trigger.start_date is None:
+            return "it has no start"
+        if trigger.interval_length <= 0:
+            return f"its interval is {trigger.interval_length} s"
+    elif isinstance(trigger, CalendarIntervalTrigger):
+        return _flaw_of_calendar(trigger)
+    elif isinstance(trigger, AndTrigger) and not trigger.triggers:
+        return "it combines no triggers"
+    return None
+
+
+def _flaw_of_calendar(trigger: Any) -> str | None:
+    parts = [trigger.years, trigger.months, trigger.weeks, trigger.days]
+    if any(type(part) is not int or part < 0 for part in parts) or not any(parts):
+        return f"expected its interval to be whole years, months, weeks and days, got: {str(parts)[:80]}"
+    if trigger.years * 12 + trigger.months > MONTHS_AT_MOST:
+        return f"expected its interval to be at most {MONTHS_AT_MOST // 12} years, got: {str(parts)[:80]}"
+    if type(trigger.start_date) not in (date, datetime) or type(trigger.end_date) not in (date, datetime, type(None)):
+        return "its start or end is no date"
+    if not isinstance(trigger.timezone, tzinfo):
+        return "it has no time zone"
+    return None

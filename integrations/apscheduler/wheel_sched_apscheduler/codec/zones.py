@@ -28,7 +28,7 @@ class NotSerializable(Rejected):
 
 
 class Unreadable(StoreError):
-    """Stored bytes that are no job of this release; they were left as they are."""
+    """StoredJob bytes that are no job of this release; they were left as they are."""
 
 
 class NotHere(Unreadable, LookupError):

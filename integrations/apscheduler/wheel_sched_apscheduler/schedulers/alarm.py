@@ -1,7 +1,7 @@
-"""The scheduler's sleep: until the earliest moment that anybody named, and no wake-up for a later one.
+"""Alarm: lets the scheduler sleep until the earliest moment that anybody has asked for.
 
-Whoever stores a job calls `ring_by` with its next run time. A sleeper that would have woken earlier anyway is left
-alone; a request that arrives while the owner is awake counts for its next sleep, so none is lost.
+Whoever stores a job calls `ring_by` with its next run time. A sleeper that wakes earlier anyway is not woken. A request
+that arrives while the owner is awake counts for its next sleep, so none is lost.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 
-_LOOK_AGAIN_S = 30.0  # a wall clock that is set forward is noticed after this; looking costs no store call
+_LOOK_AGAIN_S = 30.0  # after this time a wall clock that was set forward is noticed; a look costs no store call
 _AWAKE = float("-inf")
 _NEVER = float("inf")
 

@@ -1,4 +1,4 @@
-"""The wheel-driven scheduler for asyncio: coroutines run on the event loop, job stores are visited off it."""
+"""WheelAsyncIOScheduler: coroutines run on the event loop, a thread visits the jobstores."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from apscheduler.executors.asyncio import AsyncIOExecutor
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from apscheduler.schedulers.base import BaseScheduler
 
-from wheel_sched_apscheduler.schedulers.event_loop_lane import EventLoopLane
-from wheel_sched_apscheduler.schedulers.lanes import Lane
+from wheel_sched_apscheduler.schedulers.event_loop_adapter import EventLoopAdapter
+from wheel_sched_apscheduler.schedulers.executor_adapters import ExecutorAdapter
 from wheel_sched_apscheduler.schedulers.scheduler import WheelScheduler
 
 if TYPE_CHECKING:
     from apscheduler.events import SchedulerEvent
     from apscheduler.executors.base import BaseExecutor
 
-    from wheel_sched_apscheduler.schedulers.handover import Handover
+    from wheel_sched_apscheduler.schedulers.submission import Submission
 
-_PATIENCE_S = 0.05  # a loop that stands still must not hold up the other executors for long
+_PATIENCE_S = 0.05  # a blocked event loop must not hold up the other executors for long
 
 
 class WheelAsyncIOScheduler(WheelScheduler, AsyncIOScheduler):
     """Takes the place of `AsyncIOScheduler`; see `WheelScheduler` for its settings, and `event_loop` as in stock.
 
-    Claiming and settling happen in a thread of its own; the event loop only starts the coroutines, a slice at a time,
-    and hears the events. `add_job` and the other calls of the API visit the store in the thread that makes them: from
-    a coroutine that must not wait for a server, `await asyncio.to_thread(scheduler.add_job, ...)`.
+    A thread claims and settles. The event loop only starts the coroutines, a slice at a time, and calls the listeners.
+    `add_job` and the other calls of the API ask the store in the calling thread. A coroutine that must not wait for a
+    server makes them with `await asyncio.to_thread(scheduler.add_job, ...)`.
     """
 
-    default_batch = 32  # between two batches the interpreter's lock is free: the event loop gets its turn
+    default_batch = 32  # between two batches the interpreter's lock is free for the event loop
     _eventloop: asyncio.AbstractEventLoop | None
 
     def start(self, paused: bool = False) -> None:
-        """Start; to be called on the running event loop.
+        """Start. Call it on the running event loop.
 
         Raises:
             SchedulerAlreadyRunningError: it was started before and not shut down.
@@ -55,7 +55,7 @@ class WheelAsyncIOScheduler(WheelScheduler, AsyncIOScheduler):
 
     @property
     def running(self) -> bool:
-        """As the others', and False when the event loop was closed."""
+        """As in the other schedulers; also False when the event loop was closed."""
         loop = self._eventloop
         return bool(WheelScheduler.running.__get__(self)) and not (loop is None or loop.is_closed())
 
@@ -65,17 +65,17 @@ class WheelAsyncIOScheduler(WheelScheduler, AsyncIOScheduler):
         if loop is not None and not self._on_the_loop():
             try:
                 loop.call_soon_threadsafe(super().announce, events)
-            except RuntimeError:  # it is closed: better heard elsewhere than not at all
+            except RuntimeError:  # the loop is closed: better in this thread than not at all
                 super().announce(events)
         else:
             super().announce(events)
 
     async def drain_async(self, timeout: float | None = None) -> bool:
-        """`drain` for coroutines: pause, and wait until everything handed over has ended."""
+        """`drain` for coroutines: pause, and wait until everything submitted has ended."""
         return await asyncio.to_thread(partial(self.drain, timeout))
 
     def drain(self, timeout: float | None = None) -> bool:
-        """As the others'; from another thread than the event loop's, which runs the jobs to wait for.
+        """As in the other schedulers. Not from the event loop's thread, which runs the jobs.
 
         Raises:
             SchedulerNotRunningError: it was not started.
@@ -88,8 +88,8 @@ class WheelAsyncIOScheduler(WheelScheduler, AsyncIOScheduler):
     def shutdown(self, wait: bool = True) -> None:
         """Cancel coroutines that run, as stock does, and end executors and job stores.
 
-        A coroutine that should end by itself is waited for with `drain_async` first. From the event loop it returns at
-        once; the store is closed in a thread, which the interpreter waits for.
+        Await `drain_async` first to let coroutines end. On the event loop this returns at once: a thread closes the
+        store, and the interpreter waits for that thread.
 
         Args:
             wait: whether other executors wait for their jobs. Defaults to True.
@@ -105,30 +105,30 @@ class WheelAsyncIOScheduler(WheelScheduler, AsyncIOScheduler):
             loop.call_soon_threadsafe(self._cancel_coroutines)
         threading.Thread(target=self._end, args=(wait,), name="wheel-sched-shutdown", daemon=False).start()
 
-    def _hand_over(self, handovers: list[Handover]) -> None:
-        """And let the loop begin them before more are claimed: while this thread reads what it has claimed, the loop
-        must wait for the interpreter; and what is not begun need not lie in this process."""
-        super()._hand_over(handovers)
-        for lane in list(self._lanes.values()):
-            if isinstance(lane, EventLoopLane):
-                lane.wait_begun(_PATIENCE_S)
+    def _submit_all(self, submissions: list[Submission]) -> None:
+        """Also wait until the loop has started them, before more are claimed. While this thread reads a batch, the loop
+        must wait for the interpreter; and jobs that cannot start yet need not be in this process."""
+        super()._submit_all(submissions)
+        for adapter in list(self._adapters.values()):
+            if isinstance(adapter, EventLoopAdapter):
+                adapter.wait_begun(_PATIENCE_S)
 
     def _cancel_coroutines(self) -> None:
-        for lane in list(self._lanes.values()):
-            if isinstance(lane, EventLoopLane):
-                lane.abandon()
+        for adapter in list(self._adapters.values()):
+            if isinstance(adapter, EventLoopAdapter):
+                adapter.abandon()
         for executor in list(self._executors.values()):
             if isinstance(executor, AsyncIOExecutor):
                 executor.shutdown()
 
     def _end_executor(self, executor: BaseExecutor, wait: bool) -> None:
-        if not isinstance(executor, AsyncIOExecutor):  # that one was ended on the loop
+        if not isinstance(executor, AsyncIOExecutor):  # the loop has ended that one
             super()._end_executor(executor, wait)
 
-    def _lane_to(self, executor: BaseExecutor) -> Lane:
+    def _adapter_for(self, executor: BaseExecutor) -> ExecutorAdapter:
         if isinstance(executor, AsyncIOExecutor) and type(executor)._do_submit_job is AsyncIOExecutor._do_submit_job:
-            return EventLoopLane(executor, self)
-        return super()._lane_to(executor)
+            return EventLoopAdapter(executor, self)
+        return super()._adapter_for(executor)
 
     def _on_the_loop(self) -> bool:
         try:

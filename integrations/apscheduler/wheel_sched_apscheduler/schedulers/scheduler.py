@@ -1,11 +1,11 @@
-"""What the three schedulers share: the loop, the pass, pausing, draining and the end.
+"""WheelScheduler: what our three schedulers share: the loop, the pass, pausing, draining and the end.
 
-One thread owns the loop. A pass visits each job store once and takes a batch; the scheduler's lock is held while a
-store is asked and released while jobs are handed over, so that `add_job` from elsewhere waits for one batch at most.
-Nothing a store or a listener raises ends the loop.
+One thread owns the loop. A pass visits each jobstore once and takes a batch. The scheduler's lock is held while a stock
+jobstore is asked and is free while jobs are submitted, so `add_job` from another thread waits for one batch at most.
+Nothing that a jobstore or a listener raises ends the loop.
 
-Everything else of a stock scheduler stays: `add_job`, `modify_job`, events, listeners, executors and job stores are
-APScheduler's own, and these classes are subclasses of its classes.
+Everything else is APScheduler's own: `add_job`, `modify_job`, events, listeners, executors and jobstores. These classes
+are subclasses of its classes.
 """
 
 from __future__ import annotations
@@ -21,50 +21,49 @@ from apscheduler.schedulers import SchedulerAlreadyRunningError, SchedulerNotRun
 from apscheduler.schedulers.base import STATE_PAUSED, STATE_RUNNING, STATE_STOPPED, BaseScheduler
 
 from wheel_sched.errors import ConfigError
-from wheel_sched_apscheduler.parsing import whole
-from wheel_sched_apscheduler.passes import BatchStore
 from wheel_sched_apscheduler.schedulers.alarm import Alarm
-from wheel_sched_apscheduler.schedulers.batch_feed import BatchFeed
-from wheel_sched_apscheduler.schedulers.feeds import StockFeed, utc_now
-from wheel_sched_apscheduler.schedulers.lanes import Lane, inside_a_job
-from wheel_sched_apscheduler.schedulers.pool_lanes import lane_to
+from wheel_sched_apscheduler.schedulers.claiming_source import ClaimingJobSource
+from wheel_sched_apscheduler.schedulers.executor_adapters import ExecutorAdapter, adapter_for, inside_a_job
+from wheel_sched_apscheduler.schedulers.stock_source import StockJobSource, utc_now
+from wheel_sched_apscheduler.settings import whole
+from wheel_sched_apscheduler.stores.contract import ClaimingStore
 
 if TYPE_CHECKING:
     from apscheduler.executors.base import BaseExecutor
     from apscheduler.job import Job
 
-    from wheel_sched_apscheduler.schedulers.handover import Handover
+    from wheel_sched_apscheduler.schedulers.submission import Submission
 
 _NEVER = float("inf")
-_TEND_S = 0.01  # between two looks at a lane that has more to do than workers
-_LOOK_S = 0.05  # while draining: executors that tell nobody when they have finished are looked at this often
+_TEND_S = 0.01  # between two looks at an adapter that has more jobs than workers
+_LOOK_S = 0.05  # between two looks, while draining, at executors that do not report when they are done
 
 
 class WheelScheduler(BaseScheduler):
-    """Base of the schedulers here; use one of its subclasses.
+    """Base of our schedulers; use one of its subclasses.
 
     Takes what a stock scheduler takes, and:
 
     Args:
-        batch: jobs taken from a store at a time; it bounds how long the scheduler's lock is held. Defaults to 250, for
-            asyncio to 32.
-        max_in_flight: jobs of one of our stores that are handed over to one executor and have not ended, at which
-            that executor gets no more: the rest stays in the store, for other processes. Defaults to 2,000.
+        batch: how many jobs are taken from a jobstore at a time. It bounds how long the scheduler's lock is held.
+            Defaults to 250, for asyncio to 32.
+        max_in_flight: an executor with so many jobs of one of our jobstores that have not ended gets no more; the rest
+            stays in the store for other processes. Defaults to 2,000.
         job_defaults: as in stock, but `misfire_grace_time` defaults to None: nothing is dropped for being late. A
             grace counts from the moment a job is claimed, not from when a worker is free.
 
-    Thread rules: every public method may be called from any thread, also from inside a job or a listener.
+    Threads: any for every public method, also from inside a job or a listener.
     """
 
     closing = False
     default_batch = 250
-    drives_batches = True  # our stores need not listen to events: they are told how each hand-over ended
+    drives_batches = True  # our jobstores need not listen to events: this scheduler reports each end
 
     def __init__(self, gconfig: dict[str, Any] | None = None, **options: Any) -> None:
         self._alarm = Alarm()
-        self._feeds: dict[str, StockFeed | BatchFeed] = {}
-        self._lanes: dict[str, Lane] = {}
-        self._leaving: dict[tuple[str, str], Handover] = {}  # jobs in their last run
+        self._sources: dict[str, StockJobSource | ClaimingJobSource] = {}
+        self._adapters: dict[str, ExecutorAdapter] = {}
+        self._leaving: dict[tuple[str, str], Submission] = {}  # jobs in their last run
         self._hushed = threading.local()
         self._passing = threading.Lock()
         self._waiter: threading.Event | None = None
@@ -100,7 +99,7 @@ class WheelScheduler(BaseScheduler):
     # ---- waking up
 
     def wakeup(self) -> None:
-        """Have the loop look at its stores now. From any thread."""
+        """Have the loop look at its jobstores now. Any thread."""
         if not getattr(self._hushed, "on", False):
             self._alarm.ring()
 
@@ -110,7 +109,7 @@ class WheelScheduler(BaseScheduler):
 
     @contextmanager
     def _hush(self) -> Iterator[None]:
-        """Calls of `wakeup` in this thread do nothing: who changes a job rings for its run time instead."""
+        """Meanwhile `wakeup` does nothing in this thread. Whoever changes a job rings for its run time instead."""
         before = getattr(self._hushed, "on", False)
         self._hushed.on = True
         try:
@@ -125,7 +124,7 @@ class WheelScheduler(BaseScheduler):
 
     def _real_add_job(self, job: Job, jobstore_alias: str, replace_existing: bool) -> None:
         before = self._leaving.pop((jobstore_alias, job.id), None)
-        if before is not None:  # the new job must not seem to be the one that is gone
+        if before is not None:  # listeners must not take the new job for the one that is gone
             self.announce([before.removed()])
         with self._hush():
             super()._real_add_job(job, jobstore_alias, replace_existing)
@@ -133,7 +132,7 @@ class WheelScheduler(BaseScheduler):
         self._ring_for(job)
 
     def modify_job(self, job_id: str, jobstore: str | None = None, **changes: Any) -> Job:
-        with self._jobstores_lock:  # no slice of a batch between the change and its being known here
+        with self._jobstores_lock:  # no slice of a batch may come between the change and `_forget`
             with self._hush():
                 job = super().modify_job(job_id, jobstore, **changes)
             self._forget(jobstore, job_id)
@@ -151,9 +150,9 @@ class WheelScheduler(BaseScheduler):
             self._forget(jobstore, None)
 
     def _forget(self, alias: str | None, job_id: str | None) -> None:
-        for name, feed in list(self._feeds.items()):
+        for name, source in list(self._sources.items()):
             if alias in (None, name):
-                feed.forget(job_id)
+                source.forget(job_id)
 
     # ---- the loop
 
@@ -164,9 +163,9 @@ class WheelScheduler(BaseScheduler):
         self._left = threading.Event()
         self._owner = None
         self.closing = False
-        self._feeds.clear()
+        self._sources.clear()
         self._leaving.clear()
-        self._lanes.clear()
+        self._adapters.clear()
 
     def _main_loop(self) -> None:
         self._owner = threading.current_thread()
@@ -185,10 +184,10 @@ class WheelScheduler(BaseScheduler):
             self._left.set()
 
     def _process_jobs(self) -> float | None:
-        """One pass: at most one batch of each store.
+        """One pass: at most one batch of each jobstore.
 
         Returns:
-            Seconds until the next pass is wanted; None: not before somebody rings.
+            Seconds until the next pass; None = when somebody rings.
         """
         head_s = _NEVER
         with self._passing:
@@ -196,18 +195,18 @@ class WheelScheduler(BaseScheduler):
                 return self._tend()
             for alias in list(self._jobstores):
                 with self._jobstores_lock:
-                    feed = self._feed(alias)
-                    batch = feed.take(utc_now(), self._batch) if feed is not None and feed.locked else None
-                if feed is None:
+                    source = self._source(alias)
+                    batch = source.take(utc_now(), self._batch) if source is not None and source.locked else None
+                if source is None:
                     continue
                 if batch is None:
                     with self._hush():  # the batch says when to come again
-                        batch = feed.take(utc_now(), self._batch)
-                handovers = batch.handovers
+                        batch = source.take(utc_now(), self._batch)
+                submissions = batch.submissions
                 if self.closing or self.state != STATE_RUNNING:
-                    handovers = feed.put_back(handovers)
-                if handovers:
-                    self._hand_over(handovers)
+                    submissions = source.put_back(submissions)
+                if submissions:
+                    self._submit_all(submissions)
                 if batch.head_s is not None:
                     head_s = min(head_s, batch.head_s)
             tend_s = self._tend()
@@ -215,53 +214,55 @@ class WheelScheduler(BaseScheduler):
         return wait_s if tend_s is None or (wait_s is not None and wait_s < tend_s) else tend_s
 
     def _tend(self) -> float | None:
-        """In how many seconds a lane wants to be looked at again."""
-        wanted = [lane.tend() for lane in list(self._lanes.values())]
+        """In how many seconds an adapter wants another `tend`."""
+        wanted = [adapter.tend() for adapter in list(self._adapters.values())]
         return _TEND_S if any(wanted) else None
 
-    def _feed(self, alias: str) -> StockFeed | BatchFeed | None:
+    def _source(self, alias: str) -> StockJobSource | ClaimingJobSource | None:
         store = self._jobstores.get(alias)
         if store is None:
-            self._feeds.pop(alias, None)
+            self._sources.pop(alias, None)
             return None
-        feed = self._feeds.get(alias)
-        if feed is None or feed.store is not store:
+        source = self._sources.get(alias)
+        if source is None or source.store is not store:
             executors, retry_s = self._executors, self.jobstore_retry_interval
-            if isinstance(store, BatchStore):
-                feed = BatchFeed(store, alias, executors, self._alarm.ring, retry_s, self._max_in_flight, self._logger)
+            if isinstance(store, ClaimingStore):
+                source = ClaimingJobSource(
+                    store, alias, executors, self._alarm.ring, retry_s, self._max_in_flight, self._logger
+                )
             else:
-                feed = StockFeed(store, alias, executors, retry_s, self._logger)
-            self._feeds[alias] = feed
-        return feed
+                source = StockJobSource(store, alias, executors, retry_s, self._logger)
+            self._sources[alias] = source
+        return source
 
-    def _hand_over(self, handovers: list[Handover]) -> None:
-        by_executor: dict[str, list[Handover]] = {}
-        for handover in handovers:
-            if handover.last:
-                self._leaving[handover.alias, handover.job.id] = handover
-            by_executor.setdefault(handover.job.executor, []).append(handover)
+    def _submit_all(self, submissions: list[Submission]) -> None:
+        by_executor: dict[str, list[Submission]] = {}
+        for submission in submissions:
+            if submission.last:
+                self._leaving[submission.alias, submission.job.id] = submission
+            by_executor.setdefault(submission.job.executor, []).append(submission)
         for name, group in by_executor.items():
             executor = self._executors.get(name)
             if executor is None:  # removed since the batch was taken
                 error = LookupError(f"executor {name!r} was removed before the job reached it")
-                for handover in group:
-                    events = [*handover.missed(), *handover.failed(error)]
-                    handover.end(events)
+                for submission in group:
+                    events = [*submission.missed(), *submission.failed(error)]
+                    submission.end(events)
                     self.announce(events)
-                    self.parted(handover)
+                    self.last_run_ended(submission)
                 continue
-            self._lane(name, executor).put(group)
+            self._adapter(name, executor).submit(group)
 
-    def _lane(self, alias: str, executor: BaseExecutor) -> Lane:
-        lane = self._lanes.get(alias)
-        if lane is None or lane.executor is not executor:
-            lane = self._lanes[alias] = self._lane_to(executor)
-        return lane
+    def _adapter(self, alias: str, executor: BaseExecutor) -> ExecutorAdapter:
+        adapter = self._adapters.get(alias)
+        if adapter is None or adapter.executor is not executor:
+            adapter = self._adapters[alias] = self._adapter_for(executor)
+        return adapter
 
-    def _lane_to(self, executor: BaseExecutor) -> Lane:
-        return lane_to(executor, self)
+    def _adapter_for(self, executor: BaseExecutor) -> ExecutorAdapter:
+        return adapter_for(executor, self)
 
-    # ---- what lanes report
+    # ---- reports of adapters
 
     def wants(self, mask: int) -> bool:
         """Whether anybody listens to events of `mask`."""
@@ -272,14 +273,14 @@ class WheelScheduler(BaseScheduler):
         for event in events:
             self._dispatch_event(event)
 
-    def parted(self, handover: Handover, gone: bool = True) -> None:
-        """A job's last run has ended, as its events have told; unless it is `gone`, it comes again."""
-        known = self._leaving.pop((handover.alias, handover.job.id), None)
+    def last_run_ended(self, submission: Submission, gone: bool = True) -> None:
+        """The last run of a job has ended, after its events. Unless `gone`, the job comes again."""
+        known = self._leaving.pop((submission.alias, submission.job.id), None)
         if known is not None and gone and self.wants(EVENT_JOB_REMOVED):
             self.announce([known.removed()])
 
     def finished(self) -> None:
-        """A hand-over has ended."""
+        """A submission has ended."""
         waiter = self._waiter
         if waiter is not None:
             waiter.set()
@@ -294,7 +295,7 @@ class WheelScheduler(BaseScheduler):
         return any(bool(executor._instances) for executor in list(self._executors.values()))
 
     def drain(self, timeout: float | None = None) -> bool:
-        """Pause, and wait until everything handed over has ended.
+        """Pause, and wait until everything submitted has ended.
 
         Args:
             timeout: how long to wait, in seconds. Defaults to None: as long as it takes.
@@ -312,7 +313,7 @@ class WheelScheduler(BaseScheduler):
         end_s = _NEVER if timeout is None else time.monotonic() + timeout
         self._waiter = waiter = threading.Event()
         try:
-            with self._passing:  # the pass under way hands over what it has taken
+            with self._passing:  # a pass under way submits what it has taken
                 pass
             while self._busy():
                 left_s = end_s - time.monotonic()
@@ -325,17 +326,17 @@ class WheelScheduler(BaseScheduler):
             self._waiter = None
 
     def shutdown(self, wait: bool = True) -> None:
-        """End the loop, then the executors, then the job stores.
+        """End the loop, then the executors, then the jobstores.
 
-        Jobs that run meanwhile may use the scheduler as before: no lock is held while they are waited for, and what
-        they add is stored. Called from inside a job with `wait`, it returns at once and the end goes on in a thread of
-        its own, because a job cannot wait for itself.
+        No lock is held during the wait for running jobs, so these may use the scheduler as before, and what they add is
+        stored. Called from inside a job with `wait`, it returns at once and a thread of its own goes on, because a job
+        cannot wait for itself.
 
         Args:
-            wait: whether to wait for jobs that run or were handed over. Defaults to True.
+            wait: whether to wait for jobs that were submitted. Defaults to True.
 
         Raises:
-            SchedulerNotRunningError: it was not started, or is being shut down.
+            SchedulerNotRunningError: the scheduler was not started, or ends already.
         """
         self._begin_the_end()
         if wait and self._would_wait_for_itself():
@@ -366,8 +367,8 @@ class WheelScheduler(BaseScheduler):
             except Exception:
                 self._logger.exception("Executor %r did not shut down cleanly", alias)
         if wait:
-            for lane in list(self._lanes.values()):
-                lane.abandon()
+            for adapter in list(self._adapters.values()):
+                adapter.abandon()
 
     def _end_executor(self, executor: BaseExecutor, wait: bool) -> None:
         executor.shutdown(wait)

@@ -140,7 +140,7 @@ class WheelTimer(Timer):
         # An eta that has passed is due at once, and not with the next millisecond.
         deadline_ms = 0 if eta <= self._clock() else _deadline_ms(eta)
         with self._lock:
-            if not self._deadlines:
+            if not self._deadlines.count():
                 self._deadlines.advance(self._now_ms())  # the time of an idle queue stands still: bring it to now
             place = self._deadlines.schedule(scheduled(eta, priority, entry), deadline_ms)
             if isinstance(entry, WheelEntry):
@@ -191,7 +191,7 @@ class WheelTimer(Timer):
             yield self.wait_s(), None
 
     def __len__(self) -> int:
-        return len(self._deadlines) + len(self._ready)
+        return self._deadlines.count() + len(self._ready)
 
     @property
     def queue(self) -> list[Any]:
@@ -248,7 +248,7 @@ class WheelTimer(Timer):
 
     def _take(self) -> None:
         """Move a batch of what is due from the queue to `_ready`, unless some is left there. Under the lock."""
-        if self._ready or not self._deadlines:
+        if self._ready or not self._deadlines.count():
             return
         due = self._deadlines.take(self._now_ms(), BATCH)
         if len(due) > 1:

@@ -16,9 +16,8 @@ from apscheduler.triggers.interval import IntervalTrigger
 from hypothesis import given
 from hypothesis import strategies as st
 from wheel_sched_apscheduler import WheelJobStore
-from wheel_sched_apscheduler.misfire import grace_after_claim
-from wheel_sched_apscheduler.missed import missed_runs
-from wheel_sched_apscheduler.schedulers.batch_feed import BatchFeed
+from wheel_sched_apscheduler.run_times import grace_after_claim, missed_runs
+from wheel_sched_apscheduler.schedulers.claiming_source import ClaimingJobSource
 
 SCHEDULER = BackgroundScheduler(timezone=UTC)  # never started; a job asks it for its zone
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -55,8 +54,8 @@ def head_after(jobs: list[Any], now: datetime) -> float | None:
     store.driven = True
     for job in jobs:
         store.add_job(job)
-    feed = BatchFeed(store, "default", ["default"], lambda: None, 1.0, 2_000, logging.getLogger(__name__))
-    return feed.take(now, 500).head_s
+    source = ClaimingJobSource(store, "default", ["default"], lambda: None, 1.0, 2_000, logging.getLogger(__name__))
+    return source.take(now, 500).head_s
 
 
 def head_of_stock(jobs: list[Any], now: datetime) -> float:
@@ -149,7 +148,7 @@ def test_two_runs_of_one_wall_clock_are_told_apart() -> None:
     winter = summer.replace(fold=1)
     store = WheelJobStore()
     store.start(None, "default")
-    fires = []
+    occurrences = []
     for number, moment in enumerate([summer, winter]):
         job = a_job(number, DateTrigger(moment), moment)
         job.id = "j"
@@ -158,7 +157,7 @@ def test_two_runs_of_one_wall_clock_are_told_apart() -> None:
         handed._get_run_times(moment)
         store.remove_job("j")
         store.get_next_run_time()
-        fires.append(handed.fire)
-    assert store._fire_of("j", winter) is fires[1]
-    assert store._fire_of("j", summer) is fires[0]
-    assert fires[0].id != fires[1].id
+        occurrences.append(handed.occurrence)
+    assert store._occurrence_of("j", winter) is occurrences[1]
+    assert store._occurrence_of("j", summer) is occurrences[0]
+    assert occurrences[0].id != occurrences[1].id

@@ -1,4 +1,7 @@
-"""Our schedulers over a store that leases: what is paused, refused or cut short comes again; jobs know their fire."""
+"""Our schedulers over a store with leases: what is paused, refused or cut short comes again.
+
+Jobs know their occurrence.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ from wheel_sched_apscheduler import (
     WheelAsyncIOScheduler,
     WheelBackgroundScheduler,
     WheelJobStore,
-    current_fire,
+    current_occurrence,
 )
 
 from tests.servers.valkey import temporary_server
@@ -110,7 +113,7 @@ def test_what_was_claimed_when_a_pause_came_is_put_back(start: Make, witness_of:
 
     def claim(*args: Any) -> Any:
         batch = claim_batch(*args)
-        if batch.fires:
+        if batch.occurrences:
             first.pause()
             claimed.set()
         return batch
@@ -128,7 +131,7 @@ def test_the_last_run_of_a_job_with_too_many_instances_comes_again(
     start: Make, witness_of: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stock removes it unrun. Here it is reported, and runs when there is room."""
-    monkeypatch.setattr("wheel_sched_apscheduler.schedulers.batch_feed.RETRY_REFUSED_MS", 20)
+    monkeypatch.setattr("wheel_sched_apscheduler.schedulers.claiming_source.RETRY_REFUSED_MS", 20)
     scheduler = start(executors={"default": ThreadPoolExecutor(2)})
     witness = witness_of(scheduler)
     instances = scheduler._executors["default"]._instances
@@ -147,15 +150,15 @@ def test_back_pressure_leaves_the_rest_in_the_store(start: Make, witness_of: Mak
         scheduler.add_job("time:sleep", "date", args=[0.01], run_date=past(), id=str(number))
     store = scheduler._jobstores["default"]
     most = 0
-    hand_over = store.hand_over
+    mark_submitted = store.mark_submitted
 
-    def watch(fires: Any) -> None:
+    def watch(occurrences: Any) -> None:
         nonlocal most
-        hand_over(fires)
-        feed = scheduler._feeds["default"]
-        most = max(most, len(feed.loads))
+        mark_submitted(occurrences)
+        source = scheduler._sources["default"]
+        most = max(most, len(source.limits))
 
-    store.hand_over = watch
+    store.mark_submitted = watch
     scheduler.resume()
     witness.wait(EVENT_JOB_EXECUTED, 100)
     assert 0 < most <= 40
@@ -166,7 +169,7 @@ def test_a_stuck_executor_holds_up_no_other(
     open_store: Callable[..., RedisWheelJobStore], witness_of: Make, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """Its backlog is due first; the other's jobs run all the same. When it goes on, all of its own run, each once."""
-    monkeypatch.setattr("wheel_sched_apscheduler.schedulers.loads.BACK_AFTER_S", 0.05)
+    monkeypatch.setattr("wheel_sched_apscheduler.schedulers.in_flight_limits.BACK_AFTER_S", 0.05)
     store: Any = WheelJobStore() if kind == "wheel" else open_store(lease_s=60, delivery=kind)
     executors = {"stuck": ThreadPoolExecutor(1), "default": ThreadPoolExecutor(1)}
     gate = threading.Event()
@@ -183,7 +186,7 @@ def test_a_stuck_executor_holds_up_no_other(
         scheduler.resume()
         witness.wait(EVENT_JOB_EXECUTED, 20)
         assert sorted(witness.ids(EVENT_JOB_EXECUTED)) == sorted(f"other-{number}" for number in range(20))
-        assert len(scheduler._feeds["default"].loads) == 8
+        assert len(scheduler._sources["default"].limits) == 8
         gate.set()
         witness.wait(EVENT_JOB_EXECUTED, 80)
         wait_until(lambda: store.count() == 0 and store.in_flight() == [], "everything was settled")
@@ -243,14 +246,14 @@ def test_a_job_knows_its_fire(witness_of: Make, executor: Any) -> None:
     scheduler.start()
     due = soon()
     try:
-        scheduler.add_job(current_fire, "date", run_date=due, id="one")
-        fire = witness.wait(EVENT_JOB_EXECUTED)[0].retval
+        scheduler.add_job(current_occurrence, "date", run_date=due, id="one")
+        occurrence = witness.wait(EVENT_JOB_EXECUTED)[0].retval
     finally:
         scheduler.shutdown()
-    assert (fire.job_id, fire.run_time, fire.redelivered) == ("one", due, False)
+    assert (occurrence.job_id, occurrence.run_time, occurrence.redelivered) == ("one", due, False)
     since_1970_us = (due - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
-    assert fire.id == f"one:{-(-since_1970_us // 1000)}"
-    assert fire.token > 0
+    assert occurrence.id == f"one:{-(-since_1970_us // 1000)}"
+    assert occurrence.token > 0
 
 
 def test_a_coroutine_knows_its_fire() -> None:
@@ -259,9 +262,9 @@ def test_a_coroutine_knows_its_fire() -> None:
 
     async def note(name: str) -> None:
         await asyncio.sleep(0)
-        fire = current_fire()
-        assert fire is not None
-        found[name] = fire.job_id
+        occurrence = current_occurrence()
+        assert occurrence is not None
+        found[name] = occurrence.job_id
 
     async def main() -> None:
         scheduler = WheelAsyncIOScheduler(timezone=UTC, jobstores={"default": WheelJobStore()})

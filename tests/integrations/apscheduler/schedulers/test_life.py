@@ -307,7 +307,6 @@ def test_a_store_over_an_imitation_of_redis_shuts_down() -> None:
         store = RedisWheelJobStore(client=client)
         scheduler = WheelBackgroundScheduler(jobstores={"default": store}, timezone=UTC)
         scheduler.start()
-        assert store._keeper is not None
-        reading = store._keeper._listener.thread
+        (reading,) = [each for each in threading.enumerate() if each.name == "wheel-sched-listener"]
         scheduler.shutdown()
         assert not reading.is_alive()

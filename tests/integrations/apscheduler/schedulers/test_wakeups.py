@@ -94,11 +94,11 @@ def test_adds_from_many_threads_all_run(make: Make, witness_of: Make) -> None:
     scheduler = make()
     witness = witness_of(scheduler, EVENT_JOB_EXECUTED)
 
-    def add(lane: int) -> None:
+    def add(adapter: int) -> None:
         for number in range(50):
-            scheduler.add_job(lambda: None, "date", run_date=soon(0.001 * (number % 7)), id=f"{lane}-{number}")
+            scheduler.add_job(lambda: None, "date", run_date=soon(0.001 * (number % 7)), id=f"{adapter}-{number}")
 
-    threads = [threading.Thread(target=add, args=(lane,)) for lane in range(8)]
+    threads = [threading.Thread(target=add, args=(adapter,)) for adapter in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:

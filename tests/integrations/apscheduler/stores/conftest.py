@@ -131,7 +131,7 @@ def make_job() -> Maker:
 class Firing(NamedTuple):
     """One run, as the job itself told it."""
 
-    fire_id: str
+    occurrence_id: str
     pid: int
     token: int
     at_ms: int
@@ -236,7 +236,7 @@ class House:
         return [Firing(row[0], *map(int, row[1:])) for row in (raw.decode().split() for raw in rows)]
 
     def jobs_fired(self) -> set[str]:
-        return {firing.fire_id.partition(":")[0] for firing in self.fired()}
+        return {firing.occurrence_id.partition(":")[0] for firing in self.fired()}
 
     def wait_until(self, condition: Callable[[], bool], what: str) -> None:
         """Wait for what the processes do."""

@@ -11,8 +11,8 @@ from apscheduler.jobstores.base import ConflictingIdError, JobLookupError
 from apscheduler.triggers.date import DateTrigger
 from apscheduler.triggers.interval import IntervalTrigger
 from wheel_sched_apscheduler import Producer, WheelJobStore
-from wheel_sched_apscheduler.fire import Finish, Fire
-from wheel_sched_apscheduler.missed import missed_runs
+from wheel_sched_apscheduler.occurrence import Finish, Occurrence
+from wheel_sched_apscheduler.run_times import missed_runs
 
 from wheel_sched.store import Item
 
@@ -25,32 +25,34 @@ def do_nothing(*_: Any) -> None:
     """A job."""
 
 
-def claim(store: Any, now: datetime = NOW) -> list[Fire]:
-    """What a scheduler's pass does: the fires are with their executors afterwards."""
-    fires = store.claim_batch(now).fires
-    for fire in fires:
-        run_times, following = (fire.run_times, None) if fire.run_times else missed_runs(fire.job, now)
-        fire.run_at(run_times)
-        fire.plan(following)
-    store.hand_over(fires)
-    return list(fires)
+def claim(store: Any, now: datetime = NOW) -> list[Occurrence]:
+    """What a scheduler's pass does: the occurrences are with their executors afterwards."""
+    occurrences = store.claim_batch(now).occurrences
+    for occurrence in occurrences:
+        run_times, following = (
+            (occurrence.run_times, None) if occurrence.run_times else missed_runs(occurrence.job, now)
+        )
+        occurrence.run_at(run_times)
+        occurrence.plan(following)
+    store.mark_submitted(occurrences)
+    return list(occurrences)
 
 
 def settle(store: Any) -> None:
     """Tell the store all there is to tell, also what an answer gave rise to."""
     for _ in range(5):
-        store.flush()
+        store.tracker.flush()
 
 
-def end(store: Any, fire: Fire) -> None:
+def end(store: Any, occurrence: Occurrence) -> None:
     """Its run is over, and the store is told."""
-    store.finish(fire, Finish.EXECUTED)
+    store.finish(occurrence, Finish.EXECUTED)
     settle(store)
 
 
-def free(store: Any, fire: Fire) -> None:
+def free(store: Any, occurrence: Occurrence) -> None:
     """What happens to a job whose run is long: it waits for its next run, the run lies beside it."""
-    fire.ticket.since -= 1
+    occurrence.handle.since -= 1
     settle(store)
 
 
@@ -90,18 +92,18 @@ def test_a_change_leaves_the_next_run_where_it_is(pair: Any, recurring: Any, mom
     runner, changer = pair
     runner.add_job(recurring())
     job = changer.lookup_job("j")
-    (fire,) = claim(runner)
+    (occurrence,) = claim(runner)
     job._modify(args=("new",))
     if moment == "before it ends":
         changer.update_job(job)
-        end(runner, fire)
+        end(runner, occurrence)
     elif moment == "after it ended":
-        end(runner, fire)
+        end(runner, occurrence)
         changer.update_job(job)
     else:
-        free(runner, fire)
+        free(runner, occurrence)
         changer.update_job(job)
-        end(runner, fire)
+        end(runner, occurrence)
     assert (next_run(changer), changer.count(), changer.in_flight()) == (NOW + STEP, 1, [])
     assert changer.lookup_job("j").args == ("new",)
     assert claim(runner) == []
@@ -113,13 +115,13 @@ def test_a_change_of_the_run_time_holds_during_a_run(pair: Any, recurring: Any, 
     runner, changer = pair
     runner.add_job(recurring())
     for moment in (FAR, None):
-        (fire,) = claim(runner)
+        (occurrence,) = claim(runner)
         modify(changer, "j", next_run_time=moment)
         assert changer.lookup_job("j").next_run_time == moment
-        (end if how == "ended" else free)(runner, fire)
+        (end if how == "ended" else free)(runner, occurrence)
         assert next_run(changer) == moment
         if how == "freed":
-            end(runner, fire)
+            end(runner, occurrence)
         assert (next_run(changer), changer.count(), changer.in_flight()) == (moment, 1, [])
         modify(changer, "j", next_run_time=NOW)
     assert len(claim(runner)) == 1
@@ -136,8 +138,9 @@ def test_a_change_during_a_run_survives_the_process(open_fake: Any, recurring: A
     modify(other, "paused", next_run_time=None)
     runner.store.execute([])
     other.store.backend.client.zadd(f"{{{other.store.namespace}:0}}:fly", dict.fromkeys(["args", "moved", "paused"], 1))
-    (fire,) = claim(other)
-    assert (fire.job_id, fire.job.args, fire.redelivered, fire.run_times) == ("args", ("new",), True, [NOW])
+    (occurrence,) = claim(other)
+    assert (occurrence.job_id, occurrence.job.args) == ("args", ("new",))
+    assert (occurrence.redelivered, occurrence.run_times) == (True, [NOW])
     settle(other)
     assert claim(other) == []
     assert {entry.id: (entry.state, entry.next_run_time) for entry in other.entries()} == {
@@ -151,11 +154,11 @@ def test_the_catalogue_changes_what_runs_without_waiting(open_fake: Any, recurri
     """Paused, tagged, described and run again by a process that has none of the job's code."""
     runner, other = open_fake(), open_fake()
     runner.add_job(recurring())
-    (fire,) = claim(runner)
+    (occurrence,) = claim(runner)
     other.set_tags("j", ["t"])
     other.set_metadata("j", {"m": 1})
     other.pause("j")
-    end(runner, fire)
+    end(runner, occurrence)
     entry = other.get_entry("j")
     assert (entry.state, entry.tags, entry.metadata) == ("paused", ("t",), {"m": 1})
 
@@ -200,13 +203,15 @@ def test_a_run_whose_id_was_taken_keeps_its_lease(open_fake: Any, make_job: Any)
     runner.add_job(make_job(NOW, id="j", args=["old"]))
     claim(runner)
     other.add_job(make_job(FAR, id="j", args=["new"]))
+    fly = f"{{{other.store.namespace}:0}}:fly"
+    soon_ms = other.store.now_ms() + 5_000  # as if most of the lease had passed
+    other.store.backend.client.zadd(fly, dict.fromkeys(other.store.backend.client.zrange(fly, 0, -1), soon_ms))
     (before,) = other.in_flight()
-    runner._lease_ms = runner._flights._lease_ms = 120_000
+    assert before.lease_until_ms == soon_ms
     for _ in range(2):
-        runner.beat()
+        runner.tracker.extend_leases()
     (after,) = other.in_flight()
     assert after.lease_until_ms > before.lease_until_ms + 50_000
-    fly = f"{{{other.store.namespace}:0}}:fly"
     other.store.backend.client.zadd(fly, dict.fromkeys(other.store.backend.client.zrange(fly, 0, -1), 1))
     (again,) = claim(other)
     assert (again.job_id, again.job.args, again.run_times, again.redelivered) == ("j", ("old",), [NOW], True)
@@ -245,17 +250,17 @@ def test_replacing_works_at_any_moment(pair: Any, recurring: Any, make_job: Any)
 
 
 def test_a_memory_store_keeps_the_planned_run_as_well(recurring: Any) -> None:
-    """A change that comes between the claim and the hand-over neither doubles the run nor loses its own run time."""
+    """A change that comes between the claim and the submission neither doubles the run nor loses its own run time."""
     store = WheelJobStore()
     store.add_job(recurring(id="same"))
     store.add_job(recurring(id="moved"))
-    fires = store.claim_batch(NOW).fires
+    occurrences = store.claim_batch(NOW).occurrences
     modify(store, "same", args=("new",))
     modify(store, "moved", next_run_time=FAR)
-    for fire in fires:
-        fire.run_at([NOW])
-        fire.plan(NOW + STEP)
-    store.hand_over(fires)
+    for occurrence in occurrences:
+        occurrence.run_at([NOW])
+        occurrence.plan(NOW + STEP)
+    store.mark_submitted(occurrences)
     assert [job.next_run_time for job in store.get_all_jobs()] == [NOW + STEP, FAR]
     assert store.lookup_job("same").args == ("new",)
 
@@ -265,12 +270,12 @@ def test_a_planned_run_does_not_undo_a_change_half_made(recurring: Any) -> None:
     store = WheelJobStore()
     store.driven = True
     store.add_job(recurring())
-    (fire,) = store.claim_batch(NOW).fires
-    fire.run_at([NOW])
-    fire.plan(NOW + STEP)
+    (occurrence,) = store.claim_batch(NOW).occurrences
+    occurrence.run_at([NOW])
+    occurrence.plan(NOW + STEP)
     job = store.lookup_job("j")
     job._modify(trigger=DateTrigger(FAR, "UTC"), next_run_time=FAR)
-    store.hand_over([fire])
+    store.mark_submitted([occurrence])
     store.update_job(job)
     assert [job.next_run_time for job in store.get_all_jobs()] == [FAR]
 

@@ -89,13 +89,13 @@ def test_jobs_are_listed_and_shown(aps: Any, store: Any, make_job: Any) -> None:
     hourly = IntervalTrigger(hours=1, start_date=FAR, timezone="UTC")
     store.add_jobs([make_job(FAR, id="hourly", trigger=hourly, args=(5,))], metadata={"m": 1}, tags=["t"])
     store.add_job(make_job(None, id="paused"))
-    text = aps("jobs").stdout
+    text = aps("list").stdout
     assert "hourly" in text
     assert "interval[1:00:00]" in text
-    assert [row["id"] for row in objects(aps("jobs", "--json"))] == ["hourly", "paused"]
-    assert [row["id"] for row in objects(aps("jobs", "--state", "paused", "--json"))] == ["paused"]
-    assert [row["id"] for row in objects(aps("jobs", "--tag", "t", "--json"))] == ["hourly"]
-    assert "the first 1 are shown" in aps("jobs", "--limit", "1").stderr
+    assert [row["id"] for row in objects(aps("list", "--json"))] == ["hourly", "paused"]
+    assert [row["id"] for row in objects(aps("list", "--state", "paused", "--json"))] == ["paused"]
+    assert [row["id"] for row in objects(aps("list", "--tag", "t", "--json"))] == ["hourly"]
+    assert "the first 1 are shown" in aps("list", "--limit", "1").stderr
     (shown,) = objects(aps("show", "hourly", "--json"))
     assert (shown["args"], shown["metadata"], shown["tags"], shown["next_run_time"]) == (
         [5],
@@ -109,7 +109,7 @@ def test_jobs_are_listed_and_shown(aps: Any, store: Any, make_job: Any) -> None:
 
 def test_an_absent_namespace_is_told_with_what_makes_a_job_store(aps: Any) -> None:
     """`wheel-sched publish` and `serve` make none."""
-    told = aps("jobs", code=1).stderr
+    told = aps("list", code=1).stderr
     assert "create it with a scheduler that has this job store, or `wheel-sched aps migrate`" in told
     assert "wheel-sched publish" not in told
 
@@ -125,8 +125,8 @@ def test_jobs_are_changed_by_id(aps: Any, store: Any, make_job: Any) -> None:
     assert objects(aps("pause", "nobody", "--json", code=1)) == [
         {"id": "nobody", "found": False, "done": "there is no such job"}
     ]
-    assert "nobody can answer here" in aps("remove", "a", code=2).stderr
-    assert "a: removed" in aps("remove", "a", "--yes").stderr
+    assert "nobody can answer here" in aps("delete", "a", code=2).stderr
+    assert "a: deleted" in aps("delete", "a", "--yes").stderr
     assert store.count() == 0
 
 
@@ -136,8 +136,8 @@ def test_jobs_are_changed_by_id(aps: Any, store: Any, make_job: Any) -> None:
         ("pause", "a", "b"),
         ("resume", "a", "b"),
         ("run-now", "a", "b"),
-        ("quarantine", "retry", "a", "b"),
-        ("quarantine", "repoint", "old", "new"),
+        ("release", "a", "b"),
+        ("repoint", "old", "new"),
     ],
 )
 def test_what_changes_several_jobs_asks_first(
@@ -156,31 +156,31 @@ def test_what_changes_several_jobs_asks_first(
     assert "2 jobs" in told
     assert "add --yes" in told
     assert {store.get_entry(name).state for name in ("a", "b")} == {"scheduled"}
-    if command[0] != "quarantine":
+    if command[0] not in ("release", "repoint"):
         aps(*command, "--yes")
 
 
-def test_the_quarantine_is_listed_retried_and_repointed(aps: Any, store: Any, make_job: Any) -> None:
+def test_quarantined_jobs_are_listed_released_and_repointed(aps: Any, store: Any, make_job: Any) -> None:
     """From the shell, without the jobs' code."""
     store.add_job(make_job(OLD, id="a"))
     good = store.get_entry("a").func
     rename(store, "a", "gone.away:f")
     assert store.get_due_jobs(OLD) == []
     store.get_next_run_time()
-    store.flush()
-    assert "may not be named by a job that is not signed" in aps("quarantine", "list").stdout
-    (row,) = objects(aps("quarantine", "list", "--json"))
+    store.tracker.flush()
+    assert "may not be named by a job that is not signed" in aps("list", "--state", "quarantined").stdout
+    (row,) = objects(aps("list", "--state", "quarantined", "--json"))
     assert (row["id"], row["func"]) == ("a", "gone.away:f")
-    assert "1 job would now name" in aps("quarantine", "repoint", "gone.away:f", good, "--dry-run").stderr
-    assert "allow-list" in aps("quarantine", "repoint", "gone.away:f", "os:system", code=1).stderr
-    assert objects(aps("quarantine", "retry", "--all", "--json")) == [{"asked": ["a"], "released": ["a"]}]
+    assert "1 job would now name" in aps("repoint", "gone.away:f", good, "--dry-run").stderr
+    assert "allow-list" in aps("repoint", "gone.away:f", "os:system", code=1).stderr
+    assert objects(aps("release", "--all", "--json")) == [{"asked": ["a"], "released": ["a"]}]
     store.get_due_jobs(OLD)
     store.get_next_run_time()
-    store.flush()
-    assert "1 job now name" in aps("quarantine", "repoint", "gone.away:f", good).stderr
-    assert "nothing is quarantined" in aps("quarantine", "list").stderr
+    store.tracker.flush()
+    assert "1 job now name" in aps("repoint", "gone.away:f", good).stderr
+    assert "no jobs that match" in aps("list", "--state", "quarantined").stderr
     assert [job.id for job in store.get_due_jobs(OLD)] == ["a"]
-    assert "Which?" in aps("quarantine", "retry", code=2).stderr
+    assert "Which?" in aps("release", code=2).stderr
 
 
 def test_what_ran_and_what_runs_are_told(aps: Any, store: Any, make_job: Any) -> None:
@@ -195,9 +195,9 @@ def test_what_ran_and_what_runs_are_told(aps: Any, store: Any, make_job: Any) ->
     store.get_next_run_time()
     assert "a" in aps("in-flight").stdout
     assert objects(aps("in-flight", "--json"))[0]["job_id"] == "a"
-    store.finish(job.fire, Finish.ERROR, "ValueError('x')")
-    store._chronicle.closing = True
-    store.flush()
+    store.finish(job.occurrence, Finish.ERROR, "ValueError('x')")
+    store.tracker.close_history()
+    store.tracker.flush()
     assert "ValueError('x')" in aps("history").stdout
     assert objects(aps("history", "a", "--json"))[0]["outcome"] == "error"
 
@@ -209,7 +209,7 @@ def test_a_signed_store_takes_the_secret_from_the_environment(
     secret = "a secret of some length"
     store = RedisWheelJobStore(redis_url, secret=secret)
     store.add_job(make_job(FAR, id="a"))
-    assert "a" in aps("jobs").stdout
+    assert "a" in aps("list").stdout
     monkeypatch.setenv("WHEEL_SCHED_APS_SECRET", secret)
     aps("run-now", "a")
     assert store.lookup_job("a").next_run_time < FAR
@@ -345,7 +345,7 @@ def test_commands_on_a_damaged_record_say_what_to_do(aps: Any, store: Any, make_
         result = aps(command, "torn job", "whole", "--yes", code=1)
         (line,) = [line for line in result.stderr.splitlines() if line.startswith("torn job: ")]
         assert "its record is damaged" in line
-        assert "nothing was changed; `wheel-sched aps remove 'torn job'` removes it" in line
+        assert "nothing was changed; `wheel-sched aps delete 'torn job'` deletes it" in line
         assert "whole: " in result.stderr
-    aps("remove", "torn job", "--yes")
+    aps("delete", "torn job", "--yes")
     assert store.get_entry("torn job") is None

@@ -16,7 +16,7 @@ COROUTINE = "firing:record_later"  # these run them on their loop
 
 
 def never_early(house: Any) -> bool:
-    return all(firing.at_ms >= int(firing.fire_id.rpartition(":")[2]) for firing in house.fired())
+    return all(firing.at_ms >= int(firing.occurrence_id.rpartition(":")[2]) for firing in house.fired())
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -33,7 +33,7 @@ def test_it_runs_what_another_process_adds(open_house: Any, kind: str) -> None:
     house.wait_until(lambda: len(house.fired()) >= 6, "it had ticked thrice")
     house.producer.remove_job("tick")
     house.wait_empty()
-    assert max(Counter(firing.fire_id for firing in house.fired()).values()) == 1
+    assert max(Counter(firing.occurrence_id for firing in house.fired()).values()) == 1
     assert {firing.pid for firing in house.fired()} == {runner.pid}
     assert never_early(house)
     assert runner.stop() == {"alive": True}

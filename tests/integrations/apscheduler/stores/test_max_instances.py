@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from apscheduler.triggers.interval import IntervalTrigger
-from wheel_sched_apscheduler.fire import Finish, Fire
-from wheel_sched_apscheduler.missed import missed_runs
+from wheel_sched_apscheduler.occurrence import Finish, Occurrence
+from wheel_sched_apscheduler.run_times import missed_runs
 
 from wheel_sched.errors import ConfigError, StoreUnavailable
 
@@ -20,33 +20,33 @@ def tick(number: int) -> datetime:
     return START + number * STEP
 
 
-def run(store: Any, number: int) -> Fire | None:
-    """A pass at a tick, as a scheduler and its executor make it: the fire when it runs, None when it was refused."""
-    (fire,) = store.claim_batch(tick(number)).fires
-    run_times, following = missed_runs(fire.job, tick(number))
-    fire.run_at(run_times)
-    fire.plan(following)
-    store.hand_over([fire])
-    if fire.job.max_instances <= 0:  # the test of every executor in which none is running
+def run(store: Any, number: int) -> Occurrence | None:
+    """A pass at a tick, as a scheduler and its executor make it. None when the occurrence was refused."""
+    (occurrence,) = store.claim_batch(tick(number)).occurrences
+    run_times, following = missed_runs(occurrence.job, tick(number))
+    occurrence.run_at(run_times)
+    occurrence.plan(following)
+    store.mark_submitted([occurrence])
+    if occurrence.job.max_instances <= 0:  # the test of every executor in which none is running
         if following is None:
-            store.release([fire], 1_000)
+            store.release([occurrence], 1_000)
         else:
-            store.finish(fire, Finish.REFUSED)
+            store.finish(occurrence, Finish.REFUSED)
         settle(store)
         return None
-    fire.ticket.since -= 1  # as if it had run for a second
+    occurrence.handle.since -= 1  # as if it had run for a second
     settle(store)
-    return fire
+    return occurrence
 
 
 def settle(store: Any) -> None:
     for _ in range(3):
-        store.flush()
+        store.tracker.flush()
 
 
-def end(store: Any, fire: Fire | None) -> None:
-    assert fire is not None
-    store.finish(fire, Finish.EXECUTED)
+def end(store: Any, occurrence: Occurrence | None) -> None:
+    assert occurrence is not None
+    store.finish(occurrence, Finish.EXECUTED)
     settle(store)
 
 
@@ -98,11 +98,11 @@ def test_a_lost_run_at_most_once_counts_until_its_lease_ends(open_fake: Any, eve
     (mark,) = b.store.find("run:j")
     assert (b.in_flight(), b.count()) == ([], 1)
     b.store.reschedule([mark], b.store.now_ms() + 5_000)
-    a.beat()
+    a.tracker.extend_leases()
     assert b.store.get([mark])[0].score_ms > b.store.now_ms() + 9_000
     assert run(b, 1) is None
     b.store.reschedule([mark], 0)  # as if the lease had ended
-    assert [fire.scheduled for fire in b.claim_batch(tick(1)).fires] == []
+    assert [occurrence.scheduled for occurrence in b.claim_batch(tick(1)).occurrences] == []
     settle(b)
     assert b.store.get([mark]) == [None]
     assert run(b, 2) is not None
@@ -112,9 +112,9 @@ def test_a_run_at_most_once_that_is_put_back_does_not_count(open_fake: Any, ever
     """A pause, or no room in an executor; it comes again."""
     a, b = (open_fake(delivery="at_most_once") for _ in range(2))
     a.add_job(every_minute())
-    a.release(a.claim_batch(tick(0)).fires)
+    a.release(a.claim_batch(tick(0)).occurrences)
     settle(a)
-    assert [fire.scheduled for fire in b.claim_batch(tick(0)).fires] == [tick(0)]
+    assert [occurrence.scheduled for occurrence in b.claim_batch(tick(0)).occurrences] == [tick(0)]
     assert len(b.store.find("run:j")) == 1
 
 
@@ -137,7 +137,7 @@ def test_a_last_run_that_finds_no_room_waits(open_fake: Any, make_job: Any) -> N
     assert run(b, 1) is None
     end(a, first)
     b.store.reschedule(["j"], 0)  # as if it had waited
-    (again,) = b.claim_batch(tick(2)).fires
+    (again,) = b.claim_batch(tick(2)).occurrences
     assert (again.job.args, again.job.max_instances) == (("new",), 1)
 
 
@@ -165,8 +165,8 @@ def test_a_removed_job_that_is_added_among_others_counts_its_run(
     first = run(a, 0)
     b.remove_job("j")
     assert b.add_jobs([every_minute(id=each) for each in ("i", "j", "k")], tags=["t"]) == []
-    fires = {fire.job_id: fire for fire in b.claim_batch(tick(1)).fires}
-    assert {job_id: fire.job.max_instances <= 0 for job_id, fire in fires.items()} == {
+    occurrences = {occurrence.job_id: occurrence for occurrence in b.claim_batch(tick(1)).occurrences}
+    assert {job_id: occurrence.job.max_instances <= 0 for job_id, occurrence in occurrences.items()} == {
         "i": False,
         "j": True,
         "k": False,
@@ -193,7 +193,7 @@ def test_short_runs_cost_no_round_trip_more(open_fake: Any, every_minute: Any, m
     calls: list[int] = []
     execute = a.store.execute
     monkeypatch.setattr(a.store, "execute", lambda each: calls.append(len(each)) or execute(each))
-    assert len(a.claim_batch(tick(1)).fires) == 5
+    assert len(a.claim_batch(tick(1)).occurrences) == 5
     assert len(calls) == 1
 
 
@@ -210,7 +210,7 @@ def test_what_cannot_be_counted_is_put_back(open_fake: Any, every_minute: Any, m
         return execute(calls)
 
     monkeypatch.setattr(b.store, "execute", fails)
-    assert b.claim_batch(tick(1)).fires == []
+    assert b.claim_batch(tick(1)).occurrences == []
     settle(b)
     assert b.get_entry("j").state == "scheduled"
     assert b.get_entry("j").next_run_time == tick(1)

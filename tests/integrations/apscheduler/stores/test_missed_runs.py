@@ -12,8 +12,8 @@ from apscheduler.triggers.base import BaseTrigger
 from apscheduler.triggers.combining import OrTrigger
 from apscheduler.triggers.cron import CronTrigger
 from apscheduler.triggers.interval import IntervalTrigger
-from wheel_sched_apscheduler import missed
-from wheel_sched_apscheduler.missed import RUN_TIMES_AT_MOST, missed_runs
+from wheel_sched_apscheduler import run_times
+from wheel_sched_apscheduler.run_times import RUN_TIMES_AT_MOST, missed_runs
 
 NOW = datetime(2026, 5, 3, 12, tzinfo=UTC)
 US = timedelta(microseconds=1)
@@ -40,7 +40,7 @@ class Still(BaseTrigger):
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> int:
     """A bound that is quickly reached."""
-    monkeypatch.setattr(missed, "RUN_TIMES_AT_MOST", 100)
+    monkeypatch.setattr(run_times, "RUN_TIMES_AT_MOST", 100)
     return 100
 
 

@@ -27,7 +27,7 @@ def test_four_processes_fire_each_job_once(house: House) -> None:
     house.one_shots(300, in_s=0.2, apart_ms=2)
     house.wait_until(lambda: len(house.fired()) >= 300, "all had fired")
     house.wait_empty()
-    assert Counter(firing.fire_id for firing in house.fired()).most_common(1)[0][1] == 1
+    assert Counter(firing.occurrence_id for firing in house.fired()).most_common(1)[0][1] == 1
     assert len(house.fired()) == 300
     assert [runner.stop() for runner in runners] == [{"alive": True}] * 4
 
@@ -70,7 +70,7 @@ def test_two_processes_fire_each_tick_once(house: House) -> None:
     assert house.producer.add_jobs(jobs) == []
     house.wait_until(lambda: len(house.fired()) >= 250, "all ticks had fired")
     house.wait_empty()
-    assert len({firing.fire_id for firing in house.fired()}) == 250
+    assert len({firing.occurrence_id for firing in house.fired()}) == 250
     assert len(house.fired()) == 250
     assert [runner.stop()["alive"] for runner in house.runners] == [True, True]
 
@@ -89,9 +89,9 @@ def test_a_killed_replica_loses_nothing(house: House) -> None:
     doomed.kill()
     house.wait_until(lambda: len(house.jobs_fired()) == 400, "all had fired")
     house.wait_empty()
-    counts = Counter(firing.fire_id for firing in house.fired())
-    by_doomed = {firing.fire_id for firing in house.fired() if firing.pid == doomed.pid}
-    assert {fire_id for fire_id, count in counts.items() if count > 1} <= by_doomed
+    counts = Counter(firing.occurrence_id for firing in house.fired())
+    by_doomed = {firing.occurrence_id for firing in house.fired() if firing.pid == doomed.pid}
+    assert {occurrence_id for occurrence_id, count in counts.items() if count > 1} <= by_doomed
     assert max(counts.values()) <= 2
     assert survivor.stop() == {"alive": True}
 
@@ -110,8 +110,8 @@ def test_a_kill_in_the_middle_and_a_restart_lose_nothing(house: House) -> None:
     house.wait_empty()
     tokens: dict[str, int] = {}
     for firing in house.fired():
-        assert firing.token > tokens.get(firing.fire_id, 0)
-        tokens[firing.fire_id] = firing.token
+        assert firing.token > tokens.get(firing.occurrence_id, 0)
+        tokens[firing.occurrence_id] = firing.token
 
 
 def test_nothing_is_dropped_at_default_settings(house: House) -> None:
@@ -131,7 +131,7 @@ def test_a_job_of_another_process_wakes_a_sleeping_scheduler(house: House) -> No
         house.producer.add_job(JOB, "date", run_date=moment, id=f"j{number}")
         house.wait_until(lambda n=number: len(house.fired()) == n + 1, "it had fired")
     for firing in house.fired():
-        assert firing.at_ms >= int(firing.fire_id.rpartition(":")[2])
+        assert firing.at_ms >= int(firing.occurrence_id.rpartition(":")[2])
 
 
 def test_two_processes_never_both_add_an_id(open_house: Any) -> None:
@@ -153,12 +153,12 @@ def test_long_ticks_survive_their_process(house: House) -> None:
     (doomed,) = house.run(1, lease_s=6)
     house.wait_until(lambda: len(house.fired()) >= 3, "all three were under way")
     house.wait_until(lambda: house.store.count("scheduled") == 3, "they were free for their next ticks")
-    first = {firing.fire_id for firing in house.fired()}
+    first = {firing.occurrence_id for firing in house.fired()}
     assert len(first) == 3
     doomed.kill()
     house.run(1, lease_s=6)
     house.wait_until(lambda: len(house.fired()) >= 6, "all three came again")
-    assert {firing.fire_id for firing in house.fired()[3:]} == first
+    assert {firing.occurrence_id for firing in house.fired()[3:]} == first
 
 
 def test_a_server_that_is_killed_and_away_stops_nobody(house: House) -> None:

@@ -11,8 +11,8 @@ from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.triggers.interval import IntervalTrigger
 from wheel_sched_apscheduler import Producer
-from wheel_sched_apscheduler.fire import Finish
-from wheel_sched_apscheduler.missed import missed_runs
+from wheel_sched_apscheduler.occurrence import Finish
+from wheel_sched_apscheduler.run_times import missed_runs
 
 from wheel_sched.store import Item
 
@@ -53,8 +53,8 @@ def test_what_one_process_lacks_runs_in_another(open_fake: Any, new_job: Any) ->
     name_elsewhere(old)
     for times in (1, 2):
         before_ms = old.store.now_ms()
-        assert old.claim_batch(NOW).fires == []
-        old.flush()
+        assert old.claim_batch(NOW).occurrences == []
+        old.tracker.flush()
         entry = old.get_entry("j")
         assert (entry.state, entry.tags) == ("scheduled", ("t",))
         assert f"given back {times} time" in entry.reason
@@ -63,14 +63,14 @@ def test_what_one_process_lacks_runs_in_another(open_fake: Any, new_job: Any) ->
         assert before_ms < old.store.get(["j"])[0].score_ms <= old.store.now_ms() + 5_000
         old.store.reschedule(["j"], 0)  # as if it had waited
     later = NOW + timedelta(hours=2)
-    (fire,) = new.claim_batch(later).fires
-    assert (fire.job_id, fire.scheduled, fire.job.misfire_grace_time) == ("j", NOW, None)
-    run_times, following = missed_runs(fire.job, later)
-    fire.run_at(run_times)
-    fire.plan(following)
-    new.hand_over([fire])
-    new.finish(fire, Finish.EXECUTED)
-    new.flush()
+    (occurrence,) = new.claim_batch(later).occurrences
+    assert (occurrence.job_id, occurrence.scheduled, occurrence.job.misfire_grace_time) == ("j", NOW, None)
+    run_times, following = missed_runs(occurrence.job, later)
+    occurrence.run_at(run_times)
+    occurrence.plan(following)
+    new.mark_submitted([occurrence])
+    new.finish(occurrence, Finish.EXECUTED)
+    new.tracker.flush()
     entry = old.get_entry("j")
     assert (entry.next_run_time, entry.reason, entry.tags) == (later + timedelta(seconds=60), "", ("t",))
     assert old.store.find("refused") == []
@@ -92,22 +92,24 @@ def test_an_idle_process_tells_what_it_refuses_at_once(
     until_s = time.monotonic() + 2
     while idle.get_entry("j").state != "scheduled":
         assert time.monotonic() < until_s, "it was not given back"
-        time.sleep(0.002)  # the keeper's doing; there is nothing to wait on
+        time.sleep(0.002)  # the settler's doing; there is nothing to wait on
 
 
 def test_an_idle_process_reads_a_job_that_was_replaced_at_once(open_fake: Any, make_job: Any) -> None:
     """The store refuses what follows it, in a pass that is the last for a while."""
     idle, other = open_fake(), open_fake()
     idle.start(None, "default")
-    idle._pass_until_s = time.monotonic() + 3600  # as if passes went on: the keeper leaves it to them
+    idle._pass_until_s = time.monotonic() + 3600  # as if passes went on: the settler leaves it to them
     trigger = IntervalTrigger(seconds=60, start_date=NOW, timezone="UTC")
     idle.add_job(make_job(NOW, id="j", trigger=trigger))
-    (fire,) = idle.claim_batch(NOW).fires
-    fire.run_at([NOW])
-    fire.plan(NOW + timedelta(seconds=60))
-    other._rewrite("j", lambda found: type(found.item())("j", None, found.body, "job", found.refs), keep_due=True)
-    idle._flights.end(fire)
-    assert idle.claim_batch(NOW).fires == []
+    (occurrence,) = idle.claim_batch(NOW).occurrences
+    occurrence.run_at([NOW])
+    occurrence.plan(NOW + timedelta(seconds=60))
+    other.repository.change(
+        "j", lambda found: type(found.item())("j", None, found.body, "job", found.refs), keep_due=True
+    )
+    idle.tracker.finish(occurrence, Finish.EXECUTED)
+    assert idle.claim_batch(NOW).occurrences == []
     idle._pass_until_s = 0.0
     until_s = time.monotonic() + 2
     while idle.get_entry("j").state != "scheduled":
@@ -122,7 +124,7 @@ def test_an_executor_that_only_others_have(open_fake: Any, make_job: Any) -> Non
     (job,) = store.get_due_jobs(NOW)
     store.remove_job(job.id)
     store.get_next_run_time()
-    store.flush()
+    store.tracker.flush()
     entry = store.get_entry("j")
     assert entry.state == "scheduled"
     assert "no executor 'elsewhere'" in entry.reason
@@ -140,7 +142,7 @@ def test_a_stock_scheduler_is_not_given_what_it_has_no_executor_for(
         store.add_job(make_job(NOW, id=name, executor=name))
     assert [job.id for job in store.get_due_jobs(NOW)] == ["default"]
     store.get_next_run_time()
-    store.flush()
+    store.tracker.flush()
     assert "no executor 'elsewhere'" in store.get_entry("elsewhere").reason
     assert "given back" in caplog.text
 
@@ -151,19 +153,19 @@ def test_what_nobody_can_run_is_quarantined_after_a_while(open_fake: Any, new_jo
     store.add_job(new_job)
     name_elsewhere(store)
     for _ in range(4):
-        assert store.claim_batch(NOW).fires == []
-        store.flush()
+        assert store.claim_batch(NOW).occurrences == []
+        store.tracker.flush()
         store.store.reschedule(["j"], 0)  # as if it had waited
     assert store.count("quarantined") == 0
-    store._loading._after_ms = 0  # as if a minute had passed
-    assert store.claim_batch(NOW).fires == []
-    store.flush()
+    store.tracker.refusals.after_ms = 0  # as if a minute had passed
+    assert store.claim_batch(NOW).occurrences == []
+    store.tracker.flush()
     (entry,) = store.quarantined()
     assert "refused 5 times" in entry.reason
     assert "release" in entry.reason
-    assert store.retry(["j"]) == ["j"]
+    assert store.release_quarantined(["j"]) == ["j"]
     new = open_fake(aliases=aliases())
-    assert [fire.job_id for fire in new.claim_batch(NOW).fires] == ["j"]
+    assert [occurrence.job_id for occurrence in new.claim_batch(NOW).occurrences] == ["j"]
 
 
 def test_a_round_ends_with_a_process_that_has_refused_before(open_fake: Any, new_job: Any) -> None:
@@ -172,14 +174,14 @@ def test_a_round_ends_with_a_process_that_has_refused_before(open_fake: Any, new
     olds[0].add_job(new_job)
     name_elsewhere(olds[0])
     for old in olds:
-        assert old.claim_batch(NOW).fires == []
-        old.flush()
+        assert old.claim_batch(NOW).occurrences == []
+        old.tracker.flush()
         entry = old.get_entry("j")
         assert (entry.state, "given back 1 time " in entry.reason) == ("scheduled", True)
         assert old.store.get(["j"])[0].score_ms <= old.store.now_ms() + 100
         old.store.reschedule(["j"], 0)  # as if it had waited
-    assert olds[2].claim_batch(NOW).fires == []
-    olds[2].flush()
+    assert olds[2].claim_batch(NOW).occurrences == []
+    olds[2].tracker.flush()
     (entry,) = olds[2].quarantined()
     assert "refused 2 times" in entry.reason
 
@@ -190,9 +192,9 @@ def test_processes_that_come_and_go_make_rounds_too(open_fake: Any, new_job: Any
     store.add_job(new_job)
     name_elsewhere(store)
     for number in range(21):
-        store._loading._mark = f"{number:06}"
-        assert store.claim_batch(NOW).fires == []
-        store.flush()
+        store.tracker.refusals.process_mark = f"{number:06}"
+        assert store.claim_batch(NOW).occurrences == []
+        store.tracker.flush()
         assert f"given back {number // 10 + 1} time" in store.get_entry("j").reason
         store.store.reschedule(["j"], 0)
 
@@ -202,12 +204,12 @@ def test_who_has_refused_something_comes_later_than_the_others(open_fake: Any, n
     old, new = open_fake(), open_fake(aliases=aliases())
     old.add_job(new_job)
     name_elsewhere(old)
-    assert old.claim_batch(NOW).fires == []
-    old.flush()
+    assert old.claim_batch(NOW).occurrences == []
+    old.tracker.flush()
     before = datetime.fromtimestamp(0, UTC)  # nothing is due then
     first, later = new.claim_batch(before).wake_at, old.claim_batch(before).wake_at
     assert later - first >= timedelta(milliseconds=190)
-    old._loading._aside_until_s = 0.0  # as if a minute had passed
+    old.tracker.refusals.clock = lambda: time.monotonic() + 61  # as if a minute had passed
     assert old.claim_batch(before).wake_at - first >= timedelta(milliseconds=190)  # it is that very job
     Producer(old, timezone="UTC").add_job(send, "date", run_date=NOW, id="other")
     assert old.claim_batch(before).wake_at < first
@@ -219,10 +221,10 @@ def test_a_job_that_nobody_can_run_holds_up_no_other_for_long(open_fake: Any, ne
     store.add_job(new_job)
     name_elsewhere(store)
     for number in range(5):
-        store._loading._aside_until_s = 0.0
-        assert store.claim_batch(NOW).fires == []
-        assert (store._loading._aside_until_s > 0) == (number < 3)
-        store.flush()
+        store.tracker.refusals.clock = lambda number=number: time.monotonic() + 61 * number  # a minute later
+        assert store.claim_batch(NOW).occurrences == []
+        assert (store.tracker.refusals.deferral_ms([]) > 0) == (number < 3)
+        store.tracker.flush()
         store.store.reschedule(["j"], 0)  # as if it had waited
 
 
@@ -232,8 +234,8 @@ def test_what_no_process_can_read_is_quarantined_at_once(open_fake: Any, new_job
     store.add_job(new_job)
     found = store.store.get(["j"])[0]
     store.store.replace(type(found.item())("j", 0, b"no job", found.topic), keep_due=True)
-    assert store.claim_batch(NOW).fires == []
-    store.flush()
+    assert store.claim_batch(NOW).occurrences == []
+    store.tracker.flush()
     assert [entry.id for entry in store.quarantined()] == ["j"]
 
 
@@ -256,8 +258,8 @@ def test_a_forged_mark_stops_no_batch(open_fake: Any, make_job: Any, mark: str, 
     forged = Item("evil", 0, b"1;0;;{}" if settings else b"2;0;;{}", "job", ("refused", mark))
     store.store.schedule([forged])
     store.add_job(make_job(NOW, id="good"))
-    assert [fire.job_id for fire in store.claim_batch(NOW).fires] == ["good"]
-    store.flush()
+    assert [occurrence.job_id for occurrence in store.claim_batch(NOW).occurrences] == ["good"]
+    store.tracker.flush()
     found = store.store.get(["evil"])[0]
     assert found.state in ("due", "held")
     if found.state == "due":
@@ -275,8 +277,8 @@ def test_an_item_that_cannot_even_be_refused_keeps_its_lease(
     def fail(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError("of the refusal")
 
-    monkeypatch.setattr(store._loading, "_refuse", fail)
-    assert [fire.job_id for fire in store.claim_batch(NOW).fires] == ["good"]
+    monkeypatch.setattr(store.tracker.refusals, "settlement", fail)
+    assert [occurrence.job_id for occurrence in store.claim_batch(NOW).occurrences] == ["good"]
     assert "'evil'" in caplog.text
     assert "ZeroDivisionError" in caplog.text
 
@@ -291,8 +293,8 @@ def test_a_reason_is_one_line_of_plain_text(open_fake: Any, make_job: Any, caplo
     body = found.body.replace(b'"utc+0",null', rb'"zoneinfo:../\ud800\nforged\u001b[31m",null')
     assert body != found.body
     store.store.replace(type(found.item())("evil", 0, body, found.topic), keep_due=True)
-    assert store.claim_batch(NOW).fires == []
-    store.flush()
+    assert store.claim_batch(NOW).occurrences == []
+    store.tracker.flush()
     (entry,) = store.quarantined()
     for text in (entry.reason, caplog.records[-1].getMessage()):
         assert text.isprintable()

@@ -20,7 +20,7 @@ from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.schedulers.blocking import BlockingScheduler
 from apscheduler.triggers.date import DateTrigger
-from wheel_sched_apscheduler import RedisWheelJobStore, WheelJobStore, current_fire
+from wheel_sched_apscheduler import RedisWheelJobStore, WheelJobStore, current_occurrence
 from wheel_sched_apscheduler.schedulers import WheelBackgroundScheduler
 
 from tests.servers.valkey import TemporaryServer
@@ -59,44 +59,44 @@ def stop(scheduler: Any, **options: Any) -> None:
 
 
 def note(name: str = "") -> None:
-    ran.append((name, current_fire()))
+    ran.append((name, current_occurrence()))
 
 
 def wait_at(gate: str) -> None:
-    ran.append((gate, current_fire()))
+    ran.append((gate, current_occurrence()))
     assert gates.setdefault(gate, threading.Event()).wait(PATIENCE_S)
 
 
 async def note_later(name: str) -> None:
     await asyncio.sleep(0)
-    ran.append((name, current_fire()))
+    ran.append((name, current_occurrence()))
 
 
 def tell_fire() -> str:
-    fire = current_fire()
-    assert fire is not None
-    return fire.id
+    occurrence = current_occurrence()
+    assert occurrence is not None
+    return occurrence.id
 
 
 def raise_on_purpose() -> None:
-    ran.append(("error", current_fire()))
+    ran.append(("error", current_occurrence()))
     raise ValueError("on purpose")
 
 
 def add_again(job_id: str) -> None:
     """A one-shot that follows itself, twice."""
-    ran.append((job_id, current_fire()))
+    ran.append((job_id, current_occurrence()))
     if len(ran) < 3:
         schedulers["it"].add_job(add_again, "date", args=[job_id], id=job_id)
 
 
 def remove_self(job_id: str) -> None:
-    ran.append((job_id, current_fire()))
+    ran.append((job_id, current_occurrence()))
     schedulers["it"].remove_job(job_id)
 
 
 def move_self(job_id: str) -> None:
-    ran.append((job_id, current_fire()))
+    ran.append((job_id, current_occurrence()))
     schedulers["it"].reschedule_job(job_id, trigger="interval", hours=5)
 
 
@@ -134,7 +134,7 @@ def started() -> Iterator[Started]:
 
 
 def test_jobs_run_on_time_and_know_their_occurrence(opened: Any, started: Started) -> None:
-    """Fire id, run time, and a token that grows."""
+    """Occurrence id, run time, and a token that grows."""
     scheduler = started(opened())
     start = datetime.now(UTC) + timedelta(milliseconds=50)
     for number in range(20):
@@ -142,12 +142,12 @@ def test_jobs_run_on_time_and_know_their_occurrence(opened: Any, started: Starte
             note, "date", args=[str(number)], run_date=start + timedelta(milliseconds=number), id=f"j{number}"
         )
     wait_until(lambda: len(ran) == 20, "all had run")
-    for name, fire in ran:
+    for name, occurrence in ran:
         moment = start + timedelta(milliseconds=int(name))
-        assert (fire.job_id, fire.run_time) == (f"j{name}", moment)
-        assert fire.id == f"j{name}:{-(-int(moment.timestamp() * 1_000_000) // 1000)}"
-        assert fire.token > 0
-    assert current_fire() is None
+        assert (occurrence.job_id, occurrence.run_time) == (f"j{name}", moment)
+        assert occurrence.id == f"j{name}:{-(-int(moment.timestamp() * 1_000_000) // 1000)}"
+        assert occurrence.token > 0
+    assert current_occurrence() is None
     wait_until(lambda: scheduler.get_jobs() == [], "they were gone")
 
 
@@ -156,7 +156,7 @@ def test_recurring_jobs_go_on(opened: Any, started: Started) -> None:
     scheduler = started(opened())
     scheduler.add_job(note, "interval", seconds=0.05, id="a", misfire_grace_time=None)
     wait_until(lambda: len(ran) >= 4, "four ticks had run")
-    tokens = [fire.token for _, fire in ran]
+    tokens = [occurrence.token for _, occurrence in ran]
     assert tokens == sorted(set(tokens))
     assert scheduler.get_job("a").next_run_time > ran[2][1].run_time
     scheduler.remove_job("a")
@@ -179,7 +179,7 @@ def test_a_job_may_add_itself_again_while_it_runs(opened: Any, started: Started)
     scheduler.add_job(add_again, "date", args=["a"], id="a")
     wait_until(lambda: len(ran) == 3, "it had followed itself twice")
     wait_until(lambda: scheduler.get_jobs() == [], "it was gone")
-    assert len({fire.id for _, fire in ran}) == 3
+    assert len({occurrence.id for _, occurrence in ran}) == 3
 
 
 def test_a_job_may_remove_itself_while_it_runs(opened: Any, started: Started) -> None:
@@ -397,16 +397,15 @@ def test_a_flushed_server_takes_the_jobs_and_not_the_scheduler(
 def test_a_lease_that_ran_out_under_a_living_job_is_taken_up_again(open_real: Any, started: Started) -> None:
     """Heartbeats failed for a while; the job is still running here, so it is not run twice."""
     store = open_real(lease_s=1)
+    store.tracker.extend_leases = lambda: None
     scheduler = started(store)
-    store.beat = lambda: None
-    store._keeper._beat = lambda: None
     scheduler.add_job(wait_at, "date", args=["once"], id="once")
     scheduler.add_job(wait_at, "interval", seconds=3600, args=["again"], id="again", next_run_time=datetime.now(UTC))
     wait_until(lambda: len(ran) == 2, "both were under way")
-    first = {flight.job_id: flight.lease_until_ms for flight in store.in_flight()}
+    first = {run.job_id: run.lease_until_ms for run in store.in_flight()}
 
     def renewed() -> bool:
-        now = {flight.job_id: flight.lease_until_ms for flight in store.in_flight()}
+        now = {run.job_id: run.lease_until_ms for run in store.in_flight()}
         return now.keys() == first.keys() and all(now[job_id] > first[job_id] for job_id in now)
 
     wait_until(renewed, "both leases had ended and been taken up again")
@@ -428,7 +427,7 @@ def test_a_shutdown_that_does_not_wait_leaves_the_lease_with_the_job(open_real: 
     stop(scheduler, wait=False)
     (before,) = other.in_flight()
     wait_until(
-        lambda: any(flight.lease_until_ms > before.lease_until_ms for flight in other.in_flight()),
+        lambda: any(run.lease_until_ms > before.lease_until_ms for run in other.in_flight()),
         "its lease was extended",
     )
     assert other.get_due_jobs(datetime.now(UTC)) == []
@@ -456,7 +455,7 @@ def test_coroutines_run_in_an_event_loop(opened: Any) -> None:
 
     asyncio.run(main())
     assert {name for name, _ in ran} == {"coroutine", "plain", "tick"}
-    assert all(fire is not None for _, fire in ran)
+    assert all(occurrence is not None for _, occurrence in ran)
 
 
 def test_a_blocking_scheduler_runs_them_too(opened: Any) -> None:
@@ -475,7 +474,7 @@ def test_a_blocking_scheduler_runs_them_too(opened: Any) -> None:
 @pytest.mark.real
 @pytest.mark.slow
 def test_a_process_pool_knows_the_occurrence_too(open_real: Any, started: Started) -> None:
-    """The fire travels with the job into the pool's process."""
+    """The occurrence travels with the job into the pool's process."""
     scheduler = started(open_real(), executors={"default": {"type": "processpool", "max_workers": 1}})
     values: list[Any] = []
     scheduler.add_listener(lambda event: values.append(event.retval), EVENT_JOB_EXECUTED)
@@ -529,7 +528,7 @@ def test_a_store_takes_any_client(
                 scheduler.add_job(note, "interval", seconds=0.1, args=[name], id=f"{name}{number}")
         wait_until(lambda: all(sum(n == name for n, _ in ran) >= 24 for name in stores), "all had run thrice")
         for name, store in stores.items():
-            tokens = [fire.token for _, fire in ran if fire.job_id == f"{name}0"]
+            tokens = [occurrence.token for _, occurrence in ran if occurrence.job_id == f"{name}0"]
             assert tokens == sorted(set(tokens))
             assert store.count() == 8
         for name in stores:
@@ -586,7 +585,7 @@ def test_what_an_executor_loses_is_handed_out_again(open_real: Any, started: Sta
     scheduler.add_job(note, "date", args=["b"], id="b", misfire_grace_time=5)
     wait_until(lambda: {name for name, _ in ran} == {"a", "b"}, "both had run")
     wait_until(lambda: store.count() == 0, "both were gone")
-    assert all(fire.redelivered for _, fire in ran)
+    assert all(occurrence.redelivered for _, occurrence in ran)
 
 
 @pytest.mark.real

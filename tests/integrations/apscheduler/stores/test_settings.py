@@ -37,9 +37,10 @@ class Never:
 def test_every_setting_of_a_shared_store_may_be_text() -> None:
     """`lease_s: "5"` was a TypeError, and `allow_pickle: "false"` would have meant yes."""
     store = RedisWheelJobStore("redis://localhost", **TEXTS)  # type: ignore[arg-type]
-    assert (store._lease_ms, store._max_sleep_s, store._batch, store._shards) == (5000, 0.5, 100, 2)
-    assert store._settings["replicas"] == 2
-    assert (store._loading._refusals, store._loading._after_ms) == (3, 1500)
+    settings, options = store.settings, store.connection.options
+    assert (settings.lease_ms, settings.max_sleep_s, settings.batch) == (5000, 0.5, 100)
+    assert (options["shards"], options["replicas"]) == (2, 2)
+    assert (settings.quarantine_refusals, settings.quarantine_after_ms) == (3, 1500)
     assert store.codec._values.allow_pickle is False
     allowed = store.codec.allowed
     assert [allowed.permits(ref) for ref in ("myapp.jobs:f", "other:send", "other:g")] == [True, True, False]
@@ -51,7 +52,7 @@ def test_they_come_so_from_a_configuration() -> None:
     """As APScheduler passes them on."""
     given = {"type": "wheel-redis", "url": "redis://localhost", **TEXTS}
     scheduler = BackgroundScheduler({f"apscheduler.jobstores.default.{name}": text for name, text in given.items()})
-    assert scheduler._jobstores["default"]._lease_ms == 5000
+    assert scheduler._jobstores["default"].settings.lease_ms == 5000
     assert WheelJobStore(batch="7", history="0")._batch == 7  # type: ignore[arg-type]
     assert WheelBackgroundScheduler({"apscheduler.batch": "3", "apscheduler.max_in_flight": "4"})._batch == 3
 

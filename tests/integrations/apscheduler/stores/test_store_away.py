@@ -63,7 +63,7 @@ def test_a_scheduler_starts_without_its_store(start: Callable[..., Any], caplog:
         assert scheduler.running
         with pytest.raises(StoreUnavailable, match="no connection"):
             scheduler.add_job(note, "date", args=["late"])
-        assert store.claim_batch(datetime.now(UTC)).fires == []
+        assert store.claim_batch(datetime.now(UTC)).occurrences == []
         scheduler.shutdown()
     assert sum("does not answer yet" in record.message for record in caplog.records) == 1
     assert any("these jobs were not stored: 'early'" in record.message for record in caplog.records)
@@ -78,20 +78,20 @@ def test_a_pass_does_not_wait_for_a_connection(start: Callable[..., Any], monkey
         tries.append(threading.current_thread().name)
         raise StoreUnavailable("no answer, on purpose")
 
-    monkeypatch.setattr("wheel_sched_apscheduler.redis_store.open_store", refused)
+    monkeypatch.setattr("wheel_sched_apscheduler.stores.connection.open_store", refused)
     store = RedisWheelJobStore(NOBODY)
     start(store)
     for _ in range(3):
-        assert store.claim_batch(datetime.now(UTC)).fires == []
+        assert store.claim_batch(datetime.now(UTC)).occurrences == []
     wait_until(lambda: len(tries) >= 3, "it was tried again")
-    assert set(tries) == {"wheel-sched-keeper"}
+    assert set(tries) == {"wheel-sched-settler"}
 
 
 def test_a_start_does_not_wait_for_a_server_that_hangs(
     start: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It takes connections and says nothing: a scheduler on an event loop would hold that up for ten seconds."""
-    monkeypatch.setattr("wheel_sched_apscheduler.keeper.OPEN_AT_ONCE_S", 0.05)
+    monkeypatch.setattr("wheel_sched_apscheduler.stores.settler.OPEN_AT_ONCE_S", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as mute, caplog.at_level(logging.WARNING):
         before_s = time.monotonic()
         scheduler = start(RedisWheelJobStore(f"redis://127.0.0.1:{mute.getsockname()[1]}"))
@@ -109,23 +109,23 @@ def test_a_pass_that_comes_after_the_shutdown_claims_nothing(open_fake: Callable
     Producer(store, timezone="UTC").add_job(note, "date", args=["late"])
     other = open_fake()
     store.shutdown()
-    assert store.claim_batch(datetime.now(UTC)).fires == []
-    assert len(other.claim_batch(datetime.now(UTC) + timedelta(seconds=1)).fires) == 1
+    assert store.claim_batch(datetime.now(UTC)).occurrences == []
+    assert len(other.claim_batch(datetime.now(UTC) + timedelta(seconds=1)).occurrences) == 1
 
 
 @pytest.mark.real
 def test_a_store_that_answers_late_is_opened_late(
     start: Callable[..., Any], real_server: TemporaryServer, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was added before the start runs then; nothing is lost in the hand-over from start to keeper."""
-    monkeypatch.setattr("wheel_sched_apscheduler.keeper.OPEN_AT_ONCE_S", 0.01)
+    """What was added before the start runs then; nothing is lost between the start and the settler."""
+    monkeypatch.setattr("wheel_sched_apscheduler.stores.settler.OPEN_AT_ONCE_S", 0.01)
     answered = threading.Event()
 
     def late(*args: Any, **settings: Any) -> Any:
         assert answered.wait(30)
         return open_store(*args, **settings)
 
-    monkeypatch.setattr("wheel_sched_apscheduler.redis_store.open_store", late)
+    monkeypatch.setattr("wheel_sched_apscheduler.stores.connection.open_store", late)
     store = RedisWheelJobStore(real_server.url, namespace=namespace)
     start(store, lambda each: each.add_job(note, "date", args=["early"]))
     assert ran == []

@@ -16,8 +16,8 @@ from apscheduler.triggers.date import DateTrigger
 from apscheduler.triggers.interval import IntervalTrigger
 from wheel_sched_apscheduler import WheelJobStore
 from wheel_sched_apscheduler.codec import JobCodec, NotSerializable, Unreadable
-from wheel_sched_apscheduler.missed import missed_runs
-from wheel_sched_apscheduler.schedulers.batch_feed import BatchFeed
+from wheel_sched_apscheduler.run_times import missed_runs
+from wheel_sched_apscheduler.schedulers.claiming_source import ClaimingJobSource
 
 NOW = datetime.now(UTC).replace(microsecond=0)
 
@@ -49,12 +49,12 @@ class Fickle(Failing):
 
 def stock_pass(store: Any, now: datetime = NOW) -> dict[str, list[datetime]]:
     """What a stock scheduler asks of a store in a pass, without a guard of its own; what it hands over."""
-    handed_over = {}
+    submitted = {}
     for job in store.get_due_jobs(now):
         run_times = job._get_run_times(now)
         run_times = run_times[-1:] if run_times and job.coalesce else run_times
         if run_times:
-            handed_over[job.id] = run_times
+            submitted[job.id] = run_times
             following = job.trigger.get_next_fire_time(run_times[-1], now)
             if following:
                 job.next_run_time = following
@@ -62,7 +62,7 @@ def stock_pass(store: Any, now: datetime = NOW) -> dict[str, list[datetime]]:
             else:
                 store.remove_job(job.id)
     store.get_next_run_time()
-    return handed_over
+    return submitted
 
 
 def too_long() -> IntervalTrigger:
@@ -148,7 +148,7 @@ def test_a_pass_survives_a_trigger_that_no_calendar_satisfies(open_fake: Any, ma
     store.add_job(make_job(NOW, id="bad", trigger=too_long()))
     store.add_job(make_job(NOW, id="good"))
     assert stock_pass(store) == {"good": [NOW]}
-    store.flush()
+    store.tracker.flush()
     (entry,) = store.quarantined()
     assert (entry.id, "its trigger failed" in entry.reason) == ("bad", True)
 
@@ -159,11 +159,11 @@ def test_a_trigger_of_ones_own_that_fails_is_given_back(open_fake: Any, make_job
     store.add_job(make_job(NOW, id="bad", trigger=Failing()))
     store.add_job(make_job(NOW, id="good"))
     assert stock_pass(store) == {"good": [NOW]}
-    store.flush()
+    store.tracker.flush()
     entry = store.get_entry("bad")
     assert entry.state == "scheduled"
     assert "ZeroDivisionError" in entry.reason
-    assert [flight.job_id for flight in store.in_flight()] == ["good"]
+    assert [run.job_id for run in store.in_flight()] == ["good"]
 
 
 def test_a_pass_asks_a_trigger_once_for_what_comes_next(open_fake: Any, make_job: Any) -> None:
@@ -171,7 +171,7 @@ def test_a_pass_asks_a_trigger_once_for_what_comes_next(open_fake: Any, make_job
     store = open_fake(triggers=[Fickle])
     store.add_job(make_job(NOW, id="j", trigger=Fickle()))
     assert stock_pass(store) == {"j": [NOW]}
-    store.flush()
+    store.tracker.flush()
     assert store.lookup_job("j").next_run_time == NOW + timedelta(hours=1)
 
 
@@ -203,7 +203,7 @@ def test_parts_that_never_agree_hold_nobody_up(open_fake: Any, make_job: Any, tr
     store.add_job(make_job(due, id="bad", trigger=trigger))
     store.add_job(make_job(NOW, id="good"))
     assert stock_pass(store) == {"good": [NOW]}
-    store.flush()
+    store.tracker.flush()
     (entry,) = store.quarantined()
     assert "never agree" in entry.reason
 
@@ -227,7 +227,7 @@ def test_a_wheel_scheduler_does_the_same(open_fake: Any, make_job: Any) -> None:
     store.driven = True
     store.add_job(make_job(NOW, id="bad", trigger=too_long()))
     store.add_job(make_job(NOW, id="good"))
-    feed = BatchFeed(store, "default", {"default"}, lambda: None, 10.0, 100, logging.getLogger("test"))
-    assert [handover.job.id for handover in feed.take(NOW, 10).handovers] == ["good"]
-    store.flush()
+    source = ClaimingJobSource(store, "default", {"default"}, lambda: None, 10.0, 100, logging.getLogger("test"))
+    assert [submission.job.id for submission in source.take(NOW, 10).submissions] == ["good"]
+    store.tracker.flush()
     assert [entry.id for entry in store.quarantined()] == ["bad"]

@@ -24,9 +24,9 @@ from wheel_sched_apscheduler.codec import (
     NotHere,
     NotRegistered,
     NotSerializable,
+    signing,
 )
-from wheel_sched_apscheduler.codec import secret as secret_module
-from wheel_sched_apscheduler.codec.secret import ENVIRONMENT, FILE, kept_secret, secret_for
+from wheel_sched_apscheduler.codec.signing import ENVIRONMENT, FILE, kept_secret, secret_for
 
 from wheel_sched.errors import ConfigError
 
@@ -287,7 +287,7 @@ def test_a_store_without_a_secret_says_so_once(
     open_fake: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """And how to have one; a signed one does not."""
-    monkeypatch.setattr(secret_module, "_warned", threading.Event())
+    monkeypatch.setattr(signing, "_warned", threading.Event())
     for settings in ({"secret": SECRET}, {}, {}):
         store = open_fake(**settings)
         store.start(BackgroundScheduler(), "default")
@@ -303,8 +303,8 @@ def test_a_process_without_the_secret_leaves_signed_jobs_to_others(
     signing, plain = open_fake(secret=SECRET), open_fake(allow=[HERE])
     now = datetime.now(UTC)
     signing.add_job(make_job(OLD, id="j", func=send))
-    assert plain.claim_batch(now).fires == []
-    plain.flush()
+    assert plain.claim_batch(now).occurrences == []
+    plain.tracker.flush()
     entry = plain.get_entry("j")
     assert entry.state == "scheduled"
     assert "it is signed; give secret=" in entry.reason

@@ -137,7 +137,7 @@ def test_an_item_of_such_a_time_is_listed_beside_the_others(open_fake: Any, make
     store.store.replace(replace(found.item(), body=b"%s;%d;%s" % (version, 10**30, rest)), keep_due=True)
     assert [job.id for job in store.get_due_jobs(SUMMER)] == ["good"]
     store.get_next_run_time()
-    store.flush()
+    store.tracker.flush()
     assert [(entry.id, "no calendar has" in entry.reason) for entry in store.quarantined()] == [("bad", True)]
     assert {entry.id for entry in store.entries()} == {"bad", "good"}
     assert from_ms(10**30).year == 9999

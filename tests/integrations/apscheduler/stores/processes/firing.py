@@ -6,7 +6,7 @@ import os
 import time
 
 import redis
-from wheel_sched_apscheduler import current_fire
+from wheel_sched_apscheduler import current_occurrence
 
 FIRED = "fired"
 TURNS = "turns"  # hash: how often each process has run `take_turn`
@@ -24,9 +24,9 @@ def judge() -> redis.Redis:
 
 def record(work_s: float = 0.0) -> None:
     """Tell it, then work."""
-    fire = current_fire()
-    assert fire is not None
-    judge().rpush(FIRED, f"{fire.id} {os.getpid()} {fire.token} {time.time_ns() // 1_000_000}")
+    occurrence = current_occurrence()
+    assert occurrence is not None
+    judge().rpush(FIRED, f"{occurrence.id} {os.getpid()} {occurrence.token} {time.time_ns() // 1_000_000}")
     if work_s:
         time.sleep(work_s)  # the work
 

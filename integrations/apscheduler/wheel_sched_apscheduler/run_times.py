@@ -1,0 +1,172 @@
+"""When a job runs: its missed run times, the one after them, and what counts as too late.
+
+*Missed runs.* Stock asks the trigger once for each missed occurrence and then drops all but the last: a job of one
+second that was down for a week costs 604,801 calls under the scheduler's lock. `missed_runs` divides a coalesced
+interval, and searches a coalesced cron schedule backwards from now in steps that double. The trigger's first answer
+after now ends the search and is the next run time, so nobody asks the trigger again for it.
+
+A pass hands over at most `RUN_TIMES_AT_MOST` run times of a job. What a job without coalescing has missed beyond them
+becomes one run, the last: an interval of a microsecond has 10^12 run times in ten days, which no memory holds.
+
+*Asking a trigger.* APScheduler's AndTrigger asks its parts again and again until they agree. Given a previous run time
+each part repeats its answer, so parts that differ once never agree, and the loop stands still with the scheduler's lock
+held. `next_fire_time` gives up in that case.
+
+*Misfires.* Stock looks at `misfire_grace_time` in the worker, so time in the pool's queue counts, and its default of
+one second drops most of a burst. Here lateness is measured once, when the job is claimed. What is claimed in time runs.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from math import floor
+from typing import Any, Literal
+
+from apscheduler.triggers.combining import AndTrigger, OrTrigger
+from apscheduler.triggers.cron import CronTrigger
+from apscheduler.triggers.interval import IntervalTrigger
+
+from wheel_sched.escaping import logger_of
+from wheel_sched_apscheduler.instants import in_utc, to_us
+
+Misfire = Literal["lenient", "claim", "stock"]
+MISFIRES: tuple[Misfire, ...] = ("lenient", "claim", "stock")
+STOCK_GRACE_S = 1  # APScheduler's default, which nobody chose
+RUN_TIMES_AT_MOST = 10_000
+_NEAR = timedelta(seconds=2)  # so few missed runs that a search would cost more
+_US = timedelta(microseconds=1)
+_logger = logger_of(__name__)
+ROUNDS_AT_MOST = 10_000
+
+
+def missed_runs(job: Any, now: datetime, *, quiet: bool = False) -> tuple[list[datetime], datetime | None]:
+    """The run times of `job` that were missed until `now`, and the first run time after `now`.
+
+    Args:
+        job: with a next run time, at which the search starts.
+        now: up to which run times count as missed.
+        quiet: do not log that there were more than `RUN_TIMES_AT_MOST`. Defaults to False.
+
+    Returns:
+        The missed run times in order, of a coalesced job only the last; and the next one, None when there is none.
+
+    Raises:
+        ValueError: the trigger gives no run time after now, however often it is asked.
+    """
+    now = in_utc(now)
+    moment: datetime | None = job.next_run_time
+    if moment is None or moment > now:
+        return [], moment
+    if job.coalesce and now - moment > _NEAR:
+        moment = _late_start(job.trigger, moment, now)
+    times, moment = _walk(job.trigger, moment, now, job.coalesce)
+    if moment is not None and moment <= now:
+        rest, moment = _walk(job.trigger, _near_end(job.trigger, moment, now), now, True)
+        if moment is not None and moment <= now and to_us(moment) <= to_us(rest[-1]):
+            raise ValueError(f"the trigger says no run time after now, but {moment} again and again")
+        times[-1:] = rest
+        if not job.coalesce and not quiet:
+            _logger.warning(
+                "Job %r has missed more than %d run times since %s: so many are handed over, the rest as one run; "
+                "coalesce=True makes one of all",
+                job.id,
+                RUN_TIMES_AT_MOST,
+                times[0],
+            )
+    if moment is not None:
+        in_utc(moment)  # a moment that no calendar has raises here, where the caller expects it
+    return times, moment
+
+
+def _walk(trigger: Any, moment: datetime | None, now: datetime, coalesce: bool) -> tuple[list[datetime], Any]:
+    """The run times from `moment` up to `now`, and the one that follows: before now if there are too many."""
+    times: list[datetime] = []
+    for _ in range(RUN_TIMES_AT_MOST):
+        if moment is None or moment > now:
+            break
+        if coalesce:
+            times = [moment]
+        else:
+            times.append(moment)
+        moment = next_fire_time(trigger, moment, now)
+    return times, moment
+
+
+def _near_end(trigger: Any, first: datetime, now: datetime) -> datetime:
+    """As `_late_start`, for any trigger, but the trigger is asked a few times more."""
+    start = _late_start(trigger, first, now)
+    back = _US
+    while start is first and back < now - first:
+        moment = next_fire_time(trigger, None, now - back)
+        if moment is not None and first < moment <= now:
+            start = moment
+        back *= 2
+    return start
+
+
+def _late_start(trigger: Any, first: datetime, now: datetime) -> datetime:
+    """A run time close to the last missed one; `first` when there is no quick way to find one."""
+    kind = type(trigger)
+    if kind is IntervalTrigger and trigger.jitter is None:
+        end = min(now.timestamp(), trigger.end_date.timestamp()) if trigger.end_date else now.timestamp()
+        steps = floor((end - first.timestamp()) / trigger.interval_length) - 1
+        if steps > 0:
+            start = datetime.fromtimestamp(first.timestamp() + steps * trigger.interval_length, trigger.timezone)
+            if start <= now:  # far from 1970 a float has no microseconds
+                return start
+    elif kind is CronTrigger and not trigger.jitter:
+        back = timedelta(seconds=1)
+        while back < now - first:
+            moment = trigger.get_next_fire_time(None, now - back)
+            if moment is not None and moment <= now:
+                return moment if to_us(moment) > to_us(first) else first
+            back *= 2
+    return first
+
+
+def next_fire_time(trigger: Any, previous: datetime | None, now: datetime) -> Any:
+    """What `trigger.get_next_fire_time` says.
+
+    Raises:
+        ValueError: the parts of an and-trigger never agree.
+    """
+    kind = type(trigger)
+    if kind is AndTrigger:
+        return trigger._apply_jitter(_agreed(trigger.triggers, previous, now), trigger.jitter, now)
+    if kind is OrTrigger:
+        times = [next_fire_time(part, previous, now) for part in trigger.triggers]
+        earliest = min((time for time in times if time is not None), default=None)
+        return trigger._apply_jitter(earliest, trigger.jitter, now)
+    return trigger.get_next_fire_time(previous, now)
+
+
+def _agreed(parts: Any, previous: datetime | None, now: datetime) -> Any:
+    before: list[Any] = []
+    for _ in range(ROUNDS_AT_MOST):
+        times = [next_fire_time(part, previous, now) for part in parts]
+        if None in times:
+            return None
+        if min(times) == max(times):
+            return times[0]
+        if times == before:
+            break
+        before, now = times, max(times)
+    raise ValueError(f"the parts of the and-trigger never agree on a run time after {previous or now}")
+
+
+def grace_after_claim(job: Any, now: datetime, misfire: Misfire) -> int | None:
+    """The grace the executor is to apply to a job claimed at `now`; None = run it however late.
+
+    Args:
+        job: with a next run time.
+        now: time of the claim.
+        misfire: "lenient": a grace of 1 s, APScheduler's default, counts as none, any other as in "claim".
+            "claim": a job that is claimed within its grace runs; one claimed later is MISSED. "stock": as the job says,
+            counted when a worker takes it.
+    """
+    grace_s: int | None = job.misfire_grace_time
+    if grace_s is None or misfire == "stock":
+        return grace_s
+    if misfire == "lenient" and grace_s == STOCK_GRACE_S:
+        return None
+    return None if to_us(now) - to_us(job.next_run_time) <= grace_s * 1_000_000 else grace_s

@@ -1,0 +1,178 @@
+"""StockJobSource: due jobs from a jobstore of APScheduler's or of others, a batch at a time.
+
+The jobstore is asked once for all that is due. The jobs are then submitted in slices, so that other threads get the
+scheduler's lock in between. A job that they remove or change meanwhile is dropped here; the next question finds it
+again.
+
+An error of the jobstore pauses that jobstore and never ends the loop. Stock guards only the first of these calls.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from apscheduler.jobstores.base import JobLookupError
+
+from wheel_sched_apscheduler.run_times import missed_runs
+from wheel_sched_apscheduler.schedulers.submission import Submission, in_grace, without_grace
+
+if TYPE_CHECKING:
+    from logging import Logger
+
+    from apscheduler.job import Job
+    from apscheduler.jobstores.base import BaseJobStore
+
+
+@dataclass(slots=True)
+class SubmissionBatch:
+    """What one visit to a jobstore gave.
+
+    Args:
+        submissions: to run.
+        head_s: when to visit the jobstore again, in seconds since 1970; None = when a job is added.
+    """
+
+    submissions: list[Submission] = field(default_factory=list)
+    head_s: float | None = None
+
+
+class StockJobSource:
+    """One jobstore of APScheduler's or of others.
+
+    Args:
+        store: started.
+        alias: its name in the scheduler.
+        executors: the names of all executors, read anew each time.
+        retry_s: pause after an error of the jobstore.
+        logger: where errors are logged.
+
+    Threads: the caller holds the scheduler's lock of its jobstores, as such a jobstore expects.
+    """
+
+    locked = True
+
+    def __init__(
+        self,
+        store: BaseJobStore,
+        alias: str,
+        executors: Collection[str],
+        retry_s: float,
+        logger: Logger,
+    ) -> None:
+        self.store: Any = store
+        self.alias = alias
+        self._executors = executors
+        self._retry_s = retry_s
+        self._logger = logger
+        self._due: deque[Job] = deque()
+        self._changed: set[str] = set()
+        self._quiet_until: datetime | None = None
+        self._fruitless = 0
+
+    def forget(self, job_id: str | None = None) -> None:
+        """Somebody changed or removed this job; None = every job."""
+        if job_id is None:
+            self._due.clear()
+        elif self._due:
+            self._changed.add(job_id)
+
+    def take(self, now: datetime, limit: int) -> SubmissionBatch:
+        """At most `limit` due jobs, moved on to their next run time or removed."""
+        batch = SubmissionBatch()
+        if self._quiet_until is not None and now < self._quiet_until:
+            batch.head_s = self._quiet_until.timestamp()
+            return batch
+        self._quiet_until = None
+        try:
+            if not self._due:
+                self._changed.clear()
+                self._due.extend(self.store.get_due_jobs(now))
+            taken = self._advance(now, limit, batch)
+            batch.head_s = self._head(now, taken)
+        except Exception as error:
+            self._due.clear()
+            self._quiet_until = now + timedelta(seconds=self._retry_s)
+            batch.head_s = self._quiet_until.timestamp()
+            self._logger.warning(
+                "Error using job store %r; its jobs stay as they are, next try in %g s: %s",
+                self.alias,
+                self._retry_s,
+                error,
+                exc_info=True,
+            )
+        return batch
+
+    def put_back(self, submissions: list[Submission]) -> list[Submission]:
+        """Returns what cannot be put back: all, because the jobstore has moved on. It is submitted all the same."""
+        return submissions
+
+    def _advance(self, now: datetime, limit: int, batch: SubmissionBatch) -> int:
+        taken = 0
+        while self._due and taken < limit:
+            job = self._due.popleft()
+            if job.id in self._changed:
+                continue
+            taken += 1
+            if job.executor not in self._executors:
+                self._park(job, f"there is no executor {job.executor!r}: add it")
+                continue
+            try:
+                run_times, following = missed_runs(job, now)
+            except Exception as error:
+                self._park(job, f"its trigger failed ({error!r}): correct it")
+                continue
+            if not run_times:
+                continue
+            try:
+                self._move_on(job, following)
+            except JobLookupError:
+                self._logger.info('Job "%s" was removed before it could run', job.id)
+                continue
+            run_times, late = in_grace(job, run_times, now)
+            if late:
+                self._logger.warning('%d run times of job "%s" came too late and are dropped', len(late), job)
+            last = following is None
+            batch.submissions.append(Submission(without_grace(job), self.alias, run_times, last=last, late=late))
+        return taken
+
+    def _move_on(self, job: Job, following: datetime | None) -> None:
+        if following is None:
+            self.store.remove_job(job.id)
+            return
+        before = job.next_run_time
+        job.next_run_time = following
+        try:
+            self.store.update_job(job)
+        except Exception:
+            job.next_run_time = before  # a jobstore of live objects must not keep what it refused
+            raise
+
+    def _park(self, job: Job, reason: str) -> None:
+        """Pause a job that cannot run. Stock would delete it, or end its loop."""
+        self._logger.error('Job "%s" is paused, %s, then resume_job(%r)', job, reason, job.id)
+        job.next_run_time = None
+        with suppress(JobLookupError):
+            self.store.update_job(job)
+
+    def _head(self, now: datetime, taken: int) -> float | None:
+        if self._due:
+            return now.timestamp()
+        head: datetime | None = self.store.get_next_run_time()
+        if head is None:
+            return None
+        if taken or head > now:
+            self._fruitless = 0
+            return head.timestamp()
+        # It is due but was not given: it has another owner, another clock, or a date that the jobstore cannot find.
+        self._fruitless = min(self._fruitless + 1, 10)
+        return now.timestamp() + 2.0**self._fruitless / 1000
+
+
+def utc_now() -> datetime:
+    """This moment, aware."""
+    return datetime.now(UTC)

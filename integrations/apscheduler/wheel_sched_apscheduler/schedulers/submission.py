@@ -1,0 +1,202 @@
+"""A submission: what the scheduler gives to an executor, who hears of its end, and how it runs in a worker.
+
+`run` has the events, log lines and clearing of tracebacks of APScheduler's `run_job`. That one looks up its logger
+under a lock that all workers share, and makes two log calls for each job: a third of what a short job costs. Nobody
+looks at a grace here: it was judged when the job was claimed. Coroutines run in APScheduler's own `run_coroutine_job`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import lru_cache
+from traceback import clear_frames, format_tb
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+from apscheduler.events import (
+    EVENT_JOB_ERROR,
+    EVENT_JOB_EXECUTED,
+    EVENT_JOB_MAX_INSTANCES,
+    EVENT_JOB_MISSED,
+    EVENT_JOB_REMOVED,
+    EVENT_JOB_SUBMITTED,
+    JobEvent,
+    JobExecutionEvent,
+    JobSubmissionEvent,
+)
+from apscheduler.executors.base import run_coroutine_job
+
+from wheel_sched_apscheduler.instants import to_us
+from wheel_sched_apscheduler.occurrence import Occurrence, reset_current, set_current
+
+if TYPE_CHECKING:
+    from apscheduler.events import SchedulerEvent
+    from apscheduler.job import Job
+
+
+# token and redelivered of an occurrence, see `CurrentOccurrence`; a plain tuple, for each job needs one
+FencingInfo: TypeAlias = tuple[int, bool]
+_logger = lru_cache(maxsize=64)(logging.getLogger)
+
+
+class EndListener(Protocol):
+    """The job source that gave an occurrence out, and wants to know how it ended."""
+
+    def ended(self, submission: Submission, events: Sequence[SchedulerEvent]) -> None:
+        """From any thread."""
+
+
+class Reports(Protocol):
+    """The scheduler, as adapters report to it; called from any thread.
+
+    `closing` is True once the scheduler is being shut down.
+    """
+
+    closing: bool
+
+    def wants(self, mask: int) -> bool:
+        """Whether anybody listens to events of `mask`."""
+
+    def announce(self, events: list[SchedulerEvent]) -> None:
+        """Hand events to the listeners, in order."""
+
+    def last_run_ended(self, submission: Submission, gone: bool = True) -> None:
+        """The last run of a job has ended, after its events. Unless `gone`, the job comes again."""
+
+    def finished(self) -> None:
+        """A submission has ended, in whatever way."""
+
+    def wakeup(self) -> None:
+        """Have the scheduler make a pass, which calls `tend`."""
+
+
+@dataclass(slots=True, eq=False)
+class Submission:
+    """Runs of one job that are due together.
+
+    Args:
+        job: as it was taken from its store, without its misfire grace: that was judged already.
+        alias: of its jobstore.
+        run_times: those that are to run, earliest first; empty when all came too late.
+        source: gets the events of the end: EXECUTED, ERROR or MAX_INSTANCES; none when the job was cut short and is to
+            come again. Defaults to None: the jobstore does not want to know, and gives no job out twice.
+        occurrence: what the jobstore gave out. Defaults to None: a stock jobstore.
+        last: whether the job leaves its jobstore with these runs. Defaults to False.
+        late: run times that came too late and are dropped. Defaults to none.
+    """
+
+    job: Job
+    alias: str
+    run_times: list[datetime]
+    source: EndListener | None = None
+    occurrence: Occurrence | None = None
+    last: bool = False
+    late: Sequence[datetime] = ()
+
+    def end(self, events: Sequence[SchedulerEvent]) -> None:
+        """Report the end to the job source."""
+        if self.source is not None:
+            self.source.ended(self, events)
+
+    @property
+    def comes_again(self) -> bool:
+        """Whether its jobstore hands it out again when it is cut short."""
+        return self.source is not None
+
+    @property
+    def fencing(self) -> FencingInfo | None:
+        """What the job may know of its occurrence."""
+        occurrence = self.occurrence
+        return None if occurrence is None else (occurrence.token, occurrence.redelivered)
+
+    def begin(self) -> None:
+        """The job starts to run, in this process."""
+        occurrence = self.occurrence
+        if occurrence is not None:
+            occurrence.mark_started()
+
+    def removed(self) -> SchedulerEvent:
+        return JobEvent(EVENT_JOB_REMOVED, self.job.id, self.alias)
+
+    def missed(self) -> list[SchedulerEvent]:
+        """Events of the run times that came too late."""
+        return [JobExecutionEvent(EVENT_JOB_MISSED, self.job.id, self.alias, run_time) for run_time in self.late]
+
+    def submitted(self) -> SchedulerEvent:
+        return JobSubmissionEvent(EVENT_JOB_SUBMITTED, self.job.id, self.alias, self.run_times)
+
+    def refused(self) -> SchedulerEvent:
+        """The event of a job that has `max_instances` running."""
+        run_times = [*self.late, *self.run_times]  # those that came too late are refused as well, not missed besides
+        return JobSubmissionEvent(EVENT_JOB_MAX_INSTANCES, self.job.id, self.alias, run_times)
+
+    def failed(self, error: BaseException) -> list[SchedulerEvent]:
+        """Events of a job that could not run: the executor is gone or broken, or the arguments cannot reach it."""
+        return [
+            JobExecutionEvent(EVENT_JOB_ERROR, self.job.id, self.alias, run_time, exception=error, traceback="")
+            for run_time in self.run_times
+        ]
+
+
+def in_grace(job: Job, run_times: list[datetime], now: datetime) -> tuple[list[datetime], list[datetime]]:
+    """The run times that may still run at `now`, and those that came too late."""
+    if job.misfire_grace_time is None:
+        return run_times, []
+    oldest_us = to_us(now) - job.misfire_grace_time * 1_000_000
+    late = [run_time for run_time in run_times if to_us(run_time) < oldest_us]
+    return [run_time for run_time in run_times if to_us(run_time) >= oldest_us], late
+
+
+def without_grace(job: Job) -> Job:
+    """The job, or a copy, without a grace: no executor finds it too late after its time in a queue."""
+    if job.misfire_grace_time is None:
+        return job
+    twin = object.__new__(type(job))
+    for kind in type(job).__mro__:
+        for slot in getattr(kind, "__slots__", ()):
+            if slot != "__weakref__" and hasattr(job, slot):
+                setattr(twin, slot, getattr(job, slot))
+    twin.misfire_grace_time = None
+    return twin
+
+
+def run(
+    job: Job, alias: str, run_times: list[datetime], logger_name: str, fencing: FencingInfo | None
+) -> list[SchedulerEvent]:
+    """Run `job` for each of its run times, and return the events of their ends. In any thread or process."""
+    logger = _logger(logger_name)
+    logs_info = logger.isEnabledFor(logging.INFO)
+    events: list[Any] = []
+    for run_time in run_times:
+        if logs_info:
+            logger.info('Running job "%s" (scheduled at %s)', job, run_time)
+        mark = None if fencing is None else set_current(job.id, run_time, *fencing)
+        try:
+            value = job.func(*job.args, **job.kwargs)
+        except BaseException as error:
+            text = "".join(format_tb(error.__traceback__))
+            events.append(JobExecutionEvent(EVENT_JOB_ERROR, job.id, alias, run_time, exception=error, traceback=text))
+            logger.exception('Job "%s" raised an exception', job)
+            clear_frames(error.__traceback__)  # a reference cycle would keep the job's local variables alive
+        else:
+            events.append(JobExecutionEvent(EVENT_JOB_EXECUTED, job.id, alias, run_time, value))
+            if logs_info:
+                logger.info('Job "%s" executed successfully', job)
+        finally:
+            if mark is not None:
+                reset_current(mark)
+    return events
+
+
+async def run_coroutine(
+    job: Job, alias: str, run_times: list[datetime], logger_name: str, fencing: FencingInfo | None
+) -> list[SchedulerEvent]:
+    """The same for a coroutine function, as a task of its own."""
+    events: list[Any] = []
+    for run_time in run_times:
+        if fencing is not None:  # a task has a context of its own: nothing to reset
+            set_current(job.id, run_time, *fencing)
+        events += await run_coroutine_job(job, alias, [run_time], logger_name)
+    return events

@@ -1,0 +1,321 @@
+"""WheelJobStore: the jobs of one process, on the deadline queue.
+
+It takes the place of `MemoryJobStore`: add, update and remove are O(1) at any number of jobs, where a sorted list moves
+half of its entries. Only a due batch is put in order; `get_all_jobs` sorts on demand. Nothing is durable:
+`RedisWheelJobStore` is.
+
+Invariant. A job with a next run time is in exactly one place: the deadline queue, the misfire queue (it was due already
+when it was added), or an occurrence. A paused job is in none.
+
+Threads. Any; one lock is held for the length of a call.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from operator import attrgetter
+from typing import Any
+
+from apscheduler.jobstores.base import ConflictingIdError, JobLookupError
+
+from wheel_sched.clock import SystemClock
+from wheel_sched.errors import ConfigError
+from wheel_sched.timers import DeadlineQueue
+from wheel_sched.wheel import TimerTaskEntry
+from wheel_sched_apscheduler.instants import earliest, floor_ms, from_ms, from_us, to_us
+from wheel_sched_apscheduler.occurrence import Finish, Occurrence, plain_occurrence
+from wheel_sched_apscheduler.run_times import MISFIRES, Misfire, grace_after_claim
+from wheel_sched_apscheduler.settings import one_of, whole
+from wheel_sched_apscheduler.stores.claimed_job import claimed_copy
+from wheel_sched_apscheduler.stores.contract import OccurrenceBatch
+from wheel_sched_apscheduler.stores.entries import JobState
+from wheel_sched_apscheduler.stores.memory_queries import MemoryJobQueries
+from wheel_sched_apscheduler.stores.misfire_queue import MisfireQueue
+from wheel_sched_apscheduler.stores.scheduler_pass import SchedulerPassStore
+
+_NEVER_US = 1 << 62
+_RETRY_UNKNOWN = timedelta(seconds=30)  # for somebody to add the executor, or to correct the trigger
+
+
+class _Slot:
+    """One job and where it waits."""
+
+    __slots__ = ("due_us", "job", "late", "occurrence", "timer")
+
+    def __init__(self, job: Any) -> None:
+        self.job = job
+        self.due_us = _NEVER_US
+        self.timer: TimerTaskEntry[_Slot] | None = None
+        self.late = False  # in the misfire queue
+        self.occurrence: Occurrence | None = None
+
+
+_order = attrgetter("due_us", "job.id")
+
+
+def _state_of(slot: _Slot) -> JobState:
+    if slot.occurrence is not None:
+        return "in_flight"
+    return "paused" if slot.job.next_run_time is None else "scheduled"
+
+
+class WheelJobStore(MemoryJobQueries, SchedulerPassStore):
+    """Jobs of this process; plugin alias `wheel`.
+
+    Args:
+        batch: how many jobs one pass hands over at most. The scheduler's lock is free between passes. Defaults to 500.
+        misfire: from when lateness counts, see `run_times.grace_after_claim`. Defaults to "lenient".
+        history: how many run records are kept; 0 = none. Defaults to 1000.
+
+    Raises:
+        ConfigError: names everything that is wrong.
+    """
+
+    def __init__(self, *, batch: int = 500, misfire: Misfire = "lenient", history: int = 1000) -> None:
+        super().__init__()
+        problems: list[str] = []
+        batch = whole("batch", batch, 1, None, problems)
+        history = whole("history", history, 0, None, problems)
+        one_of("misfire", misfire, MISFIRES, problems)
+        if problems:
+            raise ConfigError(problems)
+        self._in_flight = {}
+        self._past = deque(maxlen=history)
+        self._tags = {}
+        self._metadata = {}
+        self.misfire: Misfire = misfire
+        self._batch = batch
+        self._lock = threading.RLock()
+        self._slots: dict[str, _Slot] = {}
+        self._queue: DeadlineQueue[_Slot] = DeadlineQueue(SystemClock().wall_ms())
+        self._misfire_queue: MisfireQueue[_Slot] = MisfireQueue()
+        self._tokens = 0
+
+    # APScheduler's calls outside of a pass.
+
+    def lookup_job(self, job_id: str) -> Any:
+        """The job, or None."""
+        slot = self._slots.get(job_id)
+        return None if slot is None else slot.job
+
+    def get_all_jobs(self) -> list[Any]:
+        """All jobs by next run time, then id; paused ones last."""
+        with self._lock:
+            slots = sorted(self._slots.values(), key=_order)
+        return [slot.job for slot in slots]
+
+    def get_next_run_time(self) -> datetime | None:
+        """When to come again, also for what was put back within the pass."""
+        return earliest([super().get_next_run_time(), self._head()])
+
+    def _ordered(self) -> list[tuple[Any, JobState]]:
+        with self._lock:
+            slots = sorted(self._slots.values(), key=_order)
+            return [(slot.job, _state_of(slot)) for slot in slots]
+
+    def _one(self, job_id: str) -> tuple[Any, JobState] | None:
+        slot = self._slots.get(job_id)
+        return None if slot is None else (slot.job, _state_of(slot))
+
+    def _states(self) -> list[JobState]:
+        with self._lock:
+            return [_state_of(slot) for slot in self._slots.values()]
+
+    def _drop_notes(self, job_id: str) -> None:
+        self._tags.pop(job_id, None)
+        self._metadata.pop(job_id, None)
+
+    def add_job(self, job: Any) -> None:
+        """O(1).
+
+        Raises:
+            ConflictingIdError: a job with this id exists; nothing was changed.
+        """
+        with self._lock:
+            if job.id in self._slots:
+                raise ConflictingIdError(job.id)
+            slot = self._slots[job.id] = _Slot(job)
+            self._arm(slot)
+
+    def remove_all_jobs(self) -> None:
+        """Forget every job. What runs goes on and does not come again."""
+        with self._lock:
+            self._slots.clear()
+            self._misfire_queue.clear()
+            self._tags.clear()
+            self._metadata.clear()
+            self._queue.restart(SystemClock().wall_ms())
+
+    def shutdown(self) -> None:
+        """As in stock, the jobs are lost with the scheduler."""
+        self.remove_all_jobs()
+
+    def _update(self, job: Any) -> None:
+        with self._lock:
+            slot = self._slots.get(job.id)
+            if slot is None:
+                raise JobLookupError(job.id)
+            slot.job = job
+            if slot.occurrence is not None and job.next_run_time == slot.occurrence.scheduled:
+                return  # it runs, and its occurrence plans the next run
+            slot.occurrence = None
+            self._arm(slot)
+
+    def _remove(self, job_id: str) -> None:
+        with self._lock:
+            slot = self._slots.pop(job_id, None)
+            if slot is None:
+                raise JobLookupError(job_id)
+            self._drop_notes(job_id)
+            self._disarm(slot)
+
+    def _head(self) -> datetime | None:
+        with self._lock:
+            late_us = self._misfire_queue.head()
+            if late_us is not None:
+                return from_us(late_us)
+            expiry_ms = self._queue.next_ms()
+            return None if expiry_ms is None else from_ms(expiry_ms)
+
+    # Where a job waits.
+
+    def _arm(self, slot: _Slot) -> None:
+        """Put a job where it waits for its next run time."""
+        moment = slot.job.next_run_time
+        if moment is None:
+            self._disarm(slot)
+            slot.due_us = _NEVER_US
+            return
+        due_us = to_us(moment)
+        due_ms = -(-due_us // 1000)
+        if slot.late:
+            self._disarm(slot)
+        slot.due_us = due_us
+        if due_ms > self._queue.now_ms:
+            if slot.timer is None:
+                slot.timer = self._queue.schedule(slot, due_ms)
+            else:
+                slot.timer.reschedule(due_ms)
+            return
+        self._disarm(slot)
+        slot.late = True
+        self._misfire_queue.add(due_us, slot.job.id, slot)
+
+    def _disarm(self, slot: _Slot) -> None:
+        if slot.timer is not None:
+            slot.timer.cancel()
+            slot.timer = None
+        if slot.late:
+            slot.late = False
+            self._misfire_queue.discard(slot.due_us, slot.job.id)
+
+    # The contract with a driver, see `contract`.
+
+    def claim_batch(self, now: datetime, limit: int | None = None) -> OccurrenceBatch:
+        """Take what is due out of the queues; O(1) per job."""
+        limit = self._batch if limit is None else limit
+        claimed_ms = time.time_ns() // 1_000_000
+        with self._lock:
+            due = self._misfire_queue.take(to_us(now), limit)
+            for slot in due:
+                slot.late = False
+            if len(due) < limit and floor_ms(now) >= self._queue.now_ms:
+                for slot in self._queue.take(floor_ms(now), limit - len(due)):
+                    slot.timer = None
+                    due.append(slot)
+                due.sort(key=_order)
+            occurrences = []
+            token = self._tokens
+            for slot in due:
+                token += 1
+                if self.driven:
+                    occurrence = plain_occurrence(slot.job, token, claimed_ms=claimed_ms)
+                else:
+                    occurrence = claimed_copy(
+                        slot.job, token, grace_after_claim(slot.job, now, self.misfire)
+                    ).occurrence
+                slot.occurrence = occurrence
+                occurrence.handle = slot
+                self._in_flight[token] = occurrence
+                occurrences.append(occurrence)
+            self._tokens = token
+            more = len(occurrences) == limit
+            return OccurrenceBatch(occurrences, now if more else self._head(), more)
+
+    def mark_submitted(self, occurrences: Sequence[Occurrence]) -> None:
+        """Let the jobs wait for their next run time, or remove them."""
+        with self._lock:
+            for occurrence in occurrences:
+                slot: _Slot = occurrence.handle
+                if slot.occurrence is not occurrence:
+                    continue  # somebody has changed or removed the job
+                slot.occurrence = None
+                if slot.job.next_run_time != occurrence.scheduled:
+                    pass  # somebody is changing the job, and will call `update_job`
+                elif occurrence.next_run_time is None:
+                    if self._slots.get(occurrence.job_id) is slot:
+                        del self._slots[occurrence.job_id]
+                        if self._tags or self._metadata:
+                            self._drop_notes(occurrence.job_id)
+                    continue
+                else:
+                    slot.job.next_run_time = occurrence.next_run_time
+                if self._slots.get(occurrence.job_id) is slot:
+                    self._arm(slot)
+
+    def finish(self, occurrence: Occurrence, finish: Finish, error: str = "") -> None:
+        """See `contract`."""
+        occurrence.mark_ended(finish, error)
+        self._past.append(occurrence)
+        self._in_flight.pop(occurrence.token, None)
+
+    def release(self, occurrences: Iterable[Occurrence], delay_ms: int = 0) -> None:
+        """See `contract`. An occurrence whose job already waits for its next run is not put back."""
+        with self._lock:
+            for occurrence in occurrences:
+                slot: _Slot = occurrence.handle
+                self._in_flight.pop(occurrence.token, None)
+                known = self._slots.get(occurrence.job_id)
+                if known is None and occurrence.planned and occurrence.next_run_time is None:
+                    known = self._slots[occurrence.job_id] = slot
+                    slot.occurrence = occurrence
+                if known is not slot or slot.occurrence is not occurrence:
+                    continue
+                slot.occurrence = None
+                self._arm(slot)
+                if delay_ms:
+                    self._postpone(slot, delay_ms)
+        scheduler = self._scheduler
+        if scheduler is not None and scheduler.running and not self._pass:
+            scheduler.wakeup()
+
+    def _postpone(self, slot: _Slot, delay_ms: int) -> None:
+        """Have the job handed out later than its next run time."""
+        self._disarm(slot)
+        slot.timer = self._queue.schedule(slot, SystemClock().wall_ms() + delay_ms)
+
+    def report_unknown_executor(self, occurrence: Occurrence) -> None:
+        self._logger.error(
+            "Job %r names the executor %r, which this scheduler does not have; it stays in the store and is tried "
+            "again in %d s: add the executor or give the job another",
+            occurrence.job_id,
+            occurrence.job.executor,
+            _RETRY_UNKNOWN.seconds,
+        )
+        self.release([occurrence], int(_RETRY_UNKNOWN.total_seconds() * 1000))
+
+    def report_trigger_failure(self, occurrence: Occurrence, error: Exception) -> None:
+        self._logger.error(
+            "The trigger of job %r failed; the job stays in the store and is tried again in %d s: correct it",
+            occurrence.job_id,
+            _RETRY_UNKNOWN.seconds,
+            exc_info=error,
+        )
+        self.release([occurrence], int(_RETRY_UNKNOWN.total_seconds() * 1000))
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} jobs={len(self._slots)} {self._queue!r}>"

@@ -1,0 +1,367 @@
+"""JobQueries: the calls that list and change stored jobs without loading one.
+
+Nothing here imports a job's function. So these calls work in a process that has none of the jobs' code: an
+administrator's shell, a web page, a producer. Listings are pages in order of next run time.
+
+Threads: any.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from apscheduler.jobstores.base import JobLookupError
+
+from wheel_sched.store import DelayStore, Found, Item, Outcome, State
+from wheel_sched.store.items import MAX_DUE_MS
+from wheel_sched_apscheduler.codec import JobCodec, Unreadable, unsigned
+from wheel_sched_apscheduler.instants import floor_ms, from_ms, to_ms
+from wheel_sched_apscheduler.stores.entries import (
+    JOB_STATES,
+    InFlightRun,
+    JobEntry,
+    JobPage,
+    JobState,
+    RunRecord,
+    check_state,
+    load_records,
+    newest,
+)
+from wheel_sched_apscheduler.stores.layout import (
+    HISTORY,
+    JOB,
+    OCCURRENCE,
+    QUARANTINE,
+    TAG,
+    WORKERS,
+    due_of,
+    job_id_of,
+    read_split_item,
+)
+from wheel_sched_apscheduler.stores.refusals import refusal_of
+from wheel_sched_apscheduler.stores.repository import JobRepository
+
+_PLACES: dict[JobState, State] = {"scheduled": "due", "paused": "held", "in_flight": "fly", "quarantined": "held"}
+_PAGE = 500
+
+
+class JobQueries:
+    """The part of a shared jobstore that needs no scheduler."""
+
+    codec: JobCodec
+    repository: JobRepository
+
+    @property
+    def store(self) -> DelayStore:
+        """The delay store."""
+        raise NotImplementedError
+
+    # Counting and listing.
+
+    def count(self, state: JobState | None = None) -> int:
+        """How many jobs there are, in one state or in all. O(1), except for "paused" and "quarantined"."""
+        sizes = self.store.counts().now
+        if state is None:
+            return sum(number for (_, topic), number in sizes.items() if topic == JOB)
+        check_state(state)
+        if state in ("paused", "quarantined"):
+            return sum(_is_quarantined(found) == (state == "quarantined") for found in self._found("held"))
+        return sizes.get((_PLACES[state], JOB), 0)
+
+    def iter_jobs(
+        self,
+        cursor: str | None = None,
+        *,
+        state: JobState = "scheduled",
+        limit: int = 100,
+        since: datetime | None = None,
+        until: datetime | None = None,
+    ) -> JobPage:
+        """One page of the jobs in a state, by next run time. `since` and `until` bound the next run time.
+
+        Raises:
+            Rejected: there is no such state, or the cursor is not from an earlier page.
+        """
+        check_state(state)
+        place = _PLACES[state]
+        page = self.store.list_items(
+            place,
+            topic=JOB,
+            least_ms=0 if since is None or place != "due" else max(floor_ms(since), 0),
+            greatest_ms=MAX_DUE_MS if until is None or place != "due" else max(to_ms(until), 0),
+            cursor=cursor,
+            limit=limit,
+            matches=(lambda found: _is_quarantined(found) == (state == "quarantined")) if place == "held" else None,
+        )
+        return JobPage([self.entry(found) for found in page.found], page.cursor)
+
+    def entries(self, state: JobState | None = None) -> Iterator[JobEntry]:
+        """Every job in a state, or in all states."""
+        for chosen in JOB_STATES if state is None else (state,):
+            cursor = None
+            while True:
+                page = self.iter_jobs(cursor, state=chosen, limit=_PAGE)
+                yield from page.jobs
+                cursor = page.cursor
+                if cursor is None:
+                    break
+
+    def due_between(self, since: datetime, until: datetime) -> Iterator[JobEntry]:
+        """Jobs whose next run time lies between two moments, both included."""
+        cursor = None
+        while True:
+            page = self.iter_jobs(cursor, since=since, until=until, limit=_PAGE)
+            yield from page.jobs
+            cursor = page.cursor
+            if cursor is None:
+                break
+
+    def get_entry(self, job_id: str) -> JobEntry | None:
+        """One job, None when there is none."""
+        found = self.store.get([job_id])[0]
+        return None if found is None or found.topic != JOB else self.entry(found)
+
+    def entry(self, found: Found) -> JobEntry:
+        """A record of a job as an entry. If it cannot be read, the entry has its id and the reason."""
+        state: JobState
+        if found.state == "held":
+            state = "quarantined" if _is_quarantined(found) else "paused"
+        else:
+            state = "scheduled" if found.state == "due" else "in_flight"
+        reason = found.reason.removeprefix(f"{QUARANTINE}: ") if state == "quarantined" else ""
+        refusal = refusal_of(found.refs) if state == "scheduled" else None
+        if refusal is not None:
+            times = f"{refusal.rounds} time{'' if refusal.rounds == 1 else 's'}"
+            reason = f"given back {times} since {from_ms(refusal.since_ms)}, last by {refusal.last}"
+        tags = tuple(ref.removeprefix(TAG) for ref in found.refs if ref.startswith(TAG))
+        try:
+            head = self.codec.head(found.id, found.body)
+        except Unreadable as error:
+            return JobEntry(found.id, state, "?", "?", "?", None, reason=reason or str(error), tags=tags)
+        return JobEntry(
+            found.id,
+            state,
+            head.func,
+            head.name,
+            head.trigger,
+            head.next_run_time,
+            head.executor,
+            reason,
+            tags,
+            head.metadata,
+            head.args,
+            head.kwargs,
+        )
+
+    def _found(self, place: State, topic: str | None = JOB) -> Iterator[Found]:
+        cursor = None
+        while True:
+            page = self.store.list_items(place, topic=topic, cursor=cursor, limit=_PAGE)
+            yield from page.found
+            cursor = page.cursor
+            if cursor is None:
+                break
+
+    # Running now, and what was.
+
+    def in_flight(self) -> list[InFlightRun]:
+        """Occurrences that were handed out and have not ended, with their holder and the end of their lease."""
+        announced: dict[tuple[str, str | None], tuple[str, list[Any]]] = {}
+        for worker in self.workers():
+            for row in worker["occurrences"]:
+                announced[row[1], row[0]] = announced[row[1], None] = (worker["owner"], row)
+        runs = []
+        for found in [*self._found("fly", None), *self._found("due", OCCURRENCE)]:
+            if found.topic not in (JOB, OCCURRENCE):
+                continue
+            job_id, occurrence_id = job_id_of(found.id), None
+            if found.topic == OCCURRENCE:
+                occurrence_id = f"{job_id}:{found.id.partition(chr(0))[0]}"
+            owner, row = announced.get((job_id, occurrence_id), (None, None))
+            if row is None:
+                runs.append(InFlightRun(job_id, occurrence_id, found.score_ms, None, None))
+            else:
+                runs.append(InFlightRun(job_id, row[0], found.score_ms, owner, row[2], row[3]))
+        return runs
+
+    def workers(self) -> list[dict[str, Any]]:
+        """What processes have announced of their runs that take longer than half a second."""
+        store = self.store
+        records = []
+        for found in store.get(store.find(WORKERS)):
+            if found is None:
+                continue
+            try:
+                record = json.loads(found.body)
+                alive = store.now_ms() - record["seen_ms"] < 3 * record["lease_ms"]
+            except (ValueError, KeyError, TypeError):
+                alive, record = False, {}
+            if alive:
+                records.append(record)
+            else:
+                store.cancel([found.id])
+        return records
+
+    def history(self, *, job_id: str | None = None, limit: int = 100) -> list[RunRecord]:
+        """How the last occurrences ended, newest first."""
+        records = (record for found in self._found("dead", HISTORY) for record in load_records(found.body))
+        return newest((record for record in records if job_id in (None, record.job_id)), limit)
+
+    # Tags and metadata.
+
+    def find(self, tag: str) -> list[str]:
+        """Ids of the jobs with a tag, sorted."""
+        return sorted(self.store.find(f"{TAG}{tag}"))
+
+    def set_tags(self, job_id: str, tags: Sequence[str]) -> None:
+        """Replace a job's tags.
+
+        Raises:
+            JobLookupError: there is no such job.
+        """
+        refs = tuple(f"{TAG}{tag}" for tag in tags)
+
+        def tagged(found: Found) -> Item:
+            others = tuple(ref for ref in found.refs if not ref.startswith(TAG))
+            return Item(job_id, None, found.body, JOB, (*refs, *others))
+
+        self.repository.change(job_id, tagged, keep_due=True)
+
+    def set_metadata(self, job_id: str, metadata: Mapping[str, Any]) -> None:
+        """Replace the metadata of a job: plain values.
+
+        Raises:
+            JobLookupError: there is no such job.
+        """
+        self.repository.change(
+            job_id,
+            lambda found: Item(
+                job_id, None, self.codec.rewritten(job_id, found.body, metadata=metadata), JOB, found.refs
+            ),
+            keep_due=True,
+        )
+
+    # Changing.
+
+    def run_now(self, job_id: str) -> None:
+        """Make a job due at once.
+
+        Raises:
+            JobLookupError: there is no such job.
+        """
+        self._move(job_id, from_ms(self.store.now_ms()))
+
+    def pause(self, job_id: str) -> None:
+        """Take a job out of the schedule and keep it, as `scheduler.pause_job` does.
+
+        Raises:
+            JobLookupError: there is no such job.
+        """
+        self._move(job_id, None)
+
+    def resume(self, job_id: str) -> datetime | None:
+        """Schedule a paused job from now on.
+
+        Returns:
+            Its next run time; None when its trigger has no more run times and the job was removed.
+
+        Raises:
+            JobLookupError: there is no such job.
+        """
+        found = self.store.get([job_id])[0]
+        if found is None or found.topic != JOB:
+            raise JobLookupError(job_id)
+        trigger = self.codec.trigger(job_id, found.body)
+        moment: datetime | None = trigger.get_next_fire_time(None, from_ms(self.store.now_ms()))
+        if moment is None:
+            self.store.cancel([job_id])
+        else:
+            self._move(job_id, moment)
+        return moment
+
+    def add_jobs(
+        self, jobs: Sequence[Any], *, metadata: Mapping[str, Any] | None = None, tags: Sequence[str] = ()
+    ) -> list[str]:
+        """Add jobs, 500 to a round trip, with one wake-up.
+
+        Returns:
+            The ids that exist already. Those jobs were left alone.
+
+        Args:
+            jobs: `apscheduler.job.Job` objects, see `Producer` for an easy way to make them.
+            metadata: of each job. Defaults to none.
+            tags: of each job. Defaults to none.
+
+        Raises:
+            NotSerializable, Forbidden: one of them cannot be stored; nothing was.
+        """
+        return self.repository.add_new(jobs, metadata, tags)
+
+    def remove_jobs(self, job_ids: Sequence[str]) -> int:
+        """Remove jobs in few round trips; the number of those that existed."""
+        outcomes = self.store.cancel(job_ids)
+        return sum(outcome is not Outcome.ABSENT for outcome in outcomes)
+
+    def _move(self, job_id: str, moment: datetime | None) -> None:
+        def rewritten(found: Found) -> Item:
+            body = self.codec.moved(job_id, found.body, moment)
+            return Item(job_id, due_of(moment), body, JOB, found.refs)
+
+        self.repository.change(job_id, rewritten, keep_due=False)
+
+    # Quarantine.
+
+    def quarantined(self) -> Iterator[JobEntry]:
+        """Jobs that no process could run, with the reason."""
+        return self.entries("quarantined")
+
+    def release_quarantined(self, job_ids: Sequence[str]) -> list[str]:
+        """Schedule quarantined jobs again at their next run time. Those that still cannot run are quarantined again.
+
+        Returns:
+            The ids of the jobs that were released.
+        """
+        released = []
+        for found in self.store.get(job_ids):
+            if found is None or not _is_quarantined(found):
+                continue
+            try:
+                body = read_split_item(unsigned(found.body))[1] if found.topic == OCCURRENCE else found.body
+                moment = self.codec.next_run_time(body)
+            except Unreadable:
+                moment = None
+            due_ms = due_of(moment) if moment is not None else self.store.now_ms()
+            if self.store.release([found.id], due_ms)[0] is Outcome.DONE:
+                released.append(found.id)
+        return released
+
+    def repoint(self, old: str, new: str, *, dry_run: bool = False) -> list[str]:
+        """Give every job of the function `old` the function `new`, and release the quarantined ones.
+
+        Returns:
+            The ids of the jobs that were changed, or with `dry_run` would be.
+
+        Raises:
+            Forbidden: `new` is outside of the allow-list; nothing was changed.
+        """
+        self.codec.allowed.check(new)
+        ids = [entry.id for entry in self.entries() if entry.func == old]
+        if dry_run:
+            return ids
+        for job_id in ids:
+            self.repository.change(
+                job_id,
+                lambda found: Item(
+                    found.id, None, self.codec.rewritten(found.id, found.body, func=new), JOB, found.refs
+                ),
+                keep_due=True,
+            )
+        self.release_quarantined(ids)
+        return ids
+
+
+def _is_quarantined(found: Found) -> bool:
+    return found.state == "held" and found.reason.startswith(QUARANTINE)

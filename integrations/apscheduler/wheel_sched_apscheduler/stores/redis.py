@@ -1,0 +1,410 @@
+"""RedisWheelJobStore: jobs that many scheduler processes share, on the delay store.
+
+A jobstore for any APScheduler 3 scheduler. Each occurrence is handed to one process, under a lease, and stays in the
+store until it has ended; a process that dies loses none. Jobs are stored as JSON under an allow-list. Pickle is used
+only if you ask for it. `scheduler_pass` explains how a stock scheduler drives this jobstore, `contract` how ours do.
+
+    repository.JobRepository   the stored jobs: look up, add, change, remove
+    tracker.ClaimTracker       the claims of this process, from the claim to the settlement
+    RedisWheelJobStore         APScheduler's calls over both, and the threads
+
+Cost. One round trip a pass: it settles what has ended and claims what is due. Nothing per job. An idle scheduler looks
+once in `max_sleep_s`, and a blocked read hears of earlier jobs from other processes.
+
+Threads. Every method may be called from any thread. From `start` to `shutdown` the jobstore has two threads of its own.
+Errors of the store never reach a scheduler's loop: a pass without a store is empty and says when to come again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from wheel_sched.errors import ConfigError, StoreError, StoreUnavailable
+from wheel_sched.store import DelayStore
+from wheel_sched_apscheduler.codec import JobCodec
+from wheel_sched_apscheduler.codec.signing import Secret, secret_for, warn_once
+from wheel_sched_apscheduler.instants import earliest, from_ms, in_utc, to_ms, to_us
+from wheel_sched_apscheduler.occurrence import Finish, Occurrence
+from wheel_sched_apscheduler.run_times import Misfire, missed_runs
+from wheel_sched_apscheduler.settings import Delivery, InstancesScope, SharedStoreSettings, flag, whole
+from wheel_sched_apscheduler.stores.connection import StoreConnection
+from wheel_sched_apscheduler.stores.contract import OccurrenceBatch
+from wheel_sched_apscheduler.stores.pending_adds import PendingAdds
+from wheel_sched_apscheduler.stores.queries import JobQueries
+from wheel_sched_apscheduler.stores.repository import JobRepository
+from wheel_sched_apscheduler.stores.scheduler_pass import SchedulerPassStore
+from wheel_sched_apscheduler.stores.settler import OccurrenceSettler
+from wheel_sched_apscheduler.stores.tracker import ClaimTracker
+
+NAMESPACE = "apscheduler"
+RETRY_S = (0.2, 0.5, 1.0, 2.0)  # until the next pass after a store error, by the number of errors in a row
+PASS_SOON_S = 0.2  # within this time the pass comes after one that said that more is due
+QUIET_S = 0.02  # for this time after another pass the settler leaves ends to the next pass
+
+
+class RedisWheelJobStore(JobQueries, SchedulerPassStore):
+    """Jobs in Redis or Valkey, shared by any number of processes; plugin alias `wheel-redis`.
+
+    Args:
+        url: redis://, rediss://, unix:// or embedded:FOLDER. Defaults to "redis://localhost:6379/0".
+        client: instead of a URL, a redis-py client: standalone, from a Sentinel, or of a Cluster. Defaults to None.
+        store: instead of both, an open `DelayStore`. Defaults to None.
+        namespace: prefix of all keys. Defaults to "apscheduler".
+        shards: number of shards, fixed when the namespace is created. Several spread it over a cluster. Defaults to 1.
+        durability: what a write waits for, see docs/guarantees.md. Defaults to "everysec".
+        replicas: how many replicas confirm under "replicated". Defaults to 1.
+        codec: how jobs are written; instead of the next five. Defaults to None.
+        allow, triggers, aliases, allow_pickle: see `JobCodec`.
+        secret: signs the jobs, see `JobCodec`. Defaults to None: the environment's WHEEL_SCHED_APS_SECRET; over a
+            folder (`embedded:`) the secret that is kept in it; else jobs are not signed.
+        lease_s: how long after the death of a process its jobs are handed out again. Defaults to 30.
+        delivery: "at_most_once" settles an occurrence before it runs, so that a crash loses it. Defaults to
+            "at_least_once".
+        misfire: from when lateness counts, see `run_times.grace_after_claim`. Defaults to "lenient".
+        max_instances_scope: where `max_instances` is counted: "store" = over all processes; "process" = in each
+            process, as stock does. Defaults to "store".
+        batch: how many jobs one pass hands over at most. Defaults to 200.
+        max_sleep_s: how long a scheduler sleeps at most, in case a wake-up is lost. Defaults to 10.
+        history: how many items of run records are kept, of up to 50 records each; 0 = none. Defaults to 1000.
+        quarantine_refusals: in how many rounds processes refuse a job (they lack its function, executor or secret)
+            before it is quarantined, see `refusals`. Defaults to 10.
+        quarantine_after_s: how long after the first refusal a job is quarantined at the earliest. Defaults to 600.
+
+    Raises:
+        ConfigError: names everything that is wrong; nothing was opened.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        client: Any = None,
+        store: DelayStore | None = None,
+        namespace: str = NAMESPACE,
+        shards: int = 1,
+        durability: str = "everysec",
+        replicas: int = 1,
+        codec: JobCodec | None = None,
+        allow: Iterable[str | Callable[..., Any]] | None = None,
+        triggers: Iterable[type | str] = (),
+        aliases: Mapping[str, str] | None = None,
+        secret: Secret | None = None,
+        allow_pickle: bool = False,
+        lease_s: float = 30.0,
+        delivery: Delivery = "at_least_once",
+        misfire: Misfire = "lenient",
+        max_instances_scope: InstancesScope = "store",
+        batch: int = 200,
+        max_sleep_s: float = 10.0,
+        history: int = 1000,
+        quarantine_refusals: int = 10,
+        quarantine_after_s: float = 600.0,
+    ) -> None:
+        super().__init__()
+        problems: list[str] = []
+        options = {
+            "namespace": namespace,
+            "shards": whole("shards", shards, 1, None, problems),
+            "durability": durability,
+            "replicas": whole("replicas", replicas, 1, None, problems),
+        }
+        self.settings = SharedStoreSettings.checked(
+            problems,
+            delivery=delivery,
+            misfire=misfire,
+            max_instances_scope=max_instances_scope,
+            lease_s=lease_s,
+            batch=batch,
+            max_sleep_s=max_sleep_s,
+            history=history,
+            quarantine_refusals=quarantine_refusals,
+            quarantine_after_s=quarantine_after_s,
+        )
+        allow_pickle = flag("allow_pickle", allow_pickle, problems)
+        if sum(target is not None for target in (url, client, store)) > 1:
+            problems.append("expected one of url, client and store, got several")
+        if problems:
+            raise ConfigError(problems)
+        target = client if client is not None else url or "redis://localhost:6379/0"
+        self.codec = codec or JobCodec(
+            allow=allow,
+            triggers=triggers,
+            aliases=aliases,
+            secret=secret if secret is not None else secret_for(target if store is None else store),
+            allow_pickle=allow_pickle,
+        )
+        self.connection = StoreConnection(target, options, store)
+        self.tracker = ClaimTracker(
+            self.connection,
+            self.codec,
+            self.settings,
+            is_running=self._is_running,
+            lost=self._forget,
+            earlier_due=self._wake_for,
+        )
+        self.repository = JobRepository(
+            self.connection,
+            self.codec,
+            self.tracker.planner_of,
+            counts_runs=max_instances_scope == "store",
+        )
+        self._pending_adds = PendingAdds(self.repository)
+        self._settler: OccurrenceSettler | None = None
+        self._failures = 0  # passes in a row without a store
+        self._pass_until_s = 0.0  # a pass is expected before this, on the monotonic clock
+        self._planned_ms: int | None = None  # when the scheduler comes without being woken
+        self._closed = False
+
+    # Start and end.
+
+    @property
+    def store(self) -> DelayStore:
+        """The delay store, opened on first use.
+
+        Raises:
+            StoreError: the server is away, too old, or holds the namespace with other settings.
+        """
+        return self.connection.store
+
+    def start(self, scheduler: Any, alias: str) -> None:
+        """Open the store and start the two threads. If the store is away or still loads, a thread waits for it.
+
+        Raises:
+            StoreError: the store is there but cannot be used, see `store`. The scheduler does not start either.
+        """
+        super().start(scheduler, alias)
+        self._closed = False
+        self.connection.logger = self._logger
+        target = self.connection.target
+        if not self.codec.signed and target != "memory:":
+            warn_once(self._logger, self.codec.allowed)
+        self.tracker.open_history()
+        self._pending_adds = PendingAdds(self.repository, scheduler, self._logger)
+        settler = OccurrenceSettler(
+            lambda: self.store,
+            self._flush_when_quiet,
+            self.tracker.extend_leases,
+            self.tracker.next_s,
+            self._wake_for,
+            self._pending_adds.add_all,
+            self.settings.lease_ms / 3000,
+            # an embedded server takes as long as it takes to start, and has no network that hangs
+            waits_for_store=isinstance(target, str) and target.startswith("embedded:"),
+        )
+        settler.start()
+        self._settler = settler
+
+    def shutdown(self) -> None:
+        """Tell the store what has ended. What still runs keeps its lease until it ends or the process does."""
+        self._closed = True
+        self._plan_rest()
+        settler, self._settler = self._settler, None
+        self.tracker.close_history()
+        self._pending_adds.close()
+        if settler is not None:
+            try:
+                self.tracker.flush()  # now: the process may end as soon as this returns
+            except Exception as error:  # also what a client library raises besides its own errors
+                self._logger.warning("The store was not told what ended last; these runs are repeated: %s", error)
+            settler.stop(until=lambda: self.tracker.idle, then=self._close)
+        else:
+            self._close()
+
+    def _close(self) -> None:
+        with contextlib.suppress(StoreError):
+            self.tracker.withdraw()
+        self.connection.close()
+
+    def __repr__(self) -> str:
+        namespace = self.connection.options["namespace"]
+        lease_ms = self.settings.lease_ms
+        return f"<{type(self).__name__} namespace={namespace} in_flight={len(self.tracker)} lease={lease_ms}ms>"
+
+    # The contract with a driver, see `contract`.
+
+    def claim_batch(self, now: datetime, limit: int | None = None) -> OccurrenceBatch:
+        """One round trip: settle what has ended since the last one, and claim what is due at `now`."""
+        limit = min(limit or self.settings.batch, 500)
+        tracker = self.tracker
+        with tracker.lock:
+            self._pass_until_s = time.monotonic() + PASS_SOON_S
+            if self._closed:  # a stock scheduler's pass that waited during the shutdown must not open the store again
+                return OccurrenceBatch()
+            if not self.connection.is_open and self._settler is not None:  # a pass does not wait for a connection
+                return self._failed(now, StoreUnavailable("it was not there at the start"))
+            try:
+                asked_ms = time.time_ns() // 1_000_000
+                claims = tracker.claim_due(now, limit)
+            except Exception as error:  # also what a client library raises besides its own errors
+                return self._failed(now, error)
+            self._failures = 0
+            occurrences = tracker.load(claims, now, plain_jobs=self.driven)
+            for occurrence in occurrences:
+                self._adopt(occurrence.job)
+            try:
+                tracker.apply_limits(occurrences)
+            except Exception as error:  # as above
+                self.release(occurrences)
+                return self._failed(now, error)
+            if self.settings.delivery == "at_most_once" and occurrences:
+                occurrences = self._settle_before_run(occurrences, now)
+            more = any(len(claim.items) == limit for claim in claims)
+            wake_at = now if more else from_ms(tracker.next_claim_ms(claims, asked_ms))
+            self._planned_ms = to_ms(wake_at)
+            if not more:
+                wake_at += timedelta(milliseconds=tracker.deferral_ms(claims))
+            self._pass_until_s = time.monotonic() + (PASS_SOON_S if more else QUIET_S)
+            if tracker.waiting:  # what this pass refused, or what was changed meanwhile
+                self._notify_settler()
+        occurrences.sort(key=lambda occurrence: (to_us(occurrence.scheduled), occurrence.job_id))
+        return OccurrenceBatch(occurrences, wake_at, more)
+
+    def _settle_before_run(self, occurrences: Sequence[Occurrence], now: datetime) -> list[Occurrence]:
+        """At-most-once delivery: those that have left the store, and those whose executor is unknown.
+
+        The latter stay in the store: the driver has them refused.
+        """
+        executors = getattr(self._scheduler, "_executors", None)
+        unknown, planned = [], []
+        for occurrence in occurrences:
+            if executors is not None and occurrence.job.executor not in executors:
+                unknown.append(occurrence)
+            elif self._plan(occurrence, now):
+                planned.append(occurrence)
+        settled, error = self.tracker.settle_before_run(planned)
+        if error is not None:
+            self._failed(now, error)
+        return unknown + settled
+
+    def _plan(self, occurrence: Occurrence, now: datetime) -> bool:
+        """Decide its run times and what follows; False: its trigger failed."""
+        job = occurrence.job
+        run_times, following = occurrence.run_times or getattr(job, "fixed", None), None
+        try:
+            if not run_times:
+                run_times, following = missed_runs(job, now)
+        except Exception as error:
+            self.report_trigger_failure(occurrence, error)
+            return False
+        occurrence.run_at(run_times)
+        if not self.driven:
+            job.fixed = run_times
+        occurrence.plan(following)
+        return True
+
+    def _failed(self, now: datetime, error: Exception) -> OccurrenceBatch:
+        if self._failures == 0:
+            self._logger.warning("The store does not answer, jobs wait until it does: %s", error)
+        wait_s = RETRY_S[min(self._failures, len(RETRY_S) - 1)]
+        self._failures += 1
+        return OccurrenceBatch([], max(in_utc(now), datetime.now(UTC)) + timedelta(seconds=wait_s))
+
+    def mark_submitted(self, occurrences: Sequence[Occurrence]) -> None:
+        """See `contract`."""
+        if self.driven or self._scheduler is None:
+            for occurrence in occurrences:
+                occurrence.submitted = True
+        if self.settings.delivery == "at_most_once":
+            return
+        with self.tracker.lock:
+            self.tracker.mark_submitted(occurrences)
+            for occurrence in occurrences:
+                if occurrence.next_run_time is not None and self._planned_ms is not None:
+                    self._planned_ms = min(self._planned_ms, to_ms(occurrence.next_run_time))
+        if occurrences:
+            self._notify_settler()
+
+    def finish(self, occurrence: Occurrence, finish: Finish, error: str = "") -> None:
+        """See `contract`."""
+        self.tracker.finish(occurrence, finish, error)
+        self._notify_settler()
+
+    def release(self, occurrences: Iterable[Occurrence], delay_ms: int = 0) -> None:
+        """See `contract`."""
+        for occurrence in occurrences:
+            self.tracker.release(occurrence, delay_ms)
+        self._notify_settler()
+
+    def report_unknown_executor(self, occurrence: Occurrence) -> None:
+        """See `contract`: other processes may have the executor."""
+        self.tracker.refuse(occurrence, f"the scheduler has no executor {occurrence.job.executor!r}")
+        self._notify_settler()
+
+    def report_trigger_failure(self, occurrence: Occurrence, error: Exception) -> None:
+        """See `contract`: a built-in trigger fails everywhere, another release may have one of your own mended."""
+        unreadable = self.codec.is_built_in(occurrence.handle.stored.trigger)
+        self.tracker.refuse(occurrence, f"its trigger failed: {error!r}", error=error, unreadable=unreadable)
+        self._notify_settler()
+
+    def _notify_settler(self) -> None:
+        """Have the settler tell the store what there is; the next pass may be far away."""
+        if self._settler is not None:
+            self._settler.notify()
+
+    def _flush_when_quiet(self) -> None:
+        """`flush`, unless a pass is about to come: the pass sends everything, and must not wait for the settler."""
+        if time.monotonic() > self._pass_until_s:
+            self.tracker.flush()
+
+    def _is_running(self, occurrence: Occurrence) -> bool:
+        """Whether an occurrence runs, as far as can be seen: a broken executor reports no end."""
+        scheduler = self._scheduler
+        if scheduler is None or self.driven:
+            return occurrence.submitted
+        executor = scheduler._executors.get(occurrence.job.executor)
+        instances = getattr(executor, "_instances", None)
+        known = instances is None or occurrence.job_id in instances
+        occurrence.unseen = 0 if known else occurrence.unseen + 1
+        return occurrence.alive
+
+    def _wake_for(self, due_ms: int) -> None:
+        """Something is due at that time: wake the scheduler if it would sleep longer. Any thread."""
+        planned_ms = self._planned_ms
+        scheduler = self._scheduler
+        if planned_ms is not None and due_ms < planned_ms and scheduler is not None and scheduler.running:
+            self._planned_ms = due_ms
+            scheduler.wakeup()
+
+    # APScheduler's calls outside of a pass.
+
+    def _head(self) -> datetime | None:
+        return earliest([self.repository.head(), *(each.next_run_time for each in self.tracker.occurrences())])
+
+    def _update(self, job: Any) -> None:
+        self.repository.update(job)
+
+    def _remove(self, job_id: str) -> None:
+        self.repository.remove(job_id, self.tracker.find(job_id))
+
+    def lookup_job(self, job_id: str) -> Any:
+        """The job, or None. One round trip."""
+        job = self.repository.lookup(job_id)
+        return None if job is None else self._adopt(job)
+
+    def get_all_jobs(self) -> list[Any]:
+        """All jobs by next run time, then id; paused ones last. Those that cannot be loaded are left out."""
+        return [self._adopt(job) for job in self.repository.all_jobs()]
+
+    def _adopt(self, job: Any) -> Any:
+        job._scheduler, job._jobstore_alias = self._scheduler, self._alias
+        return job
+
+    def add_job(self, job: Any) -> None:
+        """One round trip, atomic.
+
+        Raises:
+            ConflictingIdError: a job with this id exists, from this or another process; nothing was changed.
+            NotSerializable, Forbidden: the job cannot be stored; nothing was.
+            StoreError: the store does not answer; nothing was stored. But jobs that were given to a scheduler before
+                its start are kept by `start`, until the store answers.
+        """
+        if self.connection.is_open or not self._pending_adds.accepts(job):
+            self.repository.add([job])
+
+    def remove_all_jobs(self) -> None:
+        """Remove every job. One that runs finishes and does not come again."""
+        self.repository.remove_all()

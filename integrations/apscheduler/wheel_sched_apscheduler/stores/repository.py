@@ -1,0 +1,374 @@
+"""JobRepository: the stored jobs. It looks them up, adds, changes and removes them, from any process.
+
+The store decides each change in one script, so two processes never both add an id, or change a job that is gone. No
+change waits for the end of a run. A job in flight is changed where it lies, and its holder writes what follows with the
+change. A job whose last run is under way is gone for everybody but its holder: its id is free.
+
+Threads: any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from apscheduler.job import Job
+from apscheduler.jobstores.base import ConflictingIdError, JobLookupError
+
+from wheel_sched.errors import StoreUnavailable
+from wheel_sched.store import Found, Item, Outcome, State
+from wheel_sched.store.delay_store import values_of
+from wheel_sched.store.operations import Alteration, Call, Find, Schedule
+from wheel_sched.store.plans import shard_of
+from wheel_sched_apscheduler.codec import JobCodec, Unreadable
+from wheel_sched_apscheduler.instants import earliest, from_ms, to_us
+from wheel_sched_apscheduler.occurrence import Occurrence
+from wheel_sched_apscheduler.run_times import missed_runs
+from wheel_sched_apscheduler.stores.connection import StoreConnection
+from wheel_sched_apscheduler.stores.layout import (
+    JOB,
+    OCCURRENCE,
+    RUN,
+    RUNNING,
+    TAG,
+    due_of,
+    split_item_body,
+    split_item_id,
+)
+from wheel_sched_apscheduler.stores.refusals import without_refusal
+
+TRIES = 50  # of a change, each time after another process has changed the job
+_STATES: tuple[State, ...] = ("due", "held", "fly")
+_PAGE = 500
+
+
+class LookedUpJob(Job):
+    """A job from a look-up. It remembers its run time of then, so that a change of something else leaves that alone."""
+
+    __slots__ = ("read_run_time",)
+
+    read_run_time: datetime | None
+
+
+class JobRepository:
+    """See the module.
+
+    Args:
+        connection: to the store.
+        codec: reads and writes jobs.
+        planner_of: the occurrence of this process that has planned what follows a version of a job's record.
+        counts_runs: whether runs are counted over all processes, so that new jobs must know of runs beside them.
+    """
+
+    def __init__(
+        self,
+        connection: StoreConnection,
+        codec: JobCodec,
+        planner_of: Callable[[str, int], Occurrence | None],
+        *,
+        counts_runs: bool,
+    ) -> None:
+        self._connection = connection
+        self._codec = codec
+        self._planner_of = planner_of
+        self._counts_runs = counts_runs
+
+    # Looking up.
+
+    def head(self) -> datetime | None:
+        """The earliest next run time of the jobs that wait."""
+        heads = [window.due_head_ms for window in self._connection.store.windows(0, 0)]
+        return earliest([from_ms(head) for head in heads if head is not None])
+
+    def lookup(self, job_id: str) -> LookedUpJob | None:
+        """The job; None when there is none, or its last run is under way.
+
+        Raises:
+            StoreError, LookupError: the job is there and cannot be loaded.
+        """
+        found = self._connection.store.get([job_id])[0]
+        if found is None or found.topic != JOB:
+            return None
+        return self._loaded(found)
+
+    def all_jobs(self) -> list[LookedUpJob]:
+        """All jobs that can be loaded, by next run time, then id; paused ones last."""
+        jobs = []
+        for found in self.pages(_STATES):
+            try:
+                job = self._loaded(found)
+            except Exception as error:  # one that cannot be loaded must not hide the others
+                self._connection.logger.warning(
+                    "Job %r cannot be loaded and is left out of the list: %s", found.id, error
+                )
+                continue
+            if job is not None:
+                jobs.append(job)
+        jobs.sort(key=_order)
+        return jobs
+
+    def pages(self, states: Sequence[State]) -> Iterator[Found]:
+        """Every record of a job in these states. A job that changes its state meanwhile may be left out."""
+        seen = set()
+        for state in states:
+            cursor = None
+            while True:
+                page = self._connection.store.list_items(state, topic=JOB, cursor=cursor, limit=_PAGE)
+                for found in page.found:
+                    if found.id not in seen:
+                        seen.add(found.id)
+                        yield found
+                cursor = page.cursor
+                if cursor is None:
+                    break
+
+    def _loaded(self, found: Found) -> LookedUpJob | None:
+        """The job as a scheduler shows it; None when its last run is under way, or it was removed while it ran."""
+        job: Any = self._codec.decode(found.id, found.body, LookedUpJob).job
+        if found.state == "fly":
+            if _is_cancelled(found):
+                return None
+            if job.next_run_time is not None:
+                job.next_run_time = self._following(job, found)
+                if job.next_run_time is None:
+                    return None
+        job.read_run_time = job.next_run_time
+        return job  # type: ignore[no-any-return]
+
+    def _following(self, job: Any, found: Found) -> datetime | None:
+        """When a job in flight runs again: as its holder has planned, or will plan."""
+        planner = self._planner_of(found.id, found.version)
+        if planner is not None:
+            return planner.next_run_time
+        return self._runs(job)[1]
+
+    def _runs(self, job: Any) -> tuple[list[datetime], datetime | None]:
+        try:
+            return missed_runs(job, from_ms(self._connection.now_ms()), quiet=True)
+        except Exception:  # a trigger of your own may raise anything; the job's holder meets the same error
+            return [], job.next_run_time
+
+    def is_gone(self, found: Found) -> bool:
+        """Whether only a run under way is left of a job: nobody can change the job, and its id is free."""
+        if found.state != "fly":
+            return False
+        if _is_cancelled(found):
+            return True
+        try:
+            job = self._codec.decode(found.id, found.body, resolve=False).job
+        except Exception:  # only a process that can read the job knows
+            return False
+        return job.next_run_time is not None and self._following(job, found) is None
+
+    # Adding.
+
+    def check(self, job: Any) -> None:
+        """Refuse a job that cannot be stored. No I/O.
+
+        Raises:
+            NotSerializable, Forbidden: with the reason.
+        """
+        self._codec.encode(job)
+
+    def add(self, jobs: Sequence[Any], metadata: Mapping[str, Any] | None = None, tags: Sequence[str] = ()) -> None:
+        """Store new jobs.
+
+        Raises:
+            ConflictingIdError: for the first id that exists; the other jobs were stored.
+        """
+        for job_id in self.add_new(jobs, metadata, tags):
+            raise ConflictingIdError(job_id)
+
+    def add_new(
+        self, jobs: Sequence[Any], metadata: Mapping[str, Any] | None = None, tags: Sequence[str] = ()
+    ) -> list[str]:
+        """Store new jobs. Jobs whose id exists are left alone; their ids are returned."""
+        items = [self._item(job, metadata, tags) for job in jobs]
+        if len(items) == 1 and self._counts_runs:
+            outcomes = [self._store_one(items[0])]
+        else:
+            items = self._with_running_refs(items)
+            outcomes = self._connection.store.schedule(items).outcomes
+        taken = [item for item, outcome in zip(items, outcomes, strict=True) if outcome is Outcome.DUPLICATE]
+        return [item.id for item in taken if not self._store_beside_run(item)]
+
+    def _item(self, job: Any, metadata: Mapping[str, Any] | None, tags: Sequence[str]) -> Item:
+        refs = tuple(f"{TAG}{tag}" for tag in tags)
+        return Item(job.id, due_of(job.next_run_time), self._codec.encode(job, metadata), JOB, refs)
+
+    def _store_one(self, item: Item) -> Outcome:
+        """Store a job. The same round trip tells whether a run of an earlier job with its id is under way."""
+        store = self._connection.store
+        item.check()
+        shard = shard_of(item.id, store.shards)
+        calls: list[Call[Any]] = [Call(shard, Schedule([item])), Call(shard, Find(f"run:{item.id}", 1))]
+        stored, runs = values_of(store.execute(calls))
+        outcome: Outcome = stored.outcomes[0]
+        if runs and outcome is not Outcome.DUPLICATE:
+            store.replace(replace(item, refs=(*item.refs, RUNNING)), keep_due=True, in_flight=True)
+        return outcome
+
+    def _with_running_refs(self, items: list[Item]) -> list[Item]:
+        """The items, with the ref `running` where a run of an earlier job with this id is under way.
+
+        One look at the counts suffices when no run lies in the store.
+        """
+        store = self._connection.store
+        if not items or not self._counts_runs:
+            return items
+        if not any(number for (_, topic), number in store.counts().now.items() if topic in (OCCURRENCE, RUN)):
+            return items
+        marked: list[Item] = []
+        for at in range(0, len(items), _PAGE):
+            part = items[at : at + _PAGE]
+            for item in part:
+                item.check()
+            runs = values_of(
+                store.execute([Call(shard_of(item.id, store.shards), Find(f"run:{item.id}", 1)) for item in part])
+            )
+            marked += [
+                replace(item, refs=(*item.refs, RUNNING)) if found else item
+                for item, found in zip(part, runs, strict=True)
+            ]
+        return marked
+
+    def _store_beside_run(self, item: Item) -> bool:
+        """Store a job under an id of which only a run of an earlier job is left; whether it was stored."""
+        store = self._connection.store
+        for _ in range(TRIES):
+            found = store.get([item.id])[0]
+            if found is not None:
+                if found.topic != JOB or not self.is_gone(found):
+                    return False
+                if store.change([self._move_to_split_item(found)])[0] is Outcome.DUPLICATE:
+                    return False  # two runs with the same run time would be under way
+                item = replace(item, refs=(*(ref for ref in item.refs if ref != RUNNING), RUNNING))
+            if store.schedule([item]).outcomes[0] is not Outcome.DUPLICATE:
+                return True
+        return False
+
+    def _move_to_split_item(self, found: Found) -> Alteration:
+        """The run under way goes on as a split item. Its holder finds it there, see `claims`."""
+        due_ms = int(found.reason.lstrip("!").split(":")[1])
+        run_times: list[datetime] = []
+        if not _is_cancelled(found):  # a cancelled run never comes again
+            job = self._codec.decode(found.id, found.body, resolve=False).job
+            run_times = self._runs(job)[0] or [job.next_run_time]
+        item_id = split_item_id(found.id, due_ms)
+        body = self._codec.seal(item_id, split_item_body(run_times, found.body))
+        route = found.id if self._connection.store.shards > 1 else None
+        split_item = Item(item_id, None, body, OCCURRENCE, (f"run:{found.id}",), route)
+        return Alteration(found.id, "m", item_id, found.version, split_item)
+
+    # Changing.
+
+    def update(self, job: Any) -> None:
+        """Replace a job. Its metadata and tags stay. So does its run time, if `job` has the one it was looked up with.
+
+        Raises:
+            JobLookupError: there is no job with this id, or its last run is under way.
+            StoreUnavailable: other processes changed the job again and again; nothing was changed.
+        """
+        codec = self._codec
+        codec.encode(job)  # before the store is asked: a job that cannot be stored changes nothing
+        moment = job.next_run_time
+        same = isinstance(job, LookedUpJob) and _us(moment) == _us(getattr(job, "read_run_time", _NEVER_READ))
+
+        def renewed(found: Found) -> Item:
+            try:
+                metadata = codec.head(found.id, found.body).metadata
+                kept = codec.next_run_time(found.body) if same else moment
+            except Unreadable as error:
+                self._connection.logger.warning(
+                    "The stored job %r cannot be read and is replaced; its metadata is lost: %s", job.id, error
+                )
+                metadata, kept = {}, moment
+            body = codec.encode(job, metadata)
+            if same:
+                body = codec.moved(job.id, body, kept)
+            return Item(job.id, due_of(moment), body, JOB, without_refusal(found.refs))
+
+        self.change(job.id, renewed, keep_due=same)
+
+    def change(self, job_id: str, make: Callable[[Found], Item], *, keep_due: bool) -> None:
+        """Replace a job, wherever it lies, by what `make` makes of its record.
+
+        Args:
+            job_id: of the job.
+            make: called again when another process was faster.
+            keep_due: whether the job stays due when it was.
+
+        Raises:
+            JobLookupError: there is no job with this id, or its last run is under way.
+            StoreUnavailable: other processes changed the job again and again; nothing was changed.
+        """
+        store = self._connection.store
+        for _ in range(TRIES):
+            found = store.get([job_id])[0]
+            if found is None or found.topic != JOB or self.is_gone(found):
+                raise JobLookupError(job_id)
+            # if the job is claimed only now it must be read again: it may be its last run
+            in_flight = found.state == "fly"
+            outcome = store.replace(make(found), keep_due=keep_due, if_version=found.version, in_flight=in_flight)
+            if outcome is Outcome.DONE:
+                return
+        raise StoreUnavailable(f"job {job_id!r} is changed by others without a break: nothing was changed; try again")
+
+    # Removing.
+
+    def remove(self, job_id: str, occurrence: Occurrence | None = None) -> None:
+        """Remove a job. If it runs, it finishes and does not come again.
+
+        Args:
+            job_id: of the job.
+            occurrence: of this process that has claimed the job. Defaults to None.
+
+        Raises:
+            JobLookupError: there is no job with this id.
+        """
+        if occurrence is not None and occurrence.planned and occurrence.next_run_time is None:
+            found = self._connection.store.get([job_id])[0]
+            if found is None or found.version == occurrence.handle.version:
+                raise JobLookupError(job_id)  # its last run is under way: the job is gone, as with stock
+        outcome = self._connection.store.cancel([job_id])[0]
+        if outcome is Outcome.ABSENT:
+            raise JobLookupError(job_id)
+        if outcome is Outcome.CANCELLED and occurrence is not None:
+            occurrence.plan(None)
+
+    def remove_all(self) -> None:
+        """Remove every job."""
+        while True:
+            ids = self._some_ids()
+            if not ids:
+                break
+            self._connection.store.cancel(ids)
+        in_flight = [found.id for found in self.pages(("fly",))]
+        if in_flight:
+            self._connection.store.cancel(in_flight)
+
+    def _some_ids(self) -> list[str]:
+        states: tuple[State, ...] = ("due", "held")
+        for state in states:
+            page = self._connection.store.list_items(state, topic=JOB, limit=_PAGE)
+            if page.found:
+                return [found.id for found in page.found]
+        return []
+
+
+def _order(job: Any) -> tuple[bool, int, str]:
+    moment = job.next_run_time
+    return moment is None, 0 if moment is None else to_us(moment), job.id
+
+
+_NEVER_READ = from_ms(0)
+
+
+def _us(moment: datetime | None) -> int | None:
+    return None if moment is None else to_us(moment)
+
+
+def _is_cancelled(found: Found) -> bool:
+    return found.state == "fly" and found.reason.startswith("!")

@@ -1,0 +1,303 @@
+"""ClaimTracker: claims due jobs and tells the store how their occurrences ended.
+
+Each method that talks to the store makes one round trip, which carries everything that is pending: settlements, splits,
+marks and history. What the store did not answer is kept and sent again.
+
+Threads: any. `lock` is held during each exchange, so claims and settlements reach the store in order.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+from wheel_sched.errors import StoreError
+from wheel_sched.store import Claim
+from wheel_sched.store.operations import Call, ClaimDue, new_token
+from wheel_sched_apscheduler.codec import JobCodec
+from wheel_sched_apscheduler.instants import floor_ms
+from wheel_sched_apscheduler.occurrence import Finish, Occurrence
+from wheel_sched_apscheduler.settings import SharedStoreSettings
+from wheel_sched_apscheduler.stores.claims import InFlightClaims
+from wheel_sched_apscheduler.stores.connection import StoreConnection
+from wheel_sched_apscheduler.stores.loading import ClaimLoader
+from wheel_sched_apscheduler.stores.max_instances import LimitReached, RunMarks, apply_limits
+from wheel_sched_apscheduler.stores.pending import PendingCommand
+from wheel_sched_apscheduler.stores.refusals import RefusalPolicy
+from wheel_sched_apscheduler.stores.run_history import RunHistory
+
+ROUNDS = 4  # one is enough, unless jobs are changed between their claim and their settlement
+
+
+class ClaimTracker:
+    """See the module.
+
+    Args:
+        connection: to the store.
+        codec: reads and writes jobs.
+        settings: of the jobstore.
+        is_running: whether an occurrence runs, as far as this process can see.
+        lost: called with an occurrence that its executor has lost; it is handed out again.
+        earlier_due: called when a command stored something due at that time, in ms.
+    """
+
+    def __init__(
+        self,
+        connection: StoreConnection,
+        codec: JobCodec,
+        settings: SharedStoreSettings,
+        *,
+        is_running: Callable[[Occurrence], bool],
+        lost: Callable[[Occurrence], Any],
+        earlier_due: Callable[[int], None],
+    ) -> None:
+        self.lock = threading.RLock()
+        self._connection = connection
+        self._is_running = is_running
+        self._earlier_due = earlier_due
+        self._lease_ms = settings.lease_ms
+        self._max_sleep_ms = int(settings.max_sleep_s * 1000)
+        self._settles_first = settings.delivery == "at_most_once"
+        self._counts_all = settings.max_instances_scope == "store"
+        self._claims = InFlightClaims(codec, connection.shards, settings.lease_ms, lost)
+        self._marks = RunMarks(connection.shards, settings.lease_ms)
+        self.history = RunHistory(settings.history, settings.lease_ms)
+        self.refusals = RefusalPolicy(connection, settings.quarantine_refusals, settings.quarantine_after_ms)
+        self._loader = ClaimLoader(codec, connection, self._claims, self.refusals, settings.misfire)
+        self._tokens = [new_token() for _ in range(connection.shards)]
+
+    def __len__(self) -> int:
+        return len(self._claims)
+
+    # Claiming.
+
+    def claim_due(self, now: datetime, limit: int) -> list[Claim]:
+        """Settle what has ended, and claim up to `limit` due items of each shard. The answers, by shard.
+
+        Raises:
+            StoreError: the store does not answer; the next call repeats this one.
+        """
+        now_ms = floor_ms(now)
+        commands = self._claims.gather(self._connection.now_ms(), split_due_ms=now_ms) + self._marks.gather()
+        operations = [ClaimDue(limit, self._lease_ms, max(now_ms, 0), token=token) for token in self._tokens]
+        return self._send(commands, [Call(shard, claim) for shard, claim in enumerate(operations)])
+
+    def load(self, claims: Sequence[Claim], now: datetime, *, plain_jobs: bool) -> list[Occurrence]:
+        """The occurrences of these claims that this process is to run. See `loading`."""
+        occurrences = []
+        for shard, claim in enumerate(claims):
+            self._tokens[shard] = new_token()
+            occurrences += self._loader.occurrences_of(claim, shard, now, plain_jobs=plain_jobs)
+        return occurrences
+
+    def apply_limits(self, occurrences: Sequence[Occurrence]) -> None:
+        """Have executors refuse what is beyond `max_instances` over all processes.
+
+        Raises:
+            StoreError: the store does not answer; nothing was changed.
+        """
+        if self._counts_all:
+            apply_limits(self._connection.store, occurrences)
+
+    def settle_before_run(self, occurrences: Sequence[Occurrence]) -> tuple[list[Occurrence], StoreError | None]:
+        """At-most-once delivery: settle planned occurrences now, so that a crash loses them instead of doubling them.
+
+        A mark in the store counts each one for `max_instances` while it runs. An occurrence that is released all the
+        same (a pause, a full executor) is stored again, as a split item.
+
+        Returns:
+            Those that have left the store and may run, and the error that kept the others from it.
+        """
+        for occurrence in occurrences:
+            occurrence.handle.running = occurrence.handle.running or self._counts_all
+            self._claims.end(occurrence)
+        counted = [
+            occurrence
+            for occurrence in occurrences
+            if self._counts_all and not isinstance(occurrence.job.max_instances, LimitReached)
+        ]
+        marks = self._marks.begin(counted, self._connection.now_ms())
+        failure = None
+        try:
+            for _ in range(ROUNDS):
+                commands, marks = marks + self._claims.gather(self._connection.now_ms()), []
+                self._send(commands, [])
+                if not self._claims.waiting:
+                    break
+        except StoreError as error:
+            failure = error
+        settled = []
+        for occurrence in occurrences:
+            if self._claims.in_flight.get(occurrence.handle.item_id) is occurrence:
+                self._marks.end(occurrence)
+            else:
+                occurrence.handle.gone = True
+                settled.append(occurrence)
+        return settled, failure
+
+    def next_claim_ms(self, claims: Sequence[Claim], asked_ms: int) -> int:
+        """When something may be due next. This machine's clock and the store's must both have come to a due.
+
+        Args:
+            claims: the last answers.
+            asked_ms: when they were asked for, by this machine's clock.
+        """
+        next_ms = asked_ms + self._max_sleep_ms
+        for claim in claims:
+            server_ms = claim.now_us // 1000
+            self._connection.note_server_time(server_ms, asked_ms)
+            if claim.due_head_ms is not None:
+                next_ms = min(next_ms, max(claim.due_head_ms, asked_ms + claim.due_head_ms - server_ms))
+            if claim.fly_head_ms is not None:
+                next_ms = min(next_ms, asked_ms + max(claim.fly_head_ms - server_ms, 0) + 1)
+        return next_ms
+
+    def deferral_ms(self, claims: Iterable[Claim]) -> int:
+        """How much later than other processes to claim next. See `refusals`."""
+        return self.refusals.deferral_ms(claim.due_head_ms for claim in claims)
+
+    # What becomes of occurrences. No I/O.
+
+    def occurrences(self) -> list[Occurrence]:
+        """What is in flight here."""
+        with self.lock:
+            return list(self._claims.in_flight.values())
+
+    def find(self, job_id: str) -> Occurrence | None:
+        """The occurrence that has claimed the record of this job, None when none has."""
+        with self.lock:
+            return self._claims.in_flight.get(job_id)
+
+    def planner_of(self, job_id: str, version: int) -> Occurrence | None:
+        """The occurrence that has planned what follows this version of a job's record, None when none has."""
+        occurrence = self._claims.in_flight.get(job_id)
+        if occurrence is not None and occurrence.planned and occurrence.handle.version == version:
+            return occurrence
+        return None
+
+    def mark_submitted(self, occurrences: Sequence[Occurrence]) -> None:
+        """The scheduler submits these to executors."""
+        if not self._settles_first:
+            self._claims.submitted(occurrences)
+
+    def finish(self, occurrence: Occurrence, finish: Finish, error: str = "") -> None:
+        """An occurrence has ended. Any thread."""
+        occurrence.mark_ended(finish, error)
+        self.history.note(occurrence)
+        if not self._settles_first:
+            self._claims.end(occurrence)
+        self._marks.end(occurrence)
+
+    def release(self, occurrence: Occurrence, delay_ms: int = 0) -> None:
+        """An occurrence is not to run now. It is due again at its old due, or after `delay_ms`. Any thread."""
+        self._marks.end(occurrence)
+        self._claims.release(occurrence, self._connection.now_ms() + delay_ms if delay_ms else None)
+
+    def refuse(self, occurrence: Occurrence, reason: str, *, error: Any = None, unreadable: bool = False) -> None:
+        """An occurrence cannot run here; `unreadable` = in no process. Any thread."""
+        handle = occurrence.handle
+        settlement = self.refusals.settlement(handle.item, reason, error=error, unreadable=unreadable)
+        self._claims.settle(handle.shard, handle.claim_number, settlement)
+        self._claims.in_flight.pop(handle.item_id, None)
+
+    # Telling the store.
+
+    @property
+    def waiting(self) -> bool:
+        """Whether there is something to settle at once."""
+        return self._claims.waiting
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is in flight here."""
+        return not self._claims.in_flight and not self._marks
+
+    def next_s(self) -> float | None:
+        """In how many seconds there is something to send: 0 = now, None = nothing."""
+        now_s = time.monotonic()
+        if self._claims.waiting or self._marks.waiting:
+            return 0.0
+        naps = [self._claims.next_split_s(now_s), self.history.next_s(bool(self._claims), now_s)]
+        return min((nap for nap in naps if nap is not None), default=None)
+
+    def flush(self) -> None:
+        """Tell the store what has ended, split long runs, write history.
+
+        Raises:
+            StoreError: the store does not answer; everything is kept for the next call.
+        """
+        with self.lock:
+            now_ms = self._connection.now_ms()
+            commands = self._claims.gather(now_ms) + self._marks.gather() + self.history.gather(now_ms)
+            if commands:
+                self._send(commands, [])
+            announcement = self.history.announcement(self._claims.in_flight.values(), now_ms)
+            if announcement is not None:
+                self._connection.store.replace(announcement, create=True)
+
+    def extend_leases(self) -> None:
+        """Extend the leases of what runs here, and keep history bounded.
+
+        Raises:
+            StoreError: the store does not answer.
+        """
+        with self.lock:
+            now_ms = self._connection.now_ms()
+            commands = self._claims.heartbeats(now_ms, self._is_running)
+            commands += self._marks.heartbeats(now_ms, self._is_running)
+            commands += self.history.trims(self._connection.shards)
+            if commands:
+                self._send(commands, [], keep=False)
+
+    def open_history(self) -> None:
+        """The jobstore starts: history is written once a second."""
+        self.history.closing = False
+
+    def close_history(self) -> None:
+        """The jobstore ends: the next `flush` writes all of the history."""
+        self.history.closing = True
+
+    def withdraw(self) -> None:
+        """Delete the announcement of this process.
+
+        Raises:
+            StoreError: the store does not answer.
+        """
+        if self.history.announced:
+            self._connection.store.cancel([self.history.worker_id])
+
+    def _send(self, commands: Sequence[PendingCommand], calls: Sequence[Call[Any]], *, keep: bool = True) -> list[Any]:
+        """One round trip. Returns the answers of `calls`. Commands whose answer was lost are kept for a repeat.
+
+        Raises:
+            StoreError: of one answer, after all other answers were handled.
+        """
+        try:
+            answers = self._connection.store.execute([*(command.call for command in commands), *calls])
+        except StoreError:
+            if keep:
+                self._claims.keep(commands)
+            raise
+        failed: Exception | None = None
+        earliest_ms: int | None = None
+        for command, answer in zip(commands, answers, strict=False):
+            if isinstance(answer, Exception):
+                failed = answer
+                if keep:
+                    self._claims.keep([command])
+                continue
+            command.answered(answer, command.about)
+            head_ms = getattr(answer, "due_head_ms", None)
+            if head_ms is not None:
+                earliest_ms = head_ms if earliest_ms is None else min(earliest_ms, head_ms)
+        for answer in answers[len(commands) :]:
+            if isinstance(answer, Exception):
+                failed = answer
+        if failed is not None:
+            raise failed
+        if earliest_ms is not None and not calls:
+            self._earlier_due(earliest_ms)
+        return list(answers[len(commands) :])

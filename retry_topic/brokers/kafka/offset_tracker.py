@@ -1,0 +1,277 @@
+"""Which records a group member was given, which of them are settled, and how its successor learns both.
+
+Kafka knows one number per partition, the committed offset, and a text beside it. Here the number is the first record
+that is not settled. The text says what lies behind it, in runs of records: `w1:` and then `<length>.<state>,` for each
+run. State 0 is settled; state n was handed out n - 1 times. So a record that was settled out of order is not handed out
+again by the successor, and a record whose consumers die is counted. A text that is lost or cut costs repeats, never a
+message.
+
+`PartitionOffsets` is one partition, `OffsetTracker` all partitions of a member. Neither knows Kafka's client, a thread
+or a lock. Source: Confluent's parallel consumer keeps its offset map in the same place.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from confluent_kafka import TopicPartition
+
+from retry_topic.brokers.protocol import Delivery
+from retry_topic.message import Message
+
+RECORD_BYTES = 200  # about what a record takes in memory beside its payload
+Place = tuple[str, int]  # topic and partition
+
+MAX_TEXT = 4_000  # a broker's offset.metadata.max.bytes is 4,096
+
+_RUN = re.compile(r"(\d{1,9})\.(\d{1,6})")
+
+
+@dataclass(slots=True)
+class HeldRecord:
+    """A record that was handed out and is not settled, or was settled before an earlier one."""
+
+    message: Message
+    deliveries: int
+    since_ms: int
+    settled: bool = False
+
+
+@dataclass(slots=True)
+class PartitionOffsets:
+    """The offsets of one partition, from the moment it was assigned.
+
+    Args:
+        position: the committed offset; no earlier record comes.
+        text: the text that was committed with it.
+        assignment: the number of this assignment; each assignment of a partition has another one. Defaults to 0.
+    """
+
+    position: int
+    text: str = ""
+    assignment: int = 0
+    entries: dict[int, HeldRecord] = field(default_factory=dict)  # by offset, ascending
+    _runs: list[tuple[int, int, int]] = field(default_factory=list)  # first offset, offset after the last one, state
+
+    def __post_init__(self) -> None:
+        at = self.position
+        if self.text.startswith("w1:"):
+            for length, state in _RUN.findall(self.text):
+                self._runs.append((at, at + int(length), int(state)))
+                at += int(length)
+
+    def admit(self, offset: int, message: Message, now_ms: int) -> HeldRecord | None:
+        """Add a record that is going to be handed out; None when it is settled already."""
+        state = self._state_before(offset)
+        self.position = offset + 1
+        entry = self.entries[offset] = HeldRecord(message, state or 1, now_ms, settled=state == 0)
+        return None if entry.settled else entry
+
+    def _state_before(self, offset: int) -> int | None:
+        while self._runs and self._runs[0][1] <= offset:
+            self._runs.pop(0)
+        if self._runs and self._runs[0][0] <= offset:
+            return self._runs[0][2]
+        return None
+
+    def settle(self, offset: int) -> bool:
+        """Mark a record as settled; False when it was not handed out, or is settled already."""
+        entry = self.entries.get(offset)
+        if entry is None or entry.settled:
+            return False
+        entry.settled = True
+        return True
+
+    def unsettle(self, offset: int) -> None:
+        """Undo `settle`: its transaction was aborted."""
+        entry = self.entries.get(offset)
+        if entry is not None:
+            entry.settled = False
+
+    def forget_settled(self) -> None:
+        """Forget the settled records before the first unsettled one. Call it once their offset is committed."""
+        while self.entries:
+            offset = next(iter(self.entries))
+            if not self.entries[offset].settled:
+                break
+            del self.entries[offset]
+
+    def to_commit(self, *, counted: bool = True) -> tuple[int, str]:
+        """The offset and the text to commit.
+
+        Args:
+            counted: whether an unsettled record counts as handed out once more. It does not when the partition is given
+                back in good order. Defaults to True.
+        """
+        unsettled = (offset for offset, entry in self.entries.items() if not entry.settled)
+        committed = next(unsettled, self.position)
+        parts = ["w1:"]
+        room = MAX_TEXT - 3
+        for length, state in self._state_runs(committed, counted):
+            part = f"{length}.{state},"
+            room -= len(part)
+            if room < 0:
+                break
+            parts.append(part)
+        return committed, "".join(parts) if len(parts) > 1 else ""
+
+    def _state_runs(self, committed: int, counted: bool) -> list[tuple[int, int]]:
+        """Runs of one state from the committed offset on: (length, state)."""
+        stretches = [
+            (offset, 0 if entry.settled else entry.deliveries + counted)
+            for offset, entry in self.entries.items()
+            if offset >= committed
+        ]
+        end = self.position
+        for first, behind, state in self._runs:
+            if behind > self.position:
+                stretches.append((max(first, self.position), state))
+                end = behind
+        found: list[tuple[int, int]] = []
+        for (first, state), (behind, _) in pairwise([*stretches, (end, 1)]):
+            if found and found[-1][1] == state:
+                found[-1] = found[-1][0] + behind - first, state
+            else:
+                found.append((behind - first, state))
+        while found and found[-1][1] == 1:
+            found.pop()
+        return found
+
+
+class OffsetTracker:
+    """The offsets of all partitions of one group member, and the records that were fetched and not handed out.
+
+    When the member leaves its group, everything is forgotten and its next *life* begins. A partition's *assignment*
+    lasts from when it comes to the member until it goes; a delivery's handle has the number of its assignment, and a
+    delivery of an assignment that is over is dead. No lock of its own: the member's lock guards it.
+
+    Args:
+        idle_ms: a record that was silent for so long is handed out again.
+        now_ms: the monotonic clock.
+    """
+
+    def __init__(self, idle_ms: int, now_ms: Callable[[], int]) -> None:
+        self.life = 0
+        self._assignments = 0
+        self.partitions: dict[Place, PartitionOffsets] = {}
+        # the fetch buffer: offset, record and its bytes, by partition; the partition whose turn it is comes first
+        self._fetched: dict[Place, deque[tuple[int, Message, int]]] = {}
+        self.fetched = 0
+        self.fetched_bytes = 0
+        self._idle_ms = idle_ms
+        self._now_ms = now_ms
+
+    def __repr__(self) -> str:
+        held = sum(len(offsets.entries) for offsets in self.partitions.values())
+        counts = f"unsettled={held} fetched={self.fetched}"
+        return f"<OffsetTracker life={self.life} partitions={sorted(self.partitions)} {counts}>"
+
+    @property
+    def busy(self) -> bool:
+        """Whether a caller will want something soon: fetched records, or to settle records that were handed out."""
+        return self.fetched > 0 or any(offsets.entries for offsets in self.partitions.values())
+
+    def begin(self) -> None:
+        """Forget everything: the next life begins."""
+        self.life += 1
+        self.partitions.clear()
+        self._fetched.clear()
+        self.fetched = self.fetched_bytes = 0
+
+    def open(self, place: Place, offset: int, text: str) -> None:
+        """A partition comes to the member; it begins at the committed offset, with the text beside that."""
+        self._assignments += 1
+        self.partitions[place] = PartitionOffsets(offset, text, self._assignments)
+
+    def drop(self, places: Iterable[Place]) -> None:
+        """Partitions go to other members."""
+        for place in places:
+            self.partitions.pop(place, None)
+            waiting = self._fetched.pop(place, ())
+            self.fetched -= len(waiting)
+            self.fetched_bytes -= sum(size for _, _, size in waiting)
+
+    def fetch(self, offset: int, message: Message) -> None:
+        """Add a fetched record to the buffer."""
+        source = message.source
+        if source is not None and (source.topic, source.partition) in self.partitions:
+            self._fetched.setdefault((source.topic, source.partition), deque()).append(
+                (offset, message, size := _size(message))
+            )
+            self.fetched += 1
+            self.fetched_bytes += size
+
+    def take(self, limit: int) -> list[Delivery]:
+        """Hand out up to `limit` records, first those that were silent for too long."""
+        now_ms = self._now_ms()
+        taken: list[Delivery] = []
+        for place, offset, entry in self._unsettled():
+            if len(taken) < limit and now_ms - entry.since_ms >= self._idle_ms:
+                entry.deliveries, entry.since_ms = entry.deliveries + 1, now_ms
+                taken.append(
+                    Delivery(entry.message, (self.partitions[place].assignment, *place, offset), entry.deliveries)
+                )
+        share = max(1, (limit - len(taken)) // max(1, len(self._fetched)))
+        while self._fetched and len(taken) < limit:
+            place = next(iter(self._fetched))
+            waiting = self._fetched.pop(place)  # it goes to the end, so that no partition waits for ever
+            for _ in range(min(share, len(waiting), limit - len(taken))):
+                offset, message, size = waiting.popleft()
+                self.fetched -= 1
+                self.fetched_bytes -= size
+                offsets = self.partitions[place]
+                admitted = offsets.admit(offset, message, now_ms)
+                if admitted is not None:
+                    taken.append(Delivery(message, (offsets.assignment, *place, offset), admitted.deliveries))
+            if waiting:
+                self._fetched[place] = waiting
+        return taken
+
+    def give_back(self, taken: Sequence[Delivery]) -> None:
+        """These were not handed out after all: the next `take` hands them out."""
+        for delivery in taken:
+            entry = self.held(delivery)
+            if entry is not None:
+                entry.deliveries, entry.since_ms = entry.deliveries - 1, entry.since_ms - self._idle_ms
+
+    def lapse_in_s(self) -> float:
+        """The time until the next record has been silent for too long."""
+        oldest_ms = min((entry.since_ms for _, _, entry in self._unsettled()), default=self._now_ms())
+        return max(1, oldest_ms + self._idle_ms - self._now_ms()) / 1000
+
+    def held(self, delivery: Delivery) -> HeldRecord | None:
+        """The record of a delivery; None when the delivery is dead, or settled and forgotten."""
+        assignment, topic, partition, offset = delivery.handle
+        offsets = self.partitions.get((topic, partition))
+        return offsets.entries.get(offset) if offsets is not None and offsets.assignment == assignment else None
+
+    def to_commit(self, places: Iterable[Place], *, counted: bool = True) -> list[TopicPartition]:
+        """The offsets to commit for those of the partitions of which a record was handed out."""
+        found = []
+        for topic, partition in sorted(places):
+            offsets = self.partitions.get((topic, partition))
+            if offsets is not None and offsets.entries:
+                found.append(TopicPartition(topic, partition, *offsets.to_commit(counted=counted)))
+        return found
+
+    def forget_settled(self, places: Iterable[Place]) -> None:
+        """Forget settled records of partitions whose offsets are committed."""
+        for place in places:
+            if place in self.partitions:
+                self.partitions[place].forget_settled()
+
+    def _unsettled(self) -> Iterator[tuple[Place, int, HeldRecord]]:
+        for place, offsets in self.partitions.items():
+            for offset, entry in offsets.entries.items():
+                if not entry.settled:
+                    yield place, offset, entry
+
+
+def _size(message: Message) -> int:
+    """About how many bytes a record takes in memory."""
+    headers = sum([len(name) + len(content) for name, content in message.headers])
+    return len(message.value) + len(message.key or b"") + headers + RECORD_BYTES

@@ -1,0 +1,262 @@
+"""PollLoop: the thread that owns a group member's Kafka client, from joining the group to leaving it.
+
+It polls the client, puts what comes into the offset tracker's buffer, and pauses fetching when that is full. Partitions
+come and go inside `client.poll`. Nobody else touches the client, because its calls exclude each other and a poll would
+keep them waiting: whoever needs the client gives the loop a call (`run_in_loop`).
+
+A member that nobody polls and nothing keeps alive for `idle_ms` leaves the group and joins it again at the next poll:
+its partitions go to living members although its process runs. A member that the group has expelled joins again with
+a new client: a cooperative client would keep the partitions and say nothing. Each client is a *life* of the member.
+
+The client is made by a function, so that a test can use a fake one. `changed` is the lock of the tracker and of all
+that is written here; it is notified when records, failures or requests come.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from confluent_kafka import KafkaException, TopicPartition
+
+from retry_topic.brokers.kafka.back_pressure import BackPressure
+from retry_topic.brokers.kafka.faults import EXPELLED
+from retry_topic.brokers.kafka.offset_tracker import OffsetTracker
+from retry_topic.brokers.kafka.records import from_record
+from retry_topic.brokers.kafka.topic_ids import TopicIds
+from wheel_sched.errors import BrokerError
+from wheel_sched.escaping import logger_of
+
+logger = logger_of("retry_topic.kafka")
+
+_AT_ONCE = 100  # records taken from the client before their size is looked at
+POLL_S = 0.05  # how soon the loop sees a request when no record is out
+_SHORT_S = 0.002  # the same while records are out
+CLOSE_S = 15.0
+_LEAVE_S = 5.0
+
+Committed = Callable[[list[TopicPartition]], list[TopicPartition]]
+
+
+class PollLoop:
+    """See the module.
+
+    Args:
+        connect: makes a client.
+        group: the consumer group, for names and log lines.
+        topics: the topics to subscribe to.
+        idle_ms: see `Broker.consumer`.
+        committed: reads the group's committed offsets, with the texts beside them.
+        topic_ids: tells whether the topics are still the same ones.
+        full_bytes: the size of the buffer at which fetching pauses.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], Any],
+        group: str,
+        topics: Sequence[str],
+        idle_ms: int,
+        committed: Committed,
+        topic_ids: TopicIds,
+        full_bytes: int,
+    ) -> None:
+        self._connect = connect
+        self._topics = list(topics)
+        self._idle_ms = idle_ms
+        self._committed = committed
+        self._topic_ids = topic_ids
+        self.changed = threading.Condition()
+        self.sending = threading.Lock()  # a transaction is under way: the loop must not commit beside it
+        self.tracker = OffsetTracker(idle_ms, now_ms)
+        self.back_pressure = BackPressure(self.tracker, full_bytes)
+        self.failure: Exception | None = None  # what the next caller of `poll` is told
+        self.alive_ms = now_ms()  # when the member last gave a sign of life
+        self.polling = 0  # callers that are inside `poll`
+        self.closed = False
+        self._rejoin = False
+        self._client: Any = None
+        self._requests: deque[tuple[Callable[[Any], Any], Future[Any]]] = deque()
+        self._thread = threading.Thread(target=self._run, name=f"kafka-{group}", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def run_in_loop(self, call: Callable[[Any], Any]) -> Any:
+        """The result of `call(client)`, which the loop calls; None when there is no client, or it goes."""
+        asked: Future[Any] = Future()
+        with self.changed:
+            if self._client is None:
+                return None
+            self._requests.append((call, asked))
+            self.changed.notify_all()
+        return asked.result()
+
+    def rejoin(self, life: int | None = None) -> None:
+        """Forget all partitions and join the group again, unless another life than `life` has begun. Any thread."""
+        with self.changed:
+            if life is None or life == self.tracker.life:
+                self.tracker.begin()
+                self._rejoin = True
+                self.changed.notify_all()
+
+    def close(self) -> None:
+        """Leave the group at once. Idempotent."""
+        with self.changed:
+            self.closed = True
+            self.changed.notify_all()
+        if self._thread is not threading.current_thread():
+            self._thread.join(CLOSE_S)
+
+    # -- the thread
+
+    def _run(self) -> None:
+        while not self.closed:
+            try:
+                self._membership()
+            except Exception as error:
+                if not isinstance(error, KafkaException):
+                    logger.exception("kafka.member_failed")
+                with self.changed:
+                    self.failure = error
+                    self.changed.notify_all()
+                    self.changed.wait(1.0)
+
+    def _membership(self) -> None:
+        """One life: from joining the group to leaving it, for whatever reason."""
+        with self.changed:
+            # a member that nobody polls has no reason to join, except for the first time
+            while self.tracker.life and not self.polling and not self.closed:
+                self.changed.wait()
+            if self.closed:
+                return
+            self.tracker.begin()
+            self._rejoin = False
+            self.back_pressure.paused.begin()
+            self.alive_ms = now_ms()
+        client = self._client = self._connect()
+        try:
+            client.subscribe(self._topics, on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
+            while not self.closed and not self._rejoin and not self._silent():
+                self._turn(client)
+        finally:
+            self._leave(client)
+
+    def _silent(self) -> bool:
+        with self.changed:
+            silent_ms = now_ms() - self.alive_ms
+            return not self.polling and bool(self.tracker.partitions) and silent_ms > self._idle_ms
+
+    def _leave(self, client: Any) -> None:
+        with self.sending:
+            with self.changed:
+                # a silent member's records count as handed out; one that closes gives them back in good order
+                held = self.tracker.to_commit(set(self.tracker.partitions), counted=not self.closed)
+                offsets = [] if self._rejoin else self._topic_ids.marked(held)
+                self._client = None
+                self.tracker.begin()
+                self._topic_ids.begin()
+                while self._requests:
+                    self._requests.popleft()[1].set_result(None)
+            if offsets:
+                with contextlib.suppress(KafkaException, RuntimeError):
+                    client.commit(offsets=offsets, asynchronous=False)
+        closing = threading.Thread(target=client.close, name="kafka-close", daemon=True)
+        closing.start()  # it may never return when the cluster is away
+        closing.join(_LEAVE_S)
+
+    def _turn(self, client: Any) -> None:
+        """Do what callers have requested, then poll once."""
+        tracker, back_pressure = self.tracker, self.back_pressure
+        with self.changed:
+            if tracker.busy and not self._requests:
+                self.changed.wait(_SHORT_S)  # a request will come soon, and could not interrupt a poll
+            requests, self._requests = self._requests, deque()
+            timeout_s = 0.0 if requests or tracker.busy else POLL_S
+        for call, asked in requests:
+            try:
+                asked.set_result(call(client))
+            except BaseException as error:
+                asked.set_exception(error)
+        with self.changed:
+            if self._topic_ids.look(topic for topic, _ in tracker.partitions):
+                self.rejoin()
+                return
+        if back_pressure.waits():
+            return
+        back_pressure.apply(client)
+        record = client.poll(timeout_s)
+        records = [] if record is None else [record]
+        while records:
+            self._keep(records)
+            records = [] if back_pressure.full else client.consume(_AT_ONCE, 0)
+
+    def _keep(self, records: Sequence[Any]) -> None:
+        with self.changed:
+            for found in records:
+                error = found.error()
+                if error is None:
+                    self.tracker.fetch(found.offset(), from_record(found))
+                    self.back_pressure.paused.came([(found.topic(), found.partition())])
+                elif error.code() in EXPELLED:
+                    self.rejoin()
+                elif error.fatal() or not error.retriable():
+                    self.failure = KafkaException(error)
+            self.changed.notify_all()
+
+    # -- rebalances; in the loop's thread, called by `client.poll`
+
+    def _assigned(self, client: Any, partitions: list[TopicPartition]) -> None:
+        if not partitions:
+            return
+        if self.back_pressure.paused.are_deaf((place.topic, place.partition) for place in partitions):
+            self.rejoin()
+            return
+        try:
+            found = self._topic_ids.look_up(place.topic for place in partitions)
+            known = self._committed(partitions)
+        except BrokerError as error:  # librdkafka could not handle an exception from in here
+            with self.changed:
+                self.failure = error
+                self.rejoin()
+            return
+        starts = []
+        with self.changed:
+            if self._topic_ids.changed(found, (topic for topic, _ in self.tracker.partitions)):
+                self.rejoin()  # the partitions of before are of another topic with this name
+                return
+            self._topic_ids.take(found)
+            own = self._topic_ids.own(known)
+            for topic, partition in ((place.topic, place.partition) for place in partitions):
+                offset, text = own.get((topic, partition), (-2, ""))
+                self.tracker.open((topic, partition), max(0, offset), text)
+                starts.append(TopicPartition(topic, partition, offset))
+        client.incremental_assign(starts)
+
+    def _revoked(self, client: Any, partitions: list[TopicPartition]) -> None:
+        with self.sending:
+            with self.changed:
+                places = {(place.topic, place.partition) for place in partitions}
+                offsets = self._topic_ids.marked(self.tracker.to_commit(places, counted=False))
+                self._lost(client, partitions)
+            if offsets and client is self._client:
+                with contextlib.suppress(KafkaException):
+                    client.commit(offsets=offsets, asynchronous=False)
+
+    def _lost(self, client: Any, partitions: list[TopicPartition]) -> None:
+        places = {(place.topic, place.partition) for place in partitions}
+        with self.changed:
+            if client is self._client:  # else the loop has left it, and it took long to close
+                self.tracker.drop(places)
+                self.back_pressure.paused.lose(places)
+
+
+def now_ms() -> int:
+    """The monotonic clock."""
+    return time.monotonic_ns() // 1_000_000

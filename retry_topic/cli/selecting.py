@@ -1,0 +1,200 @@
+"""Which messages a command means: ids, a filter, or --all.
+
+A command without ids, filter and --all is an error and never means the whole store.
+
+An id has one of three forms: the id that `list` shows, which names one attempt; that id without its attempt; or the
+id that handlers and logs show (the header `retry-id`). The publisher may have chosen the last one, and all groups that
+read the topic share it. The store has no index of it, so up to 100,000 items are read, in batches.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import click
+
+from retry_topic.cli.filters import Filter, ListedMessage, entry_of, filter_options
+from retry_topic.home import Home
+from wheel_sched.cli.failing import CommandFailed
+from wheel_sched.cli.output import amount, note
+from wheel_sched.store import MAX_BATCH, Found, State
+from wheel_sched.store.items import STATES
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+SAMPLES = 5
+_ATTEMPTS_TRIED = 100  # for an id without its attempt
+_LOOKED_THROUGH = 100_000
+_KEPT = 64  # an item's id begins with this many characters of the published id, see `RetryState.known_as`
+_ATTEMPT = re.compile(r"(.*?)(?:r([0-9]+))?\.([0-9]+)")
+
+
+def selecting_options(command: F) -> F:
+    """Add ids, the options of the filter, and --all."""
+    command = click.option("--all", "everything", is_flag=True, help="All messages; instead of ids or a filter.")(
+        command
+    )
+    command = filter_options(command)
+    return click.argument("ids", nargs=-1, metavar="[ID]...")(command)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One selected message, without its payload: there may be millions."""
+
+    id: str
+    state: State
+    topic: str
+    route: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Selected:
+    """The selected messages, and the first of them in full."""
+
+    members: list[Member]
+    samples: list[ListedMessage]
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    def dead(self) -> list[Member]:
+        return [member for member in self.members if member.state == "dead"]
+
+    def living(self) -> list[Member]:
+        return [member for member in self.members if member.state != "dead"]
+
+
+def select(home: Home, ids: Sequence[str], chosen: Filter, everything: bool, states: Sequence[State]) -> Selected:
+    """Select messages.
+
+    Args:
+        home: where they are stored.
+        ids: selected by id.
+        chosen: the filter.
+        everything: whether --all was given.
+        states: the states that a filter without states means.
+
+    Raises:
+        UsageError: nothing selects messages, or both ids and a filter do.
+        CommandFailed: an id does not exist, or several messages have it; nothing was changed.
+    """
+    if ids and (chosen.narrow or everything):
+        raise click.UsageError("Give ids, or a filter, not both.")
+    if not ids and not chosen.narrow and not everything:
+        raise click.UsageError("Which messages? Give ids, a filter (--topic, --error, ...) or --all.")
+    if ids:
+        return _gathered(find_messages(home, ids, "nothing was changed"))
+    return _gathered(chosen.entries(home, states))
+
+
+def _gathered(entries: Iterable[ListedMessage]) -> Selected:
+    chosen = Selected([], [])
+    for entry in entries:
+        found = entry.found
+        chosen.members.append(Member(found.id, found.state, found.topic, found.route))
+        if len(chosen.samples) < SAMPLES:
+            chosen.samples.append(entry)
+    return chosen
+
+
+def tell_elsewhere(
+    home: Home, meant: Selected, chosen: Filter, states: Sequence[State], dead: str = "add --dead"
+) -> None:
+    """When a filter selected nothing, say in which other states messages match it."""
+    if not len(meant) and (words := chosen.elsewhere(home, states, dead)):
+        note(words)
+
+
+def find_messages(home: Home, ids: Sequence[str], unchanged: str = "") -> list[ListedMessage]:
+    """Find the messages of these ids, each once. A note names the stored id where it differs.
+
+    Args:
+        home: where they are stored.
+        ids: in the three forms that the module describes.
+        unchanged: a part of errors, such as "nothing was changed". Defaults to "".
+
+    Raises:
+        CommandFailed: no message has an id, or several have it.
+    """
+    wanted = list(dict.fromkeys(ids))
+    found = dict(zip(wanted, home.store.get(wanted, anywhere=True), strict=True))
+    for item_id in wanted:
+        if found[item_id] is None:
+            attempts = [f"{item_id}.{number}" for number in range(1, _ATTEMPTS_TRIED + 1)]
+            items = home.store.get(attempts, anywhere=True)
+            found[item_id] = next((item for item in reversed(items) if item is not None), None)
+    missing = [item_id for item_id in wanted if found[item_id] is None]
+    every = True
+    if missing:
+        known, every = _known_as(home, missing)
+        problems = []
+        for item_id in missing:
+            latest = _latest(known.get(item_id, []))
+            if len(latest) > 1:
+                stored = ", ".join(sorted(item.id for item in latest)[:5])
+                problems.append(f"{item_id} is the id of {amount(len(latest), 'message')}: choose from {stored}")
+            elif latest:
+                found[item_id] = latest[0]
+        if problems:
+            raise CommandFailed("; ".join([*problems[:5], *([unchanged] if unchanged else [])]))
+    missing = [item_id for item_id in wanted if found[item_id] is None]
+    if missing:
+        raise CommandFailed(_absent(missing, unchanged, every))
+    chosen: dict[str, ListedMessage] = {}
+    for item_id, item in found.items():
+        if item is not None:
+            if item.id != item_id:
+                note(f"{item_id} is stored as {item.id}")
+            chosen[item.id] = entry_of(item)
+    return list(chosen.values())
+
+
+def _absent(ids: Sequence[str], unchanged: str, every: bool) -> str:
+    where = "" if every else f"among the {_LOOKED_THROUGH:,} that were searched; give the id that `list` shows"
+    why = "it was delivered or deleted, never stored here, or its failure still waits for a retry service"
+    said = f"there is no message {', '.join(ids[:5])} {where}".rstrip()
+    told = "; ".join(filter(None, [unchanged, why, "see `wheel-sched list` and `wheel-sched stats`"]))
+    return f"{said}: {told}"
+
+
+def _known_as(home: Home, ids: Sequence[str]) -> tuple[dict[str, list[Found]], bool]:
+    """Search the items whose message has one of these ids; returns them, and whether every item was read."""
+    known: dict[str, list[Found]] = {}
+    wanted, starts = set(ids), tuple(item_id[:_KEPT] for item_id in ids)
+    looked_at = 0
+    for page in _pages(home):
+        for item in page:
+            if item.id.startswith(starts):
+                state = entry_of(item).letter.state
+                for name in wanted & {f"{state.id}", state.known_as, state.stem}:
+                    known.setdefault(name, []).append(item)
+        looked_at += len(page)
+        if looked_at >= _LOOKED_THROUGH:
+            return known, False
+    return known, True
+
+
+def _pages(home: Home) -> Iterator[list[Found]]:
+    for state in STATES:
+        cursor = None
+        while True:
+            page = home.store.list_items(state, cursor=cursor, limit=MAX_BATCH)
+            yield page.found
+            cursor = page.cursor
+            if cursor is None:
+                break
+
+
+def _latest(items: Iterable[Found]) -> list[Found]:
+    """The latest attempt of each message, after its latest replay."""
+    latest: dict[str, tuple[tuple[int, int], Found]] = {}
+    for item in items:
+        parts = _ATTEMPT.fullmatch(item.id)
+        name, place = (item.id, (0, 0)) if parts is None else (parts[1], (int(parts[2] or 0), int(parts[3])))
+        if name not in latest or latest[name][0] < place:
+            latest[name] = place, item
+    return [item for _, item in latest.values()]

@@ -1,0 +1,338 @@
+"""The consumer, from top to bottom: poll -> hand to handlers -> outcome -> settle.
+
+| step | where |
+|---|---|
+| poll: read deliveries, never more than may be handled at once | here, in a thread of its own |
+| hand each one to the handlers, unless it has expired or has killed too many consumers | here, then `handlers` |
+| make an outcome of what the handler returned or raised | `outcome`, `retry_record` |
+| settle: acknowledge the delivery, or forward its record to the retry topic | `settling`, in a thread of its own |
+
+With `ordering="key"`, `ordered` reads the topics and hands messages over in the order of their keys. Then only the
+redelivery topic is polled here, and `ordered.key_heads` stands between the poll and the handlers.
+
+Delivery is at least once: when a consumer dies, its messages go to another after `idle_ms`. A crash is not a failed
+attempt and is counted apart. A message over which several consumers died is handled alone, and finally not at all.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from retry_topic.brokers.protocol import (
+    BrokerConsumer,
+    Delivery,
+    LogBroker,
+    PartitionedBroker,
+    PartitionedConsumer,
+    create_topics,
+)
+from retry_topic.consumer.config import ConsumerConfig, ConsumerStats
+from retry_topic.consumer.failure_log import FailureLog, OnFailure
+from retry_topic.consumer.handlers import Handler, HandlerCalls, HandlerLoop, HandlerThreads, is_async
+from retry_topic.consumer.ordered.assigned_partitions import OrderedPartitions
+from retry_topic.consumer.ordered.assignment import ReaderContext
+from retry_topic.consumer.ordered.key_heads import KeyHeads
+from retry_topic.consumer.ordered.leased_topic import OrderedTopic
+from retry_topic.consumer.ordered.reader import OrderedReader
+from retry_topic.consumer.outcome import Outcomes, Sink, expired, is_suspect, outlived, too_late
+from retry_topic.consumer.reporting import Reporter
+from retry_topic.consumer.retry_record import delivered_message, retry_state
+from retry_topic.consumer.settling import AWAY_S, InFlightDeliveries, Settler, Successes
+from retry_topic.history import HistoryWriter
+from retry_topic.home import EXPIRES_HEADER, Home
+from retry_topic.message import Message
+from retry_topic.message.headers import RetryState
+from retry_topic.message.topic_names import check_group
+from wheel_sched.errors import BrokerError, ConfigError
+from wheel_sched.escaping import logger_of
+from wheel_sched.reviving import RevivedThread
+
+logger = logger_of("retry_topic.consumer")
+
+_POLL_MS = 1_000  # how long an idle consumer waits at the broker; only the reaction to `stop` depends on it
+
+
+class Consumer:
+    """Consumes topics for a group.
+
+    Args:
+        home: store and broker, see `connect`.
+        topics: the topics to consume. The group's redelivery topic is consumed as well.
+        handler: is called with each `Message`; plain or `async def`. It returns None or a verdict, or raises. On a
+            redelivery, `message.topic` is the topic on which the message first failed.
+        group: the consumer group.
+        config: see `ConsumerConfig`.
+        on_failure: is called after each failed attempt with the message, the exception (None: the handler returned a
+            verdict or was not called) and the number of the attempt, in the handler's thread or loop. Use it for
+            collectors of errors. What it raises is logged. Defaults to None.
+
+    Raises:
+        ConfigError: `ordering` is not "none" although the broker's topics are logs and it assigns no partitions; or
+            `on_failure` is async.
+
+    Thread rules: a plain handler runs on up to `concurrency` threads, an async one on one event loop. Call `start` and
+    `stop` from any thread except a handler's. A stopped consumer is not started again.
+    """
+
+    def __init__(
+        self,
+        home: Home,
+        topics: str | Sequence[str],
+        handler: Handler,
+        *,
+        group: str,
+        config: ConsumerConfig | None = None,
+        on_failure: OnFailure | None = None,
+    ) -> None:
+        self.home = home
+        self.topics = [topics] if isinstance(topics, str) else list(topics)
+        self.group = check_group(group)
+        self.config = config or ConsumerConfig()
+        in_partitions = isinstance(home.broker, PartitionedBroker)
+        if self.config.ordering != "none" and isinstance(home.broker, LogBroker) and not in_partitions:
+            raise ConfigError(
+                f"expected ordering to be 'none' with {type(home.broker).__name__}, got: {self.config.ordering!r}; "
+                "order by key is kept on Redis streams, on Kafka and in memory: nothing was started"
+            )
+        self.stats = ConsumerStats()
+        self._failure_log = FailureLog(on_failure)
+        self._outcomes = Outcomes(
+            self.group, self.config, self._failure_log, None if home.by_source else home.store.shards
+        )
+        self._reporter = Reporter(home.store, group, self.config.destination) if self.config.reports else None
+        self._calls = HandlerCalls(handler, self._outcomes, self._reporter)
+        self._asynchronous = is_async(handler)
+        self._handlers: HandlerThreads | HandlerLoop | None = None
+        self._in_flight = InFlightDeliveries(self.config.idle_ms)
+        self._stopping = threading.Event()
+        self._stopped = threading.Event()
+        self._state = "new"
+        self._lock = threading.Lock()
+        self._consumer: BrokerConsumer | None = None
+        self._settler: Settler | None = None
+        self._history = HistoryWriter(home.store, self.config.history) if self.config.history else None
+        self._threads: dict[str, RevivedThread] = {}
+        self._away = False  # the broker does not answer the poll
+        self._heads: KeyHeads | None = None
+        self._ordered: list[OrderedReader] = []
+
+    def __repr__(self) -> str:
+        return f"<Consumer {self.group} {self.topics} {self._state} in_flight={len(self._in_flight)}>"
+
+    def __enter__(self) -> Consumer:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def ailing(self) -> list[str]:
+        """In words, everything that a restart would mend: threads that have ended."""
+        if self._state != "running":
+            return [] if self._state == "stopping" else ["it does not run"]
+        return [f"{thread.name} has ended" for thread in self._all_threads() if not thread.is_alive()]
+
+    @property
+    def ready(self) -> bool:
+        """Whether it runs with all its threads, and the broker answered the last poll."""
+        works = self._state == "running" and all(thread.works for thread in self._all_threads())
+        return works and not self._away
+
+    def _all_threads(self) -> list[RevivedThread]:
+        others = [part.thread for part in (self._heads, self._reporter, self._history, *self._ordered) if part]
+        return [*self._threads.values(), *(thread for thread in others if thread is not None)]
+
+    def start(self) -> None:
+        """Join the group and begin.
+
+        Raises:
+            BrokerError: the broker refused or does not answer; nothing was started, and `start` may be called again.
+        """
+        with self._lock:
+            if self._state != "new":
+                return
+            broker = self.home.broker
+            own = self.config.group_topics.of(self.group)
+            create_topics(broker, {"retry": own["retry"], "redelivery": own["redelivery"]})
+            in_order = self.config.ordering == "key"
+            topics = [*(() if in_order else self.topics), own["redelivery"]]
+            consumer = broker.consumer(topics, self.group, idle_ms=self.config.idle_ms)
+            self._consumer = consumer
+            if isinstance(consumer, PartitionedConsumer):
+                self._outcomes.topic_id_of = consumer.topic_id_of
+            successes = Successes(self.home.store)
+            settler = Settler(
+                broker, consumer, self._in_flight, self.stats, self.config.idle_ms, self._history, successes
+            )
+            self._settler = settler
+            if self._asynchronous:
+                self._handlers = loop = HandlerLoop(self._calls.call_async, self._calls.not_called)
+                self._spawn(loop.run, "loop", loop.ending)
+            else:
+                self._handlers = HandlerThreads(self._calls, self.config.concurrency, f"{self.group}-handler")
+            if self._history is not None:
+                self._history.start()
+            self._spawn(settler.run, "settle", settler.finishing)
+            if self._reporter is not None:
+                self._reporter.start()
+            give: Callable[[Delivery], None] = lambda delivery: self._hand_over(delivery, settler)  # noqa: E731
+            if in_order:
+                self._heads = KeyHeads(self.home.store, self._give, settler, lambda one: self._state_of(one.message))
+                self._heads.start(f"{self.group}-heads")
+                give = self._heads.arrived
+                self._ordered = [self._read_in_order(topic) for topic in dict.fromkeys(self.topics)]
+            handlers = self._handlers
+            self._spawn(lambda: self._poll(consumer, handlers, give), "poll", self._stopping)
+            self._state = "running"
+
+    def _read_in_order(self, topic: str) -> OrderedReader:
+        broker = self.home.broker
+        broker.create_topic(topic)
+        reading = ReaderContext(
+            self.home, topic, self.group, self.config, self.stats, self._give, self._history, self._failure_log
+        )
+        if isinstance(broker, PartitionedBroker):
+            reader: OrderedReader = OrderedPartitions(reading, broker)
+        else:
+            reader = OrderedTopic(reading)
+        reader.start()
+        return reader
+
+    def stop(self, timeout_s: float = 30.0) -> None:
+        """Drain: read no more, wait up to `timeout_s` for running handlers, settle, leave the group. Idempotent.
+
+        Messages that are still being handled then go to another consumer after `idle_ms`.
+        """
+        with self._lock:
+            if self._state == "running":
+                self._state = "stopping"
+                self._drain(time.monotonic() + timeout_s)
+            self._state = "stopped"
+            self._stopping.set()
+            self._stopped.set()
+
+    def run(self) -> None:
+        """Start, and block until `stop` has returned; another thread or a signal handler calls it."""
+        self.start()
+        self._stopped.wait()
+
+    def _drain(self, until: float) -> None:
+        def left_s() -> float:
+            return max(0.0, until - time.monotonic())
+
+        self._stopping.set()
+        for reading in self._ordered:
+            reading.stop(until)
+        # the poll first, so that nothing is read after the last look at what is in flight
+        self._threads["poll"].join(left_s() + _POLL_MS / 1000)
+        self._in_flight.wait_until_at_most(0, left_s())
+        if self._heads is not None:
+            self._heads.finish(left_s() + 2)
+        for reading in self._ordered:
+            reading.join(left_s() + 2)
+        if self._reporter is not None:
+            self._reporter.stop()
+        if self._settler is not None:
+            self._settler.finish()
+            self._threads["settle"].join(left_s() + 2)  # two tries at a broker that is away
+        if self._history is not None:
+            self._history.stop(left_s() + 2)
+        if isinstance(self._handlers, HandlerLoop):
+            self._handlers.end()
+            self._threads["loop"].join(2)
+        if self._handlers is not None:
+            self._handlers.close()
+        if self._consumer is not None:
+            self._consumer.close()
+
+    def _spawn(self, work: Callable[[], None], what: str, stopping: threading.Event) -> None:
+        self._threads[what] = thread = RevivedThread(work, f"{self.group}-{what}", stopping)
+        thread.start()
+
+    # -- poll
+
+    def _poll(
+        self, consumer: BrokerConsumer, handlers: HandlerThreads | HandlerLoop, give: Callable[[Delivery], None]
+    ) -> None:
+        failures = 0
+        careful = True  # one at a time at first: the next message may have killed the process before this one
+        while not self._stopping.is_set():
+            room = self._in_flight.room(self.config.concurrency, timeout_s=0.5)
+            if room == 0 or self._stopping.is_set():
+                continue
+            try:
+                deliveries = consumer.poll(1 if careful else room, _POLL_MS)
+                failures, self._away = 0, False
+            except Exception as error:  # whatever the broker does, reading goes on
+                self._away = True
+                if not isinstance(error, BrokerError):
+                    logger.exception("consumer.poll_failed")
+                elif failures == 0 and not self._stopping.is_set():
+                    logger.warning("consumer.away: %s", error)
+                self._stopping.wait(AWAY_S[min(failures, len(AWAY_S) - 1)])
+                failures += 1
+                continue
+            self.stats.delivered += len(deliveries)
+            fresh = [delivery for delivery in deliveries if self._in_flight.add(delivery)]
+            self.stats.in_flight = len(self._in_flight)
+            suspects = [delivery for delivery in fresh if is_suspect(delivery, self.config.crash_cap)]
+            careful = careful and bool(suspects)
+            with handlers.together():
+                for delivery in fresh:
+                    if delivery not in suspects:
+                        self._try_to_give(delivery, give)
+            self._one_by_one(suspects, give)
+
+    def _try_to_give(self, delivery: Delivery, give: Callable[[Delivery], None]) -> None:
+        """A delivery that cannot be handed over is dropped: it comes again, and the others are handled."""
+        try:
+            give(delivery)
+        except BaseException:
+            logger.exception("consumer.not_handed_over: the message comes again")
+            self._in_flight.remove([delivery])
+
+    def _one_by_one(self, suspects: list[Delivery], give: Callable[[Delivery], None]) -> None:
+        """Hand suspects over with nothing else in flight, so that a crash counts against the message that caused it.
+
+        Each is waited for no longer than `idle_ms`: a message that hangs must not stop everything. They come in random
+        order: the message behind the culprit, which is blamed as well, is another one each time.
+        """
+        random.shuffle(suspects)
+        while suspects:
+            if not self._calm(len(suspects)):
+                self._in_flight.remove(suspects)  # not handled: they go to another consumer
+                return
+            self._try_to_give(suspects.pop(), give)
+            if not suspects:
+                self._calm(0)
+
+    def _calm(self, count: int) -> bool:
+        """Wait until at most `count` are in flight, but no longer than `idle_ms`; False when it is time to stop."""
+        until = time.monotonic() + self.config.idle_ms / 1000
+        while not self._in_flight.wait_until_at_most(count, 0.2) and time.monotonic() < until:
+            if self._stopping.is_set():
+                return False
+        return True
+
+    # -- hand to handlers
+
+    def _state_of(self, message: Message) -> RetryState:
+        return retry_state(self.group, message, self.config.secrets, self.config.group_topics)
+
+    def _hand_over(self, delivery: Delivery, sink: Sink) -> None:
+        self._give(delivery, self._state_of(delivery.message), sink)
+
+    def _give(self, delivery: Delivery, state: RetryState, sink: Sink) -> None:
+        """Hand a delivery to the handlers, or give it up if it is poison or has expired. The outcome goes to `sink`."""
+        message = delivered_message(self.group, delivery.message, state, self.config.group_topics)
+        if delivery.deliveries > self.config.crash_cap:
+            self.stats.poison += 1
+            sink.put(self._outcomes.failed(delivery, state, outlived(delivery.deliveries)))
+        elif expired(message.header(EXPIRES_HEADER)):
+            self.stats.expired += 1
+            sink.put(self._outcomes.failed(delivery, state, too_late()))
+        elif self._handlers is not None:
+            self._handlers.give(delivery, state, message, sink)

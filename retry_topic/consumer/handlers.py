@@ -1,0 +1,240 @@
+"""Handlers: where the application's handler runs, and how its answer becomes an outcome.
+
+Plain handlers run on a pool of threads (`HandlerThreads`), `async def` handlers on one event loop (`HandlerLoop`). Both
+are given deliveries by `give`; each delivery ends as one outcome in its sink.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any
+
+from retry_topic.brokers.protocol import Delivery
+from retry_topic.consumer.outcome import HandlerOutcome, Outcomes, Sink, now_ms
+from retry_topic.consumer.reporting import Reporter
+from retry_topic.message import Message
+from retry_topic.message.headers import RetryState
+from wheel_sched.escaping import logger_of
+
+logger = logger_of("retry_topic.consumer")
+
+Handler = Callable[[Message], Any]
+Job = tuple[Any, ...]  # the arguments of `handle`, after the loop
+
+
+def is_async(handler: Handler) -> bool:
+    """Whether calling the handler makes a coroutine; also true of an object whose `__call__` is async."""
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
+        getattr(handler, "__call__", None)  # noqa: B004  # an object whose __call__ is async
+    )
+
+
+class HandlerCalls:
+    """Calls the handler and makes an outcome of what it returns or raises.
+
+    Args:
+        handler: the application's handler.
+        outcomes: makes the outcomes.
+        reporter: counts how attempts ended. Defaults to None: nobody does.
+    """
+
+    def __init__(self, handler: Handler, outcomes: Outcomes, reporter: Reporter | None = None) -> None:
+        self._handler = handler
+        self._outcomes = outcomes
+        self._reporter = reporter
+
+    def call(self, delivery: Delivery, state: RetryState, message: Message, sink: Sink) -> None:
+        """Call a plain handler, in the thread that calls this."""
+        started_ms = now_ms()
+        try:
+            outcome = self._outcomes.returned(delivery, state, started_ms, self._handler(message))
+        except BaseException as error:  # SystemExit in a handler fails its message, not the consumer
+            outcome = self._outcomes.raised(delivery, state, started_ms, error)
+        self._report(message, state, outcome)
+        sink.put(outcome)
+
+    async def call_async(
+        self, loop: HandlerLoop, delivery: Delivery, state: RetryState, message: Message, sink: Sink
+    ) -> None:
+        """Call an `async def` handler and wait for it."""
+        started_ms = now_ms()
+        try:
+            awaitable: Awaitable[Any] = self._handler(message)
+            outcome = self._outcomes.returned(delivery, state, started_ms, await awaitable)
+        except BaseException as error:
+            if loop.cut_off:
+                raise  # `stop` cancelled it: it did not fail, and comes again
+            outcome = self._outcomes.raised(delivery, state, started_ms, error)
+        self._report(message, state, outcome)
+        loop.ended(sink, outcome)
+
+    def not_called(
+        self,
+        loop: HandlerLoop,
+        delivery: Delivery,
+        state: RetryState,
+        message: Message,
+        sink: Sink,
+        error: BaseException,
+    ) -> None:
+        """The task of an `async def` handler ended before its first step, or could not be made."""
+        outcome = self._outcomes.raised(delivery, state, now_ms(), error)
+        self._report(message, state, outcome)
+        loop.ended(sink, outcome)
+
+    def _report(self, message: Message, state: RetryState, outcome: HandlerOutcome) -> None:
+        if self._reporter is not None:
+            self._reporter.note(message, first=state.attempt == 0, succeeded=outcome.ended == "acknowledged")
+
+
+class HandlerThreads:
+    """The threads on which plain handlers run.
+
+    `give` takes what `HandlerCalls.call` takes and calls it on a free thread, soon.
+
+    Args:
+        calls: calls the handler.
+        concurrency: the number of threads.
+        name: of the threads.
+    """
+
+    def __init__(self, calls: HandlerCalls, concurrency: int, name: str) -> None:
+        self._pool = ThreadPoolExecutor(concurrency, thread_name_prefix=name)
+        # as an attribute and not a method, which would be one more call for each message
+        submit: Callable[..., object] = self._pool.submit
+        self.give: Callable[[Delivery, RetryState, Message, Sink], object] = partial(submit, calls.call)
+
+    def together(self) -> AbstractContextManager[None]:
+        """Nothing is gained by giving deliveries to threads together."""
+        return contextlib.nullcontext()
+
+    def close(self) -> None:
+        """Begin nothing more; running handlers are left behind."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+class HandlerLoop:
+    """The event loop on which `async def` handlers run, in a thread of its own.
+
+    To wake an event loop is expensive: it writes to a socket, and two threads change places. So all deliveries of one
+    poll go to the loop in one call, which makes a task of each; and all outcomes of one turn of the loop go to the
+    settler in one call. A delivery that is given before the loop has begun the last call goes with that call.
+
+    Threads: `give` and `together` from any thread, all else in the loop's own. A task is held until it is done, because
+    asyncio alone holds tasks weakly.
+
+    Args:
+        handle: makes the coroutine that handles a delivery; it calls `ended` with the outcome.
+        failed: is called like `handle`, and with the error, for a delivery whose coroutine never began: its task was
+            cancelled before the first step or could not be made. It runs in the loop's thread.
+    """
+
+    def __init__(self, handle: Callable[..., Coroutine[Any, Any, None]], failed: Callable[..., None]) -> None:
+        self._handle = handle
+        self._failed = failed
+        self._loop = asyncio.new_event_loop()
+        self._jobs: deque[Job] = deque()
+        self._called = False  # the loop is woken and has not begun yet
+        self._gathering = False
+        self._tasks: dict[asyncio.Task[Any] | None, Job] = {}  # whose delivery has no outcome yet
+        self._outcomes: dict[Sink, list[HandlerOutcome]] = {}
+        self.cut_off = False  # from now on a cancelled task is no failure
+        self.ending = threading.Event()
+
+    def __repr__(self) -> str:
+        return f"<HandlerLoop jobs={len(self._jobs)} tasks={len(self._tasks)}>"
+
+    def run(self) -> None:
+        """Run the loop until `end`; the thread's function. When a handler stops the loop, it is run again."""
+        while True:
+            self._loop.run_forever()
+            if self.ending.is_set() or self._loop.is_closed():
+                return
+            logger.error("consumer.loop_stopped: a handler has stopped the event loop; it goes on")
+
+    def give(self, *job: Any) -> None:
+        """Handle a delivery soon."""
+        self._jobs.append(job)
+        if not self._gathering:
+            self._call()
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """All deliveries that are given inside the block go to the loop in one call. One thread at a time."""
+        self._gathering = True
+        try:
+            yield
+        finally:
+            self._gathering = False
+            if self._jobs:
+                self._call()
+
+    def ended(self, sink: Sink, outcome: HandlerOutcome) -> None:
+        """The task that calls this has the outcome of its delivery."""
+        if not self._outcomes:
+            self._loop.call_soon(self._pass_on)
+        self._outcomes.setdefault(sink, []).append(outcome)
+        self._tasks.pop(asyncio.current_task(self._loop), None)
+
+    def end(self) -> None:
+        """Cancel all tasks, and stop the loop once they have ended. Any thread."""
+        self.cut_off = True
+        self._loop.call_soon_threadsafe(self._end)
+
+    def close(self) -> None:
+        """Close the loop, unless a handler keeps it running."""
+        if not self._loop.is_running():
+            self._loop.close()
+
+    # -- in the loop's thread
+
+    def _call(self) -> None:
+        if not self._called:
+            self._called = True
+            self._loop.call_soon_threadsafe(self._begin)
+
+    def _begin(self) -> None:
+        self._called = False  # before the jobs are taken: a job that comes after the last one wakes the loop again
+        while self._jobs:
+            job = self._jobs.popleft()
+            coroutine = self._handle(self, *job)
+            try:
+                task = self._loop.create_task(coroutine)
+            except BaseException as error:  # of a handler's task factory; the other jobs must begin
+                coroutine.close()
+                self._failed(self, *job, error)
+            else:
+                self._tasks[task] = job
+                task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        """A task that was cancelled before its first step never entered its coroutine, so nothing else reports it.
+
+        A task that cancelled itself and then returned already has an outcome, although it counts as cancelled.
+        """
+        job = self._tasks.pop(task, None)
+        if job is not None and not self.cut_off:
+            error = None if task.cancelled() else task.exception()
+            self._failed(self, *job, error or asyncio.CancelledError())
+
+    def _pass_on(self) -> None:
+        outcomes, self._outcomes = self._outcomes, {}
+        for sink, ended in outcomes.items():
+            sink.put_all(ended)
+
+    def _end(self) -> None:
+        for task in asyncio.all_tasks(self._loop):
+            task.cancel()
+        self._loop.call_soon(lambda: self._loop.call_soon(self._stop))  # a cancelled task takes one turn to end
+
+    def _stop(self) -> None:
+        self.ending.set()
+        self._loop.stop()

@@ -1,0 +1,240 @@
+"""PartitionAssignment: one reader's time with one ordered partition or leased topic, until it is over or lost.
+
+It holds the deliveries that were read and are not settled, keeps them alive at the broker, and owns the scope of the
+partition's keys under a lease in the store. The next owner of the scope has a greater epoch, and the store then refuses
+all later calls of this one. So the order does not depend on how soon a reader notices that it has lost the partition.
+
+Deliveries may come before the scope is owned: they wait. The closed keys are loaded when the scope is owned.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets as random_bytes
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from retry_topic.brokers.protocol import BrokerConsumer, Delivery
+from retry_topic.consumer.config import ConsumerConfig, ConsumerStats
+from retry_topic.consumer.failure_log import FailureLog
+from retry_topic.consumer.ordered.key_heads import Give
+from retry_topic.consumer.ordered.key_queues import KeyQueues
+from retry_topic.consumer.settling import InFlightDeliveries, Settler, Successes
+from retry_topic.history import HistoryWriter
+from retry_topic.home import Home
+from wheel_sched.errors import StoreError
+from wheel_sched.escaping import logger_of
+from wheel_sched.reviving import RevivedThread
+from wheel_sched.store.key_gates import KeyGates
+from wheel_sched.store.operations.ordering import Owner
+
+logger = logger_of("retry_topic.consumer")
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderContext:
+    """What all assignments of a reader share.
+
+    Args:
+        home: store and broker.
+        topic: the topic that is read.
+        group: the consumer group.
+        config: see `ConsumerConfig`.
+        stats: the consumer's counters.
+        give: hands a delivery to the handlers.
+        history: gets a row for each success after a failure. Defaults to None.
+        failure_log: gets each message that cannot be parked. Defaults to None.
+    """
+
+    home: Home
+    topic: str
+    group: str
+    config: ConsumerConfig
+    stats: ConsumerStats
+    give: Give
+    history: HistoryWriter | None = None
+    failure_log: FailureLog | None = None
+
+
+def new_holder() -> str:
+    """A name for the owner of scopes that no other process has."""
+    return f"{socket.gethostname()[:60]}-{random_bytes.token_hex(8)}"
+
+
+class PartitionAssignment:
+    """See the module.
+
+    Args:
+        context: what its reader shares with all assignments.
+        consumer: the broker consumer that reads the records.
+        scope: the scope of the partition's keys.
+        holder: the name under which the scope is owned; no two assignments share one.
+        lease_s: the length of the lease.
+        patience_s: it gives up when it could not renew the lease for so long. Defaults to None: only the store decides.
+        topic_id: the permanent id of the topic, for the ids of its messages. Defaults to the topic's name.
+        changed: is notified whenever deliveries are settled. Defaults to a condition of its own.
+    """
+
+    def __init__(
+        self,
+        context: ReaderContext,
+        consumer: BrokerConsumer,
+        scope: str,
+        holder: str,
+        lease_s: float,
+        *,
+        patience_s: float | None = None,
+        topic_id: str | None = None,
+        changed: threading.Condition | None = None,
+    ) -> None:
+        self._context = context
+        self._gates = KeyGates(context.home.store)
+        self._scope = scope
+        self._holder = holder
+        self._lease_s = lease_s
+        self._patience_s = patience_s
+        self._topic_id = topic_id
+        self.lost = threading.Event()
+        self.renewed = time.monotonic()  # when the current lease was requested
+        self.in_flight = InFlightDeliveries(context.config.idle_ms, changed)
+        self._settler = Settler(
+            context.home.broker,
+            consumer,
+            self.in_flight,
+            context.stats,
+            context.config.idle_ms,
+            context.history,
+            Successes(context.home.store),
+            in_order=True,
+        )
+        self._queues: KeyQueues | None = None
+        self._early: list[Delivery] = []  # they came before the scope was owned
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._settling = self._thread(self._settler.run, "settle", self._settler.finishing)
+        self._holding: threading.Thread | None = None
+
+    def __repr__(self) -> str:
+        state = "lost" if self.lost.is_set() else "owned" if self._queues is not None else "waiting"
+        return f"<PartitionAssignment {self._context.topic} {self._scope} {state} in_flight={len(self.in_flight)}>"
+
+    def begin(self, epoch: int, asked: float) -> None:
+        """Begin with a scope that is owned since `asked` (`time.monotonic`), in this epoch."""
+        self._owned(epoch, asked)
+        self._holding = self._thread(lambda: self._hold(epoch), "hold", self._over)
+
+    def begin_when_free(self) -> None:
+        """Own the scope as soon as nobody else does. Deliveries that come earlier wait."""
+
+        def wait_and_hold() -> None:
+            epoch = self._own()
+            if epoch:
+                self._hold(epoch)
+
+        self._holding = self._thread(wait_and_hold, "hold", self._over)
+
+    def add(self, delivery: Delivery) -> None:
+        """Add a delivery that was read. A record that is in flight already is not handled twice."""
+        if self.in_flight.add(delivery):
+            with self._lock:
+                if self._queues is None:
+                    self._early.append(delivery)
+                else:
+                    self._queues.arrived(delivery)
+
+    def lose(self) -> None:
+        """Another reader has the partition: begin, settle and keep alive nothing any more."""
+        self.lost.set()
+        self.in_flight.drop_all()
+
+    def end(self, until: float) -> bool:
+        """Wait for running handlers until `until` (`time.monotonic`), settle, end. Whether nothing is in flight."""
+        with self._lock:
+            if self._queues is None:  # the scope was never owned: another reader gets the deliveries that wait for it
+                self._over.set()
+                self.in_flight.drop_all()
+        self.in_flight.wait_until_at_most(0, max(0.0, until - time.monotonic()))
+        left_s = max(0.0, until - time.monotonic())
+        if self._queues is not None:
+            self._queues.finish(left_s + 1)
+        self._settler.finish()
+        self._settling.join(left_s + 5)
+        empty = len(self.in_flight) == 0 and not self.lost.is_set()
+        self._over.set()
+        self.in_flight.drop_all()
+        if self._holding is not None:
+            self._holding.join(5)
+        return empty
+
+    def leave(self) -> None:
+        """Give the scope up, so that another can own it at once. If the store does not answer, the lease runs out."""
+        self._over.set()
+        with contextlib.suppress(StoreError):
+            self._gates.leave(self._scope, self._holder)
+
+    def _own(self) -> int:
+        """Wait for the scope; answers its epoch, or 0 when the assignment is over."""
+        pause_s = 0.0
+        while not self._over.wait(pause_s) and not self.lost.is_set():
+            asked = time.monotonic()
+            try:
+                owned = self._gates.own(self._scope, self._holder, int(self._lease_s * 1000))
+                if owned.epoch:
+                    self._owned(owned.epoch, asked)
+                    if self._over.is_set():  # meanwhile; `leave` may have come before the scope was owned
+                        self._gates.leave(self._scope, self._holder)
+                    return owned.epoch
+                pause_s = min(owned.for_ms / 1000 + 0.01, self._lease_s / 8, 1.0)
+            except Exception as error:  # an absent server or anything else: records wait
+                logger.warning("consumer.cannot_own: %s", error)
+                pause_s = 1.0
+        return 0
+
+    def _owned(self, epoch: int, asked: float) -> None:
+        context, self.renewed = self._context, asked
+        closed = [key.gate for key in self._gates.closed(self._scope)]
+        queues = KeyQueues(
+            self._gates,
+            Owner(self._scope, self._holder, epoch),
+            closed,
+            group=context.group,
+            secrets=context.config.secrets,
+            parked_cap=context.config.parked_cap,
+            give=context.give,
+            sink=self._settler,
+            lost=self.lost,
+            topic_id=self._topic_id,
+            topics=context.config.group_topics,
+            failure_log=context.failure_log,
+        )
+        with self._lock:
+            if self._over.is_set():
+                return
+            queues.start(f"{context.group}-keys-{context.topic}")
+            self._queues = queues
+            for delivery in self._early:
+                queues.arrived(delivery)
+            self._early.clear()
+
+    def _hold(self, epoch: int) -> None:
+        """Renew the lease, however long all else takes. Give up when another has it or it cannot be renewed."""
+        while not self._over.wait(self._lease_s / 6):
+            asked = time.monotonic()
+            ours = True
+            try:
+                ours = self._gates.own(self._scope, self._holder, int(self._lease_s * 1000)).epoch == epoch
+                self.renewed = asked if ours else self.renewed
+            except Exception as error:  # an absent server or anything else: time decides
+                logger.warning("consumer.cannot_renew: %s", error)
+            silent_s = time.monotonic() - self.renewed
+            if not ours or (self._patience_s is not None and silent_s > self._patience_s):
+                self.lose()
+                return
+
+    def _thread(self, work: Callable[[], None], what: str, over: threading.Event) -> threading.Thread:
+        thread = RevivedThread(work, f"{self._context.group}-{what}-{self._context.topic}", over)
+        thread.start()
+        return thread

@@ -1,0 +1,74 @@
+"""KeyHeads: the messages of ordered keys that come back on the redelivery topic, one per key at a time.
+
+Before such a message is handled, the store says what it is. It can be the head of its key: when it succeeds, the next
+parked message follows. It can be a second copy of a message that has succeeded: it is settled and not handled. Or it is
+neither: a replayed dead letter, or a message that somebody released by hand. Such a message has lost its place and is
+handled outside the order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from retry_topic.brokers.protocol import Delivery
+from retry_topic.consumer.ordered.settler_thread import SettlerThread
+from retry_topic.consumer.outcome import HandlerOutcome, Sink
+from retry_topic.message import Message
+from retry_topic.message.headers import RetryState
+from wheel_sched.store import DelayStore, Outcome
+from wheel_sched.store.key_gates import KeyGates
+
+Give = Callable[[Delivery, RetryState, Sink], None]
+_AT_ONCE = 200
+
+
+class KeyHeads(SettlerThread):
+    """See the module.
+
+    Args:
+        store: the delay store, which has the key locks.
+        give: hands a delivery to the handlers; its outcome comes back to the sink that is given.
+        sink: settles outcomes.
+        state_of: reads the retry state of a message.
+    """
+
+    def __init__(self, store: DelayStore, give: Give, sink: Sink, state_of: Callable[[Delivery], RetryState]) -> None:
+        super().__init__(KeyGates(store), sink)
+        self._give = give
+        self._state_of = state_of
+        self._unknown: list[tuple[Delivery, RetryState, str]] = []
+        self._heads: dict[object, tuple[str, str]] = {}  # by the place of the record: key lock and id base
+
+    def _came(self, delivery: Delivery) -> None:
+        state = self._state_of(delivery)
+        if state.gate is None:
+            self._give(delivery, state, self._sink)
+        else:
+            self._unknown.append((delivery, state, state.gate))
+
+    def _ended(self, outcome: HandlerOutcome) -> None:
+        head = self._heads.pop(_place(outcome.delivery.message), None)
+        if head is None or outcome.ended != "acknowledged":
+            self._sink.put(outcome)  # a failed message stays the head: its retry comes back here
+        else:
+            self._succeeded.append((*head, outcome))
+
+    def _turn(self) -> None:
+        while self._unknown:
+            part = self._unknown[:_AT_ONCE]
+            fates = self._gates.look([(gate, state.stem) for _, state, gate in part])
+            del self._unknown[: len(part)]
+            for (delivery, state, gate), fate in zip(part, fates, strict=True):
+                if fate is Outcome.DUPLICATE:
+                    self._sink.put(HandlerOutcome(delivery, "acknowledged"))
+                    continue
+                if fate is Outcome.DONE:
+                    self._heads[_place(delivery.message)] = gate, state.stem
+                self._give(delivery, state, self)
+
+    def _left(self) -> bool:
+        return bool(self._succeeded or self._unknown)
+
+
+def _place(message: Message) -> object:
+    return message.source or id(message)

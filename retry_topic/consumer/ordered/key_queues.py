@@ -1,0 +1,288 @@
+"""KeyQueues: the messages of one ordered partition in one queue per key; of each queue one is handled at a time.
+
+When a message fails, its key is closed in the store before anything else of the key happens. The messages behind it,
+and all later ones of the key, are parked in the store until the retry has succeeded or is given up. The closed keys are
+loaded when the partition's scope is owned and kept here from then on: only the owner can close a key. So a key that is
+open costs no call at all.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from retry_topic.brokers.protocol import Delivery
+from retry_topic.consumer.failure_log import FailureLog
+from retry_topic.consumer.ordered.key_heads import Give
+from retry_topic.consumer.ordered.settler_thread import SettlerThread
+from retry_topic.consumer.outcome import HandlerOutcome, Sink
+from retry_topic.consumer.retry_record import (
+    failed_message,
+    is_position_derived,
+    ordered_state,
+    parked_message,
+    retry_state,
+)
+from retry_topic.message import Message
+from retry_topic.message.body_codec import encode_body
+from retry_topic.message.headers import RetryState
+from retry_topic.message.topic_names import NAMED_AFTER_GROUP, GroupTopics
+from retry_topic.policy import Failure
+from wheel_sched.errors import Rejected
+from wheel_sched.escaping import logger_of
+from wheel_sched.store import Item, Outcome
+from wheel_sched.store.key_gates import KeyGates, gate_of, ref_of, route_of
+from wheel_sched.store.operations.ordering import Owner
+
+logger = logger_of("retry_topic.consumer")
+
+_FULL_S = 0.5  # how soon the store is asked again for a key that has no room
+_PARKED_AT_ONCE = 100  # of one queue; this bounds the bytes as well
+
+
+@dataclass(slots=True, eq=False)
+class KeyQueue:
+    """The messages of a key. `running` is being handled; when `head` is set, as the head of a closed key."""
+
+    gate: str
+    waiting: deque[tuple[Delivery, RetryState]] = field(default_factory=deque)
+    running: Delivery | None = None
+    head: bool = False
+    full_until: float = 0.0
+
+
+class KeyQueues(SettlerThread):
+    """See the module.
+
+    Args:
+        gates: the key locks in the store.
+        owner: the owner in whose name keys are closed and messages parked.
+        closed: the keys that are closed at the beginning.
+        group: the consumer group.
+        secrets: the first one signs parked messages.
+        parked_cap: how many messages may be parked behind one head.
+        give: hands a delivery to the handlers.
+        sink: settles outcomes.
+        lost: is set when another reader owns the partition; here, or by the thread that renews the lease.
+        topic_id: the permanent id of the topic, for the ids of its messages. Defaults to the topic's name.
+        topics: the group's own topics. Defaults to those named after it.
+        failure_log: gets each message that cannot be parked. Defaults to one without a hook.
+    """
+
+    def __init__(
+        self,
+        gates: KeyGates,
+        owner: Owner,
+        closed: Iterable[str],
+        *,
+        group: str,
+        secrets: tuple[bytes, ...],
+        parked_cap: int,
+        give: Give,
+        sink: Sink,
+        lost: threading.Event,
+        topic_id: str | None = None,
+        topics: GroupTopics = NAMED_AFTER_GROUP,
+        failure_log: FailureLog | None = None,
+    ) -> None:
+        super().__init__(gates, sink)
+        self._owner = owner
+        self._closed = set(closed)
+        self._group = group
+        self._secrets = secrets
+        self._cap = parked_cap
+        self._give = give
+        self._lost = lost
+        self._topic_id = topic_id
+        self._topics = topics
+        self._failure_log = failure_log or FailureLog()
+        self._queues: dict[str, KeyQueue] = {}
+        self._dirty: dict[str, None] = {}
+        self._failing: list[tuple[KeyQueue, RetryState, HandlerOutcome]] = []
+        self._states: dict[object, RetryState] = {}
+
+    # -- what readers and handlers report
+
+    def _came(self, delivery: Delivery) -> None:
+        message = delivery.message
+        state = retry_state(self._group, message, self._secrets, self._topics)
+        if message.key is None or message.source is None:  # no key, no order
+            self._give(delivery, state, self._sink)
+            return
+        gate = gate_of(self._owner.scope, message.key)
+        state = ordered_state(self._group, message, state, gate, self._topic_id)
+        queue = self._queues.setdefault(gate, KeyQueue(gate))
+        queue.waiting.append((delivery, state))
+        self._dirty[gate] = None
+
+    def _ended(self, outcome: HandlerOutcome) -> None:
+        if self._lost.is_set():
+            return  # it goes to the reader that owns the partition now
+        key = outcome.delivery.message.key
+        queue = self._queues[gate_of(self._owner.scope, key or b"")]
+        state = self._states.pop(outcome.delivery.message.source)
+        if outcome.ended != "acknowledged":
+            self._failing.append((queue, state, outcome))
+            return
+        if queue.head:
+            self._succeeded.append((queue.gate, state.stem, outcome))
+        else:
+            self._sink.put(outcome)
+        self._free(queue)
+
+    def _free(self, queue: KeyQueue) -> None:
+        queue.running, queue.head = None, False
+        if queue.waiting:
+            self._dirty[queue.gate] = None
+        else:
+            del self._queues[queue.gate]
+
+    # -- turns
+
+    def _turn(self) -> None:
+        if self._lost.is_set():
+            self._lose()
+            return
+        self._close()
+        self._pass_on()  # before parking, or the next message would wait behind one that has succeeded
+        self._start_or_park()
+
+    def _left(self) -> bool:
+        return not self._lost.is_set() and bool(self._succeeded or self._failing)
+
+    def _close(self) -> None:
+        while self._failing and not self._lost.is_set():
+            part = self._failing[:200]
+            rows = [
+                (queue.gate, state.stem, self._position_derived(one.delivery, state), _label(one.delivery.message))
+                for queue, state, one in part
+            ]
+            fates = self._gates.close(self._owner, rows)
+            del self._failing[: len(part)]
+            for (queue, _, outcome), fate in zip(part, fates, strict=True):
+                if fate is Outcome.STALE:
+                    self._lose()
+                    return
+                if fate is Outcome.DUPLICATE:  # it had ended before it was read again: this failure changes nothing
+                    self._sink.put(HandlerOutcome(outcome.delivery, "acknowledged"))
+                else:
+                    self._closed.add(queue.gate)
+                    self._sink.put(outcome)
+                self._free(queue)
+
+    def _start_or_park(self) -> None:
+        now = time.monotonic()
+        for gate in list(self._dirty):  # a key stays in it until its work is done, since the store may not answer
+            queue = self._queues.get(gate)
+            if self._lost.is_set():
+                return
+            if queue is None or queue.running is not None or not queue.waiting:
+                self._dirty.pop(gate, None)
+            elif gate not in self._closed:
+                self._start(queue)
+            elif queue.full_until > now:
+                self._wake(queue.full_until)
+            else:
+                self._park(queue)
+
+    def _start(self, queue: KeyQueue, *, head: bool = False) -> None:
+        delivery, state = queue.waiting.popleft()
+        queue.running, queue.head = delivery, head
+        self._states[delivery.message.source] = state
+        self._dirty.pop(queue.gate, None)
+        self._give(delivery, state, self)
+
+    def _park(self, queue: KeyQueue) -> None:
+        """Park the queue of a closed key, in order. When the key turns out to be open, handle it."""
+        head, left = False, 0  # how many stay in front: the head, and messages for which there is no room
+        for fate in self._fates(queue):
+            if fate is Outcome.STALE:
+                self._lose()
+                return
+            if fate is Outcome.ABSENT:
+                self._closed.discard(queue.gate)
+                self._start(queue)
+                return
+            if fate is Outcome.WRONG_STATE:
+                left += 1
+                continue
+            delivery, state = queue.waiting[left]
+            del queue.waiting[left]
+            if fate is Outcome.DONE:  # the head itself, read again after a crash: the messages behind it are parked now
+                head, left = True, left + 1
+                queue.waiting.appendleft((delivery, state))
+            else:
+                self._sink.put(HandlerOutcome(delivery, "parked" if fate is Outcome.HELD else "acknowledged"))
+        if head:
+            self._start(queue, head=True)
+        elif not queue.waiting:
+            self._dirty.pop(queue.gate, None)
+            del self._queues[queue.gate]
+        else:  # there are more messages, or there is no room for them
+            queue.full_until = time.monotonic() + _FULL_S if left else 0.0
+            self._wake(queue.full_until)
+
+    def _fates(self, queue: KeyQueue) -> Iterator[Outcome]:
+        """The store's answers for the messages of a queue, from the first on.
+
+        When there is no room, the head may be further back in the queue: it was read again together with messages that
+        have ended, and only the head makes room. So the store is asked for all the others too, with a cap of 0, which
+        parks none of them.
+        """
+        waiting = list(queue.waiting)
+        rows, problem = self._rows(queue, waiting[:_PARKED_AT_ONCE])
+        if problem is not None and not rows:
+            delivery, state = queue.waiting.popleft()
+            self._sink.put(self._unparkable(delivery, state, problem))
+            return
+        fates = self._gates.park(self._owner, self._cap, rows)
+        yield from fates
+        if Outcome.WRONG_STATE in fates and Outcome.DONE not in fates:
+            rows, _ = self._rows(queue, waiting[len(rows) :], bodies=False)
+            yield from self._gates.park(self._owner, 0, rows)
+
+    def _rows(
+        self, queue: KeyQueue, waiting: Iterable[tuple[Delivery, RetryState]], *, bodies: bool = True
+    ) -> tuple[list[tuple[str, str, bool, Item]], Rejected | None]:
+        """The rows for the store up to the first message that cannot be parked, and the reason for that one."""
+        rows: list[tuple[str, str, bool, Item]] = []
+        refs, route = (ref_of(queue.gate),), route_of(queue.gate)
+        for delivery, state in waiting:
+            message = delivery.message
+            try:
+                parked = parked_message(self._group, message, state, self._secrets, self._topics) if bodies else None
+                body = b"" if parked is None else encode_body(parked)
+                item = Item(f"{state.stem}.0", None, body, message.topic[:249], refs, route)
+                item.check()
+            except Rejected as problem:
+                return rows, problem
+            rows.append((queue.gate, state.stem, self._position_derived(delivery, state), item))
+        return rows, None
+
+    def _position_derived(self, delivery: Delivery, state: RetryState) -> bool:
+        return is_position_derived(self._group, delivery.message, state, self._topic_id)
+
+    def _unparkable(self, delivery: Delivery, state: RetryState, error: Rejected) -> HandlerOutcome:
+        failure = Failure(error_class="ordering", message=f"it cannot be parked: {error}", verdict="dead")
+        forward = failed_message(
+            self._group, delivery.message, state, failure, secrets=self._secrets, topics=self._topics
+        )
+        self._failure_log.write(delivery.message, forward, state.attempt + 1, failure)
+        return HandlerOutcome(delivery, "dead", forward)
+
+    def _lose(self) -> None:
+        """Another reader owns the partition: settle nothing any more."""
+        self._lost.set()
+        self._succeeded.clear()
+        self._failing.clear()
+        self._queues.clear()
+        self._dirty.clear()
+
+
+def _label(message: Message) -> str:
+    """The key as text for people."""
+    text = (message.key or b"").decode("utf-8", "backslashreplace")
+    return "".join(c if c.isprintable() else "?" for c in text)[:80]

@@ -1,0 +1,91 @@
+"""OrderedTopic: reads one topic for a group in the order of its keys; one consumer of the group reads, the others wait.
+
+It is for brokers whose members compete for records. Competing readers could not keep an order: two messages of a key
+would be handled side by side. So one consumer owns the topic under a lease in the store. The lease is three times
+`idle_ms` and is renewed six times in that. An owner that could not renew it for 1.5 times `idle_ms` gives up. So when a
+lease runs out, all that its holder had read and not settled was silent for longer than `idle_ms`, and the broker hands
+it out before anything new. An owner that stops with nothing in flight gives the topic up at once.
+
+All consumers of the group read the redelivery topic: of each key, one message at a time is under way (`key_heads`).
+"""
+
+from __future__ import annotations
+
+import time
+
+from retry_topic.brokers.protocol import BrokerConsumer
+from retry_topic.consumer.ordered.assignment import PartitionAssignment, ReaderContext, new_holder
+from retry_topic.consumer.ordered.reader import READ_AHEAD, OrderedReader
+from retry_topic.consumer.outcome import is_suspect
+from wheel_sched.store.key_gates import KeyGates, scope_of
+
+_POLL_MS = 1_000  # how long an idle reader waits at the broker; only the reaction to `stop` depends on it
+_STAND_BY_S = 1.0  # how soon a topic that was given up is taken over; each look is one small command
+
+
+class OrderedTopic(OrderedReader):
+    """One ordered topic of a consumer; see the module.
+
+    Args:
+        context: what to read and for which consumer.
+    """
+
+    def __init__(self, context: ReaderContext) -> None:
+        super().__init__(context)
+        self._gates = KeyGates(context.home.store)
+        self._scope = scope_of(context.group, context.topic)
+        self._holder = new_holder()
+        self._idle_s = context.config.idle_ms / 1000
+        self._lease_s = 3 * self._idle_s
+
+    def __repr__(self) -> str:
+        state = "stopping" if self._stopping.is_set() else "running"
+        return f"<OrderedTopic {self._context.topic} group={self._context.group} {state}>"
+
+    def _turn(self) -> None:
+        asked = time.monotonic()
+        owned = self._gates.own(self._scope, self._holder, int(self._lease_s * 1000))
+        self._failures = 0
+        if owned.epoch:
+            self._read(owned.epoch, asked)
+        else:
+            self._stopping.wait(min(owned.for_ms / 1000 + 0.01, self._lease_s / 8, _STAND_BY_S))
+
+    def _read(self, epoch: int, asked: float) -> None:
+        """Read as the topic's owner until the lease is lost or it is time to stop."""
+        context = self._context
+        consumer = context.home.broker.consumer([context.topic], context.group, idle_ms=context.config.idle_ms)
+        patience_s = 1.5 * self._idle_s
+        assignment = PartitionAssignment(
+            context, consumer, self._scope, self._holder, self._lease_s, patience_s=patience_s
+        )
+        empty = False
+        try:
+            assignment.begin(epoch, asked)
+            self._poll(consumer, assignment)
+        finally:
+            empty = assignment.end(self._until)
+            consumer.close()
+        if empty:
+            assignment.leave()
+
+    def _poll(self, consumer: BrokerConsumer, assignment: PartitionAssignment) -> None:
+        config = self._context.config
+        careful = True  # as in `Consumer`: a message that killed the process before comes alone
+        limit = config.concurrency * READ_AHEAD
+        wait_ms = min(_POLL_MS, max(1, config.idle_ms // 4))
+        while not self._stopping.is_set() and not assignment.lost.is_set():
+            if time.monotonic() - assignment.renewed > self._idle_s:
+                assignment.lost.wait(wait_ms / 1000)  # until the lease is renewed or lost
+                continue
+            room = assignment.in_flight.room(1 if careful else limit, timeout_s=wait_ms / 1000)
+            if room == 0:
+                continue
+            deliveries = self._polled(consumer, room, wait_ms)
+            if time.monotonic() - assignment.renewed > 2 * self._idle_s:
+                assignment.lose()  # this process stood still for so long that another may own the topic
+                return
+            for delivery in deliveries:
+                assignment.add(delivery)
+            if deliveries:
+                careful = careful and any(is_suspect(one, config.crash_cap) for one in deliveries)

@@ -1,0 +1,84 @@
+"""OrderedReader: a thread that reads one topic for a consumer in the order of its keys, and goes on whatever happens.
+
+It works in turns; the two kinds of readers differ in what a turn is. `leased_topic` reads a topic that one consumer of
+the group owns, `assigned_partitions` reads the partitions that are assigned to this consumer. A turn ends when there is
+nothing to read for now, or by an error. The next turn begins after a delay that grows with each failure in a row.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from retry_topic.brokers.protocol import BrokerConsumer, Delivery
+from retry_topic.consumer.ordered.assignment import ReaderContext
+from retry_topic.consumer.settling import AWAY_S
+from wheel_sched.errors import BrokerError, StoreError
+from wheel_sched.escaping import logger_of
+from wheel_sched.reviving import RevivedThread
+
+logger = logger_of("retry_topic.consumer")
+
+READ_AHEAD = 16  # messages read per handler, so that a busy key leaves work for the other handlers
+
+
+class OrderedReader:
+    """See the module. Call `start`, `stop` and `join` from any thread.
+
+    Args:
+        context: what to read and for which consumer.
+    """
+
+    def __init__(self, context: ReaderContext) -> None:
+        self._context = context
+        self._stopping = threading.Event()
+        self._until = 0.0  # running handlers may end until then (`time.monotonic`) once it stops
+        self._failures = 0  # in a row
+        self.thread = RevivedThread(self._run, f"{context.group}-read-{context.topic}", self._stopping)
+
+    def start(self) -> None:
+        """Begin to read, or to wait for the topic."""
+        self.thread.start()
+
+    def stop(self, until: float) -> None:
+        """Read no more. Running handlers have until `until` (`time.monotonic`) to end; `join` waits for that."""
+        self._until = until
+        self._stopping.set()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for the thread to end."""
+        self.thread.join(timeout_s)
+
+    def _turn(self) -> None:
+        """Read until it is time to stop or there is nothing to read for now.
+
+        Raises:
+            Exception: any; another turn begins.
+        """
+        raise NotImplementedError
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._turn()
+                self._failures = 0
+            except Exception as error:  # whatever it is, the topic must be read
+                if not isinstance(error, StoreError | BrokerError):
+                    logger.exception("consumer.reading_failed")
+                self._pause(error)
+
+    def _polled(self, consumer: BrokerConsumer, limit: int, wait_ms: int) -> list[Delivery]:
+        """The next deliveries; none, after a pause, while the broker does not answer."""
+        try:
+            deliveries = consumer.poll(limit, wait_ms)
+        except BrokerError as error:
+            self._pause(error)
+            return []
+        self._failures = 0
+        self._context.stats.delivered += len(deliveries)
+        return deliveries
+
+    def _pause(self, error: Exception) -> None:
+        if self._failures == 0 and isinstance(error, StoreError | BrokerError) and not self._stopping.is_set():
+            logger.warning("consumer.away: %s", error)
+        self._stopping.wait(AWAY_S[min(self._failures, len(AWAY_S) - 1)])
+        self._failures += 1

@@ -1,0 +1,204 @@
+"""Outcome: what becomes of a delivery, decided by what its handler returned or raised.
+
+| the handler | the delivery |
+|---|---|
+| returns None or `Ack` | is acknowledged |
+| returns `Retry`, or raises | becomes a record in the group's retry topic; the retry service decides what follows |
+| returns `DeadLetter` | becomes such a record too, with the verdict "dead" |
+| is not called: the message has killed too many consumers, or has expired | as with `DeadLetter` |
+
+Nothing here waits or does I/O, but for the log. Threads: any.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol
+
+from retry_topic.brokers.protocol import Delivery
+from retry_topic.consumer.config import ConsumerConfig
+from retry_topic.consumer.failure_log import FailureLog
+from retry_topic.consumer.retry_record import delivered_message, failed_message
+from retry_topic.history import Attempt, releasing_shard
+from retry_topic.intake.records import attempts_key
+from retry_topic.message import Message
+from retry_topic.message.fingerprint import fingerprint_of
+from retry_topic.message.headers import RetryState, content_id
+from retry_topic.policy import Failure, class_name, failure_of
+from retry_topic.verdict import Ack, DeadLetter, Retry, verdict_of
+from wheel_sched.errors import Rejected
+from wheel_sched.escaping import logger_of
+
+logger = logger_of("retry_topic.consumer")
+
+_SUSPECT_FROM = 3  # deliveries: one death may be a deployment; two deaths over one message hardly are
+
+
+@dataclass(slots=True)
+class HandlerOutcome:
+    """What becomes of a delivery.
+
+    Args:
+        delivery: the delivery.
+        ended: how it is counted once it is settled.
+        forward: the message that is published in the same step as the delivery is settled. Defaults to None: the
+            delivery is only acknowledged.
+        refusals: how often the broker has refused `forward` for good. Defaults to 0.
+        attempt: the row for the attempt history. Defaults to None: no row.
+        success: the key under which the store remembers that the message has succeeded. Defaults to None: the store
+            remembers nothing.
+    """
+
+    delivery: Delivery
+    ended: Literal["acknowledged", "retried", "dead", "parked"]
+    forward: Message | None = None
+    refusals: int = 0
+    attempt: Attempt | None = None
+    success: str | None = None
+
+
+class Sink(Protocol):
+    """Takes outcomes: the settler itself, or whoever looks after the order of keys before it."""
+
+    def put(self, outcome: HandlerOutcome) -> None:
+        """Take one outcome. Any thread."""
+        ...
+
+    def put_all(self, outcomes: Sequence[HandlerOutcome]) -> None:
+        """Take several outcomes, in their order. Any thread."""
+        ...
+
+
+class Outcomes:
+    """Makes outcomes for one consumer.
+
+    Args:
+        group: the consumer group.
+        config: see `ConsumerConfig`.
+        failure_log: is called for each failed attempt.
+        shards: of the store, for the attempt history; None: the shard is not known from the id.
+    """
+
+    def __init__(self, group: str, config: ConsumerConfig, failure_log: FailureLog, shards: int | None) -> None:
+        self._group = group
+        self._config = config
+        self._failure_log = failure_log
+        self._shards = shards
+        self.topic_id_of: Callable[[Delivery], str] | None = None  # set when the broker knows ids of topics
+
+    def returned(self, delivery: Delivery, state: RetryState, started_ms: int, value: Any) -> HandlerOutcome:
+        """The handler returned `value`.
+
+        Raises:
+            Rejected: the value is not a verdict.
+        """
+        match verdict_of(value):
+            case Ack():
+                success = success_of(self._group, delivery.message, state)
+                attempt = self._attempt(delivery, state, started_ms)
+                return HandlerOutcome(delivery, "acknowledged", attempt=attempt, success=success)
+            case Retry() as retry:
+                failure = Failure(message=retry.reason, retry_after_ms=retry.after_ms, verdict="retry")
+            case DeadLetter(reason):
+                failure = Failure(message=reason, verdict="dead")
+        return self.failed(delivery, state, failure, started_ms=started_ms)
+
+    def raised(self, delivery: Delivery, state: RetryState, started_ms: int, error: BaseException) -> HandlerOutcome:
+        """The handler raised `error`."""
+        if issubclass(type(error), Rejected):  # isinstance would ask the error's own `__class__`
+            logger.error("consumer.bad_verdict: %s", error)
+        failure, print_ = failure_in(error)
+        return self.failed(delivery, state, failure, print_, started_ms, error)
+
+    def failed(
+        self,
+        delivery: Delivery,
+        state: RetryState,
+        failure: Failure,
+        print_: str | None = None,
+        started_ms: int | None = None,
+        error: BaseException | None = None,
+    ) -> HandlerOutcome:
+        """The attempt failed, or was not made: the outcome carries the record for the retry topic."""
+        config = self._config
+        topic_id = None if self.topic_id_of is None else self.topic_id_of(delivery)
+        forward = failed_message(
+            self._group,
+            delivery.message,
+            state,
+            failure,
+            print_,
+            config.secrets,
+            started_ms,
+            config.group_topics,
+            topic_id,
+        )
+        seen = delivered_message(self._group, delivery.message, state, config.group_topics)
+        self._failure_log.write(seen, forward, state.attempt + 1, failure, error)
+        return HandlerOutcome(delivery, "dead" if failure.verdict == "dead" else "retried", forward)
+
+    def _attempt(self, delivery: Delivery, state: RetryState, started_ms: int) -> Attempt | None:
+        """The history row of a success after failures; None for a first attempt, and without a history."""
+        if not self._config.history or not state.attempt or state.id is None:
+            return None
+        topic, number = state.original_topic or delivery.message.topic, state.attempt + 1
+        shard = releasing_shard(state, number, self._shards)
+        return Attempt(state.stem, topic, number, state.due_ms, started_ms, "ok", None, shard)
+
+
+def success_of(group: str, message: Message, state: RetryState) -> str | None:
+    """The key under which the store remembers the success of `message`; None: it remembers nothing.
+
+    Only a message that has passed the store can have a second copy under way. An id that is made of the payload belongs
+    to all messages with that payload, so nothing is remembered of those either.
+    """
+    if not state.passed_the_store or state.unsigned:
+        return None
+    if state.id == content_id(group, message.value, message.key):
+        return None
+    return attempts_key(replace(state, consumer_group=group), message)
+
+
+def failure_in(error: BaseException) -> tuple[Failure, str | None]:
+    """The failure that an exception stands for, and its fingerprint. Never raises, whatever the error's class does."""
+    try:
+        return failure_of(error, now_ms=now_ms()), fingerprint_of(error)
+    except BaseException:  # the properties and `__str__` of the handler's error may raise anything
+        return Failure(error_class=_class_name_of(error), message="(the error cannot be described)"), None
+
+
+def _class_name_of(error: BaseException) -> str:
+    try:
+        return class_name(type(error))
+    except BaseException:  # a metaclass may raise as well
+        return "unknown"
+
+
+def outlived(deliveries: int) -> Failure:
+    """The failure of a message over which too many consumers have died."""
+    text = f"handed out {deliveries} times, and every consumer died or hung over it"
+    return Failure(error_class="poison", message=text, verdict="dead")
+
+
+def too_late() -> Failure:
+    """The failure of a message that came after its own `expires-at`."""
+    return Failure(error_class="expired", message="it came too late", verdict="dead")
+
+
+def expired(expires: bytes | None) -> bool:
+    """Whether the moment in an `expires-at` header has passed. A value that is not a number never expires."""
+    if expires is None or not expires.isdigit() or len(expires) > 16:  # the year 9999 has 15 digits
+        return False
+    return int(expires) < now_ms()
+
+
+def now_ms() -> int:
+    """Epoch milliseconds by this machine's clock."""
+    return time.time_ns() // 1_000_000
+
+
+def is_suspect(delivery: Delivery, crash_cap: int) -> bool:
+    """Whether consumers died so often over this delivery that messages handled beside it would share the blame."""
+    return max(2, min(_SUSPECT_FROM, crash_cap)) <= delivery.deliveries <= crash_cap

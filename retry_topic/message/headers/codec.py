@@ -1,0 +1,201 @@
+"""Retry headers <-> `RetryState`, and what is done to the headers of a message on its way.
+
+Invariants: `read(write(h, state)) == state` for every state within its bounds. `read` never raises, whatever the bytes.
+`write` keeps all other headers, in order, writes each of ours at most once, and keeps ours within `MAX_TOTAL_BYTES`, so
+that headers do not grow from hop to hop.
+
+No header can raise a limit. A broken value counts as absent, a count that is too large stays large, and each such
+finding is named in `RetryState.oddities`. Whoever can write to the topic can always leave headers out, and so restart a
+count. Two things answer that: the record in the delay store (the greater count holds), and `signature`.
+
+When a message has none of our headers, those of Spring, SmallRye or Pulsar are read instead (`foreign`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import lru_cache, partial
+from operator import attrgetter
+from typing import Any
+
+from retry_topic.message.headers.fields import FIELDS, HEADER_NAMES, MAX_TOTAL_BYTES, Field, cut, decode, encode
+from retry_topic.message.headers.foreign import read_foreign
+from retry_topic.message.headers.state import RetryState
+from retry_topic.message.message import Headers, Message
+from wheel_sched.errors import Rejected
+
+_PARTITION = FIELDS["original_partition"].header
+_TIMESTAMP = FIELDS["original_timestamp_ms"].header
+_DIGITS = 15  # of the last millisecond that calendars have
+_ROWS = tuple((name, field.header, field) for name, field in FIELDS.items())
+_values_of = attrgetter(*FIELDS)
+_MESSAGE = FIELDS["error_message"].header
+_SHORT = 250  # bytes; the decoding of longer values is not cached
+AMPLE = MAX_TOTAL_BYTES - 1_400
+"""`HeaderRewriter` keeps values up to this many bytes: all our names and the new values need less than the rest."""
+
+_Reading = Callable[[bytes], tuple[Any, str | None]]
+
+
+def _reading(field: Field) -> tuple[_Reading, _Reading]:
+    """The decoders of a short and of a long value of a field. Messages that fail together mostly have equal values."""
+    plain = partial(decode, field)
+    return (lru_cache(maxsize=1024)(plain) if field.shared else plain), plain
+
+
+_READERS = {header: (name, *_reading(field)) for name, header, field in _ROWS}
+
+
+def read(headers: Headers) -> RetryState:
+    """The retry state in `headers`; an empty one when there is none."""
+    values: dict[str, Any] = {}
+    oddities: list[str] = []
+    for header, data in headers:
+        reader = _READERS.get(header)
+        if reader is None:
+            continue
+        name, short, long = reader
+        value, oddity = short(data) if len(data) <= _SHORT else long(data)
+        if name in values:
+            oddities.append(f"{header}: is there twice, the last counts")
+        values[name] = value
+        if oddity:
+            oddities.append(f"{header}: {oddity}")
+    if not values:
+        return read_foreign(dict(headers))
+    if oddities:
+        if values.get("first_failed_ms", 0) is None:
+            # It is broken. The age must not begin again; the message's own time is never later than its first failure.
+            values["first_failed_ms"] = values.get("original_timestamp_ms")
+        values = {name: value for name, value in values.items() if value is not None}
+    return RetryState(**values, oddities=tuple(oddities), dialect="own")
+
+
+def write(message_headers: Headers, state: RetryState) -> Headers:
+    """`message_headers` with the headers of `state` in place of all our earlier ones.
+
+    A label that cannot be written (over 250 bytes, not printable) is left out. A number outside its bounds becomes the
+    nearest bound. The error's message is cut further when all headers together are too long.
+    """
+    encoded: dict[str, bytes] = {}
+    size = 0
+    for (_, header, field), value in zip(_ROWS, _values_of(state), strict=True):
+        if value is None or value == ():
+            continue
+        data = encode(field, value)
+        if data is not None:
+            encoded[header] = data
+            size += len(header) + len(data)
+    if size > MAX_TOTAL_BYTES:  # all others at their bounds always fit
+        message = encoded.get(_MESSAGE, b"")
+        encoded[_MESSAGE] = cut(message.decode(), max(0, len(message) - size + MAX_TOTAL_BYTES)).encode()
+    others = [pair for pair in message_headers if pair[0] not in HEADER_NAMES]
+    return (*others, *encoded.items())
+
+
+class HeaderRewriter:
+    """Replaces the values of a few fields in headers, with the result of `write`; the other headers keep their bytes.
+
+    Args:
+        shared: fields whose values are the same in many messages.
+        own: fields whose values differ from message to message.
+    """
+
+    def __init__(self, shared: Sequence[str], own: Sequence[str]) -> None:
+        self._names = (*shared, *own)
+        self._replaced = frozenset(FIELDS[name].header for name in self._names)
+        self._own = tuple(FIELDS[name] for name in own)
+        fields = tuple(FIELDS[name] for name in shared)
+        self._pairs_of = lru_cache(maxsize=4096)(lambda values: tuple(_pairs(fields, values)))
+
+    def __call__(self, headers: Headers, state: RetryState, shared: tuple[Any, ...], own: tuple[Any, ...]) -> Headers:
+        """`headers`, from which `state` was read, with these values of the fields; None leaves a field out."""
+        replaced = self._replaced
+        kept = [pair for pair in headers if pair[0] not in replaced]
+        if state.dialect != "own" or state.oddities or sum([len(data) for _, data in kept]) > AMPLE:
+            return write(headers, replace(state, **dict(zip(self._names, shared + own, strict=True))))
+        return (*kept, *self._pairs_of(shared), *_pairs(self._own, own))
+
+
+def _pairs(fields: Sequence[Field], values: Sequence[Any]) -> list[tuple[str, bytes]]:
+    pairs = []
+    for field, value in zip(fields, values, strict=True):
+        if value is not None and (data := encode(field, value)) is not None:
+            pairs.append((field.header, data))
+    return pairs
+
+
+def published(message: Message, message_id: str, now_ms: int | None = None) -> Message:
+    """`message` with its id as a header. A message for later also gets its publishing time and its topic as headers.
+
+    So the handler sees the same id however the message reaches it, and however often.
+
+    Args:
+        message: the message that is sent, or stored until it is due.
+        message_id: the id of the message.
+        now_ms: the publishing time of a message for later, by the store's clock; it tells two messages apart that get
+            the same id one after the other. Defaults to None: the message is sent at once.
+
+    Raises:
+        Rejected: the id cannot be written as a header; nothing was sent.
+    """
+    name = encode(FIELDS["id"], message_id)
+    if name is None:
+        raise Rejected(
+            f"expected an id of at most {FIELDS['id'].max_bytes} printable bytes, got: {message_id!r:.100}; "
+            "nothing was sent"
+        )
+    ours = [(FIELDS["id"].header, name)]
+    if now_ms is not None:
+        ours.append((FIELDS["published_ms"].header, b"%d" % now_ms))
+        topic = encode(FIELDS["original_topic"], message.topic) if message.topic else None
+        if topic is not None:  # copies of these headers on a message of another topic are recognised by it
+            ours.append((FIELDS["original_topic"].header, topic))
+    return message.to(message.topic, (*without_ours(message.headers), *ours))
+
+
+def without_ours(headers: Headers) -> Headers:
+    """The headers of a message without ours: a handler may have copied those from another message."""
+    return tuple(pair for pair in headers if pair[0] not in HEADER_NAMES)
+
+
+def of_another_group(message: Message, group: str) -> bool:
+    """Whether `message` is another group's retry on a topic that `group` reads as well.
+
+    `group` has already received the original there and may skip the retry. A message that only carries copied headers
+    (a handler published it to another topic, say) is not such a retry. The answer is as reliable as headers are:
+    whoever can write to the topic can write them.
+
+    Args:
+        message: as delivered.
+        group: the group that received it.
+    """
+    state = read(message.headers)
+    return (
+        state.dialect == "own"
+        and state.attempt > 0
+        and state.original_topic == message.topic
+        and state.consumer_group not in (None, group)
+    )
+
+
+def return_to_origin(message: Message) -> Message:
+    """A failed message with the partition and the timestamp of its original record, as its headers say them.
+
+    Use it for messages that leave the delay store or go to a dead topic. The headers of any other message may be copies
+    that a handler made from another message. A header that is absent or not a number is left to the topic.
+
+    Source: Spring Kafka's `DeadLetterPublishingRecoverer`, which also keeps the partition.
+    """
+    found = dict(message.headers)
+    partition, timestamp = found.get(_PARTITION), found.get(_TIMESTAMP)
+    if partition is None and timestamp is None:
+        return message
+    value, key, headers = message.value, message.key, message.headers
+    at_ms = _number(timestamp)
+    return Message(message.topic, value, key, headers, None, message.reference, _number(partition), at_ms)
+
+
+def _number(data: bytes | None) -> int | None:
+    return int(data) if data is not None and data.isdigit() and len(data) <= _DIGITS else None

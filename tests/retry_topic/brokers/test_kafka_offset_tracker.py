@@ -1,0 +1,269 @@
+"""The offset tracker: what is handed out, what is settled, and what a successor learns of both. No Kafka, no thread."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retry_topic.brokers.kafka.offset_tracker import MAX_TEXT, OffsetTracker, PartitionOffsets
+from retry_topic.brokers.protocol import Delivery
+from retry_topic.message import Message, Source
+
+MESSAGE = Message("t", b"")
+
+
+def admitted(partition: PartitionOffsets, *offsets: int) -> list[int | None]:
+    """How often each was handed out now, None = it was settled."""
+    entries = [partition.admit(offset, MESSAGE, 0) for offset in offsets]
+    return [None if entry is None else entry.deliveries for entry in entries]
+
+
+def test_the_committed_offset_is_the_first_that_is_not_settled() -> None:
+    """Settling out of order moves it only when the front is settled; gaps of the log are no obstacle."""
+    offsets = PartitionOffsets(5)
+    assert admitted(offsets, 5, 6, 9) == [1, 1, 1]
+    assert offsets.to_commit() == (5, "w1:5.2,")
+    offsets.settle(6)
+    assert offsets.to_commit()[0] == 5
+    offsets.settle(5)
+    assert offsets.to_commit()[0] == 9
+    offsets.settle(9)
+    assert offsets.to_commit() == (10, "")
+
+
+def test_a_successor_knows_what_was_settled_and_what_was_handed_out() -> None:
+    """What was settled behind the offset does not come again, what was in hand comes with its count raised."""
+    offsets = PartitionOffsets(0)
+    admitted(offsets, 0, 1, 2, 3)
+    offsets.settle(1)
+    offsets.settle(3)
+    successor = PartitionOffsets(*offsets.to_commit())
+    assert admitted(successor, 0, 1, 2, 3, 4) == [2, None, 2, None, 1]
+
+
+def test_what_is_given_back_in_good_order_is_not_counted() -> None:
+    """A rebalance is not the record's fault."""
+    offsets = PartitionOffsets(0)
+    admitted(offsets, 0, 1)
+    offsets.settle(1)
+    successor = PartitionOffsets(*offsets.to_commit(counted=False))
+    assert admitted(successor, 0, 1) == [1, None]
+
+
+def test_settling_can_be_taken_back() -> None:
+    """The transaction it was part of was aborted."""
+    offsets = PartitionOffsets(0)
+    admitted(offsets, 0)
+    assert offsets.settle(0)
+    assert not offsets.settle(0)
+    offsets.unsettle(0)
+    assert offsets.to_commit()[0] == 0
+
+
+def test_foreign_texts_and_cut_ones_cost_repeats_only() -> None:
+    """Whatever stands beside the offset, records come."""
+    for text in ("", "somebody else's", "w1:", "w1:x.y,", "w1:3.0"):
+        assert admitted(PartitionOffsets(0, text), 0)[0] in (1, None)
+    assert admitted(PartitionOffsets(0, "somebody else's 3.0"), 0) == [1]
+
+
+def test_a_text_is_never_longer_than_a_broker_takes() -> None:
+    """Every other record settled makes the longest; what does not fit is handed out again."""
+    offsets = PartitionOffsets(0)
+    admitted(offsets, *range(4_000))
+    for offset in range(1, 4_000, 2):
+        offsets.settle(offset)
+    offset, text = offsets.to_commit()
+    assert (offset, len(text) <= MAX_TEXT) == (0, True)
+    assert admitted(PartitionOffsets(offset, text), 0, 1, 3_999) == [2, None, 1]
+
+
+@given(
+    gaps=st.lists(st.integers(1, 3), min_size=1, max_size=30),
+    settled=st.sets(st.integers(0, 29)),
+    seen=st.integers(0, 30),
+    again=st.sets(st.integers(0, 29)),
+)
+def test_no_handing_over_loses_or_repeats_a_record(
+    gaps: list[int], settled: set[int], seen: int, again: set[int]
+) -> None:
+    """Over two successors: what is settled never comes again, all else does, each time with its count raised."""
+    offsets = [sum(gaps[: n + 1]) for n in range(len(gaps))]
+    first = PartitionOffsets(0)
+    admitted(first, *offsets)
+    done = {offset for n, offset in enumerate(offsets) if n in settled}
+    for offset in done:
+        first.settle(offset)
+    second = PartitionOffsets(*first.to_commit())
+    rest = [offset for offset in offsets if offset >= second.position]
+    looked, later = rest[:seen], rest[seen:]
+    assert admitted(second, *looked) == [None if offset in done else 2 for offset in looked]
+    more = {offset for n, offset in enumerate(looked) if n in again} - done
+    for offset in more:
+        second.settle(offset)
+    third = PartitionOffsets(*second.to_commit())
+    counts = dict.fromkeys(looked, 3) | dict.fromkeys(later, 2)
+    left = [offset for offset in rest if offset >= third.position]
+    assert {*rest} - {*left} <= done | more
+    assert admitted(third, *left) == [None if offset in done | more else counts[offset] for offset in left]
+
+
+def test_the_tracker_knows_how_many_bytes_its_buffer_holds() -> None:
+    """Records leave it when they are handed out, when their partition is lost, and when a new life begins."""
+    tracker = OffsetTracker(1_000, lambda: 0)
+    for partition in (0, 1):
+        tracker.open(("t", partition), 0, "")
+        for offset in range(10):
+            tracker.fetch(offset, Message("t", bytes(1_000), b"k", (("h", b"1"),), Source("t", partition, str(offset))))
+    full = tracker.fetched_bytes
+    assert 20_000 < full < 25_000
+    tracker.take(10)
+    assert tracker.fetched_bytes == full // 2
+    tracker.drop([("t", 0)])
+    tracker.take(20)
+    assert (tracker.fetched, tracker.fetched_bytes) == (0, 0)
+    tracker.fetch(10, Message("t", b"v", None, (), Source("t", 1, "10")))
+    tracker.begin()
+    assert (tracker.fetched, tracker.fetched_bytes) == (0, 0)
+
+
+class Clock:
+    """Milliseconds that a test moves."""
+
+    def __init__(self) -> None:
+        self.ms = 0
+
+    def __call__(self) -> int:
+        return self.ms
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def tracker(clock: Clock) -> OffsetTracker:
+    """A member that has partition 0 of `t`, from offset 0 on."""
+    tracker = OffsetTracker(1_000, clock)
+    tracker.begin()
+    tracker.open(("t", 0), 0, "")
+    return tracker
+
+
+def fetched(tracker: OffsetTracker, *offsets: int, partition: int = 0) -> None:
+    for offset in offsets:
+        tracker.fetch(offset, Message("t", b"v", None, (), Source("t", partition, str(offset))))
+
+
+def offsets_of(deliveries: Sequence[Delivery]) -> list[tuple[int, int, int]]:
+    """Partition and offset of each delivery, and how often it was handed out."""
+    return [(one.handle[2], one.handle[3], one.deliveries) for one in deliveries]
+
+
+def settle(tracker: OffsetTracker, *deliveries: Delivery) -> None:
+    for delivery in deliveries:
+        held = tracker.held(delivery)
+        assert held is not None
+        held.settled = True
+
+
+def committed(tracker: OffsetTracker, partition: int = 0) -> int:
+    (place,) = tracker.to_commit([("t", partition)])
+    return place.offset
+
+
+def test_records_settled_out_of_order_move_the_offset_once_the_first_one_is_settled(tracker: OffsetTracker) -> None:
+    """Gaps in the log (markers of transactions, compaction) are no obstacle."""
+    fetched(tracker, 0, 1, 5, 9)
+    first, second, third, fourth = tracker.take(10)
+    settle(tracker, fourth, second)
+    assert committed(tracker) == 0
+    settle(tracker, first)
+    assert committed(tracker) == 5
+    tracker.forget_settled([("t", 0)])
+    assert (tracker.held(first), tracker.held(second)) == (None, None)
+    settle(tracker, third)
+    assert committed(tracker) == 10
+
+
+def test_a_record_that_was_silent_for_too_long_comes_before_new_ones(tracker: OffsetTracker, clock: Clock) -> None:
+    """It is handed out again with its count raised; a settled one is not."""
+    fetched(tracker, 0, 1, 2)
+    silent, done = tracker.take(2)
+    settle(tracker, done)
+    clock.ms = 999
+    assert tracker.lapse_in_s() == pytest.approx(0.001)
+    clock.ms = 1_000
+    assert offsets_of(tracker.take(10)) == [(0, 0, 2), (0, 2, 1)]
+    assert tracker.held(silent) is not None
+
+
+def test_what_was_not_handed_out_after_all_comes_at_once_and_is_not_counted(tracker: OffsetTracker) -> None:
+    """The commit before the hand-over had failed."""
+    fetched(tracker, 0)
+    taken = tracker.take(1)
+    tracker.give_back(taken)
+    assert offsets_of(tracker.take(1)) == [(0, 0, 1)]
+
+
+def test_deliveries_of_a_revoked_partition_are_dead(tracker: OffsetTracker) -> None:
+    """Its buffer is dropped, nothing of it is committed, and the other partitions go on."""
+    tracker.open(("t", 1), 0, "")
+    fetched(tracker, 0, 1)
+    fetched(tracker, 0, 1, partition=1)
+    taken = {one.handle[2]: one for one in tracker.take(2)}
+    tracker.drop([("t", 0)])
+    assert (tracker.held(taken[0]), tracker.to_commit([("t", 0)])) == (None, [])
+    assert tracker.held(taken[1]) is not None
+    assert offsets_of(tracker.take(10)) == [(1, 1, 1)]
+    fetched(tracker, 2)  # a record that librdkafka delivers late
+    assert tracker.take(10) == []
+
+
+def test_a_partition_that_comes_again_has_another_assignment(tracker: OffsetTracker) -> None:
+    """A delivery of the earlier assignment settles nothing of the later one, although the offset is the same."""
+    fetched(tracker, 0)
+    (early,) = tracker.take(1)
+    (place,) = tracker.to_commit([("t", 0)])
+    tracker.drop([("t", 0)])
+    tracker.open(("t", 0), place.offset, place.metadata)
+    fetched(tracker, 0)
+    (late,) = tracker.take(1)
+    assert (early.handle[0] != late.handle[0], tracker.held(early), late.deliveries) == (True, None, 2)
+    tracker.begin()
+    assert (tracker.held(late), tracker.busy) == (None, False)
+
+
+def test_a_record_that_was_settled_before_a_reassignment_is_not_handed_out_again(tracker: OffsetTracker) -> None:
+    """Settled behind an unsettled one: the text beside the offset says so."""
+    fetched(tracker, 0, 1, 2)
+    _, second, _ = tracker.take(3)
+    settle(tracker, second)
+    (place,) = tracker.to_commit([("t", 0)], counted=False)
+    tracker.drop([("t", 0)])
+    tracker.open(("t", 0), place.offset, place.metadata)
+    fetched(tracker, 0, 1, 2)
+    assert offsets_of(tracker.take(10)) == [(0, 0, 1), (0, 2, 1)]
+
+
+def test_settling_twice_changes_nothing(tracker: OffsetTracker) -> None:
+    """A repeated `ack` finds the record settled, or forgotten."""
+    fetched(tracker, 0)
+    (one,) = tracker.take(1)
+    settle(tracker, one)
+    settle(tracker, one)
+    assert committed(tracker) == 1
+    tracker.forget_settled([("t", 0)])
+    assert (tracker.held(one), tracker.to_commit([("t", 0)])) == (None, [])
+
+
+def test_partitions_take_turns(tracker: OffsetTracker) -> None:
+    """A partition with many records does not keep another one waiting."""
+    tracker.open(("t", 1), 0, "")
+    fetched(tracker, *range(100))
+    fetched(tracker, 0, partition=1)
+    assert (1, 0, 1) in offsets_of(tracker.take(10))

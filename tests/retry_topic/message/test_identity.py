@@ -1,0 +1,49 @@
+"""Ids of messages and attempts."""
+
+from __future__ import annotations
+
+import re
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retry_topic.message.headers import content_id, content_print, member_id, retry_id
+
+
+def test_an_id_is_sixteen_url_safe_characters() -> None:
+    """Short enough for a sorted set, safe in links and on command lines; the value is pinned for ever."""
+    assert re.fullmatch(r"[A-Za-z0-9_-]{16}", retry_id("billing", "orders", 3, "42"))
+    assert retry_id("billing", "orders", 3, "42") == "OBoUXvLOTHkS8gO7"
+    # a command would take a dash for an option
+    assert all(retry_id("billing", "orders", 0, str(offset))[0].isalpha() for offset in range(500))
+
+
+PARTS = st.tuples(st.text(), st.text(), st.integers(0, 99), st.text())
+
+
+@given(PARTS, PARTS)
+def test_ids_are_equal_only_for_the_same_message_of_the_same_group(
+    one: tuple[str, str, int, str], other: tuple[str, str, int, str]
+) -> None:
+    """Group, topic, partition and offset all count, and do not run into each other."""
+    assert (retry_id(*one) == retry_id(*other)) is (one == other)
+
+
+def test_parts_do_not_run_into_each_other() -> None:
+    """Moving a letter from the group to the topic gives another id."""
+    assert retry_id("ab", "c", 0, "1") != retry_id("a", "bc", 0, "1")
+    assert retry_id("a", "b", 1, "11") != retry_id("a", "b", 11, "1")
+
+
+def test_a_member_names_message_and_attempt() -> None:
+    """Each attempt has its own place in the delay store."""
+    assert member_id("abc", 3) == "abc.3"
+
+
+def test_a_payload_has_one_id_and_one_print() -> None:
+    """Of payload and key together, where "no key" is not an empty one, and nothing moves from one to the other."""
+    parts = [(b"ab", None), (b"ab", b""), (b"a", b"b"), (b"b", b"a"), (b"", b"ab"), (b"", None), (b"", b"")]
+    for made in (lambda value, key: content_id("g", value, key), content_print):
+        assert len({made(*part) for part in parts}) == len(parts)
+        assert made(b"ab", b"k") == made(b"ab", b"k")
+    assert content_id("g", b"ab", None) != content_id("h", b"ab", None)

@@ -1,0 +1,58 @@
+"""The purgatory of an event loop: the same operations and lists; the loop expires the operations.
+
+    async with AsyncPurgatory() as purgatory:
+        purgatory.try_complete_else_watch(operation, ["key"])
+        ended = await operation.completed
+
+Threads: only the loop's thread may call a purgatory; any loop may await `completed`. Other threads use
+`loop.call_soon_threadsafe(purgatory.check_and_complete, key)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import TypeVar
+
+from wheel_sched.clock import Clock
+from wheel_sched.purgatory.operation import DelayedOperation
+from wheel_sched.purgatory.purgatory import Purgatory
+from wheel_sched.timers import AsyncTimer
+
+K = TypeVar("K", bound=Hashable)
+
+
+class AsyncPurgatory(Purgatory[K]):
+    """Where operations wait, by key, in the running loop.
+
+    Args:
+        timer: expires the operations; the caller closes it. Defaults to an `AsyncTimer` of its own.
+        clock: the timer's. Defaults to the machine's.
+        on_error: see `Purgatory`. What the callbacks of an expired operation raise goes to the timer's error handler,
+            which is the loop's by default.
+
+    Raises:
+        RuntimeError: no timer was given, and no loop runs.
+    """
+
+    def __init__(
+        self,
+        timer: AsyncTimer | None = None,
+        *,
+        clock: Clock | None = None,
+        on_error: Callable[[DelayedOperation, Exception], object] | None = None,
+    ) -> None:
+        self._own = AsyncTimer(clock=clock) if timer is None else None
+        super().__init__(timer or self._own, clock=clock, on_error=on_error)
+
+    def close(self) -> list[DelayedOperation]:
+        """See `Purgatory.close`."""
+        forced = super().close()
+        if self._own is not None:
+            self._own.close()
+        return forced
+
+    async def __aenter__(self) -> AsyncPurgatory[K]:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()

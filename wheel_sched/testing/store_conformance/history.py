@@ -1,0 +1,65 @@
+"""Cases: the history, which is bounded, in order, and beside everything else."""
+
+# ruff: noqa: S101 - assertions are what a test-suite is made of
+
+from __future__ import annotations
+
+import pytest
+
+from wheel_sched.errors import Rejected
+from wheel_sched.testing.store_conformance.bench import MINUTE_MS, Bench
+
+
+class HistoryCases:
+    """Appending, paging, bounds."""
+
+    def test_entries_are_read_back_in_order_page_by_page(self, bench: Bench) -> None:
+        """Byte for byte; a page goes on behind the last one; an empty history ends at once."""
+        history = bench.history
+        assert history.read(0) == ("", [])
+        entries = [b"\xff %d" % n for n in range(5)]
+        assert history.append([("r", entry) for entry in entries], keep=1_000) == 5
+        first = history.read(0, limit=3)
+        assert first.entries == entries[:3]
+        rest = history.read(0, first.last)
+        assert rest.entries == entries[3:]
+        assert history.read(0, rest.last) == ("", [])
+
+    def test_the_oldest_entries_go(self, bench: Bench) -> None:
+        """About as many are kept as asked for: servers drop whole blocks of some hundred."""
+        history = bench.history
+        for start in range(0, 2_000, 500):
+            history.append([("r", b"%d" % (start + n)) for n in range(500)], keep=300)
+        found: list[bytes] = []
+        last = ""
+        while (page := history.read(0, last)).entries:
+            found += page.entries
+            last = page.last
+        assert 300 <= len(found) <= 600
+        assert found == [b"%d" % n for n in range(2_000 - len(found), 2_000)]
+
+    def test_entries_lie_in_the_shard_of_their_route(self, wide: Bench) -> None:
+        """And change nothing else."""
+        entries = [(f"m{n}", b"%d" % n) for n in range(60)]
+        assert wide.history.append(entries, keep=10_000) == 60
+        found = [wide.history.read(shard).entries for shard in range(wide.store.shards)]
+        assert sorted(entry for part in found for entry in part) == sorted(entry for _, entry in entries)
+        assert all(found)
+        assert not any(wide.store.counts().now.values())
+
+    def test_history_and_attempt_counts_share_a_round_trip(self, wide: Bench) -> None:
+        """The answers are those of each alone; without counts the entries go alone."""
+        later = wide.now_ms + MINUTE_MS
+        entries = [(f"m{n}", b"%d" % n) for n in range(60)]
+        assert wide.attempt_counts.raise_to([("k", 3, later)], history=entries, keep=10_000) == [3]
+        assert wide.attempt_counts.raise_to([], history=[("m0", b"more")], keep=10_000) == []
+        found = [wide.history.read(shard).entries for shard in range(wide.store.shards)]
+        assert sorted(entry for part in found for entry in part) == sorted([*(entry for _, entry in entries), b"more"])
+        assert all(found)
+        assert not any(wide.store.counts().now.values())
+
+    def test_a_history_keeps_at_least_one(self, bench: Bench) -> None:
+        """Nothing is appended to a history of nothing."""
+        with pytest.raises(Rejected, match="expected keep"):
+            bench.history.append([("r", b"x")], keep=0)
+        assert bench.history.append([], keep=0) == 0

@@ -1,0 +1,44 @@
+"""Cases: epochs of a writer, each stored once."""
+
+# ruff: noqa: S101 - assertions are what a test-suite is made of; a token is no password
+
+from __future__ import annotations
+
+import pytest
+
+from wheel_sched.errors import Rejected
+from wheel_sched.store.core.items import Item, Outcome
+from wheel_sched.store.writer_fence.operations import Fence
+from wheel_sched.testing.store_conformance.bench import Bench
+
+
+class WriterFenceCases:
+    """Repeated, closed and malformed epochs."""
+
+    def test_an_epoch_lets_an_id_in_once_however_often_it_is_repeated(self, wide: Bench) -> None:
+        """Also when the item has gone out in between, which a plain schedule would store again."""
+        fence = Fence("query", 3)
+        items = [Item(f"i{n}", wide.now_ms, b"") for n in range(20)]
+        assert wide.writer_fences.schedule(items[:12], fence).accepted == 12
+        for shard in range(wide.store.shards):
+            wide.settle_all(wide.claim(shard=shard))
+        assert wide.writer_fences.schedule(items, fence).accepted == 8
+        assert wide.writer_fences.schedule(items, fence).accepted == 0
+        assert wide.writer_fences.schedule(items[:1], Fence("other", 3)).accepted == 1
+
+    def test_a_closed_epoch_lets_nothing_in(self, wide: Bench) -> None:
+        """Nor does one before it; the next one does, and an epoch may be closed twice."""
+        assert wide.writer_fences.schedule([Item("a", wide.now_ms, b"")], Fence("query", 3)).accepted == 1
+        for _ in range(2):
+            wide.writer_fences.close_epoch(Fence("query", 3))
+        for epoch in (2, 3):
+            late = wide.writer_fences.schedule([Item("b", wide.now_ms, b"")], Fence("query", epoch))
+            assert late.outcomes == [Outcome.DUPLICATE]
+        assert wide.writer_fences.schedule([Item("b", wide.now_ms, b"")], Fence("query", 4)).accepted == 1
+
+    @pytest.mark.parametrize("fence", [Fence(""), Fence("x" * 250), Fence("x", -1), Fence("a\nb")])
+    def test_a_fence_needs_a_name_and_an_epoch(self, bench: Bench, fence: Fence) -> None:
+        """Refused before anything is stored."""
+        with pytest.raises(Rejected):
+            bench.writer_fences.schedule([Item("a", bench.now_ms, b"")], fence)
+        assert bench.states("a") == [None]
