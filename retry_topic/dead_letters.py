@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-from retry_topic.home import Home
+from retry_topic.connection import Connection
 from retry_topic.loop_guard import MAX_REPLAYS, LoopGuard
 from retry_topic.message import Message
 from retry_topic.message.body_codec import decode_body, encode_body
@@ -129,7 +129,7 @@ class DeadLetters:
         secrets: the first one signs what is replayed, where the service signs headers. Defaults to none.
     """
 
-    def __init__(self, home: Home, *, secrets: Sequence[bytes] = ()) -> None:
+    def __init__(self, home: Connection, *, secrets: Sequence[bytes] = ()) -> None:
         self._home = home
         self._secrets = secrets
 

@@ -20,9 +20,9 @@ from retry_topic.brokers.protocol import (
     OriginalsBroker,
     create_topics,
 )
+from retry_topic.connection import Connection
 from retry_topic.consumer.config import secrets_problems
 from retry_topic.flow import FlowPublisher, is_limited
-from retry_topic.home import Home
 from retry_topic.intake.from_log import IntakeFromLog
 from retry_topic.intake.from_queue import IntakeFromQueue
 from retry_topic.intake.records import Taken
@@ -125,7 +125,7 @@ class RetryService:
 
     def __init__(
         self,
-        home: Home,
+        home: Connection,
         group: str,
         policies: PolicySet | RetryPolicy | None = None,
         *,
@@ -200,7 +200,7 @@ class RetryService:
 
     @property
     def hand_over(self) -> str:
-        """How due messages get to their topic, as `Home.hand_over`; limits of a policy need a settling dispatcher."""
+        """How due messages get to their topic, see `Connection.hand_over`."""
         if self._sender is not None:
             return "transactions"
         return "one script" if self.dispatcher.push else "claim, publish, settle"

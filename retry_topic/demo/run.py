@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from retry_topic import DeadLetters, Home, Message, connect
+from retry_topic import Connection, DeadLetters, Message, connect
 from retry_topic.demo.records import load_records
 from retry_topic.demo.report import Report, percentiles
 from retry_topic.demo.webhooks import GROUP, TOPIC
@@ -101,7 +101,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 def _watch(
     stack: contextlib.ExitStack,
-    home: Home,
+    home: Connection,
     first: subprocess.Popen[str],
     port: int,
     report: Report,
@@ -127,7 +127,7 @@ def _watch(
             return
 
 
-def _snapshots(home: Home, port: int) -> Iterator[tuple[dict[str, Any], int]]:
+def _snapshots(home: Connection, port: int) -> Iterator[tuple[dict[str, Any], int]]:
     while True:
         yield _ask(port), home.store.counts().total("dead")
         time.sleep(0.1)
@@ -143,7 +143,7 @@ def _ask(port: int, *, full: bool = False) -> dict[str, Any]:
         connection.close()
 
 
-def _count(home: Home, records: list[tuple[str, bytes]], books: dict[str, Any], report: Report) -> None:
+def _count(home: Connection, records: list[tuple[str, bytes]], books: dict[str, Any], report: Report) -> None:
     """The account: what the endpoint accepted, what is dead, and whether anything is missing from both."""
     letters = list(DeadLetters(home).select())
     accepted = set(books["accepted_ids"])

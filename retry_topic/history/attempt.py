@@ -31,7 +31,7 @@ class Attempt(NamedTuple):
         outcome: "ok", "failed" or "dead" (failed and given up).
         error_class: of a failure.
         shard: of the store that held it until its due; None for the first one, and where the log that it was taken in
-            from decided (`Home.by_source`).
+            from decided (`Connection.by_source`).
     """
 
     id: str

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from retry_topic.brokers.protocol import LogReader, Slice
-from retry_topic.home import Home
+from retry_topic.connection import Connection
 from retry_topic.intake.plan import Entry, Plan, Work, make_way, records_of
 from retry_topic.intake.records import Decided, IntakeRecord, Known, Taken
 from retry_topic.intake.templates import Prepared
@@ -73,7 +73,7 @@ class IntakeFromLog(Transport):
     _asked_ns: int | None = None
     _said_ms = 0
 
-    def __init__(self, home: Home, group: str, policies: PolicySet, **settings: Any) -> None:
+    def __init__(self, home: Connection, group: str, policies: PolicySet, **settings: Any) -> None:
         super().__init__(home, group, policies, **settings)
         self._intake = LogIntake(home.store)
         self._positions: dict[

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Protocol, TypeVar
 
+from retry_topic.connection import Connection
 from retry_topic.flow import count_spread
-from retry_topic.home import Home
 from retry_topic.intake.decision_log import log_decisions
 from retry_topic.intake.plan import Entry, Plan, Work, plan
 from retry_topic.intake.records import Decided, IntakeRecord, Known, Taken
@@ -65,7 +65,7 @@ class Transport:
 
     def __init__(
         self,
-        home: Home,
+        home: Connection,
         group: str,
         policies: PolicySet,
         *,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from retry_topic import Home, RetryPolicy, RetryService, ServiceConfig, connect
+from retry_topic import Connection, RetryPolicy, RetryService, ServiceConfig, connect
 from retry_topic.brokers.kafka import KafkaBroker
 from retry_topic.intake.records import Taken
 from retry_topic.message import Message
@@ -131,7 +131,7 @@ def test_a_broker_that_is_away_for_a_minute(
     assert stored == Counter(range(FAILED))
 
 
-def _waiting(home: Home) -> Iterator[Message]:
+def _waiting(home: Connection) -> Iterator[Message]:
     cursor = None
     while True:
         page = home.store.list_items("due", cursor=cursor, limit=MAX_BATCH)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from retry_topic import Consumer, ConsumerConfig, DeadLetterInfo, DeadLetters, Home, Message, RetryPolicy, connect
+from retry_topic import Connection, Consumer, ConsumerConfig, DeadLetterInfo, DeadLetters, Message, RetryPolicy, connect
 from retry_topic.intake.records import Taken
 from retry_topic.message import Headers
 from retry_topic.message.headers import RetryState, read
@@ -76,7 +76,7 @@ class Bench:
     group = "billing"
     topic = "orders"
 
-    def __init__(self, home: Home, url: str | None = None) -> None:
+    def __init__(self, home: Connection, url: str | None = None) -> None:
         self.home = home
         self.url = url
         self.taken: list[Taken] = []
@@ -94,7 +94,7 @@ class Bench:
         self,
         policies: RetryPolicy | PolicySet | None = None,
         group: str = group,
-        home: Home | None = None,
+        home: Connection | None = None,
         **config: Any,
     ) -> RetryService:
         """A started service; what its intake did goes to `taken`."""

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from retry_topic.connection import Connection
 from retry_topic.dead_letters import DeadLetters, Order
-from retry_topic.home import Home
 from retry_topic.loop_guard import MAX_REPLAYS
 from retry_topic.message.fingerprint import fingerprint
 from retry_topic.spark.faults import plain_errors
@@ -219,7 +219,7 @@ def _replayer(place: Place, pace: Pace, max_replays: int, dry_run: bool) -> Any:
         sums = [0, 0, 0, 0, 0]
         last: int | None = None
         with place.opened() as store:
-            dead = DeadLetters(Home(store, MemoryBroker()))  # a replay goes through the store, to no topic
+            dead = DeadLetters(Connection(store, MemoryBroker()))  # a replay goes through the store, to no topic
             for batch in batches:
                 rows = batch.to_pylist()
                 for at in range(0, len(rows), _BATCH):

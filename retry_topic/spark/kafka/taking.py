@@ -13,7 +13,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from retry_topic.brokers.kafka.records import from_parts, from_record
-from retry_topic.home import Home
+from retry_topic.connection import Connection
 from retry_topic.intake.from_log import IntakeFromLog
 from retry_topic.message import Message, Source
 from retry_topic.message.topic_names import NAMED_AFTER_GROUP, GroupTopics, intake_group_of, source_of
@@ -67,7 +67,7 @@ class Taker:
         done = []
         with self.place.opened() as store:
             intake = IntakeFromLog(
-                Home(store, broker),
+                Connection(store, broker),
                 self.group,
                 load_policies(self.policies),
                 redelivery=self.redelivery,

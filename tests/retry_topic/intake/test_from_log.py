@@ -11,9 +11,9 @@ import pytest
 
 from retry_topic.brokers.memory import MemoryBroker
 from retry_topic.brokers.protocol import Delivery, Slice
+from retry_topic.connection import Connection
 from retry_topic.consumer.settling import Successes
 from retry_topic.history import read_attempt
-from retry_topic.home import Home
 from retry_topic.intake.from_log import IntakeFromLog
 from retry_topic.intake.records import Taken, attempts_key
 from retry_topic.message import Message, Source
@@ -65,7 +65,7 @@ class Reader:
 class Bench:
     """An intake of a group over some shards."""
 
-    def __init__(self, home: Home) -> None:
+    def __init__(self, home: Connection) -> None:
         self.home = home
         self.reader = Reader()
         policies = PolicySet(RetryPolicy(delay=Fixed(base_ms=60_000), max_attempts=None))
@@ -99,7 +99,7 @@ def failed(name: str, attempt: int = 1, replays: int = 0) -> RetryState:
 def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
     """One of one shard, one of several."""
     store = open_store("memory:", shards=request.param)
-    with Home(store, Logs()) as home:
+    with Connection(store, Logs()) as home:
         yield Bench(home)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from retry_topic.brokers.memory import MemoryBroker
 from retry_topic.brokers.protocol import Delivery, Slice
-from retry_topic.home import Home
+from retry_topic.connection import Connection
 from retry_topic.intake.from_log import IntakeFromLog
 from retry_topic.intake.records import Taken, attempts_key
 from retry_topic.message import Message, Source
@@ -80,7 +80,7 @@ class Bench:
     def __init__(self, shards: int) -> None:
         self.now_ms = 1_000_000
         store = DelayStore(MemoryBackend(shards, clock="test"), shards=shards, test_clock=lambda: self.now_ms).open()
-        self.home, self.reader = Home(store, Logs()), Reader()
+        self.home, self.reader = Connection(store, Logs()), Reader()
         self.gates = KeyGates(store)
         self.records: list[Message] = []
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from retry_topic.brokers.memory import MemoryBroker
 from retry_topic.brokers.protocol import Delivery, Slice
-from retry_topic.home import Home
+from retry_topic.connection import Connection
 from retry_topic.intake.from_log import IntakeFromLog
 from retry_topic.intake.from_queue import IntakeFromQueue
 from retry_topic.intake.plan import Plan, plan
@@ -271,11 +271,11 @@ BATCHES = st.lists(
 
 
 def carried_out(
-    batches: list[list[tuple[RetryState, bytes]]], take: Callable[[Home, list[Delivery], int], list[Taken]]
+    batches: list[list[tuple[RetryState, bytes]]], take: Callable[[Connection, list[Delivery], int], list[Taken]]
 ) -> Any:
     """All that is stored and reported of batches."""
     store = DelayStore(MemoryBackend(1, clock="test"), test_clock=lambda: NOW_MS).open()
-    with Home(store, Logs()) as home:
+    with Connection(store, Logs()) as home:
         home.broker.create_topic("g.dead")
         told: list[Taken] = []
         place = 0
@@ -300,11 +300,11 @@ def carried_out(
 def test_a_queue_and_a_log_carry_out_the_same_decisions(batches: list[list[tuple[RetryState, bytes]]]) -> None:
     """Items, dead letters, counts and reports of the same failures, over several batches."""
 
-    def from_queue(home: Home, deliveries: list[Delivery], _: int) -> list[Taken]:
+    def from_queue(home: Connection, deliveries: list[Delivery], _: int) -> list[Taken]:
         intake = IntakeFromQueue(home, "g", POLICIES, rng=random.Random(1))
         return intake.take(Ignoring(), deliveries)  # type: ignore[arg-type]
 
-    def from_log(home: Home, deliveries: list[Delivery], place: int) -> list[Taken]:
+    def from_log(home: Connection, deliveries: list[Delivery], place: int) -> list[Taken]:
         part = Slice("g.retry/0", place - len(deliveries) or None, place, deliveries)
         intake = IntakeFromLog(home, "g", POLICIES, rng=random.Random(1))
         return intake.take(Ignoring(), part, lambda call: call())  # type: ignore[arg-type]

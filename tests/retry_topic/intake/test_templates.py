@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from retry_topic.brokers.memory import MemoryBroker
 from retry_topic.brokers.protocol import Delivery, Slice
+from retry_topic.connection import Connection
 from retry_topic.consumer.retry_record import failed_message
-from retry_topic.home import Home
 from retry_topic.intake.from_log import IntakeFromLog
 from retry_topic.intake.plan import Plan, plan
 from retry_topic.intake.records import Decided, IntakeRecord, Known, Taken, attempts_key, replays_key
@@ -99,7 +99,7 @@ def record(offset: int, headers: Headers, key: bytes | None = b"k", value: bytes
 def outcome(records: Sequence[Message], *, cached: bool, at_once: int = 4, **more: Any) -> tuple[Any, ...]:
     """All that an intake makes of records: what the store has of them, and what is told."""
     store = DelayStore(MemoryBackend(1, clock="test"), test_clock=lambda: NOW_MS).open()
-    with Home(store, Logs()) as home:
+    with Connection(store, Logs()) as home:
         home.broker.create_topic("g.dead")
         taking = IntakeFromLog(home, "g", POLICIES, rng=Highest(), history=100, cached=cached, **more)
         reader = Reader()
@@ -279,7 +279,7 @@ def test_the_plan_itself_decides_what_the_cache_does_not_know(more: dict[str, An
 
 def test_other_policies_make_other_templates() -> None:
     """Those that were learnt under the old ones are forgotten."""
-    with Home(open_store("memory:"), Logs()) as home:
+    with Connection(open_store("memory:"), Logs()) as home:
         taking, reader = IntakeFromLog(home, "g", POLICIES, rng=random.Random(1)), Reader()
         records = usual(9)
         for start in range(0, 9, 3):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from retry_topic import Home, Message, RetryService, connect
+from retry_topic import Connection, Message, RetryService, connect
 from retry_topic import lingering as lingering_module
 from retry_topic.brokers.protocol import PublishFailure
 from retry_topic.lingering import LingeringPublisher
@@ -161,7 +161,7 @@ def test_a_service_lingers_through_a_delayed_fetch(monkeypatch: pytest.MonkeyPat
     assert len(fetches) == len(calls) > 0
 
 
-def _publish(home: Home, count: int) -> int:
+def _publish(home: Connection, count: int) -> int:
     for number in range(count):
         home.publish("t", b"%d" % number, delay=0.2)
     return count

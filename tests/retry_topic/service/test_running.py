@@ -11,7 +11,7 @@ import pytest
 
 from retry_topic import Consumer, ConsumerConfig, RetryPolicy, RetryService, ServiceConfig, connect
 from retry_topic.brokers.redis_streams import RedisStreamsBroker
-from retry_topic.home import Home
+from retry_topic.connection import Connection
 from retry_topic.intake.from_queue import IntakeFromQueue
 from retry_topic.message import Message
 from retry_topic.message.headers import RetryState, read, write
@@ -208,7 +208,7 @@ def test_lost_replies_of_the_store_double_nothing(
 ) -> None:
     """The service's connections to the store break again and again: each message still comes back exactly once."""
     with FaultyProxy(redis_url) as proxy:
-        home = Home(open_store(proxy.url), server.home.broker)
+        home = Connection(open_store(proxy.url), server.home.broker)
         handle = handler(fail_first)
         consumer = server.consume(handle, concurrency=4)
         service = server.serve(policy(base_ms=30), home=home, idle_ms=500)
