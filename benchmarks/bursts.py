@@ -16,7 +16,7 @@ from benchmarks.messages import BATCH, TOPIC, NullPublisher, ids, in_batches, me
 from benchmarks.server import BenchServer
 from retry_topic.brokers.memory import MemoryBroker
 from retry_topic.message.stream_encoding import to_fields
-from retry_topic.publisher import BrokerPublisher
+from retry_topic.release.broker_publisher import BrokerPublisher
 from wheel_sched.dispatcher import Dispatcher, PushTarget
 from wheel_sched.store import DelayStore
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from retry_topic.message import Message
 from retry_topic.message.body_codec import encode_body
 from retry_topic.message.headers.state import member_id, retry_id
-from wheel_sched.dispatcher import Batch
+from wheel_sched.dispatcher import Batch, PublisherTraits
 from wheel_sched.store import Claimed, Dead, Done, Item
 
 TOPIC = "orders-retry"
@@ -50,6 +50,8 @@ def in_batches(items: Sequence[Item]) -> Iterator[Sequence[Item]]:
 
 class NullPublisher:
     """Says "published" to everything, so that store and dispatcher alone are measured."""
+
+    traits = PublisherTraits()
 
     def publish(self, batch: Batch) -> None:
         batch.answers[:] = [Done(item.id) for item in batch.items]

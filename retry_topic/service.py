@@ -22,18 +22,19 @@ from retry_topic.brokers.protocol import (
 )
 from retry_topic.connection import Connection
 from retry_topic.consumer.config import secrets_problems
-from retry_topic.flow import FlowPublisher, is_limited
 from retry_topic.intake.from_log import IntakeFromLog
 from retry_topic.intake.from_queue import IntakeFromQueue
 from retry_topic.intake.records import Taken
 from retry_topic.intake.worker import IntakeWorker, Reading
-from retry_topic.lingering import LingeringPublisher
 from retry_topic.message.topic_names import NAMED_AFTER_GROUP, GroupTopics, check_group
-from retry_topic.originals import OriginalsPublisher
-from retry_topic.origins import origins_problems
-from retry_topic.owning import ClaimPublisher, OwnedStore, Shards, in_transactions
 from retry_topic.policy import PolicySet, RetryPolicy
-from retry_topic.publisher import BrokerPublisher
+from retry_topic.release.broker_publisher import BrokerPublisher
+from retry_topic.release.flow import FlowPublisher, is_limited
+from retry_topic.release.originals import OriginalsPublisher
+from retry_topic.release.origins import origins_problems
+from retry_topic.release.owned_shards import OwnedShards, transactional_config
+from retry_topic.release.shard_ownership import ShardOwnership
+from retry_topic.release.transactional_publisher import TransactionalPublisher
 from wheel_sched.dispatcher import Dispatcher, DispatcherConfig, DispatcherStats, Publisher
 from wheel_sched.errors import ConfigError, StoreError
 from wheel_sched.escaping import logger_of
@@ -55,9 +56,6 @@ class ServiceConfig:
         idle_ms: after this another service takes over what a dead one had read. Defaults to 30 s.
         secrets: for signed headers, the first one signs, any verifies. Defaults to none.
         dispatcher: see `DispatcherConfig`.
-        linger_ms: how long due messages wait for others, so that the broker is called less often. It pays with several
-            `dispatcher.workers`, and makes messages later by at most this time. Defaults to 0: they do not wait.
-        linger_messages: this many messages are sent without waiting. Defaults to 500.
         history: about how many attempts the store keeps for reports, see `retry_topic.history`. Consumers need the same
             setting. Each attempt takes some 150 bytes. Defaults to 0: none.
         reference_above: payloads of more bytes than this stay in the retry topic, and the store holds where they are
@@ -76,8 +74,6 @@ class ServiceConfig:
     secrets: tuple[bytes, ...] = ()
     dispatcher: DispatcherConfig = field(default_factory=DispatcherConfig)
     hand_over: Literal["auto", "settle"] = "auto"
-    linger_ms: int = 0
-    linger_messages: int = 500
     history: int = 0
     reference_above: int = 0
     group_topics: GroupTopics = NAMED_AFTER_GROUP
@@ -95,12 +91,6 @@ class ServiceConfig:
             problems.append(f"expected batch to be a whole number from 1 to 500, got: {self.batch!r}")
         if type(self.idle_ms) is not int or self.idle_ms < 100:
             problems.append(f"expected idle_ms to be a whole number from 100 up, got: {self.idle_ms!r}")
-        if type(self.linger_ms) is not int or self.linger_ms < 0:
-            problems.append(f"expected linger_ms to be a whole number from 0 up, got: {self.linger_ms!r}")
-        elif self.linger_ms >= self.dispatcher.lease_ms:
-            problems.append(f"expected linger_ms to be below dispatcher.lease_ms, got: {self.linger_ms}")
-        if type(self.linger_messages) is not int or self.linger_messages < 1:
-            problems.append(f"expected linger_messages to be a whole number from 1 up, got: {self.linger_messages!r}")
         if type(self.history) is not int or self.history < 0:
             problems.append(f"expected history to be a whole number from 0 up, got: {self.history!r}")
         if type(self.reference_above) is not int or self.reference_above < 0:
@@ -156,30 +146,26 @@ class RetryService:
         limited = is_limited(policy_set)
         # what the server pushes by itself nobody can hold back
         push = home.push_target() if self.config.hand_over == "auto" and not limited else None
-        publisher = BrokerPublisher(home.broker)
         self._log_broker = log_broker
         self._sender = None if log_broker is None else log_broker.sender(home.store.namespace, home.store.shards)
-        self._owned: OwnedStore | None = None
-        self._lingering: LingeringPublisher | None = None
-        if self.config.linger_ms and push is None and self._sender is None:
-            self._lingering = LingeringPublisher(
-                publisher, linger_ms=self.config.linger_ms, messages=self.config.linger_messages
-            )
-        self._claims: ClaimPublisher | None = None
-        sender: Publisher = self._lingering or publisher
+        self._ownership: ShardOwnership | None = None
+        self._transactions: TransactionalPublisher | None = None
+        claims: OwnedShards | None = None
+        publisher: Publisher = BrokerPublisher(home.broker)
         store, dispatching = home.store, self.config.dispatcher
         if self._sender is not None:
-            dispatching = in_transactions(dispatching, store.shards)
-            shards = Shards(store, self._sender, lease_ms=dispatching.lease_ms, lapse_cap=dispatching.lapse_cap)
-            store = self._owned = OwnedStore(store, shards)
-            sender = self._claims = ClaimPublisher(self._owned, self._sender)
+            dispatching = transactional_config(dispatching, store.shards)
+            lease_ms, lapse_cap = dispatching.lease_ms, dispatching.lapse_cap
+            self._ownership = ShardOwnership(store, self._sender, lease_ms=lease_ms, lapse_cap=lapse_cap)
+            claims = OwnedShards(self._ownership)
+            publisher = self._transactions = TransactionalPublisher(store, self._ownership, self._sender)
         if isinstance(home.broker, OriginalsBroker):
-            sender = OriginalsPublisher(sender, home.broker)
+            publisher = OriginalsPublisher(publisher, home.broker)
         elif self.config.reference_above:
             raise ConfigError("expected reference_above to be 0: the broker cannot read single records again")
         if limited:
-            sender = FlowPublisher(sender, home.store, policy_set)
-        self.dispatcher = Dispatcher(store, sender, push=push, config=dispatching)
+            publisher = FlowPublisher(publisher, store, policy_set)
+        self.dispatcher = Dispatcher(store, publisher, push=push, claims=claims, config=dispatching)
         config = self.config
         reading = Reading(
             self._topics["retry"], group, config.batch, config.idle_ms, lambda: self.dispatcher.stats.reconnects
@@ -221,7 +207,7 @@ class RetryService:
 
         The log says which right is missing.
         """
-        barred = self._owned is not None and self._owned.owned.refusals
+        barred = self._ownership is not None and self._ownership.refusals
         return self._worker.ready and not barred and self.dispatcher.ready
 
     def start(self) -> None:
@@ -260,13 +246,11 @@ class RetryService:
         with self._lock:
             if self._state == "running":
                 self._worker.stop(timeout_s)
-            if self._claims is not None:
-                self._claims.stop()
+            if self._transactions is not None:
+                self._transactions.stop()
             self.dispatcher.stop(timeout_s)
-            if self._owned is not None and self._sender is not None:
+            if self._ownership is not None and self._sender is not None:
                 with contextlib.suppress(StoreError):
-                    self._owned.owned.close()
+                    self._ownership.close()
                 self._sender.close()
-            if self._lingering is not None:
-                self._lingering.close()
             self._state = "stopped"

@@ -29,7 +29,7 @@ from hypothesis import strategies as st
 from retry_topic.brokers.protocol import Broker, BrokerConsumer, Delivery, OnceBroker, TrimBroker
 from retry_topic.connection import Connection
 from retry_topic.message import Headers, Message
-from retry_topic.publisher import BrokerPublisher
+from retry_topic.release.broker_publisher import BrokerPublisher
 from wheel_sched.dispatcher import Dispatcher
 from wheel_sched.store import open_store
 

@@ -296,6 +296,13 @@ class OriginalsBroker(Protocol):
 
 
 @runtime_checkable
+class InstantBroker(Protocol):
+    """What a broker may offer besides: `instant` says that `publish` waits for nothing, as its topics are in memory."""
+
+    instant: bool
+
+
+@runtime_checkable
 class FieldsBroker(Protocol):
     """What a broker may offer besides: publishing what lies in the delay store without taking it apart."""
 

@@ -13,9 +13,9 @@ from retry_topic.cli.filters import ListedMessage
 from retry_topic.cli.opening import opened_home
 from retry_topic.cli.selecting import find_messages
 from retry_topic.cli.settings import settings_of
-from retry_topic.flow import flow_of
 from retry_topic.message.headers import HEADER_NAMES
 from retry_topic.policy import format_duration
+from retry_topic.release.flow import flow_of
 from wheel_sched.cli.options import Session, json_option, pass_session
 from wheel_sched.cli.output import emit, instant, one_line, paint, say, when
 from wheel_sched.store.flow_control import FlowControl

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import threading
 
-from retry_topic.flow import destination_of, flow_of
 from retry_topic.message import Message
+from retry_topic.release.flow import destination_of, flow_of
 from wheel_sched.errors import WheelSchedError
 from wheel_sched.escaping import logger_of
 from wheel_sched.reviving import RevivedThread

@@ -8,15 +8,15 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from retry_topic.connection import Connection
-from retry_topic.flow import count_spread
 from retry_topic.intake.decision_log import log_decisions
 from retry_topic.intake.plan import Entry, Plan, Work, plan
 from retry_topic.intake.records import Decided, IntakeRecord, Known, Taken
 from retry_topic.intake.rules import MAX_BODY_BYTES, Rules
 from retry_topic.intake.templates import Prepared, Templates
 from retry_topic.message.topic_names import NAMED_AFTER_GROUP, GroupTopics
-from retry_topic.origins import Origins
 from retry_topic.policy import PolicySet
+from retry_topic.release.flow import count_spread
+from retry_topic.release.origins import Origins
 from wheel_sched.escaping import logger_of
 from wheel_sched.store.attempt_counts.face import AttemptCounts
 from wheel_sched.store.history.face import History

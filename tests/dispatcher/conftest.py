@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from wheel_sched.dispatcher import Answer, Batch, Dispatcher, DispatcherConfig
+from wheel_sched.dispatcher import Answer, Batch, Dispatcher, DispatcherConfig, PublisherTraits
 from wheel_sched.store.begun import Performed
 from wheel_sched.store.delay_store import DelayStore
 from wheel_sched.store.items import Claimed, Done, Item, Mark, State
@@ -35,6 +35,8 @@ class Received(NamedTuple):
 
 class Receiver:
     """A publisher that notes what it is given and answers as told."""
+
+    traits = PublisherTraits()
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
@@ -106,9 +108,9 @@ class World:
     def calm(self) -> None:
         """Wait until every dispatcher has done all there is to do at this time, its publishers aside."""
         for dispatcher in self._dispatchers:
-            for _ in range(4):  # a note each step: what the first step asks and hears is dealt with by the last
+            for _ in range(4):  # a post each step: the last step deals with the replies to the first
                 passed = threading.Event()
-                dispatcher._note(passed.set)
+                dispatcher._post(passed.set)
                 while dispatcher._owner.is_alive() and not passed.wait(0.01):
                     pass
 

@@ -29,10 +29,10 @@ class Counting(list[Any]):
         raise AssertionError("somebody looks through all of them")
 
 
-def batch_of(count: int, told: list[Batch]) -> Batch:
+def batch_of(count: int, answered: list[Batch]) -> Batch:
     items = [Claimed(str(n), 0, 1, "", b"") for n in range(count)]
     batch = Batch(Claim(0, 1, 0, 1, None, None, []), items)
-    batch.told = told.append
+    batch.on_answered = answered.append
     return batch
 
 
@@ -49,39 +49,39 @@ def orders(count: int) -> dict[str, Sequence[int]]:
 @pytest.mark.parametrize("order", orders(1))
 def test_every_answer_is_passed_once_in_all(order: str) -> None:
     """Whatever the order, 2,000 acknowledgements look at no more than two answers each, and the last one tells."""
-    told: list[Batch] = []
-    batch = batch_of(COUNT, told)
+    answered: list[Batch] = []
+    batch = batch_of(COUNT, answered)
     batch.answers = answers = Counting([None] * COUNT)
     *places, last = orders(COUNT)[order]
     for place in places:
         batch.acknowledge(place, Done(str(place)))
-    assert told == []
+    assert answered == []
     batch.acknowledge(last, Done(str(last)))
-    assert told == [batch]
+    assert answered == [batch]
     assert answers.looks <= 2 * COUNT
 
 
 def test_answers_filled_in_place_count_as_well() -> None:
     """A publisher may do some of both; the last of them has to be an acknowledgement."""
-    told: list[Batch] = []
-    batch = batch_of(3, told)
+    answered: list[Batch] = []
+    batch = batch_of(3, answered)
     batch.acknowledge(2, Done("2"))
     batch.answers[0] = Done("0")
-    assert told == []
+    assert answered == []
     batch.acknowledge(1, Done("1"))
-    assert told == [batch]
-    batch.acknowledge(1, Done("1"))  # again, which whoever is told has to bear
-    assert told == [batch, batch]
+    assert answered == [batch]
+    batch.acknowledge(1, Done("1"))  # again, which the callback has to bear
+    assert answered == [batch, batch]
 
 
-def test_threads_that_acknowledge_at_once_never_leave_it_untold() -> None:
+def test_threads_that_acknowledge_at_once_never_leave_it_unreported() -> None:
     """Four threads, switched as often as the interpreter can: somebody saw that all were there."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
         for _ in range(100):
-            told: list[Batch] = []
-            batch = batch_of(40, told)
+            answered: list[Batch] = []
+            batch = batch_of(40, answered)
             start = threading.Barrier(4)
 
             def work(first: int, batch: Batch = batch, start: threading.Barrier = start) -> None:
@@ -94,7 +94,7 @@ def test_threads_that_acknowledge_at_once_never_leave_it_untold() -> None:
                 thread.start()
             for thread in threads:
                 thread.join(30)
-            assert told
-            assert all(one is batch for one in told)
+            assert answered
+            assert all(one is batch for one in answered)
     finally:
         sys.setswitchinterval(interval)

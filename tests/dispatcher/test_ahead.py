@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from wheel_sched.dispatcher import Batch, Failed
+from wheel_sched.dispatcher import Batch, Failed, PublisherTraits
 from wheel_sched.errors import StoreUnavailable
 from wheel_sched.store.delay_store import DelayStore
 from wheel_sched.store.plans import shard_of
@@ -22,7 +22,7 @@ BATCH = 10
 @pytest.fixture
 def instant(world: World) -> World:
     """A world whose publisher never waits, and is called by the owner itself."""
-    world.receiver.instant = True  # type: ignore[attr-defined]  # an attribute that publishers may have
+    world.receiver.traits = PublisherTraits(never_waits=True)
     return world
 
 
@@ -105,7 +105,7 @@ def test_a_pause_stops_what_is_not_claimed_yet(instant: World) -> None:
 
 def test_what_a_marker_asked_for_is_not_put_off_by_an_older_answer(wide: World) -> None:
     """A message arrives after a claim ahead was performed and is heard of before its answer: it is on time."""
-    wide.receiver.instant = True  # type: ignore[attr-defined]  # an attribute that publishers may have
+    wide.receiver.traits = PublisherTraits(never_waits=True)
     first, ahead = (next(f"m{n}" for n in range(99) if shard_of(f"m{n}", 8) == shard) for shard in (0, 1))
     late = next(f"late{n}" for n in range(99) if shard_of(f"late{n}", 8) == 1)
     dispatcher = wide.dispatcher()
@@ -114,7 +114,7 @@ def test_what_a_marker_asked_for_is_not_put_off_by_an_older_answer(wide: World) 
         if len(wide.receiver.batches) == 1:
             marks = dispatcher.stats.marks
             wide.put(late, in_ms=50)
-            wide.until(lambda: bool(dispatcher._inbox), "the marker was heard")
+            wide.until(lambda: bool(dispatcher._posts), "the marker was heard")
             assert dispatcher.stats.marks == marks
 
     wide.receiver.before = bring_another
@@ -176,9 +176,9 @@ def test_a_failing_publisher_gets_the_next_batch_all_the_same(instant: World) ->
 
 
 @pytest.fixture
-def in_order(world: World) -> World:
+def transactional(world: World) -> World:
     """A world whose publisher sends the batches of a shard one after another, and none twice."""
-    world.receiver.in_order = True  # type: ignore[attr-defined]  # an attribute that publishers may have
+    world.receiver.traits = PublisherTraits(transactional=True)
     return world
 
 
@@ -195,38 +195,38 @@ def held_up(world: World, shard: int = 0) -> tuple[threading.Event, threading.Ev
     return going, go_on
 
 
-def test_in_order_a_full_batch_waits_behind_the_one_that_goes_out(in_order: World) -> None:
+def test_transactional_a_full_batch_waits_behind_the_one_that_goes_out(transactional: World) -> None:
     """One and no more, and it goes out before that one is settled; the third waits in the store."""
-    going, go_on = held_up(in_order)
-    in_order.put(*(f"m{n:02}" for n in range(3 * BATCH)))
-    dispatcher = in_order.dispatcher(batch=BATCH)
+    going, go_on = held_up(transactional)
+    transactional.put(*(f"m{n:02}" for n in range(3 * BATCH)))
+    dispatcher = transactional.dispatcher(batch=BATCH)
     assert going.wait(30)
-    in_order.until(lambda: dispatcher.stats.in_flight == 2 * BATCH, "the second is claimed")
-    in_order.calm()
-    assert (len(in_order.receiver.batches), in_order.store.counts().sizes["fly"]) == (1, 2 * BATCH)
+    transactional.until(lambda: dispatcher.stats.in_flight == 2 * BATCH, "the second is claimed")
+    transactional.calm()
+    assert (len(transactional.receiver.batches), transactional.store.counts().sizes["fly"]) == (1, 2 * BATCH)
     go_on.set()
-    in_order.received(3 * BATCH)
-    assert in_order.receiver.ids == [f"m{n:02}" for n in range(3 * BATCH)]
+    transactional.received(3 * BATCH)
+    assert transactional.receiver.ids == [f"m{n:02}" for n in range(3 * BATCH)]
 
 
-def test_in_order_a_small_batch_grows_while_another_goes_out(in_order: World) -> None:
+def test_transactional_a_small_batch_grows_while_another_goes_out(transactional: World) -> None:
     """What becomes due meanwhile goes out together in the next one, however many times it was heard of."""
-    going, go_on = held_up(in_order)
-    in_order.put("first")
-    dispatcher = in_order.dispatcher(batch=BATCH)
+    going, go_on = held_up(transactional)
+    transactional.put("first")
+    dispatcher = transactional.dispatcher(batch=BATCH)
     assert going.wait(30)
     for n in range(BATCH - 1):
-        in_order.put(f"m{n}", in_ms=1)
-        in_order.advance(1)
+        transactional.put(f"m{n}", in_ms=1)
+        transactional.advance(1)
     assert dispatcher.stats.in_flight == 1
     go_on.set()
-    in_order.received(BATCH)
-    assert [len(batch.items) for batch in in_order.receiver.batches] == [1, BATCH - 1]
+    transactional.received(BATCH)
+    assert [len(batch.items) for batch in transactional.receiver.batches] == [1, BATCH - 1]
 
 
-def test_in_order_shards_do_not_wait_for_each_other(wide: World) -> None:
+def test_transactional_shards_do_not_wait_for_each_other(wide: World) -> None:
     """Each has a thread; and the batches of one keep their order."""
-    wide.receiver.in_order = True  # type: ignore[attr-defined]  # an attribute that publishers may have
+    wide.receiver.traits = PublisherTraits(transactional=True)
     slow, quick = (next(f"m{n}" for n in range(99) if shard_of(f"m{n}", 8) == shard) for shard in (0, 1))
     _, go_on = held_up(wide, shard=0)
     wide.put(slow)

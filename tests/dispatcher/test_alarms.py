@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from wheel_sched.dispatcher.alarms import Alarms, ExtendLease, LookAtShard
-from wheel_sched.dispatcher.batch import Batch
+from wheel_sched.dispatcher.publisher import Batch
 from wheel_sched.store.items import Claim
 
 SWEEP_MS = 60_000

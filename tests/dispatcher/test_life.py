@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from wheel_sched.clock import SystemClock
-from wheel_sched.dispatcher import Batch, Dispatcher, DispatcherConfig
+from wheel_sched.dispatcher import Batch, Dispatcher, DispatcherConfig, PublisherTraits
 from wheel_sched.store.connect import open_store
 from wheel_sched.store.delay_store import DelayStore
 from wheel_sched.store.items import Claimed, Done, Item
@@ -27,6 +27,8 @@ Threads = Callable[[], list[threading.Thread]]
 
 class Publisher:
     """Counts what it gets, each item under its id."""
+
+    traits = PublisherTraits()
 
     def __init__(self) -> None:
         self.lock = threading.Lock()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from wheel_sched.dispatcher import Answer, Batch, Dispatcher, DispatcherConfig, Failed, PushTarget
+from wheel_sched.dispatcher import Answer, Batch, Dispatcher, DispatcherConfig, Failed, PublisherTraits, PushTarget
 from wheel_sched.store.connect import open_store
 from wheel_sched.store.delay_store import DelayStore
 from wheel_sched.store.items import Claimed, Dead, Done, Held, Item, Next
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 class Refusals:
     """A publisher that is only asked about what the server refused."""
+
+    traits = PublisherTraits()
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, str]] = []

@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from tests.servers.valkey import temporary_server
-from wheel_sched.dispatcher import Batch, Dispatcher
+from wheel_sched.dispatcher import Batch, Dispatcher, PublisherTraits
 from wheel_sched.store.connect import open_store
 from wheel_sched.store.delay_store import DelayStore
 from wheel_sched.store.items import Claimed, Dead, Done, Item, Next
@@ -29,6 +29,8 @@ Watch = Callable[["DelayStore"], "FailingCalls"]
 
 class Quick:
     """Says that all is well."""
+
+    traits = PublisherTraits()
 
     def publish(self, batch: Batch) -> None:
         batch.answers = [Done(item.id) for item in batch.items]

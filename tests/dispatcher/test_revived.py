@@ -46,7 +46,7 @@ def test_a_listener_that_fails_begins_anew_and_hears_again(
     assert "dispatcher.listener_failed" in caplog.text
 
 
-def test_a_turn_that_fails_is_followed_by_another(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_step_that_fails_is_followed_by_another(world: World, caplog: pytest.LogCaptureFixture) -> None:
     """The owner goes on after a delay, reads its windows again, and releases what waits, once."""
     dispatcher = world.dispatcher()
     claimed, failures = dispatcher._claimed, [SystemExit(1)]
@@ -65,10 +65,10 @@ def test_a_turn_that_fails_is_followed_by_another(world: World, caplog: pytest.L
         world.advance(60_000)  # past the lease of the claim that was lost half-way
     assert [item.id for item in world.received(1)] == ["a"]
     world.until(lambda: dispatcher.ready)
-    assert "dispatcher.turn_failed" in caplog.text
+    assert "dispatcher.step_failed" in caplog.text
 
 
-def test_a_batch_whose_settling_failed_is_settled_in_the_next_turn(world: World) -> None:
+def test_a_batch_whose_settling_failed_is_settled_in_the_next_step(world: World) -> None:
     """What was published is not published again for it."""
     dispatcher = world.dispatcher()
     settled, failures = dispatcher._settled, [KeyError("x")]
@@ -88,7 +88,7 @@ def test_a_batch_whose_settling_failed_is_settled_in_the_next_turn(world: World)
     assert world.state("a") is None
 
 
-def test_a_batch_that_fails_every_turn_is_let_go_of(world: World) -> None:
+def test_a_batch_that_fails_every_step_is_let_go_of(world: World) -> None:
     """It comes back when its lease ends; the others go out meanwhile."""
     dispatcher = world.dispatcher()
     settlements = dispatcher._backoff.settlements
@@ -141,7 +141,7 @@ def test_a_store_that_hangs_makes_the_dispatcher_not_ready_within_two_seconds(
 
     monkeypatch.setattr(world.store, "begin", hanging)
     world.put("a")
-    world.until(lambda: dispatcher._pulse._asked_ms is not None)
+    world.until(lambda: dispatcher._watchdog._round_trip_since_ms is not None)
     world.clock.advance(2_001)
     assert not dispatcher.ready
     going_on.set()

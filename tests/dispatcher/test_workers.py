@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import threading
 
-from wheel_sched.dispatcher import Batch, DispatcherConfig, Failed
-from wheel_sched.dispatcher.pulse import Pulse
-from wheel_sched.dispatcher.workers import Workers
+from wheel_sched.dispatcher import Batch, DispatcherConfig, Failed, PublisherTraits
+from wheel_sched.dispatcher.workers import Watchdog, Workers
 from wheel_sched.store import Claim, Claimed, Done
 from wheel_sched.testing import VirtualClock
 
 
 class Recorder:
     """A publisher that remembers what it was given."""
+
+    traits = PublisherTraits()
 
     def __init__(self) -> None:
         self.published: list[str] = []
@@ -31,7 +32,7 @@ def published(lease_until_ns: int, now_ms: int) -> tuple[list[str], Batch]:
     batch = Batch(Claim(0, 1, 0, 1, None, None, []), [Claimed("a", 0, 1, "", b"")])
     batch.lease_until_ns = lease_until_ns
     clock = VirtualClock(now_ms)
-    workers = Workers(recorder, DispatcherConfig(), clock, Pulse(clock), lambda batch: through.set())
+    workers = Workers(recorder, DispatcherConfig(), clock, Watchdog(clock), lambda batch: through.set())
     workers.start()
     workers.give(batch)
     assert through.wait(10)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.servers.faulty_proxy import FaultyProxy
-from wheel_sched.dispatcher import Batch, Dispatcher, DispatcherConfig, PushTarget
+from wheel_sched.dispatcher import Batch, Dispatcher, DispatcherConfig, PublisherTraits, PushTarget
 from wheel_sched.store.connect import open_store
 from wheel_sched.store.delay_store import DelayStore
 from wheel_sched.store.items import Claimed, Dead, Done, Item
@@ -31,7 +31,7 @@ class Receiver:
     """Publishes to the stage's stream over a connection of its own."""
 
     def __init__(self, stage: Stage, instant: bool) -> None:
-        self.instant = instant
+        self.traits = PublisherTraits(never_waits=instant)
         self._client = stage.client
 
     def publish(self, batch: Batch) -> None:

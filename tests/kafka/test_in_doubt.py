@@ -66,7 +66,7 @@ def test_claims_that_nobody_knows_of_wait_for_a_person(
     held = crew.home.store.list_items("held", limit=500).found
     assert len(held) == crew.home.store.counts().total("held") == open_ids
     assert all("in-doubt" in one.reason for one in held)
-    assert f"owning.in_doubt: shard 0: {open_ids} messages are held" in successor.said()
+    assert f"ownership.in_doubt: shard 0: {open_ids} messages are held" in successor.said()
     before = Counter(int(message.value) for message in committed(done))
     doubtful = crew.stored("held")
     assert set(before) | set(doubtful) == set(range(count))

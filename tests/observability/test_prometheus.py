@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from wheel_sched.dispatcher import Batch, Dispatcher, DispatcherStats
+from wheel_sched.dispatcher import Batch, Dispatcher, DispatcherStats, PublisherTraits
 from wheel_sched.errors import StoreUnavailable
 from wheel_sched.observability.prometheus import MetricsCollector, metrics_page
 from wheel_sched.purgatory import DelayedOperation, Purgatory
@@ -46,6 +46,8 @@ class Scrape:
 
 class Publisher:
     """Says done to everything."""
+
+    traits = PublisherTraits()
 
     def publish(self, batch: Batch) -> None:
         batch.answers[:] = [Done(item.id) for item in batch.items]

@@ -11,7 +11,7 @@ import redis
 from redis.sentinel import Sentinel
 
 from tests.servers.valkey import TemporaryServer
-from wheel_sched.dispatcher import Batch, Dispatcher, Failed
+from wheel_sched.dispatcher import Batch, Dispatcher, Failed, PublisherTraits
 from wheel_sched.errors import StoreUnavailable
 from wheel_sched.store import Claimed, DelayStore, Done, Item, Next, Outcome, open_store
 
@@ -25,6 +25,8 @@ SHARDS = 6
 
 class Receiver:
     """A publisher that keeps what it is given."""
+
+    traits = PublisherTraits()
 
     def __init__(self, expected: int) -> None:
         self.arrived: list[tuple[str, int]] = []

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Set
 from typing import NamedTuple
 
-from wheel_sched.dispatcher.batch import Batch
+from wheel_sched.dispatcher.publisher import Batch
 from wheel_sched.timers.queue import DeadlineQueue
 from wheel_sched.wheel import TimerTaskEntry
 

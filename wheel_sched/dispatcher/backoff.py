@@ -10,8 +10,8 @@ import logging
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from wheel_sched.dispatcher.batch import Answer, Failed
 from wheel_sched.dispatcher.config import DispatcherConfig
+from wheel_sched.dispatcher.publisher import Answer, Failed
 from wheel_sched.dispatcher.statistics import DispatcherStats
 from wheel_sched.errors import Rejected
 from wheel_sched.escaping import logger_of

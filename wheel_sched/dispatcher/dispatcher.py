@@ -1,17 +1,20 @@
-"""The dispatcher's owner thread: wheel, claims, answers and settlements; see the package's docstring.
+"""The dispatcher's owner thread: it claims what is due, has it published, and settles the answers.
 
-One owner thread holds all state and performs all store calls but the listener's blocking read, so there is no lock
-around any of it; other threads (listener, workers, callers of `stop`) put a note into the inbox and wake it. The
-wheel runs on the store's time, seen from here (`server_time`).
+    step:  run posts ─► run alarms ─► round trip (settle, look, sweep, claim) ─► hand to workers ─► sleep
 
-Invariant: for every shard there is an alarm no later than the earliest due and the earliest lease deadline
-known here, and whoever inserts something earlier raises the shard's marker; so a sleeping dispatcher is always armed
-for the right moment. The sweep (60 s) covers markers that were lost with a server's memory.
+One owner thread holds all state and makes all store calls but the listeners' blocking read, so there is no lock around
+any of it. Other threads (listeners, workers, callers of `stop`) post a callback and wake it. The wheel runs on the
+store's time as seen from here (`server_time`). A claim source says from which shards the dispatcher may claim and how a
+claim ends (`claim_source`).
+
+Invariant: for every shard there is an alarm no later than the earliest moment known here, and whoever inserts
+something earlier raises the shard's marker. So a sleeping dispatcher is always armed for the right moment. The sweep
+(60 s) covers markers that were lost with a server's memory.
 
 At most `workers` batches are between the beginning of their publishing and the answer to their settling: so many can
-be doubled when this process dies. While an instant publisher is at one, the server already claims the next, which
-waits here until the one before is settled; that one is late by its lease if this process dies, and not doubled. One
-that goes in order (see `Publisher`) has the next in hand when more is due than a claim brings.
+be doubled when this process dies. While a publisher that never waits is at one batch, the server already claims the
+next one, which waits here until the one before is settled; that batch is late by its lease if this process dies, and
+not doubled. A transactional publisher has the next batch in hand when more is due than a claim brings.
 
 Source: Kafka's SystemTimer and its reaper, with a durable purgatory behind it.
 """
@@ -21,28 +24,27 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
-from functools import partial
 from typing import Any
 
 from wheel_sched.clock import Clock, SystemClock
 from wheel_sched.dispatcher.alarms import Alarms, ExtendLease
 from wheel_sched.dispatcher.backoff import Backoff
-from wheel_sched.dispatcher.batch import Batch, Failed, Publisher
+from wheel_sched.dispatcher.claim_source import ClaimSource, PushTarget, SharedLeases
 from wheel_sched.dispatcher.config import DispatcherConfig
-from wheel_sched.dispatcher.exchange import Asked, Question, ask
+from wheel_sched.dispatcher.due_shards import DueShards
+from wheel_sched.dispatcher.in_flight import InFlightBatches
 from wheel_sched.dispatcher.listener import Listeners
-from wheel_sched.dispatcher.pulse import Pulse
-from wheel_sched.dispatcher.push import PushTarget
+from wheel_sched.dispatcher.pending_calls import PendingCalls, Reply, Request, send
+from wheel_sched.dispatcher.publisher import Batch, Failed, Publisher
 from wheel_sched.dispatcher.server_time import ServerTime
 from wheel_sched.dispatcher.statistics import DispatcherStats
-from wheel_sched.dispatcher.waiting import Waiting
-from wheel_sched.dispatcher.workers import Workers
-from wheel_sched.errors import StaleEpoch, StoreError
+from wheel_sched.dispatcher.workers import Watchdog, Workers
+from wheel_sched.errors import ConfigError, StaleEpoch, StoreError, WheelSchedError
 from wheel_sched.escaping import logger_of
 from wheel_sched.purgatory import Joined, Purgatory
 from wheel_sched.store.delay_store import DelayStore
 from wheel_sched.store.items import Claim, Claimed, Mark, Outcome, Pushed, Settled, Settlement, Swept, Window
-from wheel_sched.store.operations import Call, ClaimDue, Extend, Look, ReportJump, Settle, Sweep
+from wheel_sched.store.operations import Call, ReportJump, Settle, Sweep
 
 logger = logger_of("wheel_sched.dispatcher")
 
@@ -54,12 +56,17 @@ class Dispatcher:
 
     Args:
         store: an open delay store.
-        publisher: where items go; also asked about items the server refused to push.
-        push: when given, the server pushes due items itself (exactly once); the publisher only sees the refused.
+        publisher: where items go; also asked about items that the server refused to push.
+        push: when given, the server pushes due items itself (exactly once), and the publisher only gets those that the
+            server refused. Not together with `claims`. Defaults to None.
+        claims: how this dispatcher comes by its claims. Defaults to `SharedLeases`.
         config: see `DispatcherConfig`. Defaults to its defaults.
         clock: local monotonic time and waiting. Defaults to the machine's.
-        on_settled: called in the owner thread with (claimed, answer, now_ms) after each settled item. Defaults to
+        on_settled: called in the owner thread with (claimed, settlement, now_ms) after each settled item. Defaults to
             nothing; keep it quick.
+
+    Raises:
+        ConfigError: `push` and `claims` are given together.
 
     Thread rules: `start`, `stop` and `stats` from any thread; a second `start` or `stop` does nothing.
     """
@@ -70,44 +77,48 @@ class Dispatcher:
         publisher: Publisher,
         *,
         push: PushTarget | None = None,
+        claims: ClaimSource | None = None,
         config: DispatcherConfig | None = None,
         clock: Clock | None = None,
         on_settled: Callable[[Claimed, Settlement, int], None] | None = None,
     ) -> None:
+        if push is not None and claims is not None:
+            raise ConfigError("expected push or claims, got both; nothing was started")
         self.store = store
         self.publisher = publisher
         self.push = push
-        self.config = config or DispatcherConfig()
+        self.config = config = config or DispatcherConfig()
         self.stats = DispatcherStats()
+        self._claim_source: ClaimSource = claims or SharedLeases(store, config, push)
         self._clock = clock or SystemClock()
         self._on_settled = on_settled
+        transactional = self._transactional = publisher.traits.transactional
+        # a push claims as little as fits one script call; it and a transaction leave no batch to a worker of ours
+        self._claim_limit = config.batch if push is None else config.push_batch
+        self._claims_all_shards = push is not None or transactional
         self._time = ServerTime()
-        self._alarms = Alarms(self.config.sweep_ms)
-        self._epochs: dict[int, int] = {}
-        self._ripe: dict[int, None] = {}  # the shard that waited longest first, so that none starves
-        self._unread: set[int] = set(range(store.shards))
-        self._to_sweep: set[int] = set()
-        self._swept_ms: dict[int, int] = {}
+        self._alarms = Alarms(config.sweep_ms)
+        self._shards = DueShards(store.shards, self._alarms, config.sweep_ms)
         self._marks: dict[int, bytes] = {}
-        self._ahead: Asked | None = None  # the claim of the batch after the one that is being published
+        self._ahead: PendingCalls | None = None  # the claim of the batch after the one that is being published
         self._ready: deque[Batch] = deque()  # claimed, and nobody has begun to publish them
         self._answered: deque[Batch] = deque()
-        in_order = self._in_order = bool(getattr(publisher, "in_order", False))
-        self._waiting = Waiting(self._clock, self.config.publish_timeout_ms, self._answered.append, in_order=in_order)
-        self._inbox: deque[Callable[[], None]] = deque()
-        self._backoff = Backoff(self.config, self.stats)
+        timeout_ms = None if transactional else config.publish_timeout_ms
+        self._in_flight = InFlightBatches(self._clock, timeout_ms, self._answered.append, one_behind=transactional)
+        self._posts: deque[Callable[[], None]] = deque()
+        self._backoff = Backoff(config, self.stats)
         self._wakeup = threading.Condition()
-        self._pulse = Pulse(self._clock)
-        self._workers = Workers(publisher, self.config, self._clock, self._pulse, self._returned)
+        self._watchdog = Watchdog(self._clock)
+        self._workers = Workers(publisher, config, self._clock, self._watchdog, self._on_returned)
         self._owner = threading.Thread(target=self._own, name=_OWNER, daemon=True)
-        self._listeners = Listeners(store.backend, self._mark_heard, self._reconnected, self.config.sweep_ms + 5_000)
+        self._listeners = Listeners(store.backend, self._on_mark, self._on_reconnect, config.sweep_ms + 5_000)
         self._state = "new"
         self._state_lock = threading.Lock()
         self._stop_by_ns: int | None = None
         self._draining = self._drained = False
         self._store_failures = 0
-        self._quiet_until_us = 0
-        self._asked_us = 0
+        self._back_off_until_us = 0
+        self._sent_us = 0
 
     def __repr__(self) -> str:
         stats, state = self.stats, f"{self._state} shards={self.store.shards}"
@@ -122,24 +133,24 @@ class Dispatcher:
         self.stop()
 
     def ailing(self) -> list[str]:
-        """What of it a restart would mend, in words: a thread that has ended, or an owner's turn of over a minute."""
+        """Why a restart would help, in words: a thread has ended, or a step of the owner lasts over a minute."""
         if not self._owner.is_alive():
             return ["its thread has ended"]
         threads = (thread for thread in (*self._workers.threads, *self._listeners.threads) if not thread.is_alive())
         ended = [f"{thread.name} has ended" for thread in threads]
-        return ended * (self._state == "running") + self._pulse.stuck(_OWNER)  # in a drain they end
+        return ended * (self._state == "running") + self._watchdog.stuck(_OWNER)  # in a drain they end
 
     @property
     def ready(self) -> bool:
         """It runs with all its threads, has read every shard's window, the store answers, and the publisher returns."""
         runs = self._owner.is_alive() and self._state == "running"
-        away = self._unread or self._store_failures or self._pulse.waits_for_store() or self._listeners.down
-        return runs and not away and not self._pulse.stuck()
+        away = self._shards.unread or self._store_failures or self._watchdog.store_is_slow() or self._listeners.down
+        return runs and not away and not self._watchdog.stuck()
 
     @property
     def purgatory(self) -> Purgatory[Hashable]:
-        """Where claimed batches wait for their answers, and a drain for its end; to look at."""
-        return self._waiting.purgatory
+        """Where in-flight batches wait for their answers, and a drain for its end; to look at."""
+        return self._in_flight.purgatory
 
     def start(self) -> None:
         """Start the owner and the workers."""
@@ -153,7 +164,7 @@ class Dispatcher:
     def stop(self, timeout_s: float = 10.0) -> None:
         """Drain: claim no more, wait up to `timeout_s` for what is being published, settle it, end.
 
-        What is unanswered then is in doubt and released, so that another dispatcher takes it at once.
+        What is unanswered then is in doubt and released, so that another dispatcher claims it at once.
         """
         with self._state_lock:
             if self._state == "new":
@@ -163,49 +174,119 @@ class Dispatcher:
             self._state = "stopping"
             self._stop_by_ns = self._clock.monotonic_ns() + int(timeout_s * 1e9)
         self._listeners.stop()
-        self._note(lambda: None)
+        self._post(lambda: None)
         if threading.current_thread() not in (self._owner, *self._workers.threads):
             self._owner.join(timeout_s + 5)
         with self._state_lock:
             self._state = "stopped"
 
-    def _note(self, note: Callable[[], None]) -> None:
-        """Have the owner run `note`; from any thread."""
+    def _post(self, callback: Callable[[], None]) -> None:
+        """Have the owner run `callback`; from any thread."""
         with self._wakeup:
-            self._inbox.append(note)
+            self._posts.append(callback)
             self._wakeup.notify()
 
-    # -- the owner
+    # -- the owner's loop
 
     def _own(self) -> None:
-        while self._turn():
+        while self._try_step():
             pass
         self._workers.stop()
         self._listeners.stop()
 
-    def _turn(self) -> bool:
-        """One turn; False after the last. After one that failed as nobody foresaw the next comes with a delay."""
+    def _try_step(self) -> bool:
+        """One step; False after the last. After a step that failed unexpectedly the owner backs off."""
         try:
             if self._finished():
                 return False
             self._step()
         except BaseException as error:
             if self._stop_by_ns is not None:
-                logger.exception("dispatcher.stop_failed: what is out comes back when its lease ends")
+                logger.exception("dispatcher.stop_failed: batches in flight come back when their lease ends")
                 return False
             self._store_away(error)
-            self._answered += self._alarms.after_failure({*self._ready, *self._answered, *self._waiting.out})
+            self._answered += self._alarms.after_failure({*self._ready, *self._answered, *self._in_flight.unanswered})
             self.stats.in_flight = sum(len(batch.items) for batch in self._alarms.batches)
         return True
+
+    def _step(self) -> None:
+        self._watchdog.beat(_OWNER)
+        while self._posts:
+            self._posts.popleft()()
+        self._in_flight.timer.run_due()
+        if self._drained:
+            return
+        self._run_alarms()
+        talked = self._run_round_trip()
+        if not (self._hand_to_workers() or talked):
+            self._sleep()
+
+    def _run_alarms(self) -> None:
+        if not self._time.known:
+            return
+        for alarm in self._alarms.due(self._now_ms()):
+            if isinstance(alarm, ExtendLease):
+                self._extend_lease(alarm.batch)
+            else:
+                self.stats.wake_ups += 1
+                self._shards.due(alarm.shard, sweep=alarm.sweep)
+
+    def _run_round_trip(self) -> bool:
+        """Settle, look, sweep and claim in one round trip; False when there was nothing to say."""
+        if self._local_us() < self._back_off_until_us and self._stop_by_ns is None:
+            return False
+        settling = self._settle_calls()
+        ahead, self._ahead = self._ahead, None
+        free = self.config.workers - self._alarms.out() + len(settling) - (ahead is not None)
+        failures: list[Exception] = []
+        claiming = [] if self._stop_by_ns is not None else self._shard_calls(max(0, free), failures)
+        # two messages, for each is a turn of its own at the server, and others wait meanwhile
+        pending = [] if ahead is None else [ahead]
+        with self._watchdog.round_trip():
+            pending += [send(self.store, each, self._local_us()) for each in (settling, claiming) if each]
+            self._handle_replies(pending, failures)
+        return bool(pending)
+
+    def _hand_to_workers(self) -> bool:
+        """Have the ready batches published, as many at once as there are workers; False when there was none."""
+        ready = len(self._ready)
+        while self._ready and (self._transactional or self._alarms.out() - len(self._ready) < self.config.workers):
+            batch = self._ready.popleft()
+            if self._workers.at_once and self._ahead is None and self._stop_by_ns is None:
+                self._claim_ahead()
+            self._in_flight.watch(batch)
+            self._workers.give(batch)
+        return len(self._ready) < ready
+
+    def _sleep(self) -> None:
+        with self._wakeup:
+            if self._posts or (self._stop_by_ns is not None and not self._draining):  # stopped in this step
+                return
+            local_us = self._local_us()
+            until_us = [self._back_off_until_us] if self._back_off_until_us > local_us else []
+            if not until_us and self._time.known and (expiry := self._alarms.next_ms()) is not None:
+                until_us.append(local_us + expiry * 1000 - self._time.now_us(local_us))
+            if (timeout_ms := self._in_flight.timer.next_ms()) is not None:
+                until_us.append(timeout_ms * 1000)
+            self._watchdog.rest(_OWNER)
+            self._clock.wait(self._wakeup, max(0, min(until_us) - local_us) / 1000 if until_us else None)
+
+    def _local_us(self) -> int:
+        return self._clock.monotonic_ns() // 1000
+
+    def _now_ms(self) -> int:
+        return self._time.now_us(self._local_us()) // 1000
+
+    # -- stopping
 
     def _finished(self) -> bool:
         if self._stop_by_ns is not None and not self._draining:
             self._draining = True
             if self._ahead is not None:
-                self._hear([self._ahead])
+                self._handle_replies([self._ahead], [])
                 self._ahead = None
             left_ns = self._stop_by_ns - self._clock.monotonic_ns()
-            self._waiting.drain(self._alarms.batches, max(0, left_ns // 1_000_000), self._drain_over)
+            self._in_flight.drain(self._alarms.batches, max(0, left_ns // 1_000_000), self._drain_over)
         return self._drained
 
     def _drain_over(self, batches: Joined[Batch]) -> None:
@@ -215,219 +296,166 @@ class Dispatcher:
                 batch.answers = [Failed("its dispatcher stopped before it was published")] * len(batch.items)
                 self._answered.append(batch)
             else:
-                self._waiting.returned(batch)
+                self._in_flight.end(batch)
         self._ready.clear()
         if self._answered:
-            self._converse()
+            self._run_round_trip()
         self._drained = True
 
-    def _step(self) -> None:
-        self._pulse.beat(_OWNER)
-        while self._inbox:
-            self._inbox.popleft()()
-        self._waiting.timer.run_due()
-        if self._drained:
-            return
-        if self._time.known:
-            for alarm in self._alarms.due(self._now_ms()):
-                if isinstance(alarm, ExtendLease):
-                    self._keep(alarm.batch)
-                    continue
-                self.stats.wake_ups += 1
-                if alarm.sweep:
-                    self._to_sweep.add(alarm.shard)
-                else:
-                    self._ripe[alarm.shard] = None
-        talked = self._converse()
-        if not (self._give_out() or talked):
-            self._sleep()
+    # -- calls to the store
 
-    def _local_us(self) -> int:
-        return self._clock.monotonic_ns() // 1000
-
-    def _now_ms(self) -> int:
-        return self._time.now_us(self._local_us()) // 1000
-
-    def _sleep(self) -> None:
-        with self._wakeup:
-            if self._inbox or (self._stop_by_ns is not None and not self._draining):  # stopped in this turn
-                return
-            local_us = self._local_us()
-            until_us = [self._quiet_until_us] if self._quiet_until_us > local_us else []
-            if not until_us and self._time.known and (expiry := self._alarms.next_ms()) is not None:
-                until_us.append(local_us + expiry * 1000 - self._time.now_us(local_us))
-            if (timeout_ms := self._waiting.timer.next_ms()) is not None:
-                until_us.append(timeout_ms * 1000)
-            self._pulse.rest(_OWNER)
-            self._clock.wait(self._wakeup, max(0, min(until_us) - local_us) / 1000 if until_us else None)
-
-    def _converse(self) -> bool:
-        """One round trip with all that is to be said; False when there was nothing."""
-        if self._local_us() < self._quiet_until_us and self._stop_by_ns is None:
-            return False
-        settling: list[Question] = []
+    def _settle_calls(self) -> list[Request]:
+        """The calls that end answered batches; a batch whose fate nobody here knows is forgotten instead."""
+        calls: list[Request] = []
         while self._answered:
             batch = self._answered.popleft()
             if batch.settling is None:
                 answers = list(batch.answers)  # a publisher past its timeout may still be writing
-                settlements = self._backoff.settlements(batch.items, answers, self._now_ms())
-                batch.settling = Settle(batch.claim.number, settlements, self.config.dead_cap)
-            settling.append((Call(batch.claim.shard, batch.settling), batch))
-        ahead, self._ahead = self._ahead, None
-        free = self.config.workers - self._alarms.out() + len(settling) - (ahead is not None)
-        claims = [(call, None) for call in self._claims(free)] if self._stop_by_ns is None else []
-        # two messages, for each is a turn of its own at the server, and others wait meanwhile
-        asked = [] if ahead is None else [ahead]
-        with self._pulse.waiting_for_store():
-            asked += [ask(self.store, questions, self._local_us()) for questions in (settling, claims) if questions]
-            self._hear(asked)
-        return bool(asked)
+                batch.settlements = self._backoff.settlements(batch.items, answers, self._now_ms())
+                to_settle = self._claim_source.to_settle(batch, batch.settlements)
+                if to_settle is None:
+                    self._shards.read_anew([batch.claim.shard])
+                    self._ended(batch, [Outcome.STALE] * len(batch.items), 0)
+                    continue
+                batch.settling = Settle(batch.claim.number, to_settle, self.config.dead_cap)
+            calls.append((Call(batch.claim.shard, batch.settling), batch))
+        return calls
 
-    def _give_out(self) -> bool:
-        """Have the ready batches published, as many at once as there are workers; False when there was none."""
-        ready = len(self._ready)
-        while self._ready and (self._in_order or self._alarms.out() - len(self._ready) < self.config.workers):
-            batch = self._ready.popleft()
-            if self._workers.at_once and self._ahead is None and self._stop_by_ns is None:
-                for call in self._ripe_claims(1):
-                    self._ahead = ask(self.store, [(call, None)], self._local_us(), ahead=True)
-            self._waiting.watch(batch)
-            self._workers.give(batch)
-        return len(self._ready) < ready
-
-    def _claims(self, free: int) -> list[Call[Any]]:
-        config = self.config
-        calls: list[Call[Any]] = [Call(shard, Look(0, 0)) for shard in sorted(self._unread)]
-        sweep = partial(Sweep, config.dead_cap, config.dead_age_ms, config.lapse_cap)
-        calls += [Call(shard, sweep()) for shard in sorted(self._to_sweep - self._unread)]
+    def _shard_calls(self, free: int, failures: list[Exception]) -> list[Request]:
+        """Look at unread shards, sweep quiet ones, and claim from due ones."""
+        config, shards = self.config, self._shards
+        calls: list[Call[Any]] = [self._claim_source.look(shard) for shard in sorted(shards.unread)]
+        for shard in shards.sweepable():
+            calls.append(Call(shard, Sweep(config.dead_cap, config.dead_age_ms, config.lapse_cap)))
         # one batch per worker: more could be doubled if this process dies, and is no faster
-        return calls + self._ripe_claims(self.store.shards if self.push or self._in_order else max(0, free))
+        calls += self._claim_calls(self.store.shards if self._claims_all_shards else free, failures)
+        return [(call, None) for call in calls]
 
-    def _ripe_claims(self, most: int) -> list[Call[Any]]:
-        """Claims of the shards that wait longest; each is ripe again when an answer or a marker says so."""
-        config = self.config
+    def _claim_calls(self, most: int, failures: list[Exception]) -> list[Call[Any]]:
+        """Claims of the shards that wait longest; the errors of those that cannot be claimed from now."""
         calls: list[Call[Any]] = []
-        room = config.max_in_flight - self.stats.in_flight
-        ripe = [shard for shard in self._ripe if shard not in self._unread and self._waiting.admits(shard)]
-        for shard in ripe[:most]:
-            limit = min(config.batch if self.push is None else config.push_batch, room)
+        room = self.config.max_in_flight - self.stats.in_flight
+        due = [shard for shard in self._shards.claimable() if self._in_flight.admits(shard)]
+        for shard in due[:most]:
+            limit = min(self._claim_limit, room)
             if limit <= 0:
                 break
             room -= limit
-            del self._ripe[shard]
-            epoch = self._epochs.get(shard)
-            if self.push is None:
-                calls.append(Call(shard, ClaimDue(limit, config.lease_ms, None, epoch, config.lapse_cap)))
-            else:
-                calls.append(Call(shard, self.push.claim(limit, config.lease_ms, epoch, config.lapse_cap)))
+            self._shards.claiming(shard)
+            try:
+                calls.append(self._claim_source.claim(shard, limit, self._shards.epochs.get(shard)))
+            except StaleEpoch:
+                self._shards.read_anew([shard])
+            except WheelSchedError as error:
+                failures.append(error)
         return calls
 
-    def _hear(self, asked: Sequence[Asked]) -> None:
-        failures = [failure for each in asked if (failure := self._heard(each)) is not None]
+    def _claim_ahead(self) -> None:
+        """Have the server claim the next batch while this one is being published."""
+        failures: list[Exception] = []
+        for call in self._claim_calls(1, failures):
+            self._ahead = send(self.store, [(call, None)], self._local_us(), ahead=True)
         if failures:
             self._store_away(failures[-1])
-        elif asked:
+
+    def _extend_lease(self, batch: Batch) -> None:
+        """A batch is still in flight: keep it ours for another lease."""
+        if not self._alarms.is_out(batch):
+            return
+        now_ms, asked_ns = self._now_ms(), self._clock.monotonic_ns()
+        if self._claim_source.extend(batch):
+            batch.lease_until_ns = asked_ns + self.config.lease_ms * 1_000_000
+        self._alarms.extend_lease(batch, now_ms + self.config.lease_ms // 3)
+
+    # -- replies of the store
+
+    def _handle_replies(self, pending: Sequence[PendingCalls], failures: list[Exception]) -> None:
+        """Wait for the replies and act on them; back off when the store, or a claim source before it, has failed."""
+        for calls in pending:
+            replies = calls.replies()
+            self._sent_us, received_us = calls.sent_us, self._local_us()
+            for reply in replies:
+                if isinstance(reply.answer, Exception):
+                    self._handle_error(reply, failures)
+                    continue
+                if jump_us := self._time.observe(reply.answer.now_us, calls.sent_us, received_us):
+                    self._handle_jump(jump_us)
+                self._handle_reply(reply, calls.ahead)
+        if failures:
+            self._store_away(failures[-1])
+        elif pending:
             self._store_failures = 0
 
-    def _heard(self, asked: Asked) -> Exception | None:
-        """Wait for the replies and act on them; the last one that is a failure of the store."""
-        failed, replies = None, asked.replies()
-        self._asked_us, after_us = asked.at_us, self._local_us()
-        for reply in replies:
-            answer, shard = reply.answer, reply.call.shard
-            if isinstance(answer, StaleEpoch):
-                self._unread.add(shard)
-                continue
-            if isinstance(answer, Exception):
-                failed = answer
+    def _handle_reply(self, reply: Reply, ahead: bool) -> None:
+        match reply.answer:
+            case Claim() as claim:
+                self._claimed(reply.call, claim, ahead)
+            case Settled() as settled:
                 if reply.batch is not None:
-                    self._answered.append(reply.batch)  # again, under the same token
-                continue
-            if jump_us := self._time.observe(answer.now_us, asked.at_us, after_us):
-                self._jumped(jump_us)
-            match answer:
-                case Window():
-                    self._read(answer)
-                case Claim():
-                    self._claimed(answer, asked.ahead)
-                case Pushed():
-                    self._pushed(answer)
-                case Swept():
-                    self.stats.sweeps += 1
-                    self.stats.recovered += answer.recovered
-                    self._to_sweep.discard(shard)
-                    self._swept_ms[shard] = answer.now_us // 1000
-                    self._arm(shard, answer.due_head_ms, answer.fly_head_ms)
-                case Settled():
-                    if reply.batch is not None:
-                        self._settled(reply.batch, answer)
-                    self._arm(shard, answer.due_head_ms, answer.fly_head_ms)
-        return failed
+                    self._settled(reply.batch, settled)
+                self._wake(reply.call.shard, settled)
+            case Pushed() as pushed:
+                self._pushed(pushed)
+            case Window() as window:
+                self._read(window)
+            case Swept() as swept:
+                self.stats.sweeps += 1
+                self.stats.recovered += swept.recovered
+                self._shards.swept(swept.shard, swept.now_us // 1000)
+                self._wake(swept.shard, swept)
+
+    def _handle_error(self, reply: Reply, failures: list[Exception]) -> None:
+        self._claim_source.failed(reply.call, reply.answer)
+        if isinstance(reply.answer, StaleEpoch):
+            self._shards.read_anew([reply.call.shard])
+            return
+        failures.append(reply.answer)
+        if reply.batch is not None:
+            self._answered.append(reply.batch)  # again, under the same token
+
+    def _handle_jump(self, step_us: int) -> None:
+        self.stats.clock_jumps += 1
+        logger.warning("dispatcher.clock_jumped: the store's clock moved by %.1f s", step_us / 1e6)
+        step_ms = step_us // 1000
+        # a report that fails is made by the next dispatcher that sees the step; the scripts see steps back themselves
+        self.store.execute([Call(shard, ReportJump(epoch, step_ms)) for shard, epoch in self._shards.epochs.items()])
+        self._alarms.restart(self._now_ms(), self._now_ms() + self.config.lease_ms // 3)
+        self._shards.clock_jumped()
 
     def _store_away(self, error: BaseException) -> None:
         self.stats.store_errors += 1
         self._store_failures += 1
         if not isinstance(error, StoreError):
-            logger.error("dispatcher.turn_failed: it goes on", exc_info=error)
+            logger.error("dispatcher.step_failed: it goes on", exc_info=error)
         elif self._store_failures == 1:
             logger.warning("dispatcher.store_away: %s", error)
-        # the window is read again at every reconnect
-        self._unread.update(range(self.store.shards))
+        self._shards.read_anew()  # at every reconnect
         delay_ms = min(50 * 2 ** min(self._store_failures, 10), self.config.backoff_max_ms, 5_000)
-        self._quiet_until_us = self._local_us() + delay_ms * 1000
-
-    def _jumped(self, step_us: int) -> None:
-        self.stats.clock_jumps += 1
-        logger.warning("dispatcher.clock_jumped: the store's clock moved by %.1f s", step_us / 1e6)
-        step_ms = step_us // 1000
-        # what fails here is told by the next dispatcher that sees the step; the scripts see those back by themselves
-        self.store.execute([Call(shard, ReportJump(epoch, step_ms)) for shard, epoch in self._epochs.items()])
-        self._swept_ms.clear()
-        self._alarms.restart(self._now_ms(), self._now_ms() + self.config.lease_ms // 3)
-        self._unread.update(range(self.store.shards))
-
-    # -- what the store said
+        self._back_off_until_us = self._local_us() + delay_ms * 1000
 
     def _read(self, window: Window) -> None:
-        shard = window.shard
-        self._unread.discard(shard)
-        self._epochs[shard] = window.epoch
-        self._arm(shard, window.due_head_ms, window.fly_head_ms)
-        self._marks[shard] = window.mark
+        self._claim_source.looked(window)
+        self._shards.read(window.shard, window.epoch)
+        self._wake(window.shard, window)
+        self._marks[window.shard] = window.mark
         if len(self._marks) == self.store.shards and not self._listeners:
             self._listeners.start(self._marks)
 
-    def _mark_heard(self, shard: int, mark: Mark) -> None:
-        def arm() -> None:
-            self.stats.marks += 1
-            if mark.due_ms is None:
-                self._unread.add(shard)
-            else:
-                self._arm(shard, mark.due_ms, None, keep=True)
-
-        self._note(arm)
-
-    def _reconnected(self, shards: Sequence[int]) -> None:
-        def read_anew() -> None:
-            self.stats.reconnects += 1
-            self._unread.update(shards)
-
-        self._note(read_anew)
-
-    def _claimed(self, claim: Claim, ahead: bool) -> None:
-        self._epochs[claim.shard] = claim.epoch
+    def _claimed(self, call: Call[Any], claim: Claim, ahead: bool) -> None:
+        self._claim_source.claimed(call, claim)
+        self._shards.epochs[claim.shard] = claim.epoch
         self.stats.claims += 1
-        self._waiting.claimed(claim, self.config.batch)
+        self._in_flight.claimed(claim, self.config.batch)
         if claim.items:
             batch = Batch(claim, claim.items)
             self._hold(batch)
             self._ready.append(batch)
         else:
             self.stats.empty_claims += 1
-        self._arm(claim.shard, claim.due_head_ms, claim.fly_head_ms, keep=ahead)
+        self._wake(claim.shard, claim, keep=ahead)
 
     def _pushed(self, pushed: Pushed) -> None:
-        self._epochs[pushed.shard] = pushed.epoch
+        self._shards.epochs[pushed.shard] = pushed.epoch
         self.stats.claims += 1
         if pushed.dues_ms:
             self.stats.published += len(pushed.dues_ms)
@@ -438,63 +466,64 @@ class Dispatcher:
             batch = Batch(pushed, [refused.item for refused in pushed.refused])
             batch.answers = [self._workers.refuse(refused) for refused in pushed.refused]
             self._hold(batch)
-            self._waiting.watch(batch)
-        self._arm(pushed.shard, pushed.due_head_ms, pushed.fly_head_ms)
-
-    def _arm(self, shard: int, due_head_ms: int | None, fly_head_ms: int | None, *, keep: bool = False) -> None:
-        """Have the wheel wake this shard for its next due or lease end; `keep` an earlier moment that stands."""
-        now_ms = self._now_ms()
-        heads = [head for head in (due_head_ms, fly_head_ms) if head is not None]
-        if not keep:
-            self._ripe.pop(shard, None)  # an answer before this one, of the same turn, may have said so
-        if not heads:
-            if not keep:
-                self._alarms.forget_shard(shard)
-        elif min(heads) <= now_ms:
-            self._ripe[shard] = None
-        else:
-            self._alarms.look_at(shard, min(heads), now_ms, unless_earlier=keep)
-            if now_ms - self._swept_ms.setdefault(shard, now_ms) >= self.config.sweep_ms:
-                self._to_sweep.add(shard)  # busy shards are never quiet long enough for a sweep of their own
-
-    # -- batches
+            self._in_flight.watch(batch)
+        self._wake(pushed.shard, pushed)
 
     def _hold(self, batch: Batch) -> None:
-        batch.lease_until_ns = self._asked_us * 1000 + self.config.lease_ms * 1_000_000
-        batch.told = self._told
+        """A claimed batch is ours until its lease ends; it is extended before."""
+        batch.lease_until_ns = self._sent_us * 1000 + self.config.lease_ms * 1_000_000
+        batch.on_answered = self._on_answered
         self.stats.in_flight += len(batch.items)
         self._alarms.extend_lease(batch, self._now_ms() + self.config.lease_ms // 3)
 
-    def _returned(self, batch: Batch) -> None:
-        self._note(lambda: self._waiting.returned(batch))
-
-    def _told(self, batch: Batch) -> None:
-        self._note(lambda: self._waiting.told(batch))
-
-    def _keep(self, batch: Batch) -> None:
-        """A batch is still out: extend its lease."""
-        if not self._alarms.is_out(batch):
-            return
-        now_ms = self._now_ms()
-        ids = [item.id for item in batch.items]
-        asked_ns = self._clock.monotonic_ns()
-        (answer,) = self.store.execute([Call(batch.claim.shard, Extend(batch.claim.number, ids, self.config.lease_ms))])
-        if isinstance(answer, Exception):
-            logger.warning("dispatcher.lease_not_extended: %s", answer)
-        elif Outcome.STALE not in answer.outcomes:
-            batch.lease_until_ns = asked_ns + self.config.lease_ms * 1_000_000
-        self._alarms.extend_lease(batch, now_ms + self.config.lease_ms // 3)
-
     def _settled(self, batch: Batch, settled: Settled) -> None:
+        outcomes = settled.outcomes if batch.ended_early is None else batch.outcomes_with(settled.outcomes)
+        self._ended(batch, outcomes, settled.now_us)
+
+    def _ended(self, batch: Batch, outcomes: Sequence[Outcome], now_us: int) -> None:
+        """A batch has ended in the store, or is left to whoever finds out what became of it."""
         self._alarms.done(batch)
-        self._waiting.settled(batch)
-        settlements = batch.settling.settlements if batch.settling is not None else ()
-        self.stats.settled(batch.items, settlements, settled)
+        self._in_flight.settled(batch)
+        settlements = batch.settlements or ()
+        self.stats.settled(batch.items, settlements, outcomes, now_us)
         if self._on_settled is None:
             return
-        for item, settlement, outcome in zip(batch.items, settlements, settled.outcomes, strict=True):
+        for item, settlement, outcome in zip(batch.items, settlements, outcomes, strict=True):
             if outcome is not Outcome.STALE:
                 try:
-                    self._on_settled(item, settlement, settled.now_us // 1000)
+                    self._on_settled(item, settlement, now_us // 1000)
                 except Exception:
                     logger.exception("dispatcher.on_settled_failed")
+
+    def _wake(self, shard: int, reply: Claim | Settled | Pushed | Window | Swept, *, keep: bool = False) -> None:
+        """Have a shard looked at when its next item is due here; `keep` an earlier moment that stands."""
+        now_ms = self._now_ms()
+        at_ms = self._claim_source.next_look_ms(shard, reply.due_head_ms, reply.fly_head_ms, now_ms)
+        self._shards.wake(shard, at_ms, now_ms, keep=keep)
+
+    # -- from other threads
+
+    def _on_mark(self, shard: int, mark: Mark) -> None:
+        """The listener has heard that something earlier arrived."""
+
+        def wake() -> None:
+            self.stats.marks += 1
+            if mark.due_ms is None:
+                self._shards.read_anew([shard])
+            else:
+                self._shards.wake(shard, mark.due_ms, self._now_ms(), keep=True)
+
+        self._post(wake)
+
+    def _on_reconnect(self, shards: Sequence[int]) -> None:
+        def read_anew() -> None:
+            self.stats.reconnects += 1
+            self._shards.read_anew(shards)
+
+        self._post(read_anew)
+
+    def _on_returned(self, batch: Batch) -> None:
+        self._post(lambda: self._in_flight.end(batch))
+
+    def _on_answered(self, batch: Batch) -> None:
+        self._post(lambda: self._in_flight.check(batch))

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from wheel_sched.store.items import Claimed, Dead, Done, Held, Outcome, Settled, Settlement
+from wheel_sched.store.items import Claimed, Dead, Done, Held, Outcome, Settlement
 
 LATENESS_BUCKETS_MS = (
     1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000, 300_000, 900_000, 3_600_000,
@@ -42,15 +42,17 @@ class DispatcherStats:
     lateness_sum_ms: int = 0
     lateness_max_ms: int = 0
 
-    def settled(self, items: Sequence[Claimed], settlements: Sequence[Settlement], settled: Settled) -> None:
-        """Count what became of a batch."""
+    def settled(
+        self, items: Sequence[Claimed], settlements: Sequence[Settlement], outcomes: Sequence[Outcome], now_us: int
+    ) -> None:
+        """Count what became of a batch that ended at `now_us` by the store's clock."""
         self.in_flight -= len(items)
-        if settled.outcomes.count(Outcome.DONE) == len(items) == [*map(type, settlements)].count(Done):  # as usual
+        if outcomes.count(Outcome.DONE) == len(items) == [*map(type, settlements)].count(Done):  # as usual
             self.published += len(items)
-            self.late(settled.now_us // 1000, [item.due_ms for item in items])
+            self.late(now_us // 1000, [item.due_ms for item in items])
             return
         done_ms = []
-        for item, settlement, outcome in zip(items, settlements, settled.outcomes, strict=True):
+        for item, settlement, outcome in zip(items, settlements, outcomes, strict=True):
             if outcome is Outcome.STALE:
                 self.stale += 1
                 continue
@@ -61,7 +63,7 @@ class DispatcherStats:
             elif isinstance(settlement, Held):
                 self.held += 1
         self.published += len(done_ms)
-        self.late(settled.now_us // 1000, done_ms)
+        self.late(now_us // 1000, done_ms)
 
     def late(self, now_ms: int, dues_ms: Iterable[int]) -> None:
         """Count the lateness of items answered at `now_ms`."""

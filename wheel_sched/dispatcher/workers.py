@@ -1,33 +1,96 @@
-"""The threads that publish: they take batches off a queue and report each when its publisher has returned."""
+"""Workers publish batches in their own threads; the watchdog knows which of a dispatcher's threads is stuck."""
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Final
 
 from wheel_sched.clock import Clock
-from wheel_sched.dispatcher.batch import Answer, Batch, Failed, Publisher
 from wheel_sched.dispatcher.config import DispatcherConfig
-from wheel_sched.dispatcher.pulse import STUCK_AFTER_MS, Pulse
+from wheel_sched.dispatcher.publisher import Answer, Batch, Failed, Publisher
 from wheel_sched.escaping import logger_of
+from wheel_sched.purgatory import HeartbeatMonitor
 from wheel_sched.store.items import Refused
 
 logger = logger_of("wheel_sched.dispatcher")
 
+STUCK_AFTER_MS: Final = 60_000
+"""A step that lasts longer is stuck: every call of a step is bounded by a few seconds."""
+SLOW_STORE_MS: Final = 2_000
+"""A round trip that lasts longer makes the dispatcher not ready; milliseconds are usual."""
 
-class Workers:
-    """A fixed number of publishing threads.
+
+class Watchdog:
+    """Which threads are at work and have not been heard of for too long.
+
+    A thread is a member of a `HeartbeatMonitor` while it works, and beats once a step. It leaves before it waits for
+    work, so an idle dispatcher need not wake up to say that it lives. The probe drives the monitor: without probes
+    nothing ever expires. Kafka's `DelayedHeartbeat`, with steps for sessions. Any thread.
 
     Args:
-        publisher: what they call. With a true attribute `instant` it never waits (a broker in this process) and is
-            called in the owner's thread, which spares two changes of thread a batch. With a true attribute `in_order`
-            it is given a shard's batches one after another: each shard has one thread.
+        clock: local time.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._stuck: dict[str, None] = {}
+        self._monitor: HeartbeatMonitor[str] = HeartbeatMonitor(STUCK_AFTER_MS, self._expired, clock=clock)
+        self._clock = clock
+        self._round_trip_since_ms: int | None = None
+        self._lock = threading.Lock()  # an expiry is noted before its thread can be heard of again
+
+    def beat(self, name: str, timeout_ms: int | None = None) -> None:
+        """A step begins; the next beat is expected within `timeout_ms`. Defaults to `STUCK_AFTER_MS`."""
+        if not self._monitor.beat(name):
+            with self._lock:
+                self._stuck.pop(name, None)
+                self._monitor.add(name, timeout_ms)
+
+    def rest(self, name: str) -> None:
+        """The thread waits for work: no beat is expected of it."""
+        with self._lock:
+            self._monitor.remove(name)
+            self._stuck.pop(name, None)
+
+    def stuck(self, *names: str) -> list[str]:
+        """In words, which threads have been at one step for too long: of `names`, or of all."""
+        with self._lock:
+            self._monitor.run_due()
+            return [f"{name} is stuck at one step" for name in self._stuck if not names or name in names]
+
+    @contextlib.contextmanager
+    def round_trip(self) -> Iterator[None]:
+        """The owner waits for the store's answer meanwhile."""
+        self._round_trip_since_ms = self._clock.monotonic_ms()
+        try:
+            yield
+        finally:
+            self._round_trip_since_ms = None
+
+    def store_is_slow(self) -> bool:
+        """Whether an answer of the store is overdue: a server that hangs is noticed before its call times out."""
+        since_ms = self._round_trip_since_ms
+        return since_ms is not None and self._clock.monotonic_ms() - since_ms > SLOW_STORE_MS
+
+    def __repr__(self) -> str:
+        return f"<Watchdog at_work={len(self._monitor)} stuck={list(self._stuck)}>"
+
+    def _expired(self, name: str) -> None:
+        self._stuck[name] = None
+
+
+class Workers:
+    """A fixed number of publishing threads; see `PublisherTraits` for which of them gets a batch.
+
+    Args:
+        publisher: what they call.
         config: how many they are, and how long a publisher may take.
         clock: what leases are measured with here.
-        pulse: where each thread is heard of while it publishes.
-        returned: called from a worker when a batch is through; what is unanswered in it then is in doubt. Not called
-            for what a publisher with a true attribute `asynchronous` has sent: that tells of the last answer itself.
+        watchdog: where each thread beats while it publishes.
+        returned: called from a worker when the publisher is through with a batch; items without an answer are in doubt
+            then. Not called for what a publisher that acknowledges later has sent.
     """
 
     def __init__(
@@ -35,24 +98,24 @@ class Workers:
         publisher: Publisher,
         config: DispatcherConfig,
         clock: Clock,
-        pulse: Pulse,
+        watchdog: Watchdog,
         returned: Callable[[Batch], None],
     ) -> None:
+        traits = publisher.traits
         self._publisher = publisher
-        self._asynchronous = bool(getattr(publisher, "asynchronous", False))
-        self._instant = bool(getattr(publisher, "instant", False))
+        self._acknowledges_later = traits.acknowledges_later
+        self._never_waits = traits.never_waits
         self._clock = clock
         self._returned = returned
-        self._pulse = pulse
-        self._patience_ms = config.publish_timeout_ms + STUCK_AFTER_MS
-        self.in_order = bool(getattr(publisher, "in_order", False))
-        lanes: list[queue.SimpleQueue[Batch | None]] = [
-            queue.SimpleQueue() for _ in range(config.workers if self.in_order else 1)
-        ]
-        self._lanes = lanes
+        self._watchdog = watchdog
+        # a transaction waits for its broker for as long as that is away, and says so itself
+        self._patience_ms = None if traits.transactional else config.publish_timeout_ms + STUCK_AFTER_MS
+        # a shard's transactions go out one after another: each shard has one thread
+        queues = config.workers if traits.transactional else 1
+        self._queues: list[queue.SimpleQueue[Batch | None]] = [queue.SimpleQueue() for _ in range(queues)]
         self.threads = [
             threading.Thread(
-                target=self._publish, args=(lanes[n % len(lanes)],), name=f"wheel-sched-publisher-{n}", daemon=True
+                target=self._run, args=(self._queues[n % queues],), name=f"wheel-sched-publisher-{n}", daemon=True
             )
             for n in range(config.workers)
         ]
@@ -60,21 +123,22 @@ class Workers:
     @property
     def at_once(self) -> bool:
         """A batch that is given is answered before `give` returns."""
-        return self._instant and not self._asynchronous
+        return self._never_waits and not self._acknowledges_later
 
     def start(self) -> None:
+        """Start the threads."""
         for thread in self.threads:
             thread.start()
 
     def give(self, batch: Batch) -> None:
-        """Have a batch published; in the caller's thread when that never waits for anything."""
-        if self._instant:
-            self._attend(batch)
+        """Have a batch published; in the caller's thread when the publisher never waits."""
+        if self._never_waits:
+            self._publish(batch)
         else:
-            self._lanes[batch.claim.shard % len(self._lanes)].put(batch)
+            self._queues[batch.claim.shard % len(self._queues)].put(batch)
 
     def refuse(self, refused: Refused) -> Answer:
-        """Ask the publisher about an item the server could not push; in the caller's thread."""
+        """Ask the publisher about an item that the server could not push; in the caller's thread."""
         try:
             return self._publisher.refuse(refused.item, refused.reason)
         except BaseException as error:
@@ -82,25 +146,26 @@ class Workers:
             return Failed(f"{refused.reason}; and the publisher did not say what to do: {error!r}")
 
     def stop(self) -> None:
-        """Let the threads end after what they are at; does not wait."""
+        """Let each thread end after the batch that it publishes; does not wait."""
         for n in range(len(self.threads)):
-            self._lanes[n % len(self._lanes)].put(None)
+            self._queues[n % len(self._queues)].put(None)
 
-    def _publish(self, lane: queue.SimpleQueue[Batch | None]) -> None:
+    def _run(self, batches: queue.SimpleQueue[Batch | None]) -> None:
         name = threading.current_thread().name
-        while (batch := lane.get()) is not None:
+        while (batch := batches.get()) is not None:
             try:
-                self._pulse.beat(name, self._patience_ms)
-                self._attend(batch)
-                self._pulse.rest(name)
+                if self._patience_ms is not None:
+                    self._watchdog.beat(name, self._patience_ms)
+                self._publish(batch)
+                self._watchdog.rest(name)
             except BaseException:  # the batch is in doubt at its time limit; the next one finds a publisher
                 logger.exception("dispatcher.publisher_failed: it goes on")
 
-    def _attend(self, batch: Batch) -> None:
+    def _publish(self, batch: Batch) -> None:
         try:
             if self._clock.monotonic_ns() < batch.lease_until_ns:
                 self._publisher.publish(batch)
-                if self._asynchronous:
+                if self._acknowledges_later:
                     return
             else:  # this process was stopped, or the store was away: others may have the batch by now
                 batch.answers = [Failed("its lease had run out before it was published")] * len(batch.items)

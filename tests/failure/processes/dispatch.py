@@ -22,7 +22,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from wheel_sched.dispatcher import Batch, Dispatcher, DispatcherConfig, PushTarget
+from wheel_sched.dispatcher import Batch, Dispatcher, DispatcherConfig, PublisherTraits, PushTarget
 from wheel_sched.store.begun import Begun
 from wheel_sched.store.connect import open_store
 from wheel_sched.store.delay_store import DelayStore
@@ -90,7 +90,7 @@ class StreamPublisher:
     """Writes each message to the stream `out` of the receiver, whose entry ids tell when it arrived."""
 
     def __init__(self) -> None:
-        self.instant = bool(settings.get("instant"))
+        self.traits = PublisherTraits(never_waits=bool(settings.get("instant")))
         self._client = client_for(settings["receiver"])
 
     def publish(self, batch: Batch) -> None:

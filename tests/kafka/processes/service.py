@@ -25,7 +25,7 @@ def main(given: dict[str, Any]) -> None:
     config = ServiceConfig(batch=given["batch"], dispatcher=DispatcherConfig(**given["dispatcher"]))
     with connect(given["store"], broker=broker, namespace=given["name"], shards=given["shards"]) as home:
         service = RetryService(home, given["name"], policy, config=config, seen=seen)
-        owned = service._owned
+        ownership = service._ownership
 
         def facts() -> dict[str, Any]:
             nonlocal moves
@@ -34,7 +34,7 @@ def main(given: dict[str, Any]) -> None:
             had.clear()
             had.update(parts)
             return {
-                "owner": None if owned is None else owned.owned.name,
+                "owner": None if ownership is None else ownership.name,
                 "parts": sorted(parts),
                 "buffered": sum(parts.values()),
                 "moves": moves,

@@ -14,7 +14,7 @@ from retry_topic.connection import Connection
 from retry_topic.message.headers import RetryState, write
 from retry_topic.message.topic_names import redelivery_topic_of, retry_topic_of
 from retry_topic.service import RetryService, ServiceConfig
-from wheel_sched.dispatcher import Dispatcher, PushTarget
+from wheel_sched.dispatcher import Dispatcher, PublisherTraits, PushTarget
 from wheel_sched.errors import ConfigError
 from wheel_sched.store import Item, encode_push
 
@@ -131,6 +131,8 @@ def test_the_server_pushes_nothing_into_a_store(server: Bench, redis_client: red
     store, asked = server.home.store, []
 
     class Refusals:
+        traits = PublisherTraits()
+
         def publish(self, batch: object) -> None:
             raise AssertionError("the server pushes")
 

@@ -9,10 +9,10 @@ import pytest
 
 from retry_topic import Connection, Message, connect
 from retry_topic.consumer.retry_record import ordered_state, parked_message
-from retry_topic.flow import flow_of
 from retry_topic.message import Source
 from retry_topic.message.body_codec import encode_body
 from retry_topic.message.headers import RetryState
+from retry_topic.release.flow import flow_of
 from wheel_sched.store import Item, Outcome
 from wheel_sched.store.flow_control import FlowControl
 from wheel_sched.store.key_gates import KeyGates, gate_of, ref_of, route_of, scope_of

@@ -6,7 +6,6 @@ import random
 
 import pytest
 
-from retry_topic.flow import limits_of
 from retry_topic.policy import (
     Breaker,
     Budget,
@@ -22,6 +21,7 @@ from retry_topic.policy import (
     load_policies,
 )
 from retry_topic.policy.flow import describe
+from retry_topic.release.flow import limits_of
 from wheel_sched.errors import ConfigError
 
 GOOD = """

@@ -28,7 +28,7 @@ Handlers = Callable[..., "Handler"]
 SERVICE = """
 import os, signal, sys, threading
 from retry_topic import RetryService, ServiceConfig, connect
-from retry_topic.publisher import BrokerPublisher
+from retry_topic.release.broker_publisher import BrokerPublisher
 from wheel_sched.dispatcher import DispatcherConfig
 
 publish = BrokerPublisher.publish

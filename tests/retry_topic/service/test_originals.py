@@ -17,10 +17,10 @@ from retry_topic.intake.from_queue import IntakeFromQueue
 from retry_topic.message import Reference, Source, digest_of
 from retry_topic.message.body_codec import decode_body, encode_body, split_reference
 from retry_topic.message.headers import RetryState, write
-from retry_topic.originals import MOST_BYTES, OriginalsPublisher
 from retry_topic.policy import Fixed, PolicySet, RetryPolicy
+from retry_topic.release.originals import MOST_BYTES, OriginalsPublisher
 from retry_topic.service import ServiceConfig
-from wheel_sched.dispatcher import Batch, Failed
+from wheel_sched.dispatcher import Batch, Failed, PublisherTraits
 from wheel_sched.errors import BrokerUnavailable, ConfigError, Rejected
 from wheel_sched.store import Claim, Claimed, Dead, Done, Held, Next, open_store
 
@@ -45,6 +45,8 @@ class Originals:
 
 class Sent:
     """A publisher that notes what it is to send."""
+
+    traits = PublisherTraits()
 
     def __init__(self) -> None:
         self.messages: list[Message] = []

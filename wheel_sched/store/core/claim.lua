@@ -1,10 +1,12 @@
 #!lua flags=allow-oom
 -- Claims due items under a lease; expired leases are recovered first.
--- ARGV[3] -> n   ARGV[4] -> lease (ms)   ARGV[5] -> until (ms, "" = now)   ARGV[6] -> epoch ("" = any)
+-- ARGV[3] -> n   ARGV[4] -> lease (ms, "" = without an end)
+-- ARGV[5] -> until (ms, "" = now)   ARGV[6] -> epoch ("" = any)
 -- ARGV[7] -> lapses until an item is poison (0 = never)
 -- ARGV[8] -> the claim's number is above this one (0 = any), also when this server has forgotten that it was given out
 -- Answers {claim number (0 = nothing), now (us), epoch, head of due, head of fly, id, due, record, ...}; the due of an id
 -- whose lease ran out n times is told as <due>+<n>.
+local NO_LEASE_END_MS = 253402300799999  -- the year 9999: only its shard's owner ends such a claim
 local s = begin(KEYS, ARGV, LATER, 'claims')
 if s.err then return s end
 local n, lease = tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -43,7 +45,7 @@ local reply = {0, s.us, s.epoch, 0, 0}
 if #ids > 0 then
   number = ms(math.max(tonumber(s.meta[7] or '0'), tonumber(ARGV[8])) + 1)
   set(s, 'claims', number)
-  local deadline = ms(s.now + lease)
+  local deadline = ms(lease and s.now + lease or NO_LEASE_END_MS)
   local fly, claims, start, ends = {}, {}, number .. ':', {}
   local lapses = redis.call('EXISTS', KEYS[LAPSED]) == 1 and redis.call('HMGET', KEYS[LAPSED], unpack(ids)) or {}
   for i, id in ipairs(ids) do

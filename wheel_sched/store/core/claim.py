@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from wheel_sched.errors import Rejected, StaleEpoch
 from wheel_sched.store.core.call import Argument, Operation, head_of, new_token
-from wheel_sched.store.core.items import MAX_BATCH
+from wheel_sched.store.core.items import MAX_BATCH, NO_LEASE_END_MS
 from wheel_sched.store.core.record import decode_text, read_record
 from wheel_sched.store.core.shard import MemoryItem, MemoryShard, check_batch
 
@@ -93,12 +93,15 @@ def check_lease(lease_ms: int) -> None:
 
 @dataclass(slots=True)
 class ClaimDue(Operation[Claim]):
-    """Claim what is due under a lease, after recovering leases that ran out."""
+    """Claim what is due under a lease, after recovering leases that ran out.
+
+    With `lease_ms` None the claim has no lease end: only its settling, or the shard's owner (`Resolve`), ends it.
+    """
 
     script = "claim"
     writes = False  # a lost claim costs a redelivery, never a message: no need to wait for the disk
     limit: int
-    lease_ms: int
+    lease_ms: int | None
     until_ms: int | None = None
     epoch: int | None = None
     lapse_cap: int = 0
@@ -106,12 +109,14 @@ class ClaimDue(Operation[Claim]):
     above: int = 0
 
     def __post_init__(self) -> None:
-        check_lease(self.lease_ms)
+        if self.lease_ms is not None:
+            check_lease(self.lease_ms)
 
     def argv(self) -> list[Argument]:
+        lease = "" if self.lease_ms is None else self.lease_ms
         until = "" if self.until_ms is None else self.until_ms
         epoch = "" if self.epoch is None else self.epoch
-        return [self.limit, self.lease_ms, until, epoch, self.lapse_cap, self.above]
+        return [self.limit, lease, until, epoch, self.lapse_cap, self.above]
 
     def parse(self, reply: Any, shard: int) -> Claim:
         number, now_us, epoch, due_head, fly_head = reply[:5]
@@ -135,7 +140,8 @@ class ClaimDue(Operation[Claim]):
         if not taken:
             return Claim(shard.number, 0, shard.now_us, shard.epoch, *shard.heads(), [])
         shard.claims = max(shard.claims, self.above) + 1
-        number, deadline_ms = shard.claims, shard.now_ms + self.lease_ms
+        number = shard.claims
+        deadline_ms = NO_LEASE_END_MS if self.lease_ms is None else shard.now_ms + self.lease_ms
         for due_ms, item in taken:
             item.state, item.claim, item.claimed_due_ms, item.cancelled = "fly", number, due_ms, False
             shard.fly.add(item.key, deadline_ms)

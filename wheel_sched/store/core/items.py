@@ -25,6 +25,7 @@ MAX_ID_BYTES = 512
 MAX_BODY_BYTES = 16 * 1024 * 1024
 _MAX_NAME = 249  # characters of a topic or ref
 MAX_DUE_MS = 253_402_300_799_999  # 9999-12-31T23:59:59.999Z; also far below 2**53, the last exact ZSET score
+NO_LEASE_END_MS = MAX_DUE_MS  # the lease end of a claim that only its shard's owner ends
 
 State = Literal["due", "fly", "held", "dead"]
 STATES: tuple[State, ...] = ("due", "fly", "held", "dead")

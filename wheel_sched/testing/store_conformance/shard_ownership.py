@@ -9,7 +9,7 @@ import pytest
 from wheel_sched.errors import StaleEpoch
 from wheel_sched.store.core.call import Call
 from wheel_sched.store.core.claim import ClaimDue
-from wheel_sched.store.core.items import Item, Outcome
+from wheel_sched.store.core.items import NO_LEASE_END_MS, Item, Outcome
 from wheel_sched.store.ordering.face import lock_of, ref_of, scope_of
 from wheel_sched.store.ordering.values import Owner
 from wheel_sched.store.shard_ownership.operations import Resolved
@@ -51,6 +51,17 @@ class ShardOwnershipCases:
         assert (first.number, second.number) == (42, 43)
         bench.settle_all(first)
         bench.settle_all(second)
+
+    def test_a_claim_without_a_lease_end_is_recovered_by_nobody(self, bench: Bench) -> None:
+        """No clock and no sweep ends it; the shard's owner does."""
+        bench.put("a", "b", topic="t")
+        (claim,) = bench.store.execute([Call(0, ClaimDue(10, None))])
+        bench.clock.advance(365 * 86_400_000)
+        bench.store.sweep()
+        assert bench.claim().items == []
+        assert (bench.one("a").state, bench.one("a").score_ms) == ("fly", NO_LEASE_END_MS)
+        assert self._resolve(bench, claim.number - 1).released == 2
+        assert bench.states("a", "b") == ["due", "due"]
 
     def test_open_claims_end_by_their_number(self, bench: Bench) -> None:
         """Up to it they went out, above it they wait again; one that was cancelled is gone either way."""

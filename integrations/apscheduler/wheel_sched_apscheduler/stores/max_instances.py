@@ -25,8 +25,8 @@ from wheel_sched.store import Item
 from wheel_sched.store.delay_store import values_of
 from wheel_sched.store.operations import Alteration, Call, Change, Find, Schedule, new_token
 from wheel_sched_apscheduler.occurrence import Occurrence
+from wheel_sched_apscheduler.stores.connection import PendingCommand, commands_of
 from wheel_sched_apscheduler.stores.layout import RUN, RUNNING
-from wheel_sched_apscheduler.stores.pending import PendingCommand, commands_of
 
 if TYPE_CHECKING:
     from wheel_sched.store import DelayStore

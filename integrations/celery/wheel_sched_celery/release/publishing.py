@@ -6,7 +6,7 @@ import threading
 import time
 from typing import Any
 
-from wheel_sched.dispatcher import Answer, Batch, Failed
+from wheel_sched.dispatcher import Answer, Batch, Failed, PublisherTraits
 from wheel_sched.errors import Rejected
 from wheel_sched.escaping import logger_of
 from wheel_sched.store.items import Claimed, Done, Next
@@ -24,6 +24,8 @@ class TaskPublisher:
         app: whose broker.
         queue: makes push forms; None when broker and store are two servers.
     """
+
+    traits = PublisherTraits()
 
     def __init__(self, app: Any, queue: RedisQueue | None) -> None:
         self._line = BrokerConnection(app)

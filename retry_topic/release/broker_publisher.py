@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from retry_topic.brokers.protocol import Broker, FieldsBroker, PublishFailure
+from retry_topic.brokers.protocol import Broker, FieldsBroker, InstantBroker, PublishFailure
 from retry_topic.message.headers import return_to_origin
 from retry_topic.message.stream_encoding import from_fields
-from wheel_sched.dispatcher import Answer, Batch, Failed
+from wheel_sched.dispatcher import Answer, Batch, Failed, PublisherTraits
 from wheel_sched.errors import Rejected
 from wheel_sched.store import Claimed, Dead, Done, Held, decode_push
 
@@ -17,7 +17,7 @@ class BrokerPublisher:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self.instant = bool(getattr(broker, "instant", False))
+        self.traits = PublisherTraits(never_waits=isinstance(broker, InstantBroker) and broker.instant)
 
     def publish(self, batch: Batch) -> None:
         """See `Publisher`."""

@@ -1,4 +1,4 @@
-"""What a probe hears: threads that ended, an owner that is stuck, a publisher that does not return."""
+"""What a probe reports: threads that ended, an owner that is stuck, a publisher that does not return."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from wheel_sched.dispatcher import Batch, Dispatcher, DispatcherConfig, Failed
-from wheel_sched.dispatcher import pulse as pulse_module
-from wheel_sched.dispatcher.pulse import STUCK_AFTER_MS, Pulse
+from wheel_sched.dispatcher import Batch, Dispatcher, DispatcherConfig, Failed, PublisherTraits
+from wheel_sched.dispatcher import workers as workers_module
+from wheel_sched.dispatcher.workers import STUCK_AFTER_MS, Watchdog
 from wheel_sched.store import Claimed, Done
 from wheel_sched.testing import VirtualClock
 
@@ -22,6 +22,8 @@ OWNER = "wheel-sched-dispatcher"
 
 class Blocking:
     """A publisher that does not return before it is let go."""
+
+    traits = PublisherTraits()
 
     def __init__(self) -> None:
         self.entered, self.go_on = threading.Event(), threading.Event()
@@ -50,67 +52,67 @@ def dispatched(world: World, publisher: Any, **settings: int) -> Dispatcher:
     return dispatcher
 
 
-def test_a_turn_that_lasts_too_long_is_told_until_it_ends() -> None:
+def test_a_step_that_lasts_too_long_is_reported_until_it_ends() -> None:
     """Not a millisecond before the minute is over; a thread that beats, or waits for work, is well."""
     clock = VirtualClock()
-    pulse = Pulse(clock)
-    for name in ("turns", "stuck", "patient", "waits"):
-        pulse.beat(name, 10 * STUCK_AFTER_MS if name == "patient" else None)
-    pulse.rest("waits")
+    watchdog = Watchdog(clock)
+    for name in ("steps", "stuck", "allowed longer", "waits"):
+        watchdog.beat(name, 10 * STUCK_AFTER_MS if name == "allowed longer" else None)
+    watchdog.rest("waits")
     clock.advance(STUCK_AFTER_MS - 1)
-    assert pulse.stuck() == []
-    pulse.beat("turns")
+    assert watchdog.stuck() == []
+    watchdog.beat("steps")
     clock.advance(1)
-    assert pulse.stuck() == ["stuck is stuck at one turn"]
-    assert (pulse.stuck("turns", "patient"), pulse.stuck("stuck")) == ([], ["stuck is stuck at one turn"])
-    assert repr(pulse) == "<Pulse at_work=2 stuck=['stuck']>"
-    pulse.beat("stuck")
-    assert pulse.stuck() == []
+    assert watchdog.stuck() == ["stuck is stuck at one step"]
+    assert (watchdog.stuck("steps", "allowed longer"), watchdog.stuck("stuck")) == ([], ["stuck is stuck at one step"])
+    assert repr(watchdog) == "<Watchdog at_work=2 stuck=['stuck']>"
+    watchdog.beat("stuck")
+    assert watchdog.stuck() == []
     clock.advance(STUCK_AFTER_MS)
-    assert len(pulse.stuck()) == 2
-    for name in ("turns", "stuck", "patient"):
-        pulse.rest(name)
+    assert len(watchdog.stuck()) == 2
+    for name in ("steps", "stuck", "allowed longer"):
+        watchdog.rest(name)
     clock.advance(100 * STUCK_AFTER_MS)
-    assert pulse.stuck() == []
+    assert watchdog.stuck() == []
 
 
 @pytest.mark.parametrize("end", ["rest", "beat"])
-def test_who_is_heard_of_while_a_probe_looks_is_well_afterwards(end: str) -> None:
-    """An expiry and the end of the turn it is about may come together; what is told last is the truth."""
+def test_a_thread_that_beats_while_a_probe_looks_is_not_stuck_afterwards(end: str) -> None:
+    """An expiry and the end of its step may come together; the later one holds."""
     clock = VirtualClock()
-    pulse = Pulse(clock)
+    watchdog = Watchdog(clock)
     probing, go_on = threading.Event(), threading.Event()
-    expired = pulse._monitor._on_expired
+    expired = watchdog._monitor._on_expired
 
     def slowly(name: str) -> None:
         probing.set()
         go_on.wait(30)
         expired(name)
 
-    pulse._monitor._on_expired = slowly
-    pulse.beat("owner")
+    watchdog._monitor._on_expired = slowly
+    watchdog.beat("owner")
     clock.advance(STUCK_AFTER_MS)
-    probe = threading.Thread(target=pulse.stuck)
+    probe = threading.Thread(target=watchdog.stuck)
     probe.start()
     assert probing.wait(30)
-    owner = threading.Thread(target=getattr(pulse, end), args=("owner",))
+    owner = threading.Thread(target=getattr(watchdog, end), args=("owner",))
     owner.start()
     go_on.set()
     probe.join(30)
     owner.join(30)
-    assert pulse.stuck() == []
+    assert watchdog.stuck() == []
 
 
-def test_a_stuck_owner_is_told_by_the_heartbeat_monitor(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its turns are a member's beats: a call of the store that hangs for a minute is an expiry, once, and it heals."""
+def test_the_heartbeat_monitor_reports_a_stuck_owner(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its steps are a member's beats: a call of the store that hangs for a minute is an expiry, once, and it heals."""
     monitors: list[Any] = []
-    original: Any = pulse_module.HeartbeatMonitor
+    original: Any = workers_module.HeartbeatMonitor
 
     def made(*args: Any, **settings: Any) -> Any:
         monitors.append(original(*args, **settings))
         return monitors[-1]
 
-    monkeypatch.setattr(pulse_module, "HeartbeatMonitor", made)
+    monkeypatch.setattr(workers_module, "HeartbeatMonitor", made)
     dispatcher = world.dispatcher(lease_ms=100 * STUCK_AFTER_MS)
     (monitor,) = monitors
     entered, go_on = threading.Event(), threading.Event()
@@ -127,7 +129,7 @@ def test_a_stuck_owner_is_told_by_the_heartbeat_monitor(world: World, monkeypatc
     assert entered.wait(30)
     assert dispatcher.ailing() == []
     world.clock.advance(STUCK_AFTER_MS)
-    assert dispatcher.ailing() == [f"{OWNER} is stuck at one turn"] == dispatcher.ailing()
+    assert dispatcher.ailing() == [f"{OWNER} is stuck at one step"] == dispatcher.ailing()
     assert monitor.expired == 1
     go_on.set()
     world.received(1)

@@ -1,8 +1,9 @@
-"""What the owner waits for besides the store: the answers about its batches, and the end of a drain.
+"""In-flight batches: they wait for their answers, and a drain waits for them.
 
-Both wait in a purgatory on local monotonic time, which the store's clock cannot move: a batch is a `DelayedProduce`
-whose partitions are its items, complete with the last answer, expired at the publish timeout with the answers there
-are; a drain is a `DelayedJoin` of the batches that are out. Sans-I/O and without a thread: the owner calls everything.
+Both wait in a purgatory on local monotonic time, which the store's clock cannot move. A batch is a `DelayedProduce`
+whose partitions are its items: it completes with the last answer, and expires at the publish timeout with the answers
+there are. A drain is a `DelayedJoin` of the batches that are in flight. Sans-I/O and without a thread: the owner calls
+everything.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable
 
 from wheel_sched.clock import Clock
-from wheel_sched.dispatcher.batch import Answer, Batch
+from wheel_sched.dispatcher.publisher import Answer, Batch
 from wheel_sched.purgatory import DelayedJoin, DelayedProduce, Joined, Purgatory
 from wheel_sched.store.items import Claim
 from wheel_sched.timers.queue import DeadlineQueue, deadline_after
@@ -41,7 +42,7 @@ class OwnerTimer:
 
 
 class BatchAnswers(DelayedProduce[int, Answer]):
-    """Waits for the answers about a batch; they are kept where publishers put them, in the batch."""
+    """Waits for the answers about a batch; publishers put them into the batch itself."""
 
     __slots__ = ("_answered", "batch")
 
@@ -60,58 +61,67 @@ class BatchAnswers(DelayedProduce[int, Answer]):
         self._answered(self.batch)
 
 
-class Waiting:
-    """The owner's purgatory.
+class InFlightBatches:
+    """The batches between the beginning of their publishing and their last answer.
 
     Args:
         clock: local time.
-        publish_timeout_ms: see `DispatcherConfig`.
+        publish_timeout_ms: see `DispatcherConfig`; None: a batch ends only when its publisher returns.
         answered: called with each batch that is to be settled now, once.
-        in_order: whether the batches of a shard go out one after another. Defaults to False.
+        one_behind: whether the batches of a shard go out one after another. Defaults to False.
     """
 
     def __init__(
-        self, clock: Clock, publish_timeout_ms: int, answered: Callable[[Batch], object], *, in_order: bool = False
+        self,
+        clock: Clock,
+        publish_timeout_ms: int | None,
+        answered: Callable[[Batch], object],
+        *,
+        one_behind: bool = False,
     ) -> None:
         self.timer = OwnerTimer(clock)
         self.purgatory: Purgatory[Hashable] = Purgatory(self.timer, clock=clock)
         self._publish_timeout_ms = publish_timeout_ms
         self._answered = answered
-        self._in_order = in_order
-        self._out: dict[Batch, BatchAnswers] = {}  # those that are not over
-        self._brimful: set[int] = set()  # shards in which more was due than their last claim brought
+        self._one_behind = one_behind
+        self._waiting: dict[Batch, BatchAnswers] = {}
+        self._more_due: set[int] = set()  # shards in which more was due than their last claim brought
         self._drain: DelayedJoin[Batch] | None = None
 
     @property
-    def out(self) -> list[Batch]:
-        """The batches whose answers are waited for."""
-        return list(self._out)
+    def unanswered(self) -> list[Batch]:
+        """The batches that still wait for answers."""
+        return list(self._waiting)
 
     def watch(self, batch: Batch) -> None:
-        """A batch goes out, or has been answered already."""
-        answers = BatchAnswers(batch, self._over, self._publish_timeout_ms)
-        self._out[batch] = answers
-        self.purgatory.try_complete_else_watch(answers, (batch,))
+        """Wait for the answers about a batch; it may have them already."""
+        timeout_ms = self._publish_timeout_ms
+        answers = self._waiting[batch] = BatchAnswers(batch, self._over, timeout_ms or 0)
+        if timeout_ms is not None:
+            self.purgatory.try_complete_else_watch(answers, (batch,))
 
     def claimed(self, claim: Claim, limit: int) -> None:
         """A claim of up to `limit` items was made."""
-        (self._brimful.discard if len(claim.items) < limit else self._brimful.add)(claim.shard)
+        (self._more_due.discard if len(claim.items) < limit else self._more_due.add)(claim.shard)
 
     def admits(self, shard: int) -> bool:
-        """Whether another batch of a shard may be claimed: in order, one may wait behind the one that goes out, when
-        there is as much as a claim brings; a smaller one had better grow until then."""
-        if not self._in_order:
-            return True
-        out = sum(batch.claim.shard == shard for batch in self._out)
-        return out == 0 or (out == 1 and shard in self._brimful)
+        """Whether another batch of a shard may be claimed.
 
-    def told(self, batch: Batch) -> None:
-        """Answers about the batch have come in."""
+        Where batches go out one after another, one more may wait behind the first when a full batch is due; a smaller
+        one had better grow until then.
+        """
+        if not self._one_behind:
+            return True
+        out = sum(batch.claim.shard == shard for batch in self._waiting)
+        return out == 0 or (out == 1 and shard in self._more_due)
+
+    def check(self, batch: Batch) -> None:
+        """Answers about the batch have come in: it may have the last one now."""
         self.purgatory.check_and_complete(batch)
 
-    def returned(self, batch: Batch) -> None:
+    def end(self, batch: Batch) -> None:
         """No more answers about the batch will come."""
-        answers = self._out.get(batch)
+        answers = self._waiting.get(batch)
         if answers is not None:
             answers.force_complete()
 
@@ -121,10 +131,10 @@ class Waiting:
         self.purgatory.try_complete_else_watch(self._drain, (_DRAIN,))
 
     def settled(self, batch: Batch) -> None:
-        """The store has settled a batch."""
+        """A batch has ended in the store."""
         if self._drain is not None and self._drain.arrive(batch):
             self.purgatory.check_and_complete(_DRAIN)
 
     def _over(self, batch: Batch) -> None:
-        del self._out[batch]
+        del self._waiting[batch]
         self._answered(batch)

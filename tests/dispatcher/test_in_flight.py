@@ -1,4 +1,4 @@
-"""What the owner waits for in its purgatory: answers that come later, the publish timeout, the end of a drain."""
+"""Batches in flight: answers that come later, the publish timeout, and a drain that waits for them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from wheel_sched.dispatcher import Batch, Dispatcher, DispatcherConfig, Failed
-from wheel_sched.dispatcher import waiting as waiting_module
-from wheel_sched.dispatcher.waiting import Waiting
+from wheel_sched.dispatcher import Batch, Dispatcher, DispatcherConfig, Failed, PublisherTraits
+from wheel_sched.dispatcher import in_flight as in_flight_module
+from wheel_sched.dispatcher.in_flight import InFlightBatches
 from wheel_sched.purgatory import Completion, DelayedJoin, DelayedOperation, DelayedProduce
 from wheel_sched.store import Claim, Claimed, Done
 from wheel_sched.testing import VirtualClock
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Later:
     """A publisher whose broker acknowledges when the test says so."""
 
-    asynchronous = True
+    traits = PublisherTraits(acknowledges_later=True)
 
     def __init__(self) -> None:
         self.sent: list[Batch] = []
@@ -122,14 +122,14 @@ def test_batches_and_drains_go_through_the_purgatory(
 ) -> None:
     """Every batch is a `DelayedProduce` and the drain a `DelayedJoin`: completed once each, and not passed by."""
     ended: list[object] = []
-    original: Any = getattr(waiting_module, name)
+    original: Any = getattr(in_flight_module, name)
 
     class Seen(original):
         def on_complete(self) -> None:
             ended.append(self)
             super().on_complete()
 
-    monkeypatch.setattr(waiting_module, name, Seen)
+    monkeypatch.setattr(in_flight_module, name, Seen)
     world.put("m0", "m1")
     dispatcher = world.dispatcher(batch=1)
     world.received(2)
@@ -138,36 +138,36 @@ def test_batches_and_drains_go_through_the_purgatory(
     assert all(isinstance(operation, kind) for operation in ended)
 
 
-def test_answered_batches_are_told_once_whatever_comes_afterwards() -> None:
-    """Returned, told, expired: the first of them, and no other."""
+def test_a_batch_is_answered_once_whatever_comes_afterwards() -> None:
+    """Its last answer, its publisher's return, its timeout: the first of them counts, and no other."""
     clock, over = VirtualClock(), list[Batch]()
-    waiting = Waiting(clock, 1_000, over.append)
+    in_flight = InFlightBatches(clock, 1_000, over.append)
     batch = batch_of("a", "b")
-    waiting.watch(batch)
+    in_flight.watch(batch)
     batch.answers[0] = Done("a")
-    waiting.told(batch)
+    in_flight.check(batch)
     assert over == []
-    waiting.returned(batch)
-    waiting.returned(batch)
+    in_flight.end(batch)
+    in_flight.end(batch)
     clock.advance(2_000)
-    waiting.timer.run_due()
+    in_flight.timer.run_due()
     assert over == [batch]
     assert batch.over
-    assert waiting.purgatory.stats.watched == waiting.purgatory.stats.expired == 0
+    assert in_flight.purgatory.stats.watched == in_flight.purgatory.stats.expired == 0
 
 
 def test_a_drain_is_over_at_its_timeout_with_what_is_missing() -> None:
     """And says which batches did not come."""
     clock, heard = VirtualClock(), list[Any]()
-    waiting = Waiting(clock, 60_000, lambda _: None)
+    in_flight = InFlightBatches(clock, 60_000, lambda _: None)
     first, second = batch_of("a"), batch_of("b")
-    waiting.drain([first, second], 500, heard.append)
-    waiting.settled(second)
+    in_flight.drain([first, second], 500, heard.append)
+    in_flight.settled(second)
     clock.advance(499)
-    waiting.timer.run_due()
+    in_flight.timer.run_due()
     assert heard == []
     clock.advance(1)
-    waiting.timer.run_due()
+    in_flight.timer.run_due()
     assert (heard[0].members, heard[0].missing) == ((second,), frozenset({first}))
-    assert waiting._drain is not None
-    assert waiting._drain.completion is Completion.EXPIRED
+    assert in_flight._drain is not None
+    assert in_flight._drain.completion is Completion.EXPIRED

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from retry_topic.message import Headers
 from retry_topic.message.body_codec import split_reference
 from retry_topic.message.headers.fields import FIELDS
 from retry_topic.policy import PolicySet, Retry, RetryPolicy
-from wheel_sched.dispatcher import Answer, Batch, Failed
+from wheel_sched.dispatcher import Answer, Batch, Failed, Publisher
 from wheel_sched.errors import Rejected, StoreError
 from wheel_sched.escaping import logger_of
 from wheel_sched.store import Claimed, DelayStore, Next, decode_push
@@ -88,10 +87,8 @@ class FlowPublisher:
         policies: whose limits hold.
     """
 
-    def __init__(self, publisher: Any, store: DelayStore, policies: PolicySet) -> None:
-        self.instant: bool = getattr(publisher, "instant", False)
-        self.asynchronous: bool = getattr(publisher, "asynchronous", False)
-        self.in_order: bool = getattr(publisher, "in_order", False)
+    def __init__(self, publisher: Publisher, store: DelayStore, policies: PolicySet) -> None:
+        self.traits = publisher.traits  # limits are asked of the store, which the dispatcher's owner calls anyway
         self._publisher = publisher
         self._control = FlowControl(store)
         self._policies = policies
@@ -114,8 +111,7 @@ class FlowPublisher:
 
     def refuse(self, item: Claimed, reason: str) -> Answer:
         """See `Publisher`."""
-        answer: Answer = self._publisher.refuse(item, reason)
-        return answer
+        return self._publisher.refuse(item, reason)
 
     def _hold_back(self, batch: Batch, flow: str, policy: RetryPolicy, places: dict[str, list[int]]) -> None:
         limits = self._limits_of(policy)
@@ -131,8 +127,8 @@ class FlowPublisher:
                 self._answer(batch, place, Next(batch.items[place].id, due_of(answer, number)))
 
     def _answer(self, batch: Batch, place: int, answer: Answer) -> None:
-        """One that publishes in its call may have more to do with a batch that goes nowhere: nobody is told before."""
-        if self.asynchronous:
+        """Answer an item; the batch is not over before the publisher has returned, unless it acknowledges later."""
+        if self.traits.acknowledges_later:
             batch.acknowledge(place, answer)
         else:
             batch.answers[place] = answer

@@ -1,8 +1,8 @@
-"""The way out in transactions: a claim's messages and its number, all or nothing.
+"""Transactional publisher: sends a claim's messages and its number in one transaction, all or nothing.
 
-What the broker refuses for good leaves the claim in the store first, then the rest goes out. What is in doubt is not
-answered before the broker has told: until then the claim stays open, whatever happens to this process. What is answered
-before it comes here (flow control holds it back) leaves the claim in the same way.
+Messages that the broker refuses for good leave the claim in the store first, then the rest goes out. A claim that is in
+doubt gets no answer before the broker has said whether it went out: until then the claim stays open, whatever happens
+to this process. Messages that already have an answer (a limit holds them back) leave the claim in the same way.
 """
 
 from __future__ import annotations
@@ -12,33 +12,41 @@ import threading
 from retry_topic.brokers.protocol import ClaimSender, Fenced, InDoubt, PublishFailure
 from retry_topic.message import Message
 from retry_topic.message.stream_encoding import from_fields
-from retry_topic.owning.store import OwnedStore
-from wheel_sched.dispatcher import Answer, Batch, Failed
+from retry_topic.release.shard_ownership import ShardOwnership
+from wheel_sched.dispatcher import Answer, Batch, Failed, PublisherTraits
 from wheel_sched.errors import BrokerError, Rejected, StoreError
 from wheel_sched.escaping import logger_of
-from wheel_sched.store import Claim, Claimed, Dead, Done, Held, Next, Settlement, decode_push
+from wheel_sched.store import Claim, Claimed, Dead, DelayStore, Done, Held, Next, Outcome, Settlement, decode_push
+from wheel_sched.store.operations import Call, Settle
 
-logger = logger_of("retry_topic.owning")
+logger = logger_of("retry_topic.release")
 
 _AGAIN_S = (0.05, 0.1, 0.2, 0.5, 1.0)
-_LATER_MS = 1_000  # until what could not be decided about is decided about again
+_LATER_MS = 1_000  # a message that could not be decided about is due again after this
 _STOPPED = Failed("the service is stopping: it was not sent")
 
 
-class ClaimPublisher:
-    """A dispatcher's publisher over a `ClaimSender`; the dispatcher's store must be the same `OwnedStore`."""
+class TransactionalPublisher:
+    """A dispatcher's publisher over a `ClaimSender`; the dispatcher's claim source is `OwnedShards`.
 
-    in_order = True
+    Args:
+        store: where claims lie.
+        ownership: which shards this process owns; the claim source has the same.
+        sender: sends claims to the broker.
+    """
 
-    def __init__(self, store: OwnedStore, sender: ClaimSender) -> None:
+    traits = PublisherTraits(transactional=True)
+
+    def __init__(self, store: DelayStore, ownership: ShardOwnership, sender: ClaimSender) -> None:
         self._store = store
+        self._ownership = ownership
         self._sender = sender
         self._stopping = threading.Event()
 
     def publish(self, batch: Batch) -> None:
         """See `Publisher`."""
         claim = batch.claim
-        assert isinstance(claim, Claim)  # noqa: S101  # a store with a sender pushes nothing by itself
+        assert isinstance(claim, Claim)  # noqa: S101  # the server pushes nothing where claims go out in transactions
         answers: dict[int, Answer] = {}
         messages = self._messages(batch, answers)
         decided = self._send(batch, claim, messages, answers)
@@ -46,7 +54,7 @@ class ClaimPublisher:
             return  # the claim stays open
         for place, answer in answers.items():
             batch.answers[place] = answer
-        self._store.owned.closed(claim.shard, claim.number)
+        self._ownership.closed(claim.shard, claim.number)
         self._refresh()
 
     def refuse(self, item: Claimed, reason: str) -> Answer:
@@ -54,7 +62,7 @@ class ClaimPublisher:
         return Dead(item.id, reason)
 
     def stop(self) -> None:
-        """Let a publish that waits for the broker end."""
+        """End a `publish` that waits for the broker."""
         self._stopping.set()
 
     def _messages(self, batch: Batch, answers: dict[int, Answer]) -> dict[int, Message]:
@@ -73,7 +81,7 @@ class ClaimPublisher:
         return found
 
     def _send(self, batch: Batch, claim: Claim, messages: dict[int, Message], answers: dict[int, Answer]) -> bool:
-        """Send until it is decided; False when it is not for us to know."""
+        """Send until it is decided; False when this process does not learn what became of the claim."""
         failures = 0
         early: set[int] = set()
         while True:
@@ -82,7 +90,7 @@ class ClaimPublisher:
                 if not messages:
                     return True
                 places = list(messages)
-                with self._store.owned.sending(claim.shard, claim.number) as ours:
+                with self._ownership.sending(claim.shard, claim.number) as ours:
                     if not ours:
                         return False
                     refusals = self._sender.send(claim.shard, claim.number, [messages[place] for place in places])
@@ -94,24 +102,24 @@ class ClaimPublisher:
                         del messages[place]
                 continue
             except Fenced as error:
-                logger.warning("owning.fenced: %s", error)
-                self._store.owned.lost(claim.shard, claim.number)
+                logger.warning("ownership.fenced: %s", error)
+                self._ownership.lost(claim.shard, claim.number)
                 return False
             except InDoubt as error:
-                logger.warning("owning.in_doubt: claim %d: %s", claim.number, error)
+                logger.warning("ownership.in_doubt: claim %d: %s", claim.number, error)
                 went_out = self._ask(claim)
                 if went_out is None:
                     return False
                 if went_out:
                     return self._went_out(batch, claim, list(messages), answers)
             except (BrokerError, StoreError) as error:
-                self._store.owned.failed(claim.shard, error)
+                self._ownership.broker_failed(claim.shard, error)
                 if failures == 0:
-                    logger.warning("owning.away: %s", error)
+                    logger.warning("ownership.away: %s", error)
             if self._stopping.wait(_AGAIN_S[min(failures, len(_AGAIN_S) - 1)]):
                 return self._stopped(batch, claim, messages, answers, early)
             failures += 1
-            self._store.owned.renew(claim.shard)
+            self._ownership.renew(claim.shard)
 
     def _stopped(
         self,
@@ -121,7 +129,7 @@ class ClaimPublisher:
         answers: dict[int, Answer],
         early: set[int],
     ) -> bool:
-        """Nothing of it was sent: it leaves its claim before a later one goes out, or stays open."""
+        """Nothing was sent: the messages leave their claim before a later claim goes out, or the claim stays open."""
         for place in messages:
             answers[place] = _STOPPED
         try:
@@ -132,46 +140,57 @@ class ClaimPublisher:
 
     def _refresh(self) -> None:
         try:
-            self._store.owned.refresh()
+            self._ownership.refresh()
         except BrokerError as error:
-            logger.warning("owning.not_refreshed: %s", error)
+            logger.warning("ownership.not_refreshed: %s", error)
 
     def _leave(self, batch: Batch, claim: Claim, answers: dict[int, Answer], early: set[int]) -> None:
-        """What will not go out leaves the claim before the rest does."""
+        """Messages that will not go out leave the claim before the rest goes out.
+
+        Raises:
+            StoreError: some may have left; repeat it.
+        """
         leaving = [place for place in answers if place not in early]
+        if not leaving:
+            return
         later_ms = claim.now_us // 1000 + _LATER_MS
         settlements = [_settlement(batch.items[place], answers[place], later_ms) for place in leaving]
-        self._store.settle_early(claim, settlements)
+        (settled,) = self._store.execute([Call(claim.shard, Settle(claim.number, settlements))])
+        if isinstance(settled, Exception):
+            raise settled
+        ended = batch.ended_early = batch.ended_early or {}
+        for settlement, outcome in zip(settlements, settled.outcomes, strict=True):
+            ended[settlement.id] = Outcome.DONE if outcome is Outcome.STALE else outcome  # stale: left before
         early.update(leaving)
 
     def _went_out(self, batch: Batch, claim: Claim, places: list[int], answers: dict[int, Answer]) -> bool:
         for place in places:
             answers[place] = Done(batch.items[place].id)
-        self._store.owned.committed(claim.shard, claim.number)
+        self._ownership.committed(claim.shard, claim.number)
         return True
 
     def _ask(self, claim: Claim) -> bool | None:
-        """Whether a claim in doubt went out; None when this process will not know."""
+        """Whether a claim in doubt went out; None when this process does not learn it."""
         failures = 0
         while True:
             try:
-                with self._store.owned.sending(claim.shard, claim.number) as ours:
+                with self._ownership.sending(claim.shard, claim.number) as ours:
                     if not ours:
                         return None
                     number = self._sender.take_over(claim.shard)
-                    if not self._store.owned.confirmed(claim.shard, claim.number):
+                    if not self._ownership.confirmed(claim.shard, claim.number):
                         return None
                 return number is not None and number >= claim.number
             except Fenced:
                 return None
             except (BrokerError, StoreError) as error:
-                self._store.owned.failed(claim.shard, error)
+                self._ownership.broker_failed(claim.shard, error)
                 if failures == 0:
-                    logger.warning("owning.away: %s", error)
+                    logger.warning("ownership.away: %s", error)
             if self._stopping.wait(_AGAIN_S[min(failures, len(_AGAIN_S) - 1)]):
                 return None
             failures += 1
-            self._store.owned.renew(claim.shard)
+            self._ownership.renew(claim.shard)
 
 
 def _settlement(item: Claimed, answer: Answer, later_ms: int) -> Settlement:

@@ -8,12 +8,11 @@ goes back and is due again at once.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from retry_topic.brokers.protocol import OriginalsBroker, PublishFailure
 from retry_topic.message import Reference
 from retry_topic.message.body_codec import decode_body, encode_body, split_reference
-from wheel_sched.dispatcher import Answer, Batch, Failed
+from wheel_sched.dispatcher import Answer, Batch, Failed, Publisher
 from wheel_sched.errors import BrokerError, Rejected
 from wheel_sched.escaping import logger_of
 from wheel_sched.store import Claim, Claimed, Dead, Held, Next
@@ -31,10 +30,8 @@ class OriginalsPublisher:
         broker: where payloads lie.
     """
 
-    def __init__(self, publisher: Any, broker: OriginalsBroker) -> None:
-        self.instant: bool = getattr(publisher, "instant", False)
-        self.asynchronous: bool = getattr(publisher, "asynchronous", False)
-        self.in_order: bool = getattr(publisher, "in_order", False)
+    def __init__(self, publisher: Publisher, broker: OriginalsBroker) -> None:
+        self.traits = replace(publisher.traits, never_waits=False)  # payloads are read from the broker
         self._publisher = publisher
         self._broker = broker
 
@@ -63,8 +60,7 @@ class OriginalsPublisher:
 
     def refuse(self, item: Claimed, reason: str) -> Answer:
         """See `Publisher`."""
-        answer: Answer = self._publisher.refuse(item, reason)
-        return answer
+        return self._publisher.refuse(item, reason)
 
     def _put_in(self, batch: Batch, wanted: dict[int, Reference]) -> None:
         try:
@@ -97,8 +93,8 @@ class OriginalsPublisher:
             self._answer(batch, place, Held(item.id, f"quarantine: {error}"))
 
     def _answer(self, batch: Batch, place: int, answer: Answer) -> None:
-        """As `FlowPublisher` does: one that publishes in its call may have more to do first."""
-        if self.asynchronous:
+        """Answer an item; the batch is not over before the publisher has returned, unless it acknowledges later."""
+        if self.traits.acknowledges_later:
             batch.acknowledge(place, answer)
         else:
             batch.answers[place] = answer

@@ -1,4 +1,4 @@
-"""Claims that go out in transactions: with a sender that does as told, over a store in memory."""
+"""Claims that go out in transactions: with a sender that follows a script, over a store in memory."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ from typing import Any
 import pytest
 
 from retry_topic.brokers.protocol import Fenced, InDoubt, PublishFailure
-from retry_topic.flow import FlowPublisher
 from retry_topic.message import Message
 from retry_topic.message.body_codec import encode_body
 from retry_topic.message.headers.fields import FIELDS
-from retry_topic.owning import ClaimPublisher, OwnedStore, Shards, in_transactions
 from retry_topic.policy import load_policies
-from wheel_sched.dispatcher import Batch, Dispatcher, DispatcherConfig, Failed
+from retry_topic.release.flow import FlowPublisher
+from retry_topic.release.owned_shards import OwnedShards, transactional_config
+from retry_topic.release.shard_ownership import ShardOwnership
+from retry_topic.release.transactional_publisher import TransactionalPublisher
+from wheel_sched.dispatcher import Batch, Dispatcher, DispatcherConfig, Failed, Publisher
 from wheel_sched.errors import BrokerError, BrokerUnavailable
-from wheel_sched.store import Claim, Dead, DelayStore, Done, Item, Next, Settlement, open_store
-from wheel_sched.store.items import Settled
-from wheel_sched.store.operations import Call, ClaimDue, Look, Own, Resolve, Settle
+from wheel_sched.store import Claim, Dead, DelayStore, Done, Item, Next, Settlement, Window, open_store
+from wheel_sched.store.items import NO_LEASE_END_MS, Settled
+from wheel_sched.store.operations import Call, ClaimDue, Own, Resolve, Settle
 
 PATIENCE_S = 30.0
 
@@ -70,29 +72,48 @@ class Sender:
 
 
 class Process:
-    """One process: its view of the store, and its publisher."""
+    """One process: the shards it owns, its claim source and its publisher."""
 
     def __init__(self, store: DelayStore, sender: Sender, lease_ms: int = 60_000) -> None:
-        self.shards = Shards(store, sender, lease_ms=lease_ms, lapse_cap=0)
-        self.store = OwnedStore(store, self.shards)
-        self.publisher = ClaimPublisher(self.store, sender)
+        self.store = store
+        self.ownership = ShardOwnership(store, sender, lease_ms=lease_ms, lapse_cap=0)
+        self.claims = OwnedShards(self.ownership)
+        self.publisher = TransactionalPublisher(store, self.ownership, sender)
 
-    def claim(self) -> Claim:
-        """All that is due, once the shard is taken over; empty where it is another's."""
-        until_s = time.monotonic() + PATIENCE_S
-        while True:
-            taken_over = self.shards.owned(0) is not None  # before the call: else an empty claim says nothing
-            (answer,) = self.store.execute([Call(0, ClaimDue(10, 1_000))])
-            assert isinstance(answer, Claim)
-            if answer.items or taken_over or self.shards.elsewhere_until_ms(0):
-                return answer
-            assert time.monotonic() < until_s
-            time.sleep(0.005)  # a take-over runs in a thread of its own
+    def dispatcher(self, publisher: Publisher | None = None) -> Dispatcher:
+        """A dispatcher over its claim source; not started."""
+        config = transactional_config(DispatcherConfig(), 1)
+        return Dispatcher(self.store, publisher or self.publisher, claims=self.claims, config=config)
+
+    def ask(self, limit: int = 10) -> Claim | Window:
+        """What the claim source asks the store for; its answer, reported as a dispatcher does."""
+        call = self.claims.claim(0, limit, None)
+        (answer,) = self.store.execute([call])
+        assert isinstance(answer, Claim | Window)
+        if isinstance(answer, Claim):
+            self.claims.claimed(call, answer)
+        else:
+            self.claims.looked(answer)
+        return answer
+
+    def look(self) -> Window:
+        """Read the window as a dispatcher does that starts."""
+        (answer,) = self.store.execute([self.claims.look(0)])
+        self.claims.looked(answer)
+        assert isinstance(answer, Window)
+        return answer
+
+    def claim(self, limit: int = 10) -> Claim:
+        """All that is due, once the shard is taken over."""
+        self.own()
+        answer = self.ask(limit)
+        assert isinstance(answer, Claim)
+        return answer
 
     def own(self) -> None:
         """Take the shard over; nothing is claimed."""
         until_s = time.monotonic() + PATIENCE_S
-        while self.shards.owned(0) is None:
+        while self.ownership.acquire(0) is None:
             assert time.monotonic() < until_s
             time.sleep(0.005)  # a take-over runs in a thread of its own
 
@@ -103,15 +124,18 @@ class Process:
         self.publisher.publish(self.batch)
         return list(self.batch.answers)
 
-    def settle(self) -> Settled:
-        """As a dispatcher does, with what is unanswered as done: the store has to know better."""
-        settlements = [
+    def settle(self) -> list[str] | None:
+        """As a dispatcher does, with items without an answer as done; the outcomes, None: the claim stays open."""
+        settlements: list[Settlement] = [
             answer if isinstance(answer, Done | Dead) else Done(item.id)
             for item, answer in zip(self.batch.items, self.batch.answers, strict=True)
         ]
-        (answer,) = self.store.execute([Call(0, Settle(self.batch.claim.number, settlements))])
+        to_settle = self.claims.to_settle(self.batch, settlements)
+        if to_settle is None:
+            return None
+        (answer,) = self.store.execute([Call(0, Settle(self.batch.claim.number, to_settle))])
         assert isinstance(answer, Settled)
-        return answer
+        return [outcome.name for outcome in self.batch.outcomes_with(answer.outcomes)]
 
 
 @pytest.fixture
@@ -136,13 +160,13 @@ def test_a_claim_goes_out_with_its_number(store: DelayStore, cluster: Cluster) -
     assert store.counts().now == {}
 
 
-def test_a_claims_lease_never_runs_out(store: DelayStore, cluster: Cluster) -> None:
+def test_a_claim_has_no_lease_end(store: DelayStore, cluster: Cluster) -> None:
     """Only the broker knows whether it went out, so no clock gives it to another."""
     process = Process(store, Sender(cluster))
     claim = process.claim()
     (found,) = store.get([claim.items[0].id])
     assert found is not None
-    assert found.score_ms - store.now_ms() > 10 * 365 * 86_400_000
+    assert (found.state, found.score_ms) == ("fly", NO_LEASE_END_MS)
 
 
 def test_what_is_refused_for_good_leaves_before_the_rest_goes_out(store: DelayStore, cluster: Cluster) -> None:
@@ -151,7 +175,7 @@ def test_what_is_refused_for_good_leaves_before_the_rest_goes_out(store: DelaySt
     assert process.publish() == [Done("a"), Dead("b", "too large"), Done("c")]
     assert cluster.sent == [b"a", b"c"]
     assert store.counts().now == {("fly", "t"): 2, ("dead", "t"): 1}
-    assert [outcome.name for outcome in process.settle().outcomes] == ["DONE", "DONE", "DONE"]
+    assert process.settle() == ["DONE", "DONE", "DONE"]
     assert store.counts().now == {("dead", "t"): 1}
 
 
@@ -167,9 +191,9 @@ def test_a_fenced_claim_stays_open_for_the_next_owner(store: DelayStore, cluster
     """Whatever the dispatcher says of it then changes nothing; the next owner sends it."""
     first = Process(store, Sender(cluster, "fenced"))
     assert first.publish() == [None, None, None]
-    assert [outcome.name for outcome in first.settle().outcomes] == ["STALE"] * 3
+    assert first.settle() is None
     assert store.counts().now == {("fly", "t"): 3}
-    first.shards.close()
+    first.ownership.close()
     (answer,) = store.execute([Call(0, _released(first))])
     assert not isinstance(answer, Exception)
     second = Process(store, Sender(cluster))
@@ -249,7 +273,7 @@ def test_claims_that_a_dead_owner_left_open_are_taken_over_though_nothing_else_i
     """They may be the last; whoever stands by ends them when the lease is over, and so does who starts later."""
     dead = Process(store, Sender(cluster), lease_ms=500)
     successor = Process(store, Sender(cluster), lease_ms=500)
-    dispatcher = Dispatcher(successor.store, successor.publisher, config=in_transactions(DispatcherConfig(), 1))
+    dispatcher = successor.dispatcher()
     claimed = dead.claim()
     assert len(claimed.items) == 3
     until_s = time.monotonic() + PATIENCE_S
@@ -267,7 +291,7 @@ def test_a_claim_that_its_own_process_gave_up_is_taken_over_though_nothing_else_
 ) -> None:
     """Its fate was in doubt and could not be found out; the same process does so by taking its shard over anew."""
     process = Process(store, Sender(cluster, "fenced"))
-    with Dispatcher(process.store, process.publisher, config=in_transactions(DispatcherConfig(), 1)):
+    with process.dispatcher():
         until_s = time.monotonic() + PATIENCE_S
         while store.counts().now:
             assert time.monotonic() < until_s
@@ -280,10 +304,13 @@ def test_another_process_stands_by(store: DelayStore, cluster: Cluster) -> None:
     first = Process(store, Sender(cluster))
     first.claim()
     store.schedule([Item("d", 0, encode_body(Message("t", b"d")), "t")])
-    standing_by = Process(store, Sender(cluster)).claim()
-    assert standing_by.items == []
-    assert standing_by.due_head_ms is not None
-    assert standing_by.due_head_ms > store.now_ms()
+    standing_by = Process(store, Sender(cluster))
+    window = standing_by.ask()
+    assert isinstance(window, Window)
+    now_ms = store.now_ms()
+    again_ms = standing_by.claims.next_look_ms(0, window.due_head_ms, window.fly_head_ms, now_ms)
+    assert again_ms is not None
+    assert again_ms > now_ms + 50_000, "when the owner's lease ends"
 
 
 def test_a_broker_that_is_away_is_waited_for(store: DelayStore, cluster: Cluster) -> None:
@@ -316,21 +343,21 @@ def test_what_the_broker_refuses_is_told_until_it_does_not(store: DelayStore, cl
     """Of a claim and of a shard; that the broker is away is no refusal, and does not end one."""
     sender = Barred(cluster, what)
     process = Process(store, sender)
-    assert process.shards.refusals == []
+    assert process.ownership.refusals == []
     publishing = threading.Thread(target=process.publish)
     publishing.start()
     until_s = time.monotonic() + PATIENCE_S
-    while process.shards.refusals != ["needs a right"]:
+    while process.ownership.refusals != ["needs a right"]:
         assert time.monotonic() < until_s
         time.sleep(0.005)  # other threads' doing; there is nothing to wait on
-    process.shards.failed(0, BrokerUnavailable("away"))
-    assert process.shards.refusals == ["needs a right"]
+    process.ownership.broker_failed(0, BrokerUnavailable("away"))
+    assert process.ownership.refusals == ["needs a right"]
     sender.what = None
     publishing.join(PATIENCE_S)
-    assert process.shards.refusals == []
-    process.shards.failed(0, BrokerUnavailable("away"))
-    process.shards.failed(0, Fenced("another has taken over"))
-    assert process.shards.refusals == []
+    assert process.ownership.refusals == []
+    process.ownership.broker_failed(0, BrokerUnavailable("away"))
+    process.ownership.broker_failed(0, Fenced("another has taken over"))
+    assert process.ownership.refusals == []
     assert cluster.sent == [b"a", b"b", b"c"]
 
 
@@ -372,12 +399,12 @@ def test_flow_control_holds_back_what_its_limits_say(cluster: Cluster, held_back
             store.schedule([Item("z", 0, encode_body(Message("t", b"z", headers=headers)), "t")])
             claim = process.claim()
             publisher.publish(Batch(claim, claim.items))
-            process.store.execute([Call(0, Settle(claim.number, [Done("z")]))])
+            store.execute([Call(0, Settle(claim.number, [Done("z")]))])
             cluster.sent.clear()
         store.schedule(
             [Item(name, 0, encode_body(Message("t", name.encode(), headers=headers)), "t") for name in names]
         )
-        with Dispatcher(process.store, publisher, config=in_transactions(DispatcherConfig(), 1)) as dispatcher:
+        with process.dispatcher(publisher) as dispatcher:
             until_s, stats = time.monotonic() + PATIENCE_S, dispatcher.stats
             while (
                 stats.claims == stats.empty_claims
@@ -391,33 +418,25 @@ def test_flow_control_holds_back_what_its_limits_say(cluster: Cluster, held_back
         assert ("lapsed", "t") not in store.counts().ever, "its claim was given up and found out about"
 
 
-def test_calls_that_are_begun_are_changed_as_those_that_are_waited_for(store: DelayStore, cluster: Cluster) -> None:
-    """A dispatcher works while the server does: a claim it only sent is for ever, and open until it went out."""
+def test_a_settled_item_that_is_due_again_is_claimed_under_a_new_number(store: DelayStore, cluster: Cluster) -> None:
+    """What the publisher does not know about stays claimed, whatever its dispatcher would answer."""
     process = Process(store, Sender(cluster))
     first = process.claim()
-    process.shards.closed(0, first.number)
-    settlements = [Done("a"), Next("b", 0), Next("c", 0)]
-    begun = process.store.begin([Call(0, Settle(first.number, settlements)), Call(0, ClaimDue(10, 1_000))])
-    settled, claim = begun.answers()
-    assert [outcome.name for outcome in settled.outcomes] == ["DONE"] * 3
-    assert [item.id for item in claim.items] == ["b", "c"]
-    assert process.shards.is_open(0, claim.number)
-    (found,) = store.get(["b"])
-    assert found is not None
-    assert found.score_ms - store.now_ms() > 10 * 365 * 86_400_000
-    begun = process.store.begin([Call(0, Settle(claim.number, [Done("b"), Done("c")]))])
-    assert [outcome.name for outcome in begun.answers()[0].outcomes] == ["STALE"] * 2
-    assert store.counts().total("fly") + store.counts().total("due") == 2
+    process.ownership.closed(0, first.number)
+    batch = Batch(first, first.items)
+    settlements: list[Settlement] = [Done("a"), Next("b", 0), Next("c", 0)]
+    assert process.claims.to_settle(batch, settlements) == settlements
+    store.execute([Call(0, Settle(first.number, settlements))])
+    claim = process.claim()
+    assert ([item.id for item in claim.items], claim.number) == (["b", "c"], first.number + 1)
+    assert process.ownership.is_open(0, claim.number)
+    assert process.claims.to_settle(Batch(claim, claim.items), [Done("b"), Done("c")]) is None
+    assert store.counts().total("fly") == 2
 
 
 def _two_claims(process: Process) -> tuple[Batch, Batch]:
     """One message in the first, the others in the second, claimed before the first has gone out."""
-    process.own()
-    claims = []
-    for limit in (1, 10):
-        (claim,) = process.store.execute([Call(0, ClaimDue(limit, 1_000))])
-        assert isinstance(claim, Claim)
-        claims.append(claim)
+    claims = [process.claim(limit) for limit in (1, 10)]
     first, second = (Batch(claim, claim.items) for claim in claims)
     assert (len(first.items), len(second.items)) == (1, 2)
     return first, second
@@ -442,7 +461,7 @@ def test_nothing_goes_out_behind_a_claim_whose_fate_is_not_known(store: DelaySto
     process.publisher.publish(second)
     assert (cluster.sent, second.answers) == ([], [None, None])
     process.batch = second
-    assert [outcome.name for outcome in process.settle().outcomes] == ["STALE"] * 2
+    assert process.settle() is None
     process.publisher.publish(first)
     assert (cluster.sent, first.answers) == ([], [None]), "the shard was to be taken over anew"
 
@@ -461,7 +480,7 @@ def test_what_was_claimed_before_a_shard_was_lost_goes_nowhere(store: DelayStore
     for batch in (first, second):
         process.publisher.publish(batch)
         process.batch = batch
-        assert {outcome.name for outcome in process.settle().outcomes} == {"STALE"}
+        assert process.settle() is None
     assert sorted(cluster.sent) == [b"a", b"b", b"c"]
     assert store.counts().now == {}
 
@@ -486,9 +505,9 @@ def test_a_shard_in_which_something_waits_is_taken_over_before_that_is_due(clust
     with open_store("memory:") as store:
         store.schedule([Item("a", store.now_ms() + 3_600_000, encode_body(Message("t", b"a")), "t")])
         process = Process(store, Sender(cluster))
-        process.store.execute([Call(0, Look(0, 0))])
+        process.look()
         until_s = time.monotonic() + PATIENCE_S
-        while repr(process.shards) != "<Shards owned=[0]>":
+        while not process.ownership.is_settled(0):
             assert time.monotonic() < until_s
             time.sleep(0.005)  # a take-over runs in a thread of its own
 
@@ -497,20 +516,19 @@ def test_an_empty_shard_is_left_to_others(cluster: Cluster) -> None:
     """Nothing is asked for, and nobody has to wait for a lease."""
     with open_store("memory:") as store:
         process = Process(store, Sender(cluster))
-        process.store.execute([Call(0, Look(0, 0))])
+        process.look()
         (answer,) = store.execute([Call(0, Own("another", 1_000))])
         assert answer.new
 
 
-def test_settings_of_a_dispatcher_in_transactions() -> None:
-    """One claim at a time, larger ones unless told otherwise, none given up by the clock."""
-    plain = in_transactions(DispatcherConfig(workers=4), 1)
+def test_settings_of_a_dispatcher_transactional_config() -> None:
+    """A worker a shard, and larger claims unless their size was set."""
+    plain = transactional_config(DispatcherConfig(workers=4), 1)
     assert (plain.workers, plain.batch) == (1, 500)
-    assert in_transactions(DispatcherConfig(), 3).workers == 3
-    assert in_transactions(DispatcherConfig(batch=7), 1).batch == 7
-    assert plain.publish_timeout_ms > 10 * 365 * 86_400_000
+    assert transactional_config(DispatcherConfig(), 3).workers == 3
+    assert transactional_config(DispatcherConfig(batch=7), 1).batch == 7
 
 
 def _released(process: Process) -> Own:
     """The call by which a process gives its shard up, as its lease's end would."""
-    return Own(process.shards.name, 0)
+    return Own(process.ownership.name, 0)
