@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Protocol, TypeVar
 
 from retry_topic.connection import Connection
-from retry_topic.intake.decision_log import log_decisions
+from retry_topic.consumer.failure_log import bounded
 from retry_topic.intake.plan import Entry, Plan, Work, plan
 from retry_topic.intake.records import Decided, IntakeRecord, Known, Taken
 from retry_topic.intake.rules import MAX_BODY_BYTES, Rules
@@ -17,6 +18,7 @@ from retry_topic.message.topic_names import NAMED_AFTER_GROUP, GroupTopics
 from retry_topic.policy import PolicySet
 from retry_topic.release.flow import count_spread
 from retry_topic.release.origins import Origins
+from wheel_sched.duration import format_duration
 from wheel_sched.escaping import logger_of
 from wheel_sched.store.attempt_counts.face import AttemptCounts
 from wheel_sched.store.history.face import History
@@ -193,7 +195,7 @@ class Transport:
     def _report(self, entries: Sequence[Entry]) -> list[Taken]:
         """Log and show what became of records that are stored."""
         done = [one.taken() for one in entries]
-        log_decisions(entries, done)
+        _log_decisions(entries, done)
         if self._seen is not None:
             for taken in done:
                 try:
@@ -201,3 +203,43 @@ class Transport:
                 except Exception:  # an observer must not hold up what it observes
                     logger.exception("intake.seen_failed")
         return done
+
+
+def _log_decisions(entries: Sequence[Entry], done: Sequence[Taken]) -> None:
+    """Log each decision about a failure that was not known: retries at INFO, deaths as warnings.
+
+    A line names the message by the id that its handler saw, and by the id under which the store has it. It never has
+    the payload. Lines that nobody reads are not made.
+    """
+    retries = logger.isEnabledFor(logging.INFO)
+    for one, taken in zip(entries, done, strict=True):
+        if taken.dead is not None:
+            if not taken.duplicate:
+                _log_death(one, taken)
+        elif retries and not taken.duplicate and taken.decision is not None:
+            logger.info(
+                "intake.retry: message %s of %s, attempt %d: next attempt in %s; stored as %s",
+                *_named(one, taken),
+                format_duration(getattr(taken.decision, "delay_ms", 0)),
+                bounded(taken.id),
+            )
+
+
+def _log_death(one: Entry, taken: Taken) -> None:
+    error = ""
+    if isinstance(one, Decided):
+        state = one.state
+        error = f": {state.error_class or 'no error'}: {state.error_message or ''}".rstrip(": ")
+    reason = bounded(f"{taken.dead}{error}")
+    logger.warning(
+        "intake.dead: message %s of %s, attempt %d: %s; it is a dead letter, stored as %s",
+        *_named(one, taken),
+        reason,
+        bounded(taken.id),
+    )
+
+
+def _named(one: Entry, taken: Taken) -> tuple[str, str, int]:
+    """The id that the consumer's line has as well; an item's id may be longer, see `RetryState.known_as`."""
+    seen = (one.record.given.id or one.state.id) if isinstance(one, Decided) else None
+    return bounded(seen or taken.id.rpartition(".")[0] or taken.id), bounded(taken.topic), taken.attempt
