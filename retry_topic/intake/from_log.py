@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from retry_topic.brokers.protocol import LogReader, Slice
+from retry_topic.brokers.protocol import LogBatch, LogReader
 from retry_topic.connection import Connection
 from retry_topic.intake.plan import Entry, Plan, Work, make_way, records_of
 from retry_topic.intake.records import Decided, IntakeRecord, Known, Taken
@@ -51,7 +51,7 @@ class _Batch:
     """
 
     reader: LogReader
-    part: Slice
+    part: LogBatch
     position: Position
     now_ms: int
     plan: Plan
@@ -85,7 +85,7 @@ class IntakeFromLog(Transport):
         """Whether a batch is on its way: `finish` it before waiting for another."""
         return self._underway is not None
 
-    def take(self, reader: LogReader, part: Slice, until_available: UntilAvailable) -> list[Taken]:
+    def take(self, reader: LogReader, part: LogBatch, until_available: UntilAvailable) -> list[Taken]:
         """Store a batch, or have it read again from where the store is.
 
         Args:
@@ -95,7 +95,7 @@ class IntakeFromLog(Transport):
         """
         return [*self.offer(reader, part, until_available), *self.finish(until_available)]
 
-    def offer(self, reader: LogReader, part: Slice, until_available: UntilAvailable) -> list[Taken]:
+    def offer(self, reader: LogReader, part: LogBatch, until_available: UntilAvailable) -> list[Taken]:
         """Send a batch off when the one before it is stored; what became of the one before.
 
         A batch is dropped when the store refused the one before it of the same source: the reader reads it again.
@@ -171,7 +171,7 @@ class IntakeFromLog(Transport):
 
     # -- planning
 
-    def _route(self, part: Slice) -> str | None:
+    def _route(self, part: LogBatch) -> str | None:
         """The items of a batch lie in one shard with its position."""
         return part.source if self._home.by_source else None
 

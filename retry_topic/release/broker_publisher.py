@@ -1,4 +1,4 @@
-"""The way out: due items of the store as messages to a broker, with an answer for each."""
+"""Broker publisher: sends due items of the store as messages to a broker, with an answer for each."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class BrokerPublisher:
             answers[place] = answer
 
     def prepared(self, batch: Batch) -> list[tuple[int, Entry]]:
-        """The places of what can be sent, and how; what is unreadable is answered in the batch."""
+        """Place and entry of each item that can be sent; an unreadable item gets its answer in the batch."""
         found: list[tuple[int, Entry]] = []
         for place, item in enumerate(batch.items):
-            if batch.answers[place] is not None:  # held back, see `flow`
+            if batch.answers[place] is not None:  # a limit holds it back, see `flow`
                 continue
             try:
                 form = decode_push(item.body)
@@ -46,7 +46,7 @@ class BrokerPublisher:
         return found
 
     def sent(self, messages: list[tuple[Claimed, Entry]]) -> list[Answer]:
-        """Send them in one call of the broker; an answer for each."""
+        """Send entries in one call of the broker; an answer for each."""
         failures = self._send([entry for _, entry in messages])
         return [
             Done(item.id) if failure is None else _failed(failure)
@@ -59,10 +59,10 @@ class BrokerPublisher:
         return self._broker.publish([return_to_origin(from_fields(topic, fields)) for topic, fields in entries])
 
     def refuse(self, item: Claimed, reason: str) -> Answer:
-        """What the server could not push: unreadable bodies are held for a person, unknown topics are dead.
+        """What becomes of an item that the server could not push.
 
-        What the target's server refused (out of memory, a missing permission) says nothing about the message: it is
-        tried again.
+        An unreadable body is held for a person, and an unknown topic makes the item dead. When the target's server
+        refuses (out of memory, a missing permission), that says nothing about the message: it is tried again.
         """
         if reason.startswith("quarantine"):
             return Held(item.id, reason)

@@ -1,10 +1,10 @@
-"""Flow control on the way out: what a topic's limits hold back waits in the store under a later due.
+"""Flow control: a message that its topic's limits hold back waits in the store under a later due.
 
-Only what comes back is held back (retries, replays, messages parked behind one): first deliveries are not ours. Any
-dispatcher of a namespace releases any group's messages, so all services of a namespace run with the same policies.
-The state (slots given away, results of attempts) lies in the store, so a cap is one for all dispatchers together.
+Limits hold back redeliveries only (retries, replays, messages parked behind one); first deliveries do not pass here.
+Any dispatcher of a namespace releases any group's messages, so all services of a namespace run with the same policies.
+The state of the limits (slots given away, results of attempts) lies in the store, so all dispatchers share one limit.
 
-The spread of equal dues is decided with the due itself, by the intake; here it is only counted.
+The intake decides on the spread of equal dues together with the due itself; here it is only counted.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from wheel_sched.dispatcher import Answer, Batch, Failed, Publisher
 from wheel_sched.errors import Rejected, StoreError
 from wheel_sched.escaping import logger_of
 from wheel_sched.store import Claimed, DelayStore, Next, decode_push
-from wheel_sched.store.flow_control import FlowControl
-from wheel_sched.store.operations.flow import Admitted, Limits
+from wheel_sched.store.rate_limits.face import RateLimits
+from wheel_sched.store.rate_limits.values import Admitted, Limits
 
 logger = logger_of("retry_topic.flow")
 
@@ -62,10 +62,10 @@ def is_limited(policies: PolicySet) -> bool:
     return policies.default.limited or any(policy.limited for policy in policies.topics.values())
 
 
-def count_spread(control: FlowControl, group: str, policies: PolicySet, stored: Iterable[tuple[str, object]]) -> None:
-    """Tell `stats` how many of (topic, decision) became due by a spread; what the store does not answer is not told.
+def count_spread(control: RateLimits, group: str, policies: PolicySet, stored: Iterable[tuple[str, object]]) -> None:
+    """Count for `stats` how many of (topic, decision) became due by a spread; a call that fails is logged.
 
-    Costs one call a topic whose policy spreads, and nothing where none does.
+    Costs one call for each topic whose policy spreads, and nothing where none does.
     """
     if not any(policy.spread_ms for policy in (policies.default, *policies.topics.values())):
         return
@@ -75,11 +75,11 @@ def count_spread(control: FlowControl, group: str, policies: PolicySet, stored: 
             try:
                 control.spread(flow_of(group, topic), count)
             except StoreError as error:
-                logger.warning("flow.spread_not_told: %s", error)
+                logger.warning("flow.spread_not_counted: %s", error)
 
 
 class FlowPublisher:
-    """A dispatcher's publisher that lets through what the limits allow, and sends the rest back to wait.
+    """A dispatcher's publisher that has another publisher send what the limits allow; the rest waits in the store.
 
     Args:
         publisher: what sends.
@@ -90,7 +90,7 @@ class FlowPublisher:
     def __init__(self, publisher: Publisher, store: DelayStore, policies: PolicySet) -> None:
         self.traits = publisher.traits  # limits are asked of the store, which the dispatcher's owner calls anyway
         self._publisher = publisher
-        self._control = FlowControl(store)
+        self._control = RateLimits(store)
         self._policies = policies
         self._limits: dict[RetryPolicy, Limits] = {}
 

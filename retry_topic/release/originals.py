@@ -1,8 +1,8 @@
-"""Messages by reference on the way out: their payloads are read again where they lie, just before they are sent.
+"""Messages by reference: their payloads are read again from the retry topic, just before they are sent.
 
-A payload whose record is gone (retention, compaction, a deleted topic) or is another one now makes its message a dead
-letter that says so; a broker that is away makes it wait. Of one claim so many bytes are fetched at most; the rest of it
-goes back and is due again at once.
+When the record of a payload is gone (retention, compaction, a deleted topic) or is another one now, the message becomes
+a dead letter that says so. When the broker is away, the message waits. At most `MOST_BYTES` are fetched for one claim;
+its other messages go back and are due again at once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MOST_BYTES = 32 * 1024 * 1024
 
 
 class OriginalsPublisher:
-    """A dispatcher's publisher that puts payloads in, and has another send the messages.
+    """A dispatcher's publisher that puts payloads in, and has another publisher send the messages.
 
     Args:
         publisher: what sends.

@@ -1,9 +1,9 @@
 """Origins: the topics that due messages may go back to. A record's headers name one; the service's settings decide.
 
-Whoever can write to a retry topic writes its headers too. So the name in them is only looked up: among the topics that
-were configured, else among those that the group reads, by the broker's word.
+Whoever can write to a retry topic writes its headers too. So a name in them chooses nothing: it is looked up among the
+configured topics, or, when none are configured, among the topics that the broker says the group reads.
 
-Cost: one question to the broker for each topic that is new, kept when the answer is yes. One thread.
+Cost: one question to the broker for each new topic; a yes is kept. One thread.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from wheel_sched.escaping import logger_of
 logger = logger_of("retry_topic.intake")
 
 _NO_FOR_S = 1.0  # a group may join a topic at any time
-_MOST = 1_024  # names that are remembered of those nobody reads
+_MOST = 1_024  # names of topics that the group does not read: so many are remembered
 
 
 class Origins:

@@ -24,7 +24,7 @@ from wheel_sched.cli.options import Session, confirm, dry_run_option, json_optio
 from wheel_sched.cli.output import amount, emit, instant, note, say, span, table
 from wheel_sched.cli.replacing import force_option, may_replace
 from wheel_sched.errors import ConfigError
-from wheel_sched.store.whole_file import whole_file
+from wheel_sched.store.maintenance.whole_file import whole_file
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -9,7 +9,7 @@ import pytest
 from retry_topic.spark.jobs import audit
 from retry_topic.spark.jobs.store import place_of
 from wheel_sched.store import DelayStore, Item
-from wheel_sched.store.plans import shard_of
+from wheel_sched.store.core.plans import shard_of
 from wheel_sched.store.redis.library import KEY_NAMES, shard_keys
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from retry_topic.spark.jobs.history import load_history, load_table, store_histo
 from retry_topic.spark.jobs.store import place_of
 from retry_topic.spark.source.options import Place
 from wheel_sched.errors import ConfigError, NamespaceMismatch, Rejected, StoreError
-from wheel_sched.store import DelayStore, Item
+from wheel_sched.store import DelayStore, History, Item
 
 if TYPE_CHECKING:
     import redis
@@ -208,7 +208,7 @@ def test_rows_of_the_log_that_are_no_rows_are_counted(spark: SparkSession, store
     from retry_topic.history import Attempt
 
     entries = [Attempt(f"m{n}", "t", 2, 1_000, 1_004, "ok", None, 0) for n in range(10)]
-    store.log([(row.id, row.encode()) for row in entries] + [("a", b"nonsense"), ("b", b"[9]")], keep=1_000)
+    History(store).append([(row.id, row.encode()) for row in entries] + [("a", b"nonsense"), ("b", b"[9]")], keep=1_000)
     history = store_history(spark, place)
     found = slo(history)
     assert (found.deliveries, found.left_out, found.lateness_ms["max"]) == (10, 2, 4)

@@ -18,7 +18,7 @@ from retry_topic.spark.jobs.dlq import select
 from retry_topic.spark.jobs.store import place_of
 from retry_topic.spark.source.options import Place
 from wheel_sched.errors import ConfigError, Rejected
-from wheel_sched.store import DelayStore, Item
+from wheel_sched.store import AttemptCounts, DelayStore, Item
 from wheel_sched.wheel import TimingWheel
 
 if TYPE_CHECKING:
@@ -224,7 +224,7 @@ def test_the_loop_guard_holds_for_bulk_replays_too(
 ) -> None:
     """What was replayed as often as allowed stays dead and is counted."""
     bury(6)
-    store.remember([("root0!", 3, 4_000_000_000_000)])
+    AttemptCounts(store).raise_to([("root0!", 3, 4_000_000_000_000)])
     done = replay(dead_letters(spark, place), place)
     assert (done.selected, done.replayed, done.guarded) == (6, 5, 1)
     assert store.get(["root0.8"])[0] is not None

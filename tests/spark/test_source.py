@@ -13,7 +13,7 @@ from retry_topic.message.body_codec import decode_body
 from retry_topic.message.headers import without_ours
 from retry_topic.spark import sizes, spark_session
 from wheel_sched.store import DelayStore, Done
-from wheel_sched.store.items import Item
+from wheel_sched.store.core.items import Item
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,7 +1,8 @@
-"""From answers to settlements: what failed to be published waits a doubling time, or is dead.
+"""From answers to settlements: an item that was not published waits a doubling time, or is dead.
 
-How often an item failed is remembered here, not in the store: it concerns the broker's health as this dispatcher sees
-it, not the message. Bounded; the item that failed longest ago is forgotten and starts over. One owner.
+How often an item failed is kept here and not in the store, because it says something about the broker's health as this
+dispatcher sees it, and nothing about the message. Bounded: the item that failed longest ago is forgotten and starts
+over. One owner.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Backoff:
                 return list[Settlement](done)
         pairs = list(zip(items, answers, strict=True))
         if logger.isEnabledFor(logging.WARNING):
-            _tell(pairs)
+            _report(pairs)
         return [self.settlement(item, answer, now_ms) for item, answer in pairs]
 
     def settlement(self, item: Claimed, answer: Answer | None, now_ms: int) -> Settlement:
@@ -71,8 +72,8 @@ class Backoff:
         return Next(item.id, now_ms + delay_ms)
 
 
-def _tell(pairs: Sequence[tuple[Claimed, Answer | None]]) -> None:
-    """A line for each item that is given up, and one for all of a batch that are tried again."""
+def _report(pairs: Sequence[tuple[Claimed, Answer | None]]) -> None:
+    """Log each item that is given up, and the items of a batch that are tried again in one line."""
     failed = [(item, _UNANSWERED if answer is None else answer) for item, answer in pairs]
     again: list[tuple[Claimed, Failed]] = []
     for item, answer in failed:
@@ -92,7 +93,7 @@ def _tell(pairs: Sequence[tuple[Claimed, Answer | None]]) -> None:
 
 
 def _problem(item: Claimed, answer: object) -> str | None:
-    """Why the store could not settle `item` so; a publisher's mistake must not stop everybody else's messages."""
+    """Why the store could not settle `item` in this way; a publisher's mistake must not stop other messages."""
     if not isinstance(answer, Done | Next | Held | Dead):
         return f"expected Done, Next, Held, Dead or Failed, got: {answer!r}"
     if answer.id != item.id:

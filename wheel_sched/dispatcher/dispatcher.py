@@ -37,14 +37,14 @@ from wheel_sched.dispatcher.listener import Listeners
 from wheel_sched.dispatcher.pending_calls import PendingCalls, Reply, Request, send
 from wheel_sched.dispatcher.publisher import Batch, Failed, Publisher
 from wheel_sched.dispatcher.server_time import ServerTime
-from wheel_sched.dispatcher.statistics import DispatcherStats
+from wheel_sched.dispatcher.statistics import DispatcherStats, report_settled
 from wheel_sched.dispatcher.workers import Watchdog, Workers
-from wheel_sched.errors import ConfigError, StaleEpoch, StoreError, WheelSchedError
+from wheel_sched.errors import ConfigError, StaleEpoch, StoreError
 from wheel_sched.escaping import logger_of
 from wheel_sched.purgatory import Joined, Purgatory
 from wheel_sched.store.delay_store import DelayStore
 from wheel_sched.store.items import Claim, Claimed, Mark, Outcome, Pushed, Settled, Settlement, Swept, Window
-from wheel_sched.store.operations import Call, ReportJump, Settle, Sweep
+from wheel_sched.store.operations import Call, ReportJump, Settle
 
 logger = logger_of("wheel_sched.dispatcher")
 
@@ -98,7 +98,7 @@ class Dispatcher:
         self._claims_all_shards = push is not None or transactional
         self._time = ServerTime()
         self._alarms = Alarms(config.sweep_ms)
-        self._shards = DueShards(store.shards, self._alarms, config.sweep_ms)
+        self._shards = DueShards(store.shards, self._claim_source, self._alarms, config.sweep_ms)
         self._marks: dict[int, bytes] = {}
         self._ahead: PendingCalls | None = None  # the claim of the batch after the one that is being published
         self._ready: deque[Batch] = deque()  # claimed, and nobody has begun to publish them
@@ -323,32 +323,15 @@ class Dispatcher:
 
     def _shard_calls(self, free: int, failures: list[Exception]) -> list[Request]:
         """Look at unread shards, sweep quiet ones, and claim from due ones."""
-        config, shards = self.config, self._shards
-        calls: list[Call[Any]] = [self._claim_source.look(shard) for shard in sorted(shards.unread)]
-        for shard in shards.sweepable():
-            calls.append(Call(shard, Sweep(config.dead_cap, config.dead_age_ms, config.lapse_cap)))
+        calls = self._shards.look_calls() + self._shards.sweep_calls(self.config)
         # one batch per worker: more could be doubled if this process dies, and is no faster
         calls += self._claim_calls(self.store.shards if self._claims_all_shards else free, failures)
         return [(call, None) for call in calls]
 
     def _claim_calls(self, most: int, failures: list[Exception]) -> list[Call[Any]]:
-        """Claims of the shards that wait longest; the errors of those that cannot be claimed from now."""
-        calls: list[Call[Any]] = []
+        """Claims from `most` shards, as far as there is room for more items in flight."""
         room = self.config.max_in_flight - self.stats.in_flight
-        due = [shard for shard in self._shards.claimable() if self._in_flight.admits(shard)]
-        for shard in due[:most]:
-            limit = min(self._claim_limit, room)
-            if limit <= 0:
-                break
-            room -= limit
-            self._shards.claiming(shard)
-            try:
-                calls.append(self._claim_source.claim(shard, limit, self._shards.epochs.get(shard)))
-            except StaleEpoch:
-                self._shards.read_anew([shard])
-            except WheelSchedError as error:
-                failures.append(error)
-        return calls
+        return self._shards.claim_calls(most, self._claim_limit, room, self._in_flight.admits, failures)
 
     def _claim_ahead(self) -> None:
         """Have the server claim the next batch while this one is being published."""
@@ -393,7 +376,7 @@ class Dispatcher:
             case Settled() as settled:
                 if reply.batch is not None:
                     self._settled(reply.batch, settled)
-                self._wake(reply.call.shard, settled)
+                self._shards.heard(reply.call.shard, settled, self._now_ms())
             case Pushed() as pushed:
                 self._pushed(pushed)
             case Window() as window:
@@ -402,7 +385,7 @@ class Dispatcher:
                 self.stats.sweeps += 1
                 self.stats.recovered += swept.recovered
                 self._shards.swept(swept.shard, swept.now_us // 1000)
-                self._wake(swept.shard, swept)
+                self._shards.heard(swept.shard, swept, self._now_ms())
 
     def _handle_error(self, reply: Reply, failures: list[Exception]) -> None:
         self._claim_source.failed(reply.call, reply.answer)
@@ -436,7 +419,7 @@ class Dispatcher:
     def _read(self, window: Window) -> None:
         self._claim_source.looked(window)
         self._shards.read(window.shard, window.epoch)
-        self._wake(window.shard, window)
+        self._shards.heard(window.shard, window, self._now_ms())
         self._marks[window.shard] = window.mark
         if len(self._marks) == self.store.shards and not self._listeners:
             self._listeners.start(self._marks)
@@ -452,7 +435,7 @@ class Dispatcher:
             self._ready.append(batch)
         else:
             self.stats.empty_claims += 1
-        self._wake(claim.shard, claim, keep=ahead)
+        self._shards.heard(claim.shard, claim, self._now_ms(), keep=ahead)
 
     def _pushed(self, pushed: Pushed) -> None:
         self._shards.epochs[pushed.shard] = pushed.epoch
@@ -467,7 +450,7 @@ class Dispatcher:
             batch.answers = [self._workers.refuse(refused) for refused in pushed.refused]
             self._hold(batch)
             self._in_flight.watch(batch)
-        self._wake(pushed.shard, pushed)
+        self._shards.heard(pushed.shard, pushed, self._now_ms())
 
     def _hold(self, batch: Batch) -> None:
         """A claimed batch is ours until its lease ends; it is extended before."""
@@ -486,20 +469,8 @@ class Dispatcher:
         self._in_flight.settled(batch)
         settlements = batch.settlements or ()
         self.stats.settled(batch.items, settlements, outcomes, now_us)
-        if self._on_settled is None:
-            return
-        for item, settlement, outcome in zip(batch.items, settlements, outcomes, strict=True):
-            if outcome is not Outcome.STALE:
-                try:
-                    self._on_settled(item, settlement, now_us // 1000)
-                except Exception:
-                    logger.exception("dispatcher.on_settled_failed")
-
-    def _wake(self, shard: int, reply: Claim | Settled | Pushed | Window | Swept, *, keep: bool = False) -> None:
-        """Have a shard looked at when its next item is due here; `keep` an earlier moment that stands."""
-        now_ms = self._now_ms()
-        at_ms = self._claim_source.next_look_ms(shard, reply.due_head_ms, reply.fly_head_ms, now_ms)
-        self._shards.wake(shard, at_ms, now_ms, keep=keep)
+        if self._on_settled is not None:
+            report_settled(self._on_settled, zip(batch.items, settlements, outcomes, strict=True), now_us // 1000)
 
     # -- from other threads
 

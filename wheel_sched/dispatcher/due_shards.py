@@ -1,4 +1,4 @@
-"""Due shards: what the owner knows of each shard, and which of them it looks at now.
+"""Due shards: what the owner knows of each shard, and the calls it makes about them.
 
 A shard is *unread* until the store has said what it releases next, *due* when something may be claimed from it, and to
 be *swept* when nothing happened for long. The alarms wake the owner for a shard that is none of these. Sans-I/O: now is
@@ -9,9 +9,21 @@ Invariant: every shard that was read has an alarm no later than the earliest mom
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
 
 from wheel_sched.dispatcher.alarms import Alarms
+from wheel_sched.dispatcher.claim_source import ClaimSource
+from wheel_sched.dispatcher.config import DispatcherConfig
+from wheel_sched.errors import StaleEpoch, WheelSchedError
+from wheel_sched.store.operations import Call, Sweep
+
+
+class Heads(Protocol):
+    """A reply of the store that says what comes next in a shard."""
+
+    due_head_ms: int | None
+    fly_head_ms: int | None
 
 
 class DueShards:
@@ -19,12 +31,14 @@ class DueShards:
 
     Args:
         shards: how many there are.
+        claim_source: says from which of them the dispatcher may claim.
         alarms: what wakes the owner.
         sweep_ms: see `DispatcherConfig`.
     """
 
-    def __init__(self, shards: int, alarms: Alarms, sweep_ms: int) -> None:
+    def __init__(self, shards: int, claim_source: ClaimSource, alarms: Alarms, sweep_ms: int) -> None:
         self._shards = range(shards)
+        self._claim_source = claim_source
         self._alarms = alarms
         self._sweep_ms = sweep_ms
         self._due: dict[int, None] = {}  # the shard that waited longest first, so that none starves
@@ -33,13 +47,42 @@ class DueShards:
         self.unread: set[int] = set(self._shards)
         self.epochs: dict[int, int] = {}
 
-    def claimable(self) -> list[int]:
-        """The due shards that were read, the one that waited longest first."""
-        return [shard for shard in self._due if shard not in self.unread]
+    def look_calls(self) -> list[Call[Any]]:
+        """Look at the unread shards."""
+        return [self._claim_source.look(shard) for shard in sorted(self.unread)]
 
-    def sweepable(self) -> list[int]:
-        """The shards to be swept that were read."""
-        return sorted(self._to_sweep - self.unread)
+    def sweep_calls(self, config: DispatcherConfig) -> list[Call[Any]]:
+        """Sweep the quiet shards."""
+        shards = sorted(self._to_sweep - self.unread)
+        return [Call(shard, Sweep(config.dead_cap, config.dead_age_ms, config.lapse_cap)) for shard in shards]
+
+    def claim_calls(
+        self, most: int, limit: int, room: int, admits: Callable[[int], bool], failures: list[Exception]
+    ) -> list[Call[Any]]:
+        """Claim from the due shards that wait longest; each is due again when an answer or a marker says so.
+
+        Args:
+            most: shards at most.
+            limit: items a claim at most.
+            room: items in all at most.
+            admits: whether another batch of a shard may be claimed.
+            failures: takes the errors of a claim source that could not find out whether it may claim.
+        """
+        calls: list[Call[Any]] = []
+        due = [shard for shard in self._due if shard not in self.unread and admits(shard)]
+        for shard in due[:most]:
+            items = min(limit, room)
+            if items <= 0:
+                break
+            room -= items
+            del self._due[shard]
+            try:
+                calls.append(self._claim_source.claim(shard, items, self.epochs.get(shard)))
+            except StaleEpoch:
+                self.read_anew([shard])
+            except WheelSchedError as error:
+                failures.append(error)
+        return calls
 
     def due(self, shard: int, *, sweep: bool = False) -> None:
         """The alarm of a shard has gone off."""
@@ -47,10 +90,6 @@ class DueShards:
             self._to_sweep.add(shard)
         else:
             self._due[shard] = None
-
-    def claiming(self, shard: int) -> None:
-        """A claim is sent; the shard is due again when its answer or a marker says so."""
-        self._due.pop(shard, None)
 
     def read(self, shard: int, epoch: int) -> None:
         """The store has said what the shard releases next."""
@@ -65,6 +104,11 @@ class DueShards:
         """A shard has been swept."""
         self._to_sweep.discard(shard)
         self._swept_ms[shard] = now_ms
+
+    def heard(self, shard: int, reply: Heads, now_ms: int, *, keep: bool = False) -> None:
+        """Have a shard looked at when its next item is due to this dispatcher; `keep` an earlier moment that stands."""
+        at_ms = self._claim_source.next_look_ms(shard, reply.due_head_ms, reply.fly_head_ms, now_ms)
+        self.wake(shard, at_ms, now_ms, keep=keep)
 
     def wake(self, shard: int, at_ms: int | None, now_ms: int, *, keep: bool = False) -> None:
         """Have the shard looked at then; None: nothing waits in it. `keep` an earlier moment that stands."""

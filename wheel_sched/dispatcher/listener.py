@@ -1,10 +1,10 @@
-"""The listener: one thread that blocks on the store's markers and says when an earlier head arrived.
+"""The listener: one thread that blocks on the store's markers and reports that something earlier arrived.
 
-Its blocking read is only a signal, never a timer: a blocked client is woken up to 100 ms late by an otherwise quiet
-server. It has a connection of its own, whose socket waits longer than the read. Markers are durable: what was written
-while the connection was down is read after it is up again.
+Its blocking read is only a signal, never a timer: a quiet server may wake a blocked client 100 ms late. The listener
+has a connection of its own, whose socket waits longer than the read. Markers are durable: a marker that was written
+while the connection was down is read when it is up again.
 
-Whatever goes wrong, the thread does not end: it logs what it did not expect and begins anew, with a growing delay.
+The thread does not end, whatever fails: it logs an unexpected error and begins anew, with a growing delay.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 
 from wheel_sched.errors import StoreError
 from wheel_sched.escaping import logger_of
-from wheel_sched.store.delay_store import Backend
-from wheel_sched.store.items import Mark
+from wheel_sched.store.core.delay_store import Backend
+from wheel_sched.store.core.items import Marker
 
 logger = logger_of("wheel_sched.dispatcher")
 
@@ -24,8 +24,8 @@ RECONNECT_S = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 STOP_POLL_S = 0.02
 STOP_TRIES = 100  # 2 s; only a backend that cannot be interrupted needs them
 
-Heard = Callable[[int, Mark], None]
-Reconnected = Callable[[Sequence[int]], None]
+OnMark = Callable[[int, Marker], None]
+OnReconnect = Callable[[Sequence[int]], None]
 
 
 class Listener:
@@ -34,18 +34,18 @@ class Listener:
     Args:
         backend: of the store.
         marks: the last marker seen of each shard; it decides what counts as newer.
-        heard: called with (shard, mark) from the listener's thread.
-        reconnected: called after a lost connection is back, before anything is heard on it.
+        on_mark: called with (shard, mark) from the listener's thread.
+        on_reconnect: called when a lost connection is up again, before the first marker is read on it.
         block_ms: how long one read blocks.
     """
 
     def __init__(
-        self, backend: Backend, marks: dict[int, bytes], heard: Heard, reconnected: Reconnected, block_ms: int
+        self, backend: Backend, marks: dict[int, bytes], on_mark: OnMark, on_reconnect: OnReconnect, block_ms: int
     ) -> None:
         self._backend = backend
         self._marks = marks
-        self._heard = heard
-        self._reconnected = reconnected
+        self._on_mark = on_mark
+        self._on_reconnect = on_reconnect
         self._block_ms = block_ms
         self._stopping = threading.Event()
         self._waiter: Any = None
@@ -62,11 +62,11 @@ class Listener:
                 if self._waiter is None:
                     self._waiter = self._backend.waiter(next(iter(self._marks)), self._block_ms)
                     if failures:
-                        self._reconnected(list(self._marks))
+                        self._on_reconnect(list(self._marks))
                     self.down = False
                 for shard, mark in self._backend.wait_for_mark(self._waiter, self._marks, self._block_ms).items():
                     self._marks[shard] = mark.id
-                    self._heard(shard, mark)
+                    self._on_mark(shard, mark)
                 failures = 0
             except BaseException as error:
                 if self._stopping.is_set():
@@ -97,16 +97,16 @@ class Listener:
 
 
 class Listeners:
-    """All listeners of a dispatcher: one, or one a shard in a cluster, whose shards cannot be read in one command.
+    """All listeners of a dispatcher: one; in a cluster one a shard, since one command cannot read several shards there.
 
     Args:
-        backend, heard, reconnected, block_ms: see `Listener`.
+        backend, on_mark, on_reconnect, block_ms: see `Listener`.
     """
 
-    def __init__(self, backend: Backend, heard: Heard, reconnected: Reconnected, block_ms: int) -> None:
+    def __init__(self, backend: Backend, on_mark: OnMark, on_reconnect: OnReconnect, block_ms: int) -> None:
         self._backend = backend
-        self._heard = heard
-        self._reconnected = reconnected
+        self._on_mark = on_mark
+        self._on_reconnect = on_reconnect
         self._block_ms = block_ms
         self._all: list[Listener] = []
 
@@ -123,9 +123,9 @@ class Listeners:
         return any(listener.down or not listener.thread.is_alive() for listener in self._all)
 
     def start(self, marks: Mapping[int, bytes]) -> None:
-        """Begin, knowing the last marker of every shard, so that none is missed."""
+        """Start; `marks` is the last marker seen of every shard, so that no later one is missed."""
         for part in [{shard: mark} for shard, mark in marks.items()] if self._backend.cluster else [dict(marks)]:
-            listener = Listener(self._backend, part, self._heard, self._reconnected, self._block_ms)
+            listener = Listener(self._backend, part, self._on_mark, self._on_reconnect, self._block_ms)
             listener.start()
             self._all.append(listener)
 

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from wheel_sched.escaping import logger_of
 from wheel_sched.store.items import Claimed, Dead, Done, Held, Outcome, Settlement
+
+logger = logger_of("wheel_sched.dispatcher")
 
 LATENESS_BUCKETS_MS = (
     1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000, 300_000, 900_000, 3_600_000,
@@ -73,3 +76,17 @@ class DispatcherStats:
             self.lateness_sum_ms += lateness_ms * count
             if lateness_ms > self.lateness_max_ms:
                 self.lateness_max_ms = lateness_ms
+
+
+def report_settled(
+    on_settled: Callable[[Claimed, Settlement, int], None],
+    settled: Iterable[tuple[Claimed, Settlement, Outcome]],
+    now_ms: int,
+) -> None:
+    """Call `on_settled` for each item that the store has settled; its errors are logged and go no further."""
+    for item, settlement, outcome in settled:
+        if outcome is not Outcome.STALE:
+            try:
+                on_settled(item, settlement, now_ms)
+            except Exception:
+                logger.exception("dispatcher.on_settled_failed")

@@ -1,5 +1,6 @@
 """The names of other modules of the store, under the name that callers still import."""
 
-# ruff: noqa: F403
+from wheel_sched.store.core.pending import CompletedCalls, PendingCalls
 
-from wheel_sched.store.core.begun import *
+Begun = PendingCalls
+Performed = CompletedCalls

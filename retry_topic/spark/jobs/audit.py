@@ -13,7 +13,8 @@ from retry_topic.spark.faults import plain_errors
 from retry_topic.spark.jobs.store import read
 from retry_topic.spark.source.options import Place
 from wheel_sched.store import MAX_BATCH, Counts, DelayStore, Outcome
-from wheel_sched.store.operations import Call, Mend
+from wheel_sched.store.core.call import Call
+from wheel_sched.store.maintenance.operations import Mend
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -17,7 +17,7 @@ from retry_topic.spark.source.options import Place
 from retry_topic.spark.source.pacing import bytes_left, check_room, rate_problem
 from retry_topic.spark.source.shapes import TAKEN, check_written
 from wheel_sched.errors import ConfigError, Rejected
-from wheel_sched.store.items import MAX_BODY_BYTES, MAX_DUE_MS, MAX_ID_BYTES
+from wheel_sched.store.core.items import MAX_BODY_BYTES, MAX_DUE_MS, MAX_ID_BYTES
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

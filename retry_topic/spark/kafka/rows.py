@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import chain
 
-from retry_topic.brokers.protocol import Delivery, Slice
+from retry_topic.brokers.protocol import Delivery, LogBatch
 from retry_topic.message import Message
 from wheel_sched.errors import Rejected
 
@@ -37,7 +37,7 @@ class RowLog:
         self.position = position
         self.records = 0
 
-    def poll(self, limit: int, timeout_ms: int = 0) -> Slice | None:
+    def poll(self, limit: int, timeout_ms: int = 0) -> LogBatch | None:
         """The next slice; None at the end of the rows.
 
         Raises:
@@ -61,7 +61,7 @@ class RowLog:
                 break
         if behind is None or not taken:
             return None
-        part = Slice(self._source, self.position, behind, [Delivery(row, None) for row in taken])
+        part = LogBatch(self._source, self.position, behind, [Delivery(row, None) for row in taken])
         self.position, self._last = behind, taken
         return part
 
@@ -74,7 +74,7 @@ class RowLog:
         self._rows = chain(self._last, self._rows)
         self.position, self._last, self._joined = position, [], False
 
-    def done(self, part: Slice) -> None:
+    def done(self, part: LogBatch) -> None:
         """The slice is stored."""
         self.records += len(self._last)
         self._last = []

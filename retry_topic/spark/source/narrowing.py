@@ -7,7 +7,7 @@ from dataclasses import replace
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, LessThan, LessThanOrEqual
 
 from retry_topic.spark.source.options import Scope
-from wheel_sched.store.items import MAX_DUE_MS, STATES
+from wheel_sched.store.core.items import MAX_DUE_MS, STATES
 
 
 def narrow(scope: Scope, given: Filter) -> Scope | None:

@@ -11,7 +11,7 @@ from retry_topic.spark.source.pacing import rate_problem
 from wheel_sched.errors import ConfigError
 from wheel_sched.redacting import redacted
 from wheel_sched.store import DelayStore, open_store
-from wheel_sched.store.items import MAX_DUE_MS, STATES, State
+from wheel_sched.store.core.items import MAX_DUE_MS, STATES, State
 
 _PLACE = frozenset({"store", "path", "namespace", "durability", "replicas"})
 _READING = frozenset({"states", "topic", "shards", "from_ms", "until_ms", "records", "form"})

@@ -19,8 +19,9 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from retry_topic.spark.source.narrowing import narrow
 from retry_topic.spark.source.options import Place, Scope
 from retry_topic.spark.source.shapes import LIGHT
-from wheel_sched.store.items import MAX_BATCH, State
-from wheel_sched.store.operations import Bulk, BulkPage, Call, Cuts, Scan
+from wheel_sched.store.core.call import Call
+from wheel_sched.store.core.items import MAX_BATCH, State
+from wheel_sched.store.core.scan import Bulk, BulkPage, Cuts, Scan
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -9,9 +9,11 @@ from typing import Any
 from retry_topic.dead_letters import read_dead
 from retry_topic.spark.source.shapes import LETTERS
 from wheel_sched.store import DelayStore
-from wheel_sched.store.items import Found, State
-from wheel_sched.store.operations import Call, Inspect, Scanned
-from wheel_sched.store.plans import shard_of
+from wheel_sched.store.core.call import Call
+from wheel_sched.store.core.items import Found, State
+from wheel_sched.store.core.plans import shard_of
+from wheel_sched.store.core.scan import Scanned
+from wheel_sched.store.maintenance.operations import Inspect
 
 Columns = dict[str, Any]  # name -> values, one for each row
 Pages = Sequence[list[Scanned]]

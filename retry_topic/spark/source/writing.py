@@ -25,7 +25,7 @@ from retry_topic.message.headers.fields import FIELDS
 from retry_topic.spark.source.options import Place
 from retry_topic.spark.source.pacing import BYTES_BESIDE_A_BODY, Pace, bytes_left, check_room
 from wheel_sched.errors import ConfigError, Rejected
-from wheel_sched.store import Fence, Item
+from wheel_sched.store import Fence, Item, WriterFences
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -57,7 +57,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         with self._place.opened() as store:
-            store.close_epoch(self._fence)
+            WriterFences(store).close_epoch(self._fence)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """What was stored stays; a run under the same job id brings the rest."""
@@ -81,7 +81,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         writers = {message.query_id for message in messages if isinstance(message, StreamWritten)}
         with self._place.opened() as store:
             for query_id in writers:
-                store.close_epoch(Fence(f"query:{query_id}", batchId))
+                WriterFences(store).close_epoch(Fence(f"query:{query_id}", batchId))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # PySpark's name
         """What was stored stays known to the epoch; its next run brings the rest."""
@@ -139,7 +139,7 @@ def store_batches(
                 if memory_limit is not None:
                     needed = sum(len(item.id) + len(item.body) + BYTES_BESIDE_A_BODY for item in items)
                     check_room(needed, bytes_left(store, memory_limit), f"the next {len(items):,} rows")
-                stored += store.schedule(items, fence=fence).accepted
+                stored += WriterFences(store).schedule(items, fence).accepted
                 rows += part.num_rows
     return Written(rows, stored)
 

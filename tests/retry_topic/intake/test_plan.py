@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from retry_topic.brokers.memory import MemoryBroker
-from retry_topic.brokers.protocol import Delivery, Slice
+from retry_topic.brokers.protocol import Delivery, LogBatch
 from retry_topic.connection import Connection
 from retry_topic.intake.from_log import IntakeFromLog
 from retry_topic.intake.from_queue import IntakeFromQueue
@@ -243,7 +243,7 @@ class Logs(MemoryBroker):
 class Ignoring:
     """A reader or consumer that is told things."""
 
-    def done(self, part: Slice) -> None: ...
+    def done(self, part: LogBatch) -> None: ...
 
     def rewind(self, source: str, position: int | None) -> None:
         raise AssertionError(position)
@@ -305,7 +305,7 @@ def test_a_queue_and_a_log_carry_out_the_same_decisions(batches: list[list[tuple
         return intake.take(Ignoring(), deliveries)  # type: ignore[arg-type]
 
     def from_log(home: Connection, deliveries: list[Delivery], place: int) -> list[Taken]:
-        part = Slice("g.retry/0", place - len(deliveries) or None, place, deliveries)
+        part = LogBatch("g.retry/0", place - len(deliveries) or None, place, deliveries)
         intake = IntakeFromLog(home, "g", POLICIES, rng=random.Random(1))
         return intake.take(Ignoring(), part, lambda call: call())  # type: ignore[arg-type]
 

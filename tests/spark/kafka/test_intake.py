@@ -28,7 +28,7 @@ from retry_topic.spark.jobs.store import place_of
 from retry_topic.spark.kafka.patience import insist
 from retry_topic.spark.source.options import Place
 from wheel_sched.errors import ConfigError
-from wheel_sched.store import DelayStore, Found, Position, open_store
+from wheel_sched.store import DelayStore, Found, LogIntake, Position, open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -100,7 +100,7 @@ def contents(store: DelayStore) -> dict[str, Any]:
 
 def positions(store: DelayStore, broker: KafkaBroker, group: str) -> list[int | None]:
     topic_id = broker.topic_id(retry_topic_of(group))
-    return store.positions([source_of(intake_group_of(group), topic_id, number) for number in range(3)])
+    return LogIntake(store).positions([source_of(intake_group_of(group), topic_id, number) for number in range(3)])
 
 
 def test_both_connectors_give_the_same_store(
@@ -188,7 +188,7 @@ def test_a_store_that_is_behind_the_checkpoint_is_given_what_it_lacks(
     store, place = opened(f"{name}-behind")
     topic_id = broker.topic_id(retry_topic_of(name))
     for number in range(3):  # it has the first five of each partition, and let them go meanwhile
-        store.accept(Position(source_of(intake_group_of(name), topic_id, number), None, 5), [])
+        LogIntake(store).accept(Position(source_of(intake_group_of(name), topic_id, number), None, 5), [])
     broker.publish([failure(name, n) for n in range(300, 340)])
     done = intake(spark, place, kafka.bootstrap, name, POLICY, checkpoint=checkpoint)
     assert (done.records, done.lag) == (340 - 3 * 5, 0)

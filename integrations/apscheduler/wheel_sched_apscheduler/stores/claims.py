@@ -180,11 +180,8 @@ class InFlightClaims:
     def submitted(self, occurrences: Iterable[Occurrence]) -> None:
         """The scheduler has planned these and submits them to executors."""
         for occurrence in occurrences:
-            if (
-                occurrence.next_run_time is not None
-                and not occurrence.handle.split_item
-                and not occurrence.handle.split
-            ):
+            handle: ClaimHandle = occurrence.handle
+            if occurrence.next_run_time is not None and not handle.split_item and not handle.split:
                 self._young.append(occurrence)
 
     def end(self, occurrence: Occurrence) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 from apscheduler.jobstores.base import JobLookupError
 
 from wheel_sched.store import DelayStore, Found, Item, Outcome, State
-from wheel_sched.store.items import MAX_DUE_MS
+from wheel_sched.store.core.items import MAX_DUE_MS
 from wheel_sched_apscheduler.codec import JobCodec, Unreadable, unsigned
 from wheel_sched_apscheduler.instants import floor_ms, from_ms, to_ms
 from wheel_sched_apscheduler.stores.entries import JOB_STATES, JobEntry, JobPage, JobState, check_state

@@ -97,9 +97,7 @@ class SchedulerPassStore(ClaimingStore, BaseJobStore):
         for occurrence in batch.occurrences:
             if executors and occurrence.job.executor not in executors:  # empty: the scheduler has not started
                 self.report_unknown_executor(occurrence)  # the scheduler would delete the job
-            elif (
-                occurrence.job_id in self._pass
-            ):  # two occurrences of one job in a pass: the scheduler would mix them up
+            elif occurrence.job_id in self._pass:  # the scheduler would mix up two occurrences of one job
                 twice.append(occurrence)
             else:
                 self._pass[occurrence.job_id] = occurrence
@@ -195,14 +193,7 @@ class SchedulerPassStore(ClaimingStore, BaseJobStore):
             if len(occurrences) == 1:
                 return occurrences[0]
             run_us = to_us(run_time)  # Python takes the two runs of a doubled hour for equal when they have one zone
-            return next(
-                (
-                    occurrence
-                    for occurrence in occurrences
-                    if any(to_us(each) == run_us for each in occurrence.run_times)
-                ),
-                None,
-            )
+            return next((one for one in occurrences if any(to_us(each) == run_us for each in one.run_times)), None)
 
     def _on_event(self, event: Any) -> None:
         """An event of a stock scheduler. SUBMITTED may come after the end, and the end during the pass."""
