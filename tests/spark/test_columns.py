@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retry_topic.spark.source.columns import items
-from retry_topic.spark.source.shapes import ITEMS
+from retry_topic.spark.source.schemas import ITEMS
 from wheel_sched.store import DelayStore
 from wheel_sched.store.core.call import Call
 from wheel_sched.store.core.items import Item, State

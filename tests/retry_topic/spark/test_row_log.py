@@ -8,7 +8,7 @@ import pytest
 
 from retry_topic.brokers.protocol import LogBatch
 from retry_topic.message import Message, Source
-from retry_topic.spark.kafka.rows import RowLog
+from retry_topic.spark.kafka.row_log import RowLog
 from wheel_sched.errors import Rejected
 
 
