@@ -1,4 +1,4 @@
-"""The claim source: what shared leases say to a dispatcher, and what a dispatcher does with the words of another one."""
+"""The claim source: what shared leases say to a dispatcher, and how a dispatcher acts on what a source says."""
 
 from __future__ import annotations
 
